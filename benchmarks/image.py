@@ -50,7 +50,7 @@ class Stages:
             self.seconds[self._stage] = now - self._since
         self._since = now
 
-    def say(self, line: str) -> None:
+    def output(self, line: str) -> None:
         pass
 
     def advance(self, size: int) -> None:

@@ -187,7 +187,7 @@ def test_a_run_of_somebody_elses_and_a_folder_that_is_no_run_stay(
     (runs / "notes").mkdir()
     monkeypatch.setattr(run_record, "is_trusted", lambda owner: False)
     found = clean(older_than=0)
-    assert (removed(found), [one.why for one in found.staying]) == ([], ["belongs to someone else"])
+    assert (removed(found), [one.why for one in found.staying]) == ([], ["belongs to another user"])
 
 
 def test_where_a_folder_cannot_be_looked_into_no_code_goes_and_the_rest_is_shown(
@@ -202,7 +202,7 @@ def test_where_a_folder_cannot_be_looked_into_no_code_goes_and_the_rest_is_shown
     monkeypatch.setattr(os, "readlink", denied)
     found = clean(older_than="30d", checkpoints_only=True)
     assert removed(found) == [old.checkpoints]
-    assert [problem.message.partition(":")[0] for problem in found.problems] == [f"cannot look into {old.path}"]
+    assert [problem.message.partition(":")[0] for problem in found.problems] == [f"cannot read {old.path}"]
 
 
 def test_what_takes_room_is_counted_by_kind(ended: Callable[..., RunDir], runs: Path, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_run_that_goes_on_is_exported_as_it_was_at_one_moment(run: Run, monkey
     found = content(write_archive(run))
     assert found["attempts/1/logs/rank_00000.out"] == before
     assert found["attempts/1/metrics.jsonl"].endswith(b"}\n")
-    assert b"it had not ended: each file is as it was then" in found["README.txt"]
+    assert b"not ended, files are as of the export" in found["README.txt"]
 
 
 def test_nothing_is_replaced_without_force_and_nothing_is_left_behind(
@@ -140,7 +140,7 @@ def test_nothing_is_replaced_without_force_and_nothing_is_left_behind(
 ) -> None:
     path = tmp_path / "mine.tar.gz"
     path.write_text("mine")
-    with pytest.raises(UsageError, match="there is a file already"):
+    with pytest.raises(UsageError, match="file exists"):
         write_archive(run, path)
     assert path.read_text() == "mine"
     assert write_archive(run, path, force=True) == path

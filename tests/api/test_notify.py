@@ -63,4 +63,4 @@ def test_a_run_that_cannot_be_written_to_leaves_the_others_their_news(
     lost_run(fabricate, tmp_path / "heard", OTHER, notified="a file where a folder belongs")
     found = clusterctl.notify()
     assert [one.run for one in found.told] == [RUN_ID]
-    assert f"cannot tell of {OTHER}" in "\n".join(problem.message for problem in found.problems)
+    assert f"cannot notify about {OTHER}" in "\n".join(problem.message for problem in found.problems)

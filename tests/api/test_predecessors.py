@@ -163,21 +163,21 @@ def test_a_run_without_a_job_number_is_refused(site: Site) -> None:
     run = site.submit()
     run.directory.submission_json.unlink()
     site.forget()
-    with pytest.raises(SlurmError, match=f"{run.id} has no job number yet"):
+    with pytest.raises(SlurmError, match=f"{run.id} has no job ID yet"):
         site.submit("last", after=run)
 
 
 def test_where_slurm_does_not_say_whether_a_run_has_ended_nothing_is_submitted(site: Site) -> None:
     run = site.submit()
     site.desk.use_slurm(sbatch=COUNT, squeue="echo 'squeue: error: no' >&2; exit 1")
-    with pytest.raises(SlurmError, match=f"cannot tell whether {run.id} has ended: squeue: no"):
+    with pytest.raises(SlurmError, match=f"unknown whether {run.id} has ended: squeue: no"):
         clusterctl.submit("./job.toml", "site", after=run)
     assert len(site.desk.run_directories()) == 1
 
 
 def test_one_list_of_dependencies_is_enough(site: Site) -> None:
     run = site.submit()
-    with pytest.raises(UsageError, match="one list of dependencies"):
+    with pytest.raises(UsageError, match="cannot combine --after with `dependency`"):
         clusterctl.submit("./job.toml", "site", overrides={"resources.dependency": "afterok:7"}, after=run)
 
 
@@ -295,7 +295,7 @@ class TestSweep:
         site.show(last, "PENDING", "Dependency")
         assert last.status().held_up_by == f"after {sweep.id}"
         found = last.why().headline
-        assert str(found) == f"it waits for all runs of {sweep.id} to finish"
+        assert str(found) == f"waiting for all runs of {sweep.id} to finish"
         assert found.facts == (f"{sweep.id}: 3 runs: 3 queued",)
 
     def test_a_sweep_that_never_started_waits_again_when_it_is_resumed(self, site: Site) -> None:
@@ -396,7 +396,7 @@ def test_a_job_that_never_started_and_is_forgotten_was_cancelled(site: Site) -> 
     status = last.status()
     assert (status.stage, status.reason, status.sure) == ("cancelled", "DependencyNeverSatisfied", True)
     found = last.why()
-    assert str(found.headline).startswith(f"Slurm cancelled it before it started, because {first.id}, which it waited")
+    assert str(found.headline).startswith(f"Slurm cancelled it before it started, because {first.id}, on which it")
     assert found.commands == (f"clusterctl resume {first.id}", f"clusterctl resume {last.id}")
 
 
@@ -409,9 +409,9 @@ def test_why_names_the_runs_that_are_waited_for_and_asks_slurm_for_nothing_else(
     before = site.desk.asked("sinfo")
     found = last.why()
     assert site.desk.asked("sinfo") == before
-    assert str(found.headline) == f"it waits for {second.id} to finish"
+    assert str(found.headline) == f"waiting for {second.id} to finish"
     assert found.headline.facts == (
-        f"{second.id}: queued, waits for {first.id} to finish",
+        f"{second.id}: queued, waiting for {first.id} to finish",
         f"  {first.id}: queued",
     )
     assert found.commands == (f"clusterctl status {first.id}", f"clusterctl cancel {last.id}")
@@ -426,4 +426,4 @@ def test_damaged_runs_that_wait_for_each_other_are_explained_too(site: Site) -> 
     write_json(first.directory.run_json, {**record, "after": after})
     for run in (first, second):
         site.show(run, "PENDING", "Dependency")
-        assert f"it waits for {first.id} to finish" in str(run.why().headline)
+        assert f"waiting for {first.id} to finish" in str(run.why().headline)

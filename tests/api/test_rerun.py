@@ -158,14 +158,14 @@ def test_a_secret_is_taken_from_the_environment_and_kept_nowhere(desk: Desk, run
 
 
 def test_other_code_is_another_experiment(desk: Desk, run: clusterctl.Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="takes the code") as caught:
+    with pytest.raises(UsageError, match="a rerun uses the code") as caught:
         run.rerun(overrides={"code": str(tmp_path)})
     assert "clusterctl submit" in caught.value.hint
     desk.patch.setattr("clusterctl.api.submit.verify", lambda *_: ())  # there is no such image
     in_image = {"container.image": "/images/a.sqsh", "container.code": "image"}
     with_the_images = clusterctl.submit("./job.toml", "site", overrides=in_image)
     assert with_the_images.rerun(overrides={"resources.nodes": 1}).job_id == "7"
-    with pytest.raises(UsageError, match="takes the code"):
+    with pytest.raises(UsageError, match="a rerun uses the code"):
         with_the_images.rerun(overrides={"container.code": "mounted"})
 
 
@@ -174,15 +174,15 @@ def test_without_its_snapshot_it_cannot_be_repeated(desk: Desk, run: clusterctl.
     place = run.directory.code.resolve() / part
     place.chmod(0o700)  # whoever is not root moves only folders that they may write to
     place.rename(desk.folder / "aside")
-    with pytest.raises(ConfigError, match="the code of the run is gone") as caught:
+    with pytest.raises(ConfigError, match="the run's code has been removed") as caught:
         run.rerun()
-    assert (caught.value.hint, caught.value.exit_code) == ("submit the job anew", 3)
+    assert (caught.value.hint, caught.value.exit_code) == ("submit the job again", 3)
     assert desk.run_directories() == [run.path]
 
 
 def test_a_snapshot_that_is_removed_at_this_moment_is_not_made_of_nothing(tmp_path: Path) -> None:
     kept = Code(tmp_path / "runs" / ".code" / ("0" * 20), [], [], {})
-    with pytest.raises(ConfigError, match="the code of the run is gone"):
+    with pytest.raises(ConfigError, match="the run's code has been removed"):
         take_snapshot(kept)
     assert not kept.folder.exists()
 

@@ -122,7 +122,7 @@ def test_a_login_node_whose_clock_is_ahead_takes_no_lease_for_an_old_one(
     monkeypatch.setattr(time, "time", lambda: now() + 3600)
     lease = run.path / ".resume"
     lease.mkdir()
-    with pytest.raises(UsageError, match="being resumed already"):
+    with pytest.raises(UsageError, match="already being resumed"):
         site.resume(run)
     assert site.jobs == 1
 
@@ -131,7 +131,7 @@ def test_only_one_process_resumes_a_run(site: Site) -> None:
     run = site.ended()
 
     def meanwhile() -> str | None:
-        with pytest.raises(UsageError, match="being resumed already"):
+        with pytest.raises(UsageError, match="already being resumed"):
             site.resume(run)
         return "10"
 
@@ -176,7 +176,7 @@ def test_killed_at_any_point_no_job_is_lost_and_none_is_submitted_twice(
         assert found is not None
         assert found.job_id == "11"
         return
-    with pytest.raises(UsageError, match="being resumed already"):
+    with pytest.raises(UsageError, match="already being resumed"):
         site.resume(run)
     os.utime(run.path / ".resume", (0, 0))  # five minutes later
     site.resume(run)

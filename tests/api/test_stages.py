@@ -112,11 +112,11 @@ def test_one_stage_alone_is_a_submission_like_any_other(pipeline: Desk) -> None:
 @pytest.mark.parametrize(
     ("text", "says", "hint"),
     [
-        ("stage = 1", "stages are tables", "[[stage]]"),
+        ("stage = 1", "stages must be tables", "[[stage]]"),
         ("[[stage]]\nargv = []", "a stage needs a name", "name ="),
         ('[[stage]]\nname = "a b"', "a stage needs a name", "name ="),
-        ('[[stage]]\nname = "a"\n[[stage]]\nname = "a"', "two stages are called a", "of its own"),
-        ('[[stage]]\nname = "a"\nafter = ["b"]\n[[stage]]\nname = "b"', "after = ['b']", "there is none"),
+        ('[[stage]]\nname = "a"\n[[stage]]\nname = "a"', "duplicate stage name: a", "its own name"),
+        ('[[stage]]\nname = "a"\nafter = ["b"]\n[[stage]]\nname = "b"', "after = ['b']", "there are none"),
         ('[[stage]]\nname = "a"\nnodes = 1', "nodes", "clusterctl config keys"),
     ],
 )

@@ -111,7 +111,7 @@ def test_where_slurm_refuses_an_array_the_others_are_cancelled_and_nothing_is_le
 def test_nothing_is_queued_where_one_run_would_be_wrong(desk_with_slurm: Desk) -> None:
     with pytest.raises(clusterctl.ConfigError) as refused:
         sweep("synthetic", axes=["train.lr=1e-3,-1,fast", "train.seed=0..1"])
-    assert refused.value.message.startswith("4 of 6 runs would be wrong")
+    assert refused.value.message.startswith("4 of 6 runs would be invalid")
     assert "train.lr=-1 train.seed=0" in refused.value.message
     assert desk_with_slurm.asked("sbatch") == 0
     assert desk_with_slurm.run_directories() == []
@@ -182,7 +182,7 @@ def test_where_slurm_refuses_to_resume_everything_is_as_before(desk_with_slurm: 
 def test_there_is_nothing_to_resume_where_all_go_on_or_have_finished(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0"])
     end(found.runs[0].directory, Stage.FINISHED)
-    with pytest.raises(clusterctl.UsageError, match=r"all runs of synthetic-.* have finished: there is nothing"):
+    with pytest.raises(clusterctl.UsageError, match=r"all runs of synthetic-.* have finished: nothing to resume"):
         resume_sweep(found)
     with pytest.raises(clusterctl.UsageError, match=r"the sweep varies train\.seed"):
         resume_sweep(found, axes=["train.lr=1"])
@@ -212,4 +212,4 @@ def test_each_element_executes_the_script_of_its_run_and_nobody_elses(desk_with_
     assert [element(place) for place in range(2)] == [(0, f"{run.path}\n") for run in found.runs]
     if os.geteuid() == 0:
         os.chown(found.runs[1].path, 12345, -1)
-        assert element(1) == (77, f"clusterctl[launch]: not this user's own: {found.runs[1].path}\n")
+        assert element(1) == (77, f"clusterctl[launch]: not owned by this user: {found.runs[1].path}\n")

@@ -27,7 +27,7 @@ def run_of(fabricate: Fabricate, track: Track) -> RunDir:
 def test_a_run_without_a_tracker_is_refused(fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(fabricate, Track())
     monkeypatch.setenv("CLUSTERCTL_RUNS", str(run.path.parent))
-    with pytest.raises(UsageError, match="names no tracker") as caught:
+    with pytest.raises(UsageError, match="has no trackers configured") as caught:
         clusterctl.track(RUN_ID)
     assert "[track]" in caught.value.hint
 
@@ -36,7 +36,7 @@ def test_a_run_has_one_mirror_at_a_time(fabricate: Fabricate, monkeypatch: pytes
     run = run_of(fabricate, Track(tensorboard=True))
     monkeypatch.setenv("CLUSTERCTL_RUNS", str(run.path.parent))
     run.trackers.mkdir()
-    with leased(run.trackers / "lease"), pytest.raises(UsageError, match="is being tracked already"):
+    with leased(run.trackers / "lease"), pytest.raises(UsageError, match="is already being tracked"):
         clusterctl.track(RUN_ID)
 
 

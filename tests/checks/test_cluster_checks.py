@@ -113,7 +113,7 @@ def test_an_environment_of_the_shell_that_programs_do_not_get_is_a_warning_with_
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("source env/bin/activate", "setup: a relative path: env/bin/activate"),
+        ("source env/bin/activate", "setup: relative path: env/bin/activate"),
         (". /nowhere/bin/activate", "setup: no such file: /nowhere/bin/activate"),
     ],
 )
@@ -195,10 +195,10 @@ def test_a_healthy_cluster_needs_no_hints() -> None:
             "3.11 or later",
         ),
         (
-            with_answer("version", SlurmError("no sbatch on PATH", "--cluster local")),
+            with_answer("version", SlurmError("sbatch is not on PATH", "--cluster local")),
             "slurm",
             "FAIL",
-            "no sbatch",
+            "sbatch is not on PATH",
             "local",
         ),
         (with_answer("ping", DOWN), "controller", "FAIL", "did not answer", "scontrol ping"),
@@ -220,12 +220,12 @@ def test_a_healthy_cluster_needs_no_hints() -> None:
         ),
         (replace(GOOD, runs=replace(GOOD.runs, free_bytes=2**20)), "space", "FAIL", "the disk is full", "df -h"),
         (replace(GOOD, runs=replace(GOOD.runs, writable=False)), "runs", "FAIL", "cannot write", "CLUSTERCTL_RUNS"),
-        (replace(GOOD, runs=replace(GOOD.runs, ours=False)), "runs", "FAIL", "someone else", "CLUSTERCTL_RUNS"),
+        (replace(GOOD, runs=replace(GOOD.runs, ours=False)), "runs", "FAIL", "another user", "CLUSTERCTL_RUNS"),
         (
             replace(GOOD, runs=replace(GOOD.runs, mode=0o755)),
             "runs",
             "WARN",
-            "others may look",
+            "readable by others",
             "chmod 700 /shared/runs",
         ),
         (
@@ -244,7 +244,7 @@ def test_a_healthy_cluster_needs_no_hints() -> None:
             "`images`",
         ),
         (on_node(clock_ahead=-90.0), "clock", "WARN", "90 s behind", "NTP"),
-        (on_node(clock_ahead=None), "clock", "WARN", "no file", "folder of runs"),
+        (on_node(clock_ahead=None), "clock", "WARN", "cannot create a file", "fix the runs folder"),
         (replace(GOOD, open_files=256), "open files", "WARN", "at most 256", "ulimit -Hn 1024"),
         (on_node(processes=100), "processes", "WARN", "at most 100", "ulimit -u 512"),
         (on_node(git=False), "git", "WARN", "not on PATH", "install git"),
@@ -307,7 +307,7 @@ def test_doctor_looks_for_apptainer_where_the_cluster_file_names_it() -> None:
     found = with_answer("srun", "--mpi", Cluster(name="s", container_runtime="apptainer"))
     assert the(found, "containers").verdict is Verdict.WARN
     there = replace(found, login_node=replace(NODE, apptainer=True))
-    assert the(there, "containers").message == "images are run by Apptainer"
+    assert the(there, "containers").message == "Apptainer runs images"
 
 
 @pytest.mark.parametrize(

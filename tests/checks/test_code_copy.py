@@ -43,7 +43,7 @@ def test_of_a_small_project_whose_files_are_all_carried_nothing_is_said(project:
 def test_a_path_in_argv_that_git_ignores_is_named(project: Path, argv: tuple[str, ...]) -> None:
     (check,) = found(of(project, "train.py"), *argv)
     assert check.verdict is Verdict.WARN
-    assert check.message.startswith("not carried, though argv names it: data")
+    assert check.message.startswith("not copied although argv names it, because git ignores it: data")
     assert f"{project}/data" in check.hint
 
 
@@ -52,7 +52,7 @@ def test_links_that_lead_out_are_named_together(project: Path) -> None:
     (check,) = found(Code(project, [], [*links, CodeFile("inner", f"{project}/inner", link="train.py")], {}, project))
     assert check.verdict is Verdict.WARN
     shown = "link0 -> /scratch/0, link1 -> /scratch/1, link2 -> /scratch/2 and 2 more"
-    assert check.message == f"not carried: {shown}"
+    assert check.message == f"not copied: {shown}"
 
 
 def test_a_large_copy_is_announced_each_time_that_it_is_made(project: Path) -> None:

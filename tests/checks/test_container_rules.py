@@ -63,7 +63,7 @@ def test_the_contents_of_a_sif_file_are_not_inspected_and_no_fault_of_it() -> No
 
 def test_apptainer_is_looked_for_where_it_is_to_run_the_image() -> None:
     (missing,) = problems(replace(GOOD, runtime="apptainer", has_apptainer=False))
-    message = "no apptainer on PATH of this machine; the nodes must have it"
+    message = "apptainer is not on PATH on this machine; the nodes must have it"
     assert (missing.verdict, missing.message) == (Verdict.WARN, message)
     assert "module load apptainer" in missing.hint
     assert problems(replace(GOOD, has_apptainer=False)) == []
@@ -80,7 +80,7 @@ def test_what_is_mounted_into_the_image_is_not_judged() -> None:
 def test_the_hint_for_an_image_without_the_interpreter_names_one_that_can_be_executed() -> None:
     links = {"/etc/python3": "", "/usr/bin/python3": "python3.12", "/usr/bin/python3.12": ""}
     without = replace(GOOD, contents=Contents(links=links))
-    assert [check.hint for check in problems(without)] == ["install one there, as containers/ does"]
+    assert [check.hint for check in problems(without)] == ["install one, as in containers/"]
     with_one = replace(without, contents=Contents(links=links, programs=frozenset({"/usr/bin/python3.12"})))
     assert [check.hint for check in problems(with_one)] == ["set `python` in the cluster file: /usr/bin/python3"]
 
@@ -115,7 +115,7 @@ def test_a_source_that_only_the_nodes_may_have_is_a_warning() -> None:
     assert problems(facts)[0] == Check(
         "image",
         Verdict.FAIL,
-        "this Slurm has no pyxis: srun --help shows no --container-image",
+        "pyxis is not installed: srun --help shows no --container-image",
         'set container_runtime = "builtin" in the cluster file, or ask your administrator for pyxis',
         error=SlurmError,
     )
@@ -124,7 +124,10 @@ def test_a_source_that_only_the_nodes_may_have_is_a_warning() -> None:
 def test_an_image_for_another_architecture_is_told_before_a_node_finds_out() -> None:
     arm = replace(GOOD, machine="x86_64", contents=replace(CONTENTS, machine="aarch64"))
     (found,) = problems(arm)
-    assert (found.verdict, found.message) == (Verdict.WARN, "the image is for aarch64, this machine is x86_64: /i.sqsh")
+    assert (found.verdict, found.message) == (
+        Verdict.WARN,
+        "the image is for aarch64, but this machine is x86_64: /i.sqsh",
+    )
     assert [found.verdict for found in problems(replace(arm, unpacks_here=True))] == [Verdict.FAIL]
     assert problems(replace(arm, machine="aarch64")) == []
     assert problems(replace(GOOD, machine="x86_64")) == []  # not known
@@ -149,7 +152,7 @@ def test_variables_that_the_image_changes_are_told_unless_the_run_keeps_them() -
     assert overridden(host, image, ["KEPT"]) == ["TOKEN"]
     (complaint,) = problems(facts)
     assert not complaint.fatal
-    assert "sets TOKEN differently" in complaint.message
+    assert "overrides variables of your environment: TOKEN" in complaint.message
     assert inside(host, image, ["KEPT"]) == {**image, "KEPT": "mine"}
 
 

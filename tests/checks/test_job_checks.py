@@ -94,8 +94,8 @@ def test_where_everything_exists_nothing_is_refused() -> None:
     ("found", "says", "hint"),
     [
         (replace(GOOD, runs=replace(GOOD.runs, free_bytes=2**20)), "the disk is full: 1 MiB free", "df -h"),
-        (replace(GOOD, runs=replace(GOOD.runs, free_files=3)), "room for 3 more files", "df -i"),
-        (with_run(tasks=2048), "at most 1024 open files, and 2048 ranks need 6208", "ulimit -Hn"),
+        (replace(GOOD, runs=replace(GOOD.runs, free_files=3)), "only 3 inodes free", "df -i"),
+        (with_run(tasks=2048), "the limit is 1024 open files, but 2048 ranks need 6208", "ulimit -Hn"),
         (with_run(data=Seen("/data", False)), "no data: /data", "data.root"),
         (with_run(data=Seen("/data", True, missing=("raw/x.npz",))), "/data lacks raw/x.npz", "data.root"),
         (replace(GOOD, interpreter=Interpreter(Seen("/p", False))), "no such interpreter: /p", "`python`"),
@@ -162,7 +162,7 @@ def test_a_workload_that_generates_its_own_data_needs_none() -> None:
 def test_a_size_that_does_not_fit_is_refused_like_slurm_would() -> None:
     asked = replace(ASKED, job=replace(JOB, resources=replace(JOB.resources, nodes=3)))
     refusal = refusal_of(with_run(resolved=asked, nodes=(NodeSize(0, 1, 1024),) * 2, where="local"), SlurmError)
-    assert refusal.message == "x asks for 3 nodes; local has 2"
+    assert refusal.message == "x requests 3 nodes; local has 2"
     assert refusal.hint == "clusterctl submit x --set train.lr=1 --nodes 2"
 
 

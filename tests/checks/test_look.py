@@ -85,7 +85,7 @@ def test_a_slurm_that_is_not_there_is_found_too(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PATH", "/nowhere")
     found = look_at_cluster(Cluster(name="site", python=sys.executable))
     assert {str(answer) for answer in found.slurm.values()} == {
-        f"no {words[0]} on PATH" for words in QUESTIONS.values()
+        f"{words[0]} is not on PATH" for words in QUESTIONS.values()
     }
 
 

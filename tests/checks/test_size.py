@@ -38,68 +38,68 @@ def asking(origins: dict[str, str] | None = None, device: str = "auto", **asked:
         (
             asking(FOLLOWS, gpus_per_node=4, tasks_per_node=4, memory="64G"),
             LAPTOP,
-            "reddit asks for 4 GPUs and 64 GiB per node; local nodes have 0 GPUs and 24 GiB",
+            "reddit requests 4 GPUs and 64 GiB per node; local nodes have 0 GPUs and 24 GiB",
             {"resources.gpus_per_node": "0", "resources.memory": "24G"},
         ),
-        (asking(nodes=9), LAPTOP, "reddit asks for 9 nodes; local has 4", {"resources.nodes": "4"}),
+        (asking(nodes=9), LAPTOP, "reddit requests 9 nodes; local has 4", {"resources.nodes": "4"}),
         (
             asking(nodes=9, gpus_per_node=1),
             LAPTOP,
-            "reddit asks for 9 nodes with 1 GPU each; local has 4 with 0 GPUs",
+            "reddit requests 9 nodes with 1 GPU each; local has 4 with 0 GPUs",
             {"resources.nodes": "4", "resources.gpus_per_node": "0"},
         ),
         (
             asking(tasks_per_node=6),
             LAPTOP,
-            "reddit asks for 6 CPUs per node; local nodes have 4 CPUs",
+            "reddit requests 6 CPUs per node; local nodes have 4 CPUs",
             {"resources.tasks_per_node": "4"},
         ),
         (
             asking(tasks_per_node=2, cpus_per_task=4),
             LAPTOP,
-            "reddit asks for 8 CPUs per node; local nodes have 4 CPUs",
+            "reddit requests 8 CPUs per node; local nodes have 4 CPUs",
             {"resources.cpus_per_task": "2"},
         ),
         (
             asking(tasks_per_node=2, mem_per_cpu="20G"),
             LAPTOP,
-            "reddit asks for 40 GiB per node; local nodes have 24 GiB",
+            "reddit requests 40 GiB per node; local nodes have 24 GiB",
             {"resources.mem_per_cpu": "12G"},
         ),
         (
             asking(FOLLOWS, gpus_per_node=16, tasks_per_node=16),
             (GPU_NODE, *LAPTOP),
-            "reddit asks for 16 GPUs per node; local nodes have at most 8 GPUs",
+            "reddit requests 16 GPUs per node; local nodes have at most 8 GPUs",
             {"resources.gpus_per_node": "8"},
         ),
         (
             asking(gpus_per_node=1, memory="1T"),
             (NodeSize(1, 4, GIB), NodeSize(0, 4, 1024 * GIB)),
-            "reddit asks for 1 GPU, 1 CPU and 1024 GiB per node; local nodes have at most 1 GPU, 4 CPUs and 1024 GiB",
+            "reddit requests 1 GPU, 1 CPU and 1024 GiB per node; local nodes have at most 1 GPU, 4 CPUs and 1024 GiB",
             {"resources.memory": "1G"},
         ),
         (
             asking(gpus_per_node=1, device="cuda"),
             LAPTOP,
-            "reddit asks for 1 GPU per node; local nodes have 0 GPUs",
+            "reddit requests 1 GPU per node; local nodes have 0 GPUs",
             {"resources.gpus_per_node": "0", "train.device": "auto"},
         ),
         (
             asking(gres="gpu:a100:2"),
             LAPTOP,
-            "reddit asks for 2 a100 GPUs per node; local nodes have 0 a100 GPUs",
+            "reddit requests 2 a100 GPUs per node; local nodes have 0 a100 GPUs",
             {},
         ),
         (
             asking(FOLLOWS, gpus_per_node=GpuCount("a100:16"), tasks_per_node=16),
             (GPU_NODE, *LAPTOP),
-            "reddit asks for 16 a100 GPUs per node; local nodes have at most 8 a100 GPUs",
+            "reddit requests 16 a100 GPUs per node; local nodes have at most 8 a100 GPUs",
             {"resources.gpus_per_node": "a100:8"},
         ),
         (
             asking(FOLLOWS, gpus_per_node=GpuCount("a100:1")),
             LAPTOP,
-            "reddit asks for 1 a100 GPU per node; local nodes have 0 a100 GPUs",
+            "reddit requests 1 a100 GPU per node; local nodes have 0 a100 GPUs",
             {"resources.gpus_per_node": "0"},
         ),
     ],
@@ -120,8 +120,8 @@ def test_a_job_that_fits_some_of_the_nodes_is_not_refused() -> None:
 def test_a_type_of_gpu_that_no_node_has_is_answered_with_those_that_there_are() -> None:
     check = misfit(asking(gpus_per_node=GpuCount("h100:2")), LAPTOP, "local", ("a100", "v100"))
     assert check is not None
-    assert check.message == "reddit asks for 2 h100 GPUs per node; local nodes have 0 h100 GPUs"
-    assert (check.hint, check.changes) == ("types of GPUs there: a100, v100", {})
+    assert check.message == "reddit requests 2 h100 GPUs per node; local nodes have 0 h100 GPUs"
+    assert (check.hint, check.changes) == ("available GPU types: a100, v100", {})
 
 
 node_sizes = st.builds(
@@ -181,7 +181,7 @@ def warned(asked: Resolved, nodes: tuple[NodeSize, ...]) -> list[tuple[Verdict, 
 
 def test_what_a_cluster_does_not_have_is_a_warning_before_slurm_is_asked_and_the_emulators_a_refusal() -> None:
     on_slurm = replace(asking(nodes=9), cluster=Cluster(name="site", kind="slurm"))
-    message = "reddit asks for 9 nodes; main partition has 4"
+    message = "reddit requests 9 nodes; main partition has 4"
     assert warned(on_slurm, LAPTOP) == [(Verdict.WARN, message)]
     assert warned(replace(on_slurm, cluster=Cluster(name="local", kind="emulator")), LAPTOP) == [
         (Verdict.FAIL, message)

@@ -36,7 +36,7 @@ def test_what_is_as_it_should_be_is_not_mentioned() -> None:
         (replace(DISK, exists=False), "sandbox", "no such folder: /local: ranks import from the shared file system"),
         (replace(DISK, exists=False), "slurm", "not on this machine: /local"),
         (replace(DISK, writable=False), "slurm", "cannot write to /local: ranks import from the shared file system"),
-        (replace(DISK, file_system="lustre"), "slurm", "/local is on lustre, no disk of a node's own"),
+        (replace(DISK, file_system="lustre"), "slurm", "/local is on lustre, not on a local disk"),
     ],
 )
 def test_a_disk_that_would_not_do_is_warned_of_as_ranks_do_without(disk: Folder, kind: str, words: str) -> None:
@@ -50,4 +50,4 @@ def test_a_disk_that_only_a_node_can_name_is_not_looked_at() -> None:
 
 def test_an_environment_that_is_none_is_refused() -> None:
     found = replace(GOOD, environments=(Seen("/shared/enw", False),))
-    assert said(found) == ["FAIL environments: no Python environment: /shared/enw"]
+    assert said(found) == ["FAIL environments: not a Python environment: /shared/enw"]

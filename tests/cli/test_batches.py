@@ -1,4 +1,4 @@
-"""What `submit` says of the batches of a training."""
+"""What `submit` prints about the batches of a training."""
 
 from __future__ import annotations
 

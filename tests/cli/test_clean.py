@@ -1,4 +1,4 @@
-"""clusterctl clean: what is listed, asked and removed."""
+"""`clean`: what it lists, asks and removes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
     monkeypatch.setenv("CLUSTERCTL_UNPACK", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "250")
-    monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody answers
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # no answer
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     return tmp_path / "runs"
@@ -46,7 +46,7 @@ def test_it_lists_then_asks_then_removes(runs: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "nothing to remove\n"
 
 
-def test_a_run_that_is_there_keeps_its_code(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_run_keeps_its_code(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = take_snapshot(find_code(runs, None))
     os.utime(copy, (0, 0))
     (runs / "a-20260101-000000-aaaa").mkdir()
@@ -56,7 +56,7 @@ def test_a_run_that_is_there_keeps_its_code(runs: Path, capsys: pytest.CaptureFi
     assert copy.is_dir()
 
 
-def test_it_says_what_takes_room_what_would_go_and_which_old_runs_stay(
+def test_it_shows_disk_usage_removable_files_and_kept_runs(
     runs: Path, fabricate: Callable[..., RunDir], capsys: pytest.CaptureFixture[str]
 ) -> None:
     host = {"start": 5, "end": 10, "exit_code": 0, "signal": ""}

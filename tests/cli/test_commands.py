@@ -1,4 +1,4 @@
-"""status, logs, cancel, release: from the words that are typed to what is printed and what Slurm is told."""
+"""`status`, `logs`, `cancel` and `release`: from the command line to the output and the calls to Slurm."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def typed(site: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Typed:
     return run
 
 
-def test_status_of_no_runs_says_what_to_type(typed: Typed) -> None:
+def test_status_without_runs_shows_what_to_type(typed: Typed) -> None:
     assert typed("status") == (0, "", "no runs yet; try: clusterctl submit cora --follow\n")
 
 
@@ -97,12 +97,12 @@ def test_status_for_programs_comes_in_lines_and_as_a_table_too(typed: Typed, fab
     assert "NOTE" not in typed("status", "-o", "wide")[1]  # no run has one
 
 
-def test_status_narrows_by_stage_and_says_so_where_none_is_left(typed: Typed, fabricate: Fabricate) -> None:
+def test_status_filters_by_stage_and_reports_if_none_matches(typed: Typed, fabricate: Fabricate) -> None:
     fabricate(A, FINISHED)
     fabricate(B, {"attempts/0/host.json": {"start": 1, "end": 2, "exit_code": 3}})
     assert [line.split()[0] for line in typed("status", "--state", "failed,lost")[1].splitlines()] == ["RUN", B]
     assert len(typed("status", "--state", "ended")[1].splitlines()) == 3
-    assert typed("status", "--state", "running") == (0, "", "no such runs\n")
+    assert typed("status", "--state", "running") == (0, "", "no matching runs\n")
 
 
 @pytest.mark.parametrize(
@@ -110,19 +110,19 @@ def test_status_narrows_by_stage_and_says_so_where_none_is_left(typed: Typed, fa
     [
         (("--state", "finish"), "error: no such state: finish\nhint: did you mean finished?\n"),
         (("--since", "tomorrow"), "error: --since tomorrow: not a duration"),
-        (("--watch", "-o", "json"), "error: --watch does not end, and json has one"),
-        (("cora", "--state", "failed"), "error: RUN names the runs already"),
+        (("--watch", "-o", "json"), "error: --watch cannot write json"),
+        (("cora", "--state", "failed"), "error: RUN cannot be combined with"),
     ],
 )
-def test_a_status_that_makes_no_sense_is_said_with_a_hint(typed: Typed, words: tuple[str, ...], says: str) -> None:
+def test_contradictory_options_of_status_are_refused_with_a_hint(
+    typed: Typed, words: tuple[str, ...], says: str
+) -> None:
     code, out, err = typed("status", *words)
     assert (code, out) == (2, "")
     assert err.startswith(says)
 
 
-def test_status_of_a_slurm_that_fails_shows_what_the_files_say_and_warns(
-    typed: Typed, site: Path, fabricate: Fabricate
-) -> None:
+def test_if_slurm_fails_status_shows_the_files_and_warns(typed: Typed, site: Path, fabricate: Fabricate) -> None:
     fabricate(A, SUBMITTED)
     (site / "squeue").write_text("#!/bin/sh\necho 'squeue: error: Unable to contact slurm controller' >&2\nexit 1\n")
     code, out, err = typed("status")
@@ -157,9 +157,7 @@ def test_logs_mark_each_line_with_its_rank_and_keep_its_bytes(typed: Typed, fabr
     assert typed("logs", "cora", "--stderr") == (0, "", "")
 
 
-def test_logs_are_merged_labelled_with_their_nodes_and_what_ranks_share_stands_once(
-    typed: Typed, fabricate: Fabricate
-) -> None:
+def test_logs_are_merged_and_labelled_and_identical_lines_are_shown_once(typed: Typed, fabricate: Fabricate) -> None:
     began = {
         f"attempts/0/events/rank_0000{rank}.jsonl": [{"event": "began", "node": f"node{rank // 2}"}]
         for rank in range(4)
@@ -205,11 +203,11 @@ def test_the_errors_of_a_run_are_shown_first_one_first(typed: Typed, fabricate: 
     ("words", "says"),
     [
         (("--grep", "("), "error: --grep (: missing ), unterminated subpattern"),
-        (("--since", "noon"), "error: --since noon: no age and no time"),
-        (("--errors", "-f"), "error: --errors shows errors alone"),
+        (("--since", "noon"), "error: --since noon: not an age or a time"),
+        (("--errors", "-f"), "error: --errors cannot be combined with"),
     ],
 )
-def test_logs_that_make_no_sense_are_said_with_a_hint(
+def test_contradictory_options_of_logs_are_refused_with_a_hint(
     typed: Typed, fabricate: Fabricate, words: tuple[str, ...], says: str
 ) -> None:
     fabricate(A, FINISHED)
@@ -230,7 +228,7 @@ def test_logs_that_are_followed_end_with_the_run(typed: Typed, fabricate: Fabric
     assert typed("logs", "-f", A) == (0, "r00 one\nr00 two\n", f"{A}: finished\n")
 
 
-def test_cancel_writes_who_asked_and_tells_slurm_once_for_all(typed: Typed, site: Path, fabricate: Fabricate) -> None:
+def test_cancel_records_the_user_and_calls_scancel_once_for_all(typed: Typed, site: Path, fabricate: Fabricate) -> None:
     runs = [fabricate(run, {"submission.json": {"job_id": number}}) for run, number in ((A, "12"), (B, "13"))]
     queue(site, ("12", "RUNNING"), ("13", "PENDING"))
     code, out, err = typed("cancel", A, B, "--yes")
@@ -243,7 +241,7 @@ def test_cancel_writes_who_asked_and_tells_slurm_once_for_all(typed: Typed, site
     ("answer", "code", "cancelled"),
     [("y\n", 0, True), ("yes", 0, True), ("n\n", 0, False), ("\n", 0, False), ("", 2, False), ("what\n", 2, False)],
 )
-def test_several_runs_are_cancelled_when_stdin_says_so(
+def test_several_runs_are_cancelled_after_confirmation_on_stdin(
     typed: Typed,
     site: Path,
     fabricate: Fabricate,
@@ -261,7 +259,7 @@ def test_several_runs_are_cancelled_when_stdin_says_so(
     assert "Cancel 2 runs?" in err
     assert (asked(site) == ["scancel 12 13"]) == cancelled
     if code:
-        assert err.splitlines()[-2].startswith("error: nobody answered")
+        assert err.splitlines()[-2].startswith("error: no answer on stdin")
         assert "--yes" in err.splitlines()[-1]
 
 
@@ -280,12 +278,12 @@ def test_without_a_stdin_several_runs_need_yes_and_one_does_not(
 
 def test_a_run_that_has_ended_is_not_cancelled_again(typed: Typed, site: Path, fabricate: Fabricate) -> None:
     run = fabricate(A, FINISHED)
-    assert typed("cancel", A) == (0, "", f"{A} has ended already: finished\n")
+    assert typed("cancel", A) == (0, "", f"{A} has already ended: finished\n")
     assert asked(site) == []
     assert not run.cancel_json.exists()
 
 
-def test_the_mark_is_there_before_slurm_is_told(typed: Typed, site: Path, fabricate: Fabricate) -> None:
+def test_the_cancellation_is_recorded_before_scancel_is_called(typed: Typed, site: Path, fabricate: Fabricate) -> None:
     """A rank that gets TERM looks for it; the command may die in between."""
     run = fabricate(A, SUBMITTED)
     queue(site, ("12", "RUNNING"))
@@ -300,7 +298,7 @@ def test_a_cancel_that_slurm_refuses_is_slurms_error(typed: Typed, site: Path, f
     assert typed("cancel", A) == (
         4,
         "",
-        "error: scancel: Access/permission denied\nhint: see your jobs by hand: squeue --me\n",
+        "error: scancel: Access/permission denied\nhint: list your jobs: squeue --me\n",
     )
 
 

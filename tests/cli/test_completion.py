@@ -101,7 +101,7 @@ def test_every_key_has_a_line_of_help() -> None:
 
 
 def test_fish_gets_a_line_of_help_and_bash_what_is_behind_the_equals_sign() -> None:
-    assert offered("config sh", "fish") == ["show\tPrint a resolved job, every value with its origin"]
+    assert offered("config sh", "fish") == ["show\tPrint a resolved job and the origin of every value"]
     assert offered("submit --set train.schedule=c", "bash") == ["constant", "cosine"]
     assert answer("bash", "clusterctl submit --set 'train.schedule=co", "train.schedule=co") == [
         "train.schedule=constant",
@@ -125,7 +125,7 @@ def test_an_unfinished_line_has_words(line: str, words: list[str]) -> None:
     assert split(line) == words
 
 
-def test_where_the_runs_are_not_known_nothing_is_offered_and_nothing_is_said(desk: Desk) -> None:
+def test_without_a_runs_folder_nothing_is_offered_or_printed(desk: Desk) -> None:
     assert offered("why --cluster nowhere ") == []
     desk.write("cluster/bad.toml", "runs =")
     assert offered("why --cluster bad ") == []

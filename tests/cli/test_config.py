@@ -1,4 +1,4 @@
-"""`clusterctl config`: values, keys and schemas as somebody would type them."""
+"""`config`: values, keys and schemas, from the command line."""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ def test_a_port_in_use_is_an_error_with_a_way_out(desk: Desk) -> None:
     assert (code, out) == (2, "")
     assert (
         err
-        == f"error: cannot listen at port {port}: Address already in use\nhint: leave --port out to get a free one\n"
+        == f"error: cannot listen on port {port}: Address already in use\nhint: leave out --port to use a free one\n"
     )
 
 
-def test_without_its_server_library_it_says_what_to_install(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_server_library_it_prints_what_to_install(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "waitress", None)
     monkeypatch.delitem(sys.modules, "clusterctl.display.dashboard.serve", raising=False)
     code, out, err = desk.type("dashboard")

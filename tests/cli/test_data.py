@@ -53,7 +53,7 @@ def test_words_that_make_no_sense_are_usage_errors(
     assert said in capfd.readouterr().err
 
 
-def test_a_python_that_is_not_there_is_named(
+def test_a_missing_python_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cluster").mkdir()

@@ -105,7 +105,7 @@ def test_the_lines_of_the_code_are_shown_without_secrets(desk: Desk, runs: list[
     code, out, err = desk.type("diff before after --code")
     assert (code, err) == (0, "")
     assert "\n-rate = 1\n+rate = 2\n use('***')\n" in out
-    assert "project/weights.bin changed: not text" in out
+    assert "project/weights.bin changed: binary, or too large" in out
     assert "project/a.py added: " in out
     assert "hunter2" not in out
     check_plain(out)
@@ -147,7 +147,7 @@ def test_without_a_snapshot_the_rest_is_compared(desk: Desk, runs: list[RunDir])
     assert code == 0
     assert "env.RATE" in out
     assert "CODE" not in out
-    assert err.startswith(f"warning: cannot compare the code: the copy of {runs[0].id} is gone")
+    assert err.startswith(f"warning: cannot compare the code: the copy of {runs[0].id} no longer exists: ")
     code, out, _ = desk.type("diff before after -o json --code")
     assert (code, json.loads(out)["code"]) == (0, None)
     assert violations(json.loads(out), schema("diff")) == []
@@ -168,7 +168,7 @@ def test_what_was_not_committed_counts_where_there_is_no_project(desk: Desk, run
 def test_one_run_twice_is_a_slip(desk: Desk, runs: list[RunDir]) -> None:
     code, out, err = desk.type(["diff", "after", runs[1].id])
     assert (code, out) == (USAGE, "")
-    check_message(err, f"both names mean the same run: {runs[1].id}", "clusterctl status")
+    check_message(err, f"both names refer to the same run: {runs[1].id}", "clusterctl status")
 
 
 def test_it_loads_nothing_heavy(desk: Desk, runs: list[RunDir]) -> None:

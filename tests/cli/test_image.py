@@ -1,4 +1,4 @@
-"""clusterctl image: from the words that are typed to the image folder and what is printed."""
+"""`image`: from the command line to the image folder and the output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_archive_is_imported_listed_inspected_verified_and_removed(typed: Typ
     write_archive(tmp_path / "made.tar", [[file("x", b"1")]], Env=["A=1"])
     code, out, err = typed("import", "./made.tar")
     assert (code, out) == (0, f"{tmp_path}/data/clusterctl/images/made.sqsh\n"), err
-    assert "reading made.tar\nwriting made.sqsh\nthere in" in err
+    assert "reading made.tar\nwriting made.sqsh\nimported in" in err
     code, out, _ = typed("list")
     assert out.splitlines()[1].split()[0] == "made"
     assert out.splitlines()[1].split()[-1] == "made.tar"
@@ -53,7 +53,7 @@ def test_an_archive_is_imported_listed_inspected_verified_and_removed(typed: Typ
     assert inspected["environment"] == {"A": "1"}
     assert typed("verify")[:2] == (0, "made: ok\n")
     Path(inspected["path"]).write_text("no squashfs any more")
-    assert typed("verify", "made") == (1, "made: it is no squashfs\n", "hint: build or import it again\n")
+    assert typed("verify", "made") == (1, "made: not a squashfs\n", "hint: build or import the image again\n")
     assert typed("prune", "made", "--yes")[0] == 0
     assert typed("list") == (0, "", f"no images in {tmp_path}/data/clusterctl/images\n")
     assert typed("prune")[2] == "nothing to remove\n"
@@ -74,11 +74,11 @@ def test_the_clusters_folder_is_used_and_another_can_be_named(typed: Typed, tmp_
     [
         (("import", "./gone.tar"), 5, "no such file: gone.tar", "registry#name:tag"),
         (("import", "Bad//Ref"), 3, "neither a file nor an image reference: Bad//Ref", "nvcr.io#nvidia/pyg"),
-        (("import", "x.sqsh"), 3, "a relative path: x.sqsh", "./x.sqsh"),
+        (("import", "x.sqsh"), 3, "relative path: x.sqsh", "./x.sqsh"),
         (("import", "python:3.11-slim", "--engine", "rocket"), 3, "no such engine: rocket", "docker, podman, buildah"),
-        (("import", "python:3.11-slim"), 1, "neither docker, podman nor buildah", "enroot would do too"),
-        (("build",), 1, "neither docker, podman nor buildah", "apt install buildah"),
-        (("build", "a,b"), 2, "not a name for an image: 'a,b'", "letters, digits"),
+        (("import", "python:3.11-slim"), 1, "docker, podman and buildah are not on PATH", "or install enroot"),
+        (("build",), 1, "docker, podman and buildah are not on PATH", "apt install buildah"),
+        (("build", "a,b"), 2, "invalid image name: 'a,b'", "letters, digits"),
         (("inspect", "nothing"), 5, "no such image", "clusterctl image list"),
         (("verify", "./nothing.sqsh"), 5, "no such image: nothing.sqsh", ""),
         (("prune", "nothing"), 5, "no such image", ""),
@@ -109,7 +109,7 @@ def test_a_build_is_shown_by_stages_on_a_pipe_and_with_a_bar_on_a_terminal() -> 
         console = Console(force_terminal=terminal, width=100, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
         with shown(console) as progress:
             progress.stage("building")
-            progress.say("STEP 1/3 \x1b[31mhidden escape")
+            progress.output("STEP 1/3 \x1b[31mhidden escape")
             progress.stage("writing", total=2**20)
             progress.advance(2**19)
             progress.advance(2**19)

@@ -40,7 +40,7 @@ def test_without_a_command_the_image_starts_what_it_is_made_for(images: Path) ->
     assert typed(images, "thin").stdout == "started by the image\n"
 
 
-def test_options_say_what_it_sees_and_may_do(images: Path) -> None:
+def test_options_decide_what_it_sees_and_may_do(images: Path) -> None:
     (images.parent / "here.txt").write_text("here\n")
     script = "pwd; cat here.txt; echo $COLOUR $SHAPE $(id -u); echo x >/srv/own.txt && echo written"
     words = (
@@ -65,11 +65,11 @@ def test_options_say_what_it_sees_and_may_do(images: Path) -> None:
         (["thick"], 5, "no such image", "did you mean thin?"),
         (["--mount", "/a,b", "thin"], 3, "container.mounts: ',' in a mounted path", "cannot escape"),
         (["--mount", "/nowhere/at/all", "thin"], 1, "cannot mount /nowhere/at/all", "mount"),
-        (["--env", "NOBODY_SET_THIS", "thin"], 2, "--env: no variable: NOBODY_SET_THIS", "NAME=VALUE"),
-        (["--workdir", "/nowhere", "thin", "true"], 1, "no folder to work in", "workdir"),
+        (["--env", "NOBODY_SET_THIS", "thin"], 2, "--env: not a variable: NOBODY_SET_THIS", "NAME=VALUE"),
+        (["--workdir", "/nowhere", "thin", "true"], 1, "cannot use the working directory", "workdir"),
     ],
 )
-def test_mistakes_are_told(images: Path, words: list[str], code: int, said: str, hint: str) -> None:
+def test_mistakes_are_reported(images: Path, words: list[str], code: int, said: str, hint: str) -> None:
     done = typed(images, *words)
     assert done.returncode == code
     assert f"error: {said}" in done.stderr

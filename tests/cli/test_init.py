@@ -1,4 +1,4 @@
-"""`init`: what it asks, writes and says."""
+"""`init`: what it asks, writes and prints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_it_writes_is_a_cluster_and_a_job_that_can_be_named(desk: Desk) -> 
     code, out, err = desk.type("init --yes")
     assert (code, out) == (0, "cluster/alpha.toml\njobs/first.toml\n")
     assert "next: export CLUSTERCTL_CLUSTER=alpha" in err
-    assert "could not find out whether compute nodes see" in err or str(desk.folder) not in err
+    assert "is visible on compute nodes" in err or str(desk.folder) not in err
     check_plain(err)
     code, out, _ = desk.type("config show first --cluster alpha")
     assert code == 0
@@ -43,14 +43,14 @@ def test_nothing_is_overwritten_without_force(desk: Desk) -> None:
     desk.write("cluster/alpha.toml", "mine")
     code, out, err = desk.type("init --yes")
     assert (code, out) == (2, "")
-    check_message(err, "there is already: cluster/alpha.toml", "--force")
+    check_message(err, "file exists: cluster/alpha.toml", "--force")
     assert not (desk.project / "jobs").exists()
     assert (desk.project / "cluster" / "alpha.toml").read_text() == "mine"
     assert desk.type("init --yes --force")[0] == 0
     assert desk.type("init other --yes")[0] == 0  # whose job is the same
 
 
-def test_a_person_is_asked_and_enter_takes_what_is_proposed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_is_asked_and_enter_accepts_the_proposal(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("mine\ncpu\n\nchem\nhigh\n"))
     code, out, err = desk.type("init")
     assert (code, out.splitlines()[0]) == (0, "cluster/mine.toml")
@@ -65,7 +65,7 @@ def test_a_person_is_asked_and_enter_takes_what_is_proposed(desk: Desk, monkeypa
 @pytest.mark.parametrize(
     ("typed", "answers", "code", "says", "hint"),
     [
-        ("init", "", 2, "nobody answered", "--yes"),
+        ("init", "", 2, "no answer on stdin", "--yes"),
         ("init ../elsewhere --yes", "", 3, "name: must be 1 to 64 letters", "another value"),
         ("init x y", "", 2, "unexpected extra argument", "--help"),
         ("init x", "gpu\na\x1bb\n\n\n", 3, "runs: must be one line", "another value"),
@@ -92,7 +92,7 @@ srun python train.py --lr 0.1
 """
 
 
-def test_a_batch_script_becomes_a_job_and_what_is_lost_is_shown_beside_it(desk: Desk) -> None:
+def test_a_batch_script_becomes_a_job_and_unconverted_lines_are_listed(desk: Desk) -> None:
     desk.write("train.sbatch", SCRIPT)
     desk.write("train.py", "")
     code, out, err = desk.type("init --from train.sbatch --yes")
@@ -100,7 +100,7 @@ def test_a_batch_script_becomes_a_job_and_what_is_lost_is_shown_beside_it(desk: 
     lines = [" ".join(line.split()) for line in err.splitlines()]
     assert '2 #SBATCH --job-name=resnet --nodes=2 name = "resnet"' in lines
     assert "resources.nodes = 2" in lines
-    assert "5 #SBATCH --output=out.log not carried over: each run keeps its logs: clusterctl logs" in lines
+    assert "5 #SBATCH --output=out.log not converted: each run keeps its logs: clusterctl logs" in lines
     assert "clusterctl submit train --dry-run" in lines
     check_plain(err)
     assert not (desk.project / "never-made").exists()
@@ -117,14 +117,14 @@ def test_without_slurm_a_batch_script_still_becomes_a_job(desk: Desk) -> None:
     desk.set(PATH=str(desk.folder / "home"))
     code, out, err = desk.type(["init", "--from", "my train.sbatch", "--yes"])
     assert (code, out) == (0, "jobs/my-train.toml\n")
-    assert "could not find out what the cluster has: no sinfo on PATH" in err
+    assert "could not find out what the cluster has: sinfo is not on PATH" in err
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [(None, "no such file"), (b"\xff\xfe", "not UTF-8 text"), (b"#" * (2**20 + 1), "larger than 1 MiB")],
 )
-def test_what_is_no_batch_script(desk: Desk, content: bytes | None, says: str) -> None:
+def test_other_files_are_not_batch_scripts(desk: Desk, content: bytes | None, says: str) -> None:
     if content is not None:
         desk.write("train.sbatch", content)
     code, out, err = desk.type("init --from train.sbatch --yes")
@@ -132,14 +132,14 @@ def test_what_is_no_batch_script(desk: Desk, content: bytes | None, says: str) -
     check_message(err.replace("No such file", "no such file"), says, "batch script" if content else "--from")
 
 
-def test_without_slurm_it_refuses_and_says_what_needs_no_file(desk: Desk) -> None:
+def test_without_slurm_it_refuses_and_names_the_alternative(desk: Desk) -> None:
     desk.set(PATH=str(desk.folder / "home"))
     code, out, err = desk.type("init --yes")
     assert (code, out) == (4, "")
-    check_message(err, "no sinfo on PATH", "--cluster local")
+    check_message(err, "sinfo is not on PATH", "--cluster local")
 
 
-def test_the_runs_go_where_the_environment_says(desk: Desk) -> None:
+def test_the_environment_decides_the_runs_folder(desk: Desk) -> None:
     found = survey()
     assert proposed(found, {"CLUSTERCTL_RUNS": "/x/../y"}).runs == "/y"
     assert proposed(found, {"SCRATCH": "/nowhere", "HOME": str(desk.folder)}).runs == f"{desk.folder}/clusterctl/runs"

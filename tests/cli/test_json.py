@@ -37,7 +37,7 @@ def test_an_output_for_programs_is_as_its_schema_says(
     assert violations(json.loads(capsys.readouterr().out), schema(name)) == []
 
 
-def test_so_is_the_status_of_a_sandbox_that_is_up(sandbox: RunningSandbox) -> None:
+def test_the_status_of_a_running_sandbox_fits_its_schema(sandbox: RunningSandbox) -> None:
     words = [CLUSTERCTL, "sandbox", "status", "-o", "json"]
     done = subprocess.run(words, env=sandbox.environment, capture_output=True, text=True, check=True, timeout=60)
     content = json.loads(done.stdout)

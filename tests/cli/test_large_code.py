@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def submitted(monkeypatch: pytest.MonkeyPatch, fabricate: Callable[..., RunDir]) -> list[bool]:
-    """What each submission was told of large projects."""
+    """Whether each submission allowed large projects."""
     told: list[bool] = []
 
     def submit(*_: object, large_code: bool, **__: Any) -> Run:
@@ -36,7 +36,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch, fabricate: Callable[..., RunDir])
     return told
 
 
-def test_where_nobody_can_answer_it_is_refused_and_the_flag_is_named(
+def test_without_a_terminal_it_is_refused_and_the_flag_is_named(
     submitted: list[bool], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))

@@ -97,7 +97,7 @@ def test_an_interrupt_leaves_with_130_and_no_traceback(typed: Typed, monkeypatch
 
 def test_a_file_that_cannot_be_read_is_named(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     raising(monkeypatch, PermissionError(13, "Permission denied", "/runs/x"))
-    assert typed("status") == (1, "", "error: /runs/x: Permission denied\nhint: see who may do what with: ls -ld\n")
+    assert typed("status") == (1, "", "error: /runs/x: Permission denied\nhint: check the permissions with: ls -ld\n")
 
 
 def test_our_own_mistakes_keep_their_traceback(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:

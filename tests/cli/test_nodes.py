@@ -1,4 +1,4 @@
-"""`nodes`: from the words that are typed to what is printed and what Slurm is asked."""
+"""`nodes`: from the command line to the output and the queries to Slurm."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_where_a_job_fits_is_slurms_word_besides_ours(desk: Desk) -> None:
     answer_as_captured(desk, f'echo "sbatch: {said}" >&2')
     code, out, err = desk.type("nodes --for ./job.toml")
     assert (code, err) == (0, "")
-    assert "Slurm would start it in " in out
+    assert "estimated start: in " in out
     assert "in partition main" in out
     record = json.loads(desk.type("nodes --for ./job.toml -o json")[1])
     assert (record["partitions"][0]["fits_now"], record["partitions"][0]["nodes_with_room"]) == (True, 3)
@@ -52,11 +52,11 @@ def test_where_a_job_fits_is_slurms_word_besides_ours(desk: Desk) -> None:
     assert desk.run_directories() == []
 
 
-def test_what_slurm_would_not_take_is_said_with_its_reason(desk: Desk) -> None:
+def test_a_job_that_slurm_would_reject_is_shown_with_the_reason(desk: Desk) -> None:
     answer_as_captured(desk, 'echo "allocation failure: Invalid qos specification" >&2; exit 1')
     code, out, _ = desk.type("nodes --for ./job.toml")
     assert code == 0
-    assert "Slurm would not take it: allocation failure: Invalid qos" in out
+    assert "Slurm would reject it: allocation failure: Invalid qos" in out
     assert "hint: set `qos`" in out
 
 
@@ -70,7 +70,7 @@ def test_the_verdict_on_a_job_is_one_whole_line(desk: Desk, job: str) -> None:
 
 def test_what_would_never_fit_comes_with_the_command_that_would(desk: Desk) -> None:
     out = desk.type("nodes --for cora --set resources.nodes=9")[1]
-    assert "Slurm would not take it: cora asks for 9 nodes; main partition has 4\n" in out
+    assert "Slurm would reject it: cora requests 9 nodes; main partition has 4\n" in out
     assert out.endswith("hint: clusterctl submit cora --nodes 4\n")
 
 
@@ -79,7 +79,7 @@ def test_what_would_never_fit_comes_with_the_command_that_would(desk: Desk) -> N
         what="a change without a job",
         typed="nodes --set resources.nodes=2",
         code=USAGE,
-        says="--set changes a job, and none is named",
+        says="--set needs --for",
         hint="--for JOB",
     ),
     Mistake(

@@ -58,4 +58,4 @@ def test_a_removed_snapshot_is_a_message(desk: Desk, run: str) -> None:
     (desk.runs / run / "code").resolve().rename(desk.folder / "aside")
     code, out, err = desk.type(["rerun", run])
     assert (code, out) == (3, "")
-    check_message(err, "the code of the run is gone", "submit the job anew")
+    check_message(err, "the run's code has been removed", "submit the job again")

@@ -24,7 +24,7 @@ def test_gpus_may_have_a_type(monkeypatch: pytest.MonkeyPatch, typed: str, writt
 
 
 @pytest.mark.parametrize("typed", ["many", "-1", "65", "a100", "a100:65", "a100:1 File=/dev/sda"])
-def test_what_is_no_number_of_gpus_is_refused(typed: str) -> None:
+def test_an_invalid_number_of_gpus_is_refused(typed: str) -> None:
     done = CliRunner().invoke(sandbox, ["up", "--gpus-per-node", typed])
     assert done.exit_code == 2
-    assert "not a number up to 64, or one with a type such as a100:4" in done.output
+    assert "not a number up to 64, or a type and number such as a100:4" in done.output

@@ -26,7 +26,7 @@ def folder(fabricate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return run.path.parent
 
 
-def test_a_report_goes_into_the_run_directory_and_says_where(folder: Path, capsys) -> None:
+def test_a_report_is_written_to_the_run_directory_and_its_path_printed(folder: Path, capsys) -> None:
     assert cli.run(["report", "cora"]) == 0
     path = Path(capsys.readouterr().out.strip())
     assert path == folder / RUN / "report.html"
@@ -63,7 +63,7 @@ def test_a_report_is_written_to_a_pipe_or_a_device_and_does_not_replace_it(tmp_p
         (["monitor", "--every", "0"], 2, "--every"),
     ],
 )
-def test_a_mistake_is_told_with_what_to_type(folder: Path, capsys, words: list[str], code: int, says: str) -> None:
+def test_a_mistake_is_reported_with_what_to_type(folder: Path, capsys, words: list[str], code: int, says: str) -> None:
     assert cli.run(words) == code
     out, err = capsys.readouterr()
     assert out == ""
@@ -84,7 +84,7 @@ def test_a_damaged_run_alone_is_an_error(folder: Path, capsys) -> None:
     assert cli.run(["report", RUN]) == 3
 
 
-def test_a_report_of_a_failed_run_says_why_and_starts_no_other_command(
+def test_a_report_of_a_failed_run_explains_why_and_starts_no_other_command(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     started: list[list[str]] = []

@@ -46,7 +46,7 @@ def test_nothing_is_imported_that_reads_what_runs_have_done(desk: Desk) -> None:
 
 
 def test_the_first_submissions_of_a_user_may_come_at_the_same_moment(desk: Desk) -> None:
-    """All of them make the folders, the stand-ins of the emulator and the snapshot, which nobody has made before."""
+    """All of them create the folders, the emulator's stand-ins and the snapshot, none of which exist yet."""
     desk.write("job.toml", COMMAND)
     words = [OURS, "submit", "./job.toml", "--hold"]
     together = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(5)]

@@ -60,7 +60,7 @@ def test_programs_read_the_same(desk: Desk, runs: list[RunDir]) -> None:
     assert (code, row["name"], row["runs"], row["cpu_hours"], row["gpu_busy"]) == (0, "2026-W06", "2", "128.0", "")
 
 
-def test_a_run_that_is_removed_meanwhile_does_not_count(
+def test_a_run_removed_in_the_meantime_does_not_count(
     desk: Desk, runs: list[RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def removed_then(query: Query) -> Report:
@@ -74,6 +74,6 @@ def test_a_run_that_is_removed_meanwhile_does_not_count(
     assert (code, [row["name"] for row in json.loads(out)["rows"]], err) == (0, ["reddit"], "")
 
 
-def test_without_any_hours_it_says_so(desk: Desk, runs: list[RunDir]) -> None:
-    assert desk.type("usage --since 1h") == (0, "", "no run has started in this time\n")
+def test_without_any_hours_it_prints_a_message(desk: Desk, runs: list[RunDir]) -> None:
+    assert desk.type("usage --since 1h") == (0, "", "no runs in this time\n")
     assert desk.type("usage --since 1h -o csv")[1].count("\n") == 1

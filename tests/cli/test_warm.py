@@ -1,4 +1,4 @@
-"""`alloc`, `submit --in-allocation` and `attach`: what is refused, and in which words."""
+"""`alloc`, `submit --in-allocation` and `attach`: what is refused, and with which message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         typed="submit ./job.toml --in-allocation 99",
         job=JOB,
         code=NOT_FOUND,
-        says="you have no job with this number: 99",
+        says="you have no job with this ID: 99",
         hint="clusterctl alloc",
         prepare=lambda desk: desk.use_slurm(
             squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
@@ -26,7 +26,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         typed=("submit", "./job.toml", "--in-allocation", "12; rm -rf /"),
         job=JOB,
         code=NOT_FOUND,
-        says="you have no job with this number: 12; rm -rf /",
+        says="you have no job with this ID: 12; rm -rf /",
         hint="clusterctl alloc",
         prepare=lambda desk: desk.use_slurm(),
     ),
@@ -44,7 +44,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         typed="submit ./job.toml --in-allocation 12",
         job=JOB,
         code=USAGE,
-        says="the job asks for 2 nodes, allocation 12 has 1",
+        says="the job requests 2 nodes, allocation 12 has 1",
         hint="--nodes 1",
         prepare=lambda desk: desk.use_slurm(squeue=HELD),
     ),
@@ -53,8 +53,8 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         typed="submit ./job.toml --in-allocation 12 --hold",
         job=JOB,
         code=USAGE,
-        says="a run in an allocation has no queue to wait in",
-        hint="leave one of them out",
+        says="a run in an allocation is not queued",
+        hint="use only one of these options",
         prepare=lambda desk: desk.use_slurm(),
     ),
     Mistake(
@@ -72,7 +72,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         what="nodes given back and asked for at once",
         typed="alloc --end 12 --nodes 2",
         code=USAGE,
-        says="--end holds no nodes",
+        says="--end cannot be combined with",
         hint="alloc --end 12",
         prepare=lambda desk: desk.use_slurm(),
     ),
@@ -81,7 +81,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         typed="alloc --nodes 2",
         code=SLURM,
         says="sbatch refused the job: Node count specification invalid",
-        hint="ask for fewer nodes",
+        hint="request fewer nodes",
         prepare=lambda desk: desk.use_slurm(
             sbatch="echo 'sbatch: error: Node count specification invalid' >&2; exit 1"
         ),
@@ -90,7 +90,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         what="a shell without a terminal",
         typed="attach x",
         code=USAGE,
-        says="a shell needs a terminal",
+        says="an interactive shell needs a terminal",
         hint="-- COMMAND",
         prepare=lambda desk: desk.use_slurm(),
     ),

@@ -1,4 +1,4 @@
-"""What a task sees in its container, as Apptainer takes it."""
+"""A container view as Apptainer's command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VIEW = ContainerView(
 )
 
 
-def test_a_view_becomes_the_words_of_apptainer_exec() -> None:
+def test_a_view_becomes_the_arguments_of_apptainer_exec() -> None:
     shell, _, _, names, *words = runner(VIEW, gpus=False)
     assert (shell, names) == ("sh", "A B")
     assert words == [
@@ -31,27 +31,27 @@ def test_a_view_becomes_the_words_of_apptainer_exec() -> None:
     ("changed", "word"),
     [({"writable": True}, "--writable-tmpfs"), ({"remap_root": True}, "--fakeroot"), ({"entrypoint": True}, "run")],
 )
-def test_each_setting_of_a_container_has_its_word(changed: dict[str, bool], word: str) -> None:
+def test_each_container_setting_has_its_option(changed: dict[str, bool], word: str) -> None:
     assert word in runner(ContainerView(image="/i.sif", **changed), gpus=False)  # type: ignore[arg-type]
     assert word not in runner(ContainerView(image="/i.sif"), gpus=False)
 
 
-def test_the_drivers_libraries_are_asked_for_with_gpus_alone() -> None:
+def test_driver_libraries_are_requested_only_with_gpus() -> None:
     assert "--nv" in runner(VIEW, gpus=True)
     assert "--nv" not in runner(VIEW, gpus=False)
 
 
-def test_home_is_there_if_it_is_to_be() -> None:
+def test_home_is_mounted_only_on_request() -> None:
     assert "--no-home" not in runner(ContainerView(image="/i.sif", mount_home=True), gpus=False)
 
 
-def test_a_flag_of_a_mount_that_apptainer_lacks_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no flag but ro and rw: noexec"):
+def test_a_mount_flag_that_apptainer_lacks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="supports only ro and rw: noexec"):
         runner(ContainerView(image="/i.sif", mounts=(Mount("/a", "/b", ("ro", "noexec")),)), gpus=False)
 
 
 @pytest.mark.parametrize("value", ["plain", "a b", "it's", '"$HOME" `id` \\', "", "two\nlines"])
-def test_variables_of_the_run_beat_the_images_whatever_they_hold(value: str) -> None:
+def test_the_runs_variables_override_the_images_whatever_their_values(value: str) -> None:
     show = 'printf "%s|%s" "$APPTAINERENV_A" "${APPTAINERENV_B-unset}"'
     words = [*runner(VIEW, gpus=False)[:4], "sh", "-c", show]
     environment = {"A": value, "PATH": "/usr/bin:/bin"}

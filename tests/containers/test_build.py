@@ -1,4 +1,4 @@
-"""What goes into a build: wheels, clusterctl's own wheel, the base image; and what is said when one is missing."""
+"""What goes into a build (wheels, clusterctl's own wheel, the base image), and the errors when one is missing."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class FakeEngine(Engine):
 
     def pull(self, reference: str, say: object) -> None:
         self.asked.append(f"pull {reference}")  # type: ignore[attr-defined]
-        raise ImageError("docker pull failed: the registry cannot be reached", "BASE=bootstrap")
+        raise ImageError("docker pull failed: cannot reach the registry", "BASE=bootstrap")
 
     def run(self, reference: str, *argv: str) -> subprocess.CompletedProcess[str]:
         self.asked.append(f"run {reference}")  # type: ignore[attr-defined]
         return self.done  # type: ignore[attr-defined, no-any-return]
 
 
-def test_the_wheel_holds_what_runs_here_and_is_the_same_each_time(tmp_path: Path) -> None:
+def test_the_wheel_holds_the_installed_files_and_is_reproducible(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     path, again = write_project_wheel(tmp_path), write_project_wheel(tmp_path / "again")
     assert path.read_bytes() == again.read_bytes()
@@ -73,7 +73,7 @@ def test_pip_installs_the_wheel_and_its_command_runs(tmp_path: Path) -> None:
     assert done.stdout == f"clusterctl {__version__}\n", done.stderr
 
 
-def test_what_is_installed_here_is_what_the_image_gets() -> None:
+def test_the_image_gets_the_versions_installed_here() -> None:
     want = wanted("3.11", ("train", "accelerate"), own_torch=False)
     names = {requirement.partition("==")[0] for requirement in want.requirements}
     assert {"click", "submitit", "rich", "platformdirs", "torch", "numpy", "scipy", "numba", "pip"} <= names
@@ -88,7 +88,9 @@ def test_a_base_images_own_torch_is_kept_and_a_requirement_can_be_replaced() -> 
     assert want.key != wanted("3.12", ("train",), own_torch=True, replacing=("numpy<2", "extra-package")).key
 
 
-def test_wheels_that_cannot_be_had_are_said_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_that_cannot_be_downloaded_are_reported_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ImageError, match="cannot download wheels for Python 3.11: No matching distribution") as caught:
         wheelhouse(tmp_path, Wanted(python="3.11", requirements=("no-such-package-here==1",)))
@@ -111,19 +113,19 @@ def test_wheels_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_base_image_without_python_is_refused_before_any_download(tmp_path: Path) -> None:
     engine = FakeEngine({"cuda:12"}, error='exec: "python3": executable file not found')
-    with pytest.raises(ImageError, match="has no Python that works: cuda:12: exec") as caught:
+    with pytest.raises(ImageError, match="has no working Python: cuda:12: exec") as caught:
         build(BuildRequest(name="x", base="cuda:12"), engine, tmp_path / "out", tmp_path / "cache", PYTHON, Quiet())
     assert "BASE=" in caught.value.hint
     assert not (tmp_path / "cache" / "wheelhouses").exists()
 
 
-def test_a_base_image_that_cannot_be_pulled_ends_the_build_with_the_way_out(tmp_path: Path) -> None:
+def test_a_base_image_that_cannot_be_pulled_ends_the_build_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(ImageError) as caught:
         build(BuildRequest(name="x"), FakeEngine(set()), tmp_path / "out", tmp_path / "cache", PYTHON, Quiet())
     assert "BASE=bootstrap" in caught.value.hint
 
 
-def test_a_base_image_is_asked_once_what_it_brings(tmp_path: Path) -> None:
+def test_a_base_image_is_inspected_once(tmp_path: Path) -> None:
     answer = json.dumps({"python": "3.12", "torch": "2.6.0a0+nv", "pyg": None})
     engine = FakeEngine({"pyg:1"}, answer=f"a banner\n{answer}\n")
     for _ in range(2):
@@ -132,9 +134,9 @@ def test_a_base_image_is_asked_once_what_it_brings(tmp_path: Path) -> None:
     assert engine.asked == ["run pyg:1"]  # type: ignore[attr-defined]
 
 
-def test_bootstrap_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bootstrap_reports_missing_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ImageError, match="no mmdebstrap on PATH"):
+    with pytest.raises(ImageError, match="mmdebstrap, which makes the base image, is not on PATH"):
         bootstrapped(FakeEngine(set()), "3.11", print)
     with pytest.raises(ImageError, match=r"no Debian release has Python 3\.12"):
         bootstrapped(FakeEngine(set()), "3.12", print)
@@ -165,7 +167,7 @@ def test_after_a_change_of_the_project_only_the_last_steps_run(
 
 
 @pytest.mark.parametrize("recipe", ["Dockerfile.cpu", "Dockerfile.gpu"])
-def test_recipes_need_no_builder_of_a_special_kind_and_bake_no_devices_in(recipe: str) -> None:
+def test_recipes_need_no_special_builder_and_contain_no_devices(recipe: str) -> None:
     text = (Path(__file__).parents[2] / "containers" / recipe).read_text()
     words = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert words[0].startswith("ARG BASE=")

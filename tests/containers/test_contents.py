@@ -38,7 +38,7 @@ def record(image: Path, size: int) -> ImageRecord:
     )
 
 
-def test_the_list_of_its_files_tells_interpreter_packages_environment_and_size(image: Path) -> None:
+def test_a_file_listing_shows_interpreter_packages_environment_and_size(image: Path) -> None:
     found = look_into(image)
     assert found
     assert found.minor_of("/opt/venv/bin/python") == "3.12"
@@ -48,7 +48,7 @@ def test_the_list_of_its_files_tells_interpreter_packages_environment_and_size(i
     assert found.unpacked_bytes == 3 * 4096
 
 
-def test_the_record_beside_it_is_believed_if_it_is_of_this_file(image: Path) -> None:
+def test_the_record_is_used_only_if_it_describes_this_file(image: Path) -> None:
     write_record(image, record(image, image.stat().st_size))
     found = look_into(image)
     assert found
@@ -63,7 +63,7 @@ def test_the_record_beside_it_is_believed_if_it_is_of_this_file(image: Path) -> 
 
 @pytest.mark.parametrize("shell", ["usr/bin/dash", "bin/busybox"])
 @pytest.mark.parametrize(("machine", "known"), [(62, "x86_64"), (183, "aarch64"), (9999, None)])
-def test_its_shell_tells_its_architecture(tmp_path: Path, shell: str, machine: int, known: str | None) -> None:
+def test_the_architecture_is_read_from_a_shell(tmp_path: Path, shell: str, machine: int, known: str | None) -> None:
     program = tmp_path / "root" / shell
     program.parent.mkdir(parents=True)
     header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + b"\x03\0" + machine.to_bytes(2, "little")
@@ -77,7 +77,7 @@ def test_its_shell_tells_its_architecture(tmp_path: Path, shell: str, machine: i
     assert (found.machine, found.python) == (known, "3.13")
 
 
-def test_an_image_that_is_cut_off_says_why(image: Path) -> None:
+def test_a_truncated_image_is_reported(image: Path) -> None:
     os.truncate(image, 200)
     with pytest.raises(Unreadable, match=r"\w+ \w+"):
         look_into(image)

@@ -1,4 +1,4 @@
-"""The converter against independent ones: file by file the same root, from docker's archives and OCI's."""
+"""The converter compared with independent ones: the same root file by file, from docker and OCI archives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="no s
 
 
 def converted(archive: Path, place: Path) -> tuple[Described, Path]:
-    """The archive as a .sqsh, and what is in it once unpacked by unsquashfs."""
+    """The archive as a .sqsh, and its contents as unpacked by unsquashfs."""
     image = import_file(archive, "made", place / "images", Quiet())
     root = place / "unpacked"
     done = subprocess.run(
@@ -46,7 +46,7 @@ def converted(archive: Path, place: Path) -> tuple[Described, Path]:
 
 
 def layered_by_tar(archive: Path, place: Path) -> Described:
-    """The root as GNU tar and rm make it, layer after layer, without a line of the converter."""
+    """The root as GNU tar and rm make it, layer by layer, without any of the converter's code."""
     root, outer = place / "by-tar", place / "outer"
     for place_of in (root, outer):
         place_of.mkdir()
@@ -76,21 +76,21 @@ def without_ours(found: Described) -> Described:
 
 
 @pytest.mark.parametrize("form", ["docker", "oci", "oci-gzip"])
-def test_every_path_mode_link_size_and_byte_is_what_tar_makes_of_the_layers(form: str, tmp_path: Path) -> None:
+def test_every_path_mode_link_size_and_byte_matches_what_tar_extracts(form: str, tmp_path: Path) -> None:
     expected = layered_by_tar(write_archive(tmp_path / "docker.tar", CRAFTED), tmp_path)
     found, _ = converted(write_archive(tmp_path / "made.tar", CRAFTED, form), tmp_path)
     assert set(found) >= OURS
     assert without_ours(found) == {path: facts for path, facts in expected.items() if path != "dev/null"}
-    assert found["usr/bin/sh"][4] == ("usr/bin/sh",)  # its other name was taken away
+    assert found["usr/bin/sh"][4] == ("usr/bin/sh",)  # a whiteout removed its other name
     if os.geteuid() == 0:
         assert found["hard/first"][1] & 0o4000
     assert found["again"][4] == ("again", "opaque/new")
 
 
-def test_it_is_what_buildah_mounts(image_engine: Engine, tmp_path: Path) -> None:
+def test_the_root_matches_what_buildah_mounts(image_engine: Engine, tmp_path: Path) -> None:
     if image_engine.kind != "buildah" or os.geteuid() != 0:
         pytest.skip("only root's buildah mounts; docker's export is compared in test_engines")
-    # Refused there: a layer that takes away what it has itself, and a hard link into the layer below.
+    # buildah refuses a layer that deletes its own entries, and a hard link into the layer below.
     refused = {"same-layer/.wh.kept", ".wh.becomes-folder", "again"}
     layers = [[one for one in layer if one[0].name not in refused] for layer in CRAFTED]
     archive = write_archive(tmp_path / "made.tar", layers)
@@ -120,7 +120,7 @@ def test_a_few_bytes_that_claim_to_be_a_terabyte_are_refused(tmp_path: Path) -> 
         "GNU.sparse.numblocks": "1",
     }
     archive = write_archive(tmp_path / "made.tar", [[(sparse, b"")]])
-    with pytest.raises(ImageError, match="a sparse file of 1100 GB: srv/large"):
+    with pytest.raises(ImageError, match="sparse file of 1100 GB: srv/large"):
         import_file(archive, "made", tmp_path / "images", Quiet())
 
 
@@ -165,7 +165,7 @@ def test_the_configuration_becomes_enroots_files(tmp_path: Path) -> None:
         ([file("x")], "", ["x"]),
     ],
 )
-def test_the_working_directory_is_there_unless_a_link_is_in_its_way(
+def test_the_working_directory_is_created_unless_a_link_is_in_its_way(
     layer: Layer, workdir: str, there: list[str], tmp_path: Path
 ) -> None:
     found, root = converted(write_archive(tmp_path / "made.tar", [layer], WorkingDir=workdir), tmp_path)
@@ -173,7 +173,7 @@ def test_the_working_directory_is_there_unless_a_link_is_in_its_way(
     assert (root / "etc/rc").read_text().endswith("exec /bin/sh\nfi\n")
 
 
-def test_the_record_tells_python_and_packages(tmp_path: Path) -> None:
+def test_the_record_lists_python_and_packages(tmp_path: Path) -> None:
     library = "opt/venv/lib/python3.12/site-packages"
     layer = [
         file(f"{library}/torch-2.6.0+cu126.dist-info/METADATA"),

@@ -1,4 +1,4 @@
-"""The CPU image, built for real and looked into: what is in it, and what is not; in `make test` without torch."""
+"""The CPU image, built for real and inspected: what it contains and what it does not; in `make test` without torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BASE = {"clusterctl", "submitit"}
         pytest.param("cpu", BASE | {"torch", "torch_geometric", "numpy", "scipy"}, marks=pytest.mark.long),
     ],
 )
-def test_the_image_has_what_it_is_for_and_its_record_says_so(
+def test_the_image_and_its_record_have_all_requirements(
     request: pytest.FixtureRequest, kind: str, packages: set[str]
 ) -> None:
     image = request.getfixturevalue(f"{kind}_image")
@@ -51,7 +51,7 @@ def test_the_image_has_what_it_is_for_and_its_record_says_so(
     assert not [path for path, mode in paths.items() if path.startswith("/build") or mode[0] in "bc"]
 
 
-def test_enroot_finds_the_environment_and_the_shell_its_path(bare_image: Path) -> None:
+def test_enroot_finds_the_environment_and_the_shell_sets_path(bare_image: Path) -> None:
     assert "PATH=/opt/venv/bin:" in read(bare_image, "etc/environment")
     assert read(bare_image, "etc/profile.d/zz-venv.sh") == "PATH=/opt/venv/bin:$PATH\n"
     assert read(bare_image, "etc/rc").endswith("exec python3\nfi\n")

@@ -1,4 +1,4 @@
-"""Which engine is taken, what it is asked to do, and what its last words mean."""
+"""Which engine is chosen, what it is asked to do, and what its error messages mean."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def asked(folder: Path) -> str:
     return (folder / "asked").read_text()
 
 
-def test_a_docker_client_without_a_daemon_is_no_engine(tmp_path: Path) -> None:
+def test_a_docker_client_without_a_daemon_does_not_count(tmp_path: Path) -> None:
     program(tmp_path, "docker", "echo Cannot connect to the Docker daemon >&2; exit 1")
-    with pytest.raises(ImageError, match="docker: no daemon answers") as caught:
+    with pytest.raises(ImageError, match="docker: the daemon does not answer") as caught:
         find_engine(environment={"PATH": str(tmp_path)})
     assert "buildah" in caught.value.hint
     program(tmp_path, "buildah")
@@ -46,12 +46,12 @@ def test_docker_comes_first_unless_another_is_named(tmp_path: Path) -> None:
     [
         ("dokcer", ConfigError, "no such engine: dokcer"),
         ("podman", ImageError, "not on PATH: podman"),
-        ("docker", ImageError, "docker does not work here: no daemon answers"),
+        ("docker", ImageError, "docker does not work here: the daemon does not answer"),
         ("buildah", ImageError, "buildah does not work here: no subuids"),
-        (None, ImageError, "docker: no daemon answers; buildah: no subuids"),
+        (None, ImageError, "docker: the daemon does not answer; buildah: no subuids"),
     ],
 )
-def test_an_engine_that_does_not_work_is_said_with_its_reason(
+def test_an_engine_that_does_not_work_is_reported_with_the_reason(
     chosen: str | None, error: type[ClusterctlError], says: str, tmp_path: Path
 ) -> None:
     program(tmp_path, "docker", "exit 1")
@@ -62,19 +62,19 @@ def test_an_engine_that_does_not_work_is_said_with_its_reason(
     assert caught.value.hint
 
 
-def test_a_user_without_ids_to_map_to_cannot_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image has files of several users."""
+def test_a_user_without_id_ranges_cannot_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image contains files of several users."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     own, others = "         0       1000          1", "         1     100000      65536"
     program(tmp_path, "buildah", f"[ $1 != unshare ] || printf '{own}\\n{others}\\n'")
     assert find_engine("buildah", {"PATH": str(tmp_path)}).kind == "buildah"
     program(tmp_path, "buildah", f"[ $1 != unshare ] || printf '{own}\\n'")
-    with pytest.raises(ImageError, match="no ids are set aside for you in /etc/subuid"):
+    with pytest.raises(ImageError, match="you have no ID ranges in /etc/subuid"):
         find_engine("buildah", {"PATH": str(tmp_path)})
 
 
-def test_nothing_on_path_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="neither docker, podman nor buildah on PATH"):
+def test_no_engine_on_path_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="docker, podman and buildah are not on PATH"):
         find_engine(environment={"PATH": str(tmp_path)})
 
 
@@ -93,7 +93,7 @@ def test_no_build_has_a_network(kind: str, tmp_path: Path, monkeypatch: pytest.M
     assert "--tag localhost/x:latest" in words
 
 
-def test_a_failed_build_says_what_the_engine_said_last(tmp_path: Path) -> None:
+def test_a_failed_build_reports_the_engines_last_line(tmp_path: Path) -> None:
     script = "echo STEP 1; echo 'Error: writing blob: no space left on device' >&2; exit 125"
     engine = Engine("podman", str(program(tmp_path, "podman", script)))
     with pytest.raises(ImageError, match="podman build failed: no space left: Error: writing blob") as caught:
@@ -102,10 +102,10 @@ def test_a_failed_build_says_what_the_engine_said_last(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["podman", "buildah"])
-def test_a_build_that_found_no_room_takes_away_what_it_left(
+def test_a_build_that_ran_out_of_space_removes_its_layers(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The layers of earlier builds, and those of a build that failed otherwise, save the next one their steps."""
+    """The layers of earlier builds, and of a build that failed for another reason, are kept as a cache."""
     script = """case "$*" in
 images*) cat "$0.images" ;;
 rmi*) ;;
@@ -133,19 +133,27 @@ def test_a_driver_that_copies_every_layer_gets_one(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
     [
-        ("dial tcp: lookup registry-1.docker.io: no such host", "the registry cannot be reached", "BASE=bootstrap"),
-        ("pinging container registry nvcr.io: Get: dial tcp: i/o timeout", "cannot be reached", "BASE=bootstrap"),
+        ("dial tcp: lookup registry-1.docker.io: no such host", "cannot reach the registry", "BASE=bootstrap"),
+        (
+            "pinging container registry nvcr.io: Get: dial tcp: i/o timeout",
+            "cannot reach the registry",
+            "BASE=bootstrap",
+        ),
         ("manifest for python:3.11-slimm not found: manifest unknown", "no such image", "check name and tag"),
         ("pull access denied for x, repository does not exist or may require", "no such image", "check name and tag"),
         ("Error: localhost/gone: image not known", "no such image", "check name and tag"),
-        ("unauthorized: authentication required", "the registry refuses", "docker login REGISTRY"),
+        ("unauthorized: authentication required", "the registry refused access", "docker login REGISTRY"),
         ("write /x: no space left on device", "no space left", "df -h"),
         ("ERROR: No matching distribution found for torch", "a wheel is missing", "--fresh"),
-        ("dial unix /var/run/docker.sock: permission denied /var/run/docker.sock", "you may not build", "group docker"),
+        (
+            "dial unix /var/run/docker.sock: permission denied /var/run/docker.sock",
+            "no permission to build",
+            "docker group",
+        ),
         ("Error: something new", "Error: something new", "-v"),
     ],
 )
-def test_known_words_have_a_hint(line: str, message: str, hint: str) -> None:
+def test_known_engine_messages_have_a_hint(line: str, message: str, hint: str) -> None:
     found, typed = explain(["STEP 3/7: COPY", line, "exit status 1"], "docker")
     assert message in found
     assert hint in typed
@@ -155,17 +163,21 @@ def test_known_words_have_a_hint(line: str, message: str, hint: str) -> None:
     ("line", "message", "hint"),
     [
         ("[ERROR] URL https://r.io/v2/x/manifests/1 returned error code: 404 Not Found", "no such image", "check name"),
-        ("[ERROR] URL https://r.io/token returned error code: 401 Unauthorized", "the registry refuses", "credentials"),
-        ("curl: (6) Could not resolve host: registry-1.docker.io", "the registry cannot be reached", "network here"),
+        (
+            "[ERROR] URL https://r.io/token returned error code: 401 Unauthorized",
+            "the registry refused access",
+            "credentials",
+        ),
+        ("curl: (6) Could not resolve host: registry-1.docker.io", "cannot reach the registry", "network here"),
         ("[ERROR] Could not process JSON input", "JSON input", "with -v"),
     ],
 )
-def test_so_have_those_of_enroot(line: str, message: str, hint: str) -> None:
+def test_known_enroot_messages_have_a_hint(line: str, message: str, hint: str) -> None:
     found, typed = explain(["[INFO] Fetching image manifest list", line], "enroot")
     assert message in found
     assert line in found
     assert hint in typed
 
 
-def test_an_engine_that_said_nothing_is_explained_too() -> None:
-    assert explain([], "docker")[0] == "it said nothing"
+def test_an_engine_without_output_is_explained_too() -> None:
+    assert explain([], "docker")[0] == "no output"

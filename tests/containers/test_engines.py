@@ -1,4 +1,4 @@
-"""Every engine builds the same image: docker's daemon, started here, against the one that the other tests use."""
+"""Every engine builds the same image: a docker daemon started here, compared with the one the other tests use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPTIONS += [f"--{name}=false" for name in ("iptables", "ip6tables", "ip-forward
 
 @pytest.fixture(scope="module")
 def docker() -> Iterator[Engine]:
-    """A Docker daemon of the tests' own, without any network."""
+    """The tests' own Docker daemon, without a network."""
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no docker daemon can be started (package docker.io)")
     with tempfile.TemporaryDirectory(prefix="dockerd-", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
@@ -72,7 +72,7 @@ def test_docker_builds_what_buildah_builds(docker: Engine, cpu_image: Path, tmp_
     }
 
 
-def test_what_docker_saved_and_what_it_exports_are_one_root(docker: Engine, tmp_path: Path) -> None:
+def test_docker_save_and_docker_export_give_the_same_root(docker: Engine, tmp_path: Path) -> None:
     refused = {"same-layer/.wh.kept", ".wh.becomes-folder", "again"}
     layers = [[one for one in layer if one[0].name not in refused] for layer in CRAFTED]
     archive = write_archive(tmp_path / "made.tar", layers)
@@ -87,7 +87,7 @@ def test_what_docker_saved_and_what_it_exports_are_one_root(docker: Engine, tmp_
         root = tmp_path / image.name
         subprocess.run(["unsquashfs", "-q", "-n", "-d", root, image.path], check=True, capture_output=True)
         roots.append({path: facts for path, facts in described(root).items() if path not in OURS})
-    # docker lays these out for every container that it makes
+    # docker creates these in every container
     own = {
         "dev/console",
         "dev/pts",

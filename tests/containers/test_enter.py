@@ -1,4 +1,4 @@
-"""Running inside an image without pyxis: what a command finds there, and that it is the command who runs."""
+"""Running inside an image without pyxis: what a command finds there, and that it replaces the process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become som
 
 
 def let_others_in(path: Path) -> None:
-    """pytest keeps its folders to their owner."""
+    """pytest's folders are private to their owner."""
     for folder in (path, *path.parents):
         if folder.stat().st_mode & 0o055 != 0o055:
             folder.chmod(0o755)
@@ -40,7 +40,7 @@ def let_others_in(path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No tree of another test's, and none left behind."""
+    """Start without other tests' trees, and leave none behind."""
     store = tmp_path / "store"
     store.mkdir(mode=0o777)
     store.chmod(0o777)
@@ -80,7 +80,7 @@ def test_the_root_is_read_only_and_tmp_is_fresh(thin_image: ThinImage) -> None:
         assert shell(thin_image, script) == "refused\nscratch\n"
 
 
-def test_what_is_written_into_a_writable_image_is_gone_with_it(thin_image: ThinImage) -> None:
+def test_changes_to_a_writable_image_are_discarded(thin_image: ThinImage) -> None:
     assert shell(thin_image, "echo new >/srv/own.txt; cat own.txt", "--container-writable") == "new\n"
     assert shell(thin_image, "cat own.txt") == "the image's own\n"
     assert shell(thin_image, "cat own.txt", "--container-writable") == "the image's own\n"
@@ -94,7 +94,7 @@ def test_tasks_of_one_step_write_into_the_same_image(thin_image: ThinImage) -> N
     assert shell(thin_image, "cat own.txt", "--container-writable", **other) == "the image's own\n"
 
 
-def test_mounts_come_in_at_their_places_read_only_where_they_say_so(thin_image: ThinImage, tmp_path: Path) -> None:
+def test_mounts_appear_at_their_targets_read_only_on_request(thin_image: ThinImage, tmp_path: Path) -> None:
     for name in ("data", "scratch", "data/below"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").write_text("one file\n")
@@ -105,7 +105,7 @@ def test_mounts_come_in_at_their_places_read_only_where_they_say_so(thin_image: 
     assert (tmp_path / "scratch" / "x").read_text() == "hi\n"
 
 
-def test_links_in_the_image_lead_to_the_images_own_places(tmp_path: Path, thin_image: ThinImage) -> None:
+def test_links_in_the_image_resolve_inside_the_image(tmp_path: Path, thin_image: ThinImage) -> None:
     root = tmp_path / "thin.sqsh.root"
     root.mkdir()
     (root / "data").symlink_to("/srv")
@@ -138,7 +138,7 @@ def test_the_images_own_variables_are_read_as_enroot_reads_them(tmp_path: Path, 
     assert shown == "me and you|$MINE|a b|c d|'|"
 
 
-def test_what_programs_write_to_and_look_up_is_there_as_under_enroot(tmp_path: Path, thin_image: ThinImage) -> None:
+def test_standard_folders_and_user_names_exist_as_under_enroot(tmp_path: Path, thin_image: ThinImage) -> None:
     (tmp_path / "thin.sqsh.root" / "run").mkdir(parents=True)
     (tmp_path / "thin.sqsh.root" / "var").mkdir()
     (tmp_path / "thin.sqsh.root" / "var" / "lock").symlink_to("/run/lock")
@@ -152,9 +152,7 @@ def test_what_programs_write_to_and_look_up_is_there_as_under_enroot(tmp_path: P
 
 
 @pytest.mark.parametrize(("flags", "place"), [([], ""), (["--container-remap-root"], "/root")])
-def test_the_home_folder_is_where_home_says(
-    thin_image: ThinImage, tmp_path: Path, flags: list[str], place: str
-) -> None:
+def test_the_home_folder_is_at_home(thin_image: ThinImage, tmp_path: Path, flags: list[str], place: str) -> None:
     (tmp_path / "mine").touch()
     shown = shell(thin_image, "echo $HOME; ls ~", "--container-mount-home", *flags, HOME=str(tmp_path))
     assert shown.startswith(f"{place or tmp_path}\n")
@@ -170,14 +168,14 @@ def test_the_home_folder_is_where_home_says(
         (["--container-workdir=/etc"], ["pwd"], "/etc\n"),
     ],
 )
-def test_the_entry_point_is_the_images_own_where_it_is_asked_for(
+def test_the_images_entry_point_runs_on_request(
     thin_image: ThinImage, flags: list[str], command: list[str], shown: str
 ) -> None:
     assert inside(thin_image, command, *flags).stdout == shown
 
 
 @pytest.mark.parametrize("code", [0, 3, 255])
-def test_exit_codes_pass(thin_image: ThinImage, code: int) -> None:
+def test_exit_codes_are_passed_on(thin_image: ThinImage, code: int) -> None:
     assert inside(thin_image, ["sh", "-c", f"exit {code}"]).returncode == code
 
 
@@ -210,7 +208,7 @@ time.sleep(600)
     ],
     ids=["a user", "a user mapped to root", "root without CAP_SYS_ADMIN", "root"],
 )
-def test_whoever_starts_it_is_who_runs_inside(
+def test_the_user_inside_is_the_user_who_started_it(
     tmp_path: Path, own_store: Path, prefix: list[str], flags: list[str], who: str
 ) -> None:
     let_others_in(tmp_path)
@@ -236,12 +234,17 @@ def test_whoever_starts_it_is_who_runs_inside(
         (["--container-image=/nowhere.sqsh"], "image", "cannot read the image: /nowhere.sqsh", "image"),
         (["--container-image=/etc/passwd"], "image", "cannot read the image: /etc/passwd", "verify"),
         (["--container-image={image}", "--container-mounts=/nowhere:/x"], "launch", "cannot mount /nowhere", "mounts"),
-        (["--container-image={image}", "--container-workdir=/nowhere"], "launch", "no folder to work in", "workdir"),
-        (["--container-colour=red"], "user-error", "no flag of a container: --container-colour=red", ""),
-        ([], "user-error", "no image to run in", "--container-image"),
+        (
+            ["--container-image={image}", "--container-workdir=/nowhere"],
+            "launch",
+            "cannot use the working directory",
+            "workdir",
+        ),
+        (["--container-colour=red"], "user-error", "unknown container flag: --container-colour=red", ""),
+        ([], "user-error", "no container image given", "--container-image"),
     ],
 )
-def test_what_cannot_be_done_is_told_without_a_traceback(
+def test_errors_are_reported_without_a_traceback(
     thin_image: ThinImage, flags: list[str], cause: str, said: str, hint: str
 ) -> None:
     argv = [*RUNNER, *(flag.format(image=thin_image.path) for flag in flags), "--", "true"]
@@ -266,7 +269,7 @@ def test_many_at_once_unpack_once(thin_image: ThinImage, own_store: Path) -> Non
     assert names == ["", ".lock"]
 
 
-def test_who_finds_no_tree_does_not_wait_for_those_who_run_in_it_a_moment_later(
+def test_a_task_that_found_no_tree_does_not_wait_for_tasks_that_run_in_it_a_moment_later(
     thin_image: ThinImage, own_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = own_store / "tree"
@@ -291,7 +294,7 @@ def test_who_finds_no_tree_does_not_wait_for_those_who_run_in_it_a_moment_later(
     assert found == [tree]
 
 
-def test_a_tree_is_removed_when_nobody_runs_in_it_and_not_before(thin_image: ThinImage, own_store: Path) -> None:
+def test_a_tree_is_removed_only_when_unused(thin_image: ThinImage, own_store: Path) -> None:
     folder = own_store / f"clusterctl-{os.geteuid()}"
     argv = [*RUNNER, f"--container-image={thin_image.path}", "--container-mounts=/usr:/usr:ro", "--"]
     process = subprocess.Popen([*argv, "sh", "-c", "echo up; exec sleep 600"], stdout=subprocess.PIPE, text=True)
@@ -305,7 +308,7 @@ def test_a_tree_is_removed_when_nobody_runs_in_it_and_not_before(thin_image: Thi
     wait_until(lambda: (unpacked.release(thin_image.path), not list(folder.iterdir()))[1])
 
 
-def test_an_image_that_was_replaced_is_unpacked_anew_and_the_old_tree_goes_in_time(
+def test_a_replaced_image_is_unpacked_again_and_the_old_tree_is_removed_later(
     tmp_path: Path, thin_image: ThinImage, own_store: Path
 ) -> None:
     image = ThinImage(make_thin(tmp_path), thin_image.mounts)
@@ -352,15 +355,13 @@ def test_a_disk_that_fills_while_unpacking_leaves_nothing(
         left = [path.name for path in (small / f"clusterctl-{os.geteuid()}").iterdir() if path.is_dir()]
     finally:
         subprocess.run(["umount", small], check=True)
-    assert "room" in raised.value.hint
+    assert "disk space" in raised.value.hint
     assert raised.value.cause is Cause.DISK
     assert left == []
 
 
 @as_root
-def test_a_folder_that_somebody_else_made_in_a_place_of_all_costs_that_place_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shared_place_with_another_users_folder_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, free = tmp_path / "theirs", tmp_path / "free"
     for place in (theirs, free):
         place.mkdir()
@@ -368,7 +369,7 @@ def test_a_folder_that_somebody_else_made_in_a_place_of_all_costs_that_place_alo
     os.chown(theirs / f"clusterctl-{os.geteuid()}", 65534, 65534)
     monkeypatch.setattr(unpacked, "_SHARED", (str(theirs), str(free)))
     assert unpacked.stores({}) == [free]
-    with pytest.raises(TaskError, match="belongs to someone else"):
+    with pytest.raises(TaskError, match="owned by another user"):
         unpacked.hold(tmp_path / "image", environment={"CLUSTERCTL_UNPACK": str(theirs)})
 
 
@@ -378,7 +379,7 @@ def test_without_room_nothing_is_unpacked(thin_image: ThinImage, monkeypatch: py
         unpacked.hold(thin_image.path)
 
 
-def test_the_own_folder_of_an_image_is_read_from_its_rc() -> None:
+def test_an_images_working_directory_is_read_from_its_rc() -> None:
     assert own_workdir('mkdir -p "/a b" 2> /dev/null\ncd "/a b" && unset OLDPWD || exit 1\n') == "/a b"
     assert own_workdir("exec true") == own_workdir("") == own_workdir("cd 'unfinished") == "/"
 
@@ -405,12 +406,12 @@ VIEWS = st.builds(
 
 
 @given(view=VIEWS)
-def test_flags_are_read_as_they_are_written(view: ContainerView) -> None:
+def test_flags_can_be_written_and_parsed_again(view: ContainerView) -> None:
     assert ContainerView.parse(view.flags()) == view
 
 
 @given(text=st.text())
-def test_any_text_as_a_flag_is_read_or_refused(text: str) -> None:
+def test_any_text_as_a_flag_is_parsed_or_refused(text: str) -> None:
     try:
         ContainerView.parse(["--container-image=/i", f"--container-mounts={text}", text])
     except ClusterctlError as error:

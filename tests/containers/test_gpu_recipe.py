@@ -1,4 +1,4 @@
-"""The recipe for GPUs, on a base image that brings a torch of its own as NVIDIA's does: it is kept, and seen."""
+"""The GPU recipe on a base image that, like NVIDIA's, already has torch: it is kept and importable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENV OF_THE_BASE=kept
 """
 
 
-def test_a_base_images_own_torch_is_kept_and_seen_by_the_environment(image_engine: Engine, tmp_path: Path) -> None:
+def test_a_base_images_own_torch_is_kept_and_importable(image_engine: Engine, tmp_path: Path) -> None:
     context = tmp_path / "context"
     info = context / "torch" / "torch-9.9.0a0+site.dist-info"
     info.mkdir(parents=True)

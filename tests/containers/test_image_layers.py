@@ -1,4 +1,4 @@
-"""Layers become one root: whiteouts, links, and archives that try to leave it."""
+"""Layers become one root: whiteouts, links, and archives that try to escape it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def names(*layers: Layer) -> list[str]:
     return list(root(*layers))
 
 
-def test_what_a_higher_layer_holds_takes_the_place_of_what_lies_below() -> None:
+def test_a_higher_layer_replaces_entries_of_lower_ones() -> None:
     assert root([folder("a"), file("a/x")], [file("a")]) == {"a": tarfile.REGTYPE}
     assert names([file("a")], [file("a/x")]) == ["a", "a/x"]
     assert names([folder("a"), file("a/x")], [folder("a"), file("a/y")]) == ["a", "a/x", "a/y"]
@@ -39,7 +39,7 @@ def test_a_link_below_is_replaced_and_never_followed() -> None:
     assert "usr/lib/x" not in found
 
 
-def test_a_whiteout_means_the_layers_below_wherever_it_stands() -> None:
+def test_a_whiteout_applies_to_lower_layers_wherever_it_is() -> None:
     assert names([file("a")], [file("a"), file(".wh.a")]) == ["a"]
     assert names([file("a")], [file(".wh.a")]) == []
     assert names([file("d/a")], [file("d/b"), file("d/.wh..wh..opq")]) == ["d", "d/b"]
@@ -76,7 +76,7 @@ def test_folders_come_before_what_is_in_them_even_a_thousand_deep() -> None:
     ],
     ids=lambda layer: layer[-1][0].name,
 )
-def test_an_entry_that_would_leave_the_root_is_refused_by_name(layer: Layer, tmp_path: Path) -> None:
+def test_an_entry_that_would_escape_the_root_is_refused_by_name(layer: Layer, tmp_path: Path) -> None:
     evil = layer[-1][0].name
     with pytest.raises(ImageError) as caught:
         root(layer)
@@ -130,10 +130,10 @@ def test_any_bytes_are_refused_as_an_archive_without_a_traceback(content: bytes)
         list(members_of_stream(io.BytesIO(b"x" + content)))
 
 
-def test_a_stream_is_checked_as_a_layer_is() -> None:
+def test_a_stream_is_checked_like_a_layer() -> None:
     from support.image_archive import tar_of
 
     kept = [folder("./"), file("./a", b"1"), file(".dockerenv"), device("dev/x"), hardlink("b", "./a")]
     assert [member.name for member, _ in members_of_stream(io.BytesIO(tar_of(kept)))] == ["a", "b"]
-    with pytest.raises(ImageError, match="leads out of the root"):
+    with pytest.raises(ImageError, match="escapes the root"):
         list(members_of_stream(io.BytesIO(tar_of([file("../a")]))))

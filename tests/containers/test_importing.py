@@ -1,4 +1,4 @@
-"""What becomes an image of the folder, once, whoever asks; and what must not."""
+"""What becomes an image of the folder, imported only once, and what must not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def times_asked(enroot: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def test_of_all_who_ask_at_a_time_one_imports_and_the_others_wait(enroot: Path, tmp_path: Path) -> None:
+def test_concurrent_requests_share_one_import(enroot: Path, tmp_path: Path) -> None:
     folder, failures = tmp_path / "images", []
 
     def submit() -> None:
@@ -62,7 +62,7 @@ def test_of_all_who_ask_at_a_time_one_imports_and_the_others_wait(enroot: Path, 
     assert {path.suffix for path in folder.iterdir()} == {".sqsh", ".json"}
 
 
-def test_it_is_asked_again_only_when_told_so(enroot: Path, tmp_path: Path) -> None:
+def test_the_registry_is_asked_again_only_on_request(enroot: Path, tmp_path: Path) -> None:
     for fresh, times in ((False, 1), (False, 1), (True, 2)):
         import_reference("python:3.11-slim", None, tmp_path / "images", Quiet(), fresh=fresh)
         assert times_asked(enroot) == times
@@ -81,7 +81,7 @@ def test_enroot_gets_zstd_and_the_reference_and_no_credentials(enroot: Path, tmp
 
 def test_a_registry_that_refuses_leaves_nothing(enroot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIL", "1")
-    with pytest.raises(ImageError, match="enroot import failed: the registry refuses") as caught:
+    with pytest.raises(ImageError, match="enroot import failed: the registry refused access") as caught:
         import_reference("nvcr.io#nvidia/pyg:24.11-py3", None, tmp_path / "images", Quiet())
     assert "401" in caught.value.message
     assert "enroot/.credentials" in caught.value.hint
@@ -89,7 +89,7 @@ def test_a_registry_that_refuses_leaves_nothing(enroot: Path, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("reference", ["python::3", "nvcr.io/#x", "Python", "a b", "image.sqsh"])
-def test_what_is_no_reference_asks_nobody(reference: str, enroot: Path, tmp_path: Path) -> None:
+def test_an_invalid_reference_contacts_no_registry(reference: str, enroot: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         import_reference(reference, None, tmp_path / "images", Quiet())
     assert times_asked(enroot) == 0
@@ -105,7 +105,7 @@ def test_names_and_references() -> None:
     assert as_engines_write(f"ghcr.io#a/b@sha256:{digest}") == f"ghcr.io/a/b@sha256:{digest}"
 
 
-def test_a_file_that_is_not_there_or_nothing_known_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_unknown_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such file"):
         import_file(tmp_path / "gone.tar", None, tmp_path / "images", Quiet())
     (tmp_path / "text.tar").write_text("hello")
@@ -118,13 +118,13 @@ def test_a_file_that_is_not_there_or_nothing_known_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["a,b", "a:b", "a+b", "../x", ".hidden", "-x", "a b", "100%", "a\x1b[31m"])
-def test_a_name_that_no_flag_could_carry_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_name_that_flags_cannot_express_is_refused(name: str, tmp_path: Path) -> None:
     archive = write_archive(tmp_path / "made.tar", [[file("x")]])
-    with pytest.raises(UsageError, match="not a name for an image"):
+    with pytest.raises(UsageError, match="invalid image name"):
         import_file(archive, name, tmp_path / "images", Quiet())
 
 
-def test_without_room_the_error_says_so_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "bin" / "mksquashfs"
     fake.parent.mkdir()
     fake.write_text("#!/bin/sh\necho 'Write failed because No space left on device' >&2\nexit 1\n")
@@ -135,10 +135,10 @@ def test_without_room_the_error_says_so_and_nothing_is_left(tmp_path: Path, monk
         import_file(archive, None, tmp_path / "images", Quiet())
     assert "df -h" in caught.value.hint
     fake.write_text("#!/bin/sh\necho 'mksquashfs: -tar is an invalid option' >&2\nexit 1\n")
-    with pytest.raises(ImageError, match="mksquashfs is too old here"):
+    with pytest.raises(ImageError, match="mksquashfs is too old"):
         import_file(archive, None, tmp_path / "images", Quiet())
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ImageError, match="no mksquashfs on PATH"):
+    with pytest.raises(ImageError, match="mksquashfs is not on PATH"):
         import_file(archive, None, tmp_path / "images", Quiet())
     assert list((tmp_path / "images").iterdir()) == []
 
@@ -149,18 +149,18 @@ def test_an_image_that_was_changed_does_not_verify(tmp_path: Path) -> None:
     assert verify(image) == []
     content = image.path.read_bytes()
     image.path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert verify(image) == ["its content is not what its record says"]
+    assert verify(image) == ["its checksum differs from its record"]
     image.path.write_bytes(content + b"x")
-    assert "bytes, its record says" in verify(image)[0]
+    assert "bytes, but its record has" in verify(image)[0]
     for size in (50, 200, len(content)):
         image.path.write_bytes(content[:size])
         (problem,) = verify(replace(image, record=None))
-        assert problem.startswith(f"it is cut off: {size} bytes of " if size < len(content) else "no record")
+        assert problem.startswith(f"truncated: {size} of " if size < len(content) else "no record")
     image.path.write_text("no squashfs")
-    assert verify(image) == ["it is no squashfs"]
+    assert verify(image) == ["not a squashfs"]
 
 
-def test_a_damaged_record_is_told_and_the_other_images_are_listed(enroot: Path, tmp_path: Path) -> None:
+def test_a_damaged_record_is_reported_and_the_other_images_are_listed(enroot: Path, tmp_path: Path) -> None:
     folder = tmp_path / "images"
     for name in ("one", "two"):
         import_reference("python:3.11-slim", name, folder, Quiet())
@@ -172,7 +172,7 @@ def test_a_damaged_record_is_told_and_the_other_images_are_listed(enroot: Path, 
     assert verify(find_image(folder, "one")) == []
 
 
-def test_what_killed_builds_left_is_found_once_it_is_old(tmp_path: Path) -> None:
+def test_leftovers_of_killed_builds_are_found_once_they_are_old(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     image = import_file(write_archive(tmp_path / "made.tar", [[file("x")]]), None, folder, Quiet())
     (folder / ".made-abc").mkdir()
@@ -186,7 +186,7 @@ def test_what_killed_builds_left_is_found_once_it_is_old(tmp_path: Path) -> None
     assert list(folder.iterdir()) == []
 
 
-def test_a_wrong_name_has_the_nearest_as_its_hint(tmp_path: Path) -> None:
+def test_a_wrong_name_hints_at_the_nearest(tmp_path: Path) -> None:
     import_file(write_archive(tmp_path / "made.tar", [[file("x")]]), "clusterctl-cpu", tmp_path / "images", Quiet())
     with pytest.raises(NotFoundError) as caught:
         find_image(tmp_path / "images", "clusterctl-cup")

@@ -1,4 +1,4 @@
-"""Container fields to pyxis flags, and what no flag can carry."""
+"""Container fields as pyxis flags, and values that flags cannot express."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_switch_is_explicit_so_that_no_site_setting_decides() -> None:
     ]
 
 
-def test_mounts_follow_the_runs_own_and_a_path_alone_means_the_same_inside() -> None:
+def test_mounts_follow_the_runs_own_and_a_lone_path_is_the_same_inside() -> None:
     container = Container(mounts=("/data:/in:ro+rbind", "/scratch"))
     flags = make_view("python:3.11-slim", container, [Mount("/runs", "/runs")], [], "/").flags()
     assert "--container-mounts=/runs:/runs,/data:/in:ro+rbind,/scratch:/scratch" in flags
@@ -35,7 +35,7 @@ def test_a_folder_is_mounted_before_what_lies_below_it() -> None:
     assert [mount.target for mount in view.mounts] == ["/shared", "/shared/data", "/shared/me/runs"]
 
 
-def test_the_image_chooses_where_to_work_if_nobody_else_does() -> None:
+def test_the_image_sets_the_working_directory_by_default() -> None:
     assert not any("workdir" in flag for flag in make_view("/i.sqsh", Container(), [], [], None).flags())
     assert "--container-workdir=/own" in make_view("/i.sqsh", Container(workdir="/own"), [], [], "/x").flags()
 
@@ -58,6 +58,6 @@ def test_files_and_references_pass(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", ["image.sqsh", "docker://python", "nvcr.io#", "a b", "Python:3", "x:$(id)", "--help"])
-def test_what_is_neither_is_refused_before_it_waits_in_a_queue(image: str) -> None:
+def test_anything_else_is_refused_before_it_is_queued(image: str) -> None:
     with pytest.raises(ConfigError, match="container.image"):
         check_image(image)

@@ -1,4 +1,4 @@
-"""How an engine without root keeps images, and how much room a build takes there."""
+"""How a rootless engine stores images, and how much space a build takes there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USAGE = namedtuple("USAGE", "total used free")
 
 
 def engine(folder: Path, without: str, overlay: str = "exit 125", name: str = "buildah") -> str:
-    """A program whose own driver is `without`; `overlay` is what it does when it is told to take that one."""
+    """A program whose default driver is `without`; `overlay` is its reaction to a request for overlay."""
     keys = ("graphDriverName", "graphRoot") if name == "podman" else ("GraphDriverName", "GraphRoot")
     path = folder / name
     path.write_text(f"""#!/bin/sh
@@ -39,21 +39,21 @@ echo '{{"store": {{"{keys[0]}": "'${{STORAGE_DRIVER:-$driver}}'", "{keys[1]}": "
         ("btrfs", "true", {}, "btrfs"),
     ],
 )
-def test_overlay_is_taken_instead_of_copies_of_whole_layers_where_it_works(
+def test_overlay_replaces_full_copies_of_layers_where_it_works(
     name: str, own: str, overlay: str, named: dict[str, str], taken: str, tmp_path: Path
 ) -> None:
     found = find_storage(engine(tmp_path, own, overlay, name), {"PATH": "/usr/bin:/bin", **named})
     assert found == Storage(taken, Path("/images"))
 
 
-def test_an_engine_that_does_not_say_is_left_alone(tmp_path: Path) -> None:
+def test_an_engine_that_reports_no_driver_is_left_alone(tmp_path: Path) -> None:
     silent = tmp_path / "buildah"
     silent.write_text("#!/bin/sh\necho no\n")
     silent.chmod(0o700)
     assert find_storage(str(silent), {}) is None
 
 
-def test_the_room_for_a_build_is_known_from_its_wheels_and_told_or_refused_beforehand(
+def test_the_space_for_a_build_is_estimated_from_its_wheels_and_checked_beforehand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with zipfile.ZipFile(tmp_path / "a.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
@@ -66,7 +66,7 @@ def test_the_room_for_a_build_is_known_from_its_wheels_and_told_or_refused_befor
     assert check_space(5 * 10**8, None) == "the build takes about 0.5 GB"
     assert "0.5 GB of 1.0 GB free in" in check_space(5 * 10**8, layered)
     assert "apt install fuse-overlayfs" in check_space(5 * 10**8, copying)
-    for kept, hint in ((layered, "make room"), (copying, "apt install fuse-overlayfs")):
-        with pytest.raises(ImageError, match="too little room: the build takes about 2.0 GB of 1.0 GB") as caught:
+    for kept, hint in ((layered, "free some space"), (copying, "apt install fuse-overlayfs")):
+        with pytest.raises(ImageError, match="not enough disk space: the build takes about 2.0 GB of 1.0 GB") as caught:
             check_space(2 * 10**9, kept)
         assert hint in caught.value.hint

@@ -1,4 +1,4 @@
-"""Which torch pip would take where, resolved from indexes of a few bytes, and what is said of it before a download."""
+"""Which torch pip would install where, resolved from tiny indexes, and what is printed before a download."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def write_wheel(folder: Path, name: str, version: str, needs: str = "") -> None:
 
 @pytest.fixture
 def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The URL of an index whose torch is for CUDA, alone known to pip, and that of one with CPU builds."""
-    # no name of the real ones, which the tests' own environment may have
+    """The URL of an index with CUDA builds, the only one pip knows, and of one with CPU builds."""
+    # not the real package names, which the test environment may have installed
     write_wheel(tmp_path / "plain" / "torch", "torch", "99.0", "nvidia-of-the-tests")
     write_wheel(tmp_path / "plain" / "nvidia-of-the-tests", "nvidia_of_the_tests", "13.1")
     write_wheel(tmp_path / "cpu" / "torch", "torch", "99.0+cpu")
@@ -50,7 +50,7 @@ def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def asked(folder: Path, driver: bool, **environment: str) -> tuple[str, str]:
-    """What `make setup` is told: pip's options, and what it says to the user."""
+    """What `make setup` gets: pip's options, and the message for the user."""
     programs = folder / "programs"
     programs.mkdir()
     if driver:
@@ -63,7 +63,7 @@ def asked(folder: Path, driver: bool, **environment: str) -> tuple[str, str]:
 
 
 @resolving
-def test_without_a_driver_the_cpu_build_is_taken_where_its_index_is_named(
+def test_without_a_driver_the_cpu_build_is_chosen_if_its_index_is_named(
     indexes: Mapping[str, str], tmp_path: Path
 ) -> None:
     options, said = asked(tmp_path, driver=False, TORCH_CPU_INDEX=indexes["cpu"])
@@ -72,9 +72,7 @@ def test_without_a_driver_the_cpu_build_is_taken_where_its_index_is_named(
 
 
 @resolving
-def test_without_that_index_the_build_for_cuda_is_taken_and_the_way_out_is_told(
-    indexes: Mapping[str, str], tmp_path: Path
-) -> None:
+def test_without_that_index_the_cuda_build_is_chosen_with_a_hint(indexes: Mapping[str, str], tmp_path: Path) -> None:
     options, said = asked(tmp_path, driver=False)
     assert options == ""
     assert said.startswith("torch 99.0, built for CUDA: 2 wheels, 2 MB\nhint: ")
@@ -82,17 +80,17 @@ def test_without_that_index_the_build_for_cuda_is_taken_and_the_way_out_is_told(
 
 
 @resolving
-def test_an_index_that_is_gone_leaves_the_plain_one(indexes: Mapping[str, str], tmp_path: Path) -> None:
+def test_an_unreachable_index_falls_back_to_the_default_one(indexes: Mapping[str, str], tmp_path: Path) -> None:
     assert "torch 99.0, built for CUDA" in asked(tmp_path, driver=False, TORCH_CPU_INDEX=indexes["gone"])[1]
 
 
 @resolving
-def test_with_a_driver_the_index_of_cpu_builds_is_left_aside(indexes: Mapping[str, str], tmp_path: Path) -> None:
+def test_with_a_driver_the_index_of_cpu_builds_is_ignored(indexes: Mapping[str, str], tmp_path: Path) -> None:
     options, said = asked(tmp_path, driver=True, TORCH_CPU_INDEX=indexes["cpu"])
     assert (options, said) == ("", "torch 99.0, built for CUDA: 2 wheels, 2 MB\n")
 
 
-def test_the_cpu_image_takes_its_torch_from_that_index_and_says_so_before(
+def test_the_cpu_image_uses_that_index_and_announces_it(
     indexes: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(torch_build.INDEX, indexes["cpu"])
@@ -114,13 +112,13 @@ def test_an_image_for_gpus_gets_no_cpu_build(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @resolving
-def test_of_what_is_installed_already_nothing_is_said(tmp_path: Path) -> None:
+def test_nothing_is_printed_for_installed_packages(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "clusterctl.containers.torch_build", "pip"], capture_output=True, text=True, check=True
     )
     assert (done.stdout, done.stderr) == ("\n", "")
 
 
-def test_what_is_not_known_is_not_made_up() -> None:
+def test_unknown_sizes_are_not_invented() -> None:
     wheels = Wheels(torch="", cuda=False, count=3, bytes=1_234_000_000, all_sizes_known=False)
     assert list(described(wheels, cuda_is_of_use=False)) == ["3 wheels, at least 1.2 GB"]

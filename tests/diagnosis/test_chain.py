@@ -1,4 +1,4 @@
-"""Why a run that waits for others has not started, by what became of them."""
+"""Why a run that depends on others has not started, from their stages."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def explained(of: Status, *chain: Link) -> tuple[str, tuple[str, ...], tuple[str
 
 def test_the_chain_is_a_tree_and_the_run_that_holds_it_up_is_the_one_to_look_at() -> None:
     cause, facts, commands = explained(EVAL, link(WAITS, link(TRAIN)))
-    assert cause == "it waits for prepare to finish"
-    assert facts == ("prepare: queued, waits for train to finish", "  train: training, 40 % done")
+    assert cause == "waiting for prepare to finish"
+    assert facts == ("prepare: queued, waiting for train to finish", "  train: training, 40 % done")
     assert commands == ("clusterctl status train", "clusterctl cancel eval")
 
 
@@ -59,11 +59,11 @@ def test_of_several_runs_those_that_are_still_to_come_are_named() -> None:
     finished, queued = status("data", Stage.FINISHED), status("other", Stage.QUEUED, "Priority")
     chain = (link(finished), link(TRAIN, condition=Condition.ENDED), link(queued, condition=Condition.STARTED))
     cause, facts, _ = explained(EVAL, *chain)
-    assert cause == "it waits for train to end and other to start"
+    assert cause == "waiting for train to end and other to start"
     assert facts == (
         "data: finished",
         "train: training, 40 % done",
-        "other: queued: jobs with a higher priority wait ahead of it in the same partition",
+        "other: queued: jobs with a higher priority are ahead of it in the same partition",
     )
 
 
@@ -73,7 +73,7 @@ def test_of_several_runs_those_that_are_still_to_come_are_named() -> None:
 )
 def test_a_run_that_slurm_cancelled_names_the_run_because_of_which(stage: Stage, became: str) -> None:
     cause, facts, commands = explained(CUT_OFF, link(status("fetch", stage)))
-    assert cause == f"Slurm cancelled it before it started, because fetch, which it waited for, {became}"
+    assert cause == f"Slurm cancelled it before it started, because fetch, on which it depends, {became}"
     assert facts == (f"fetch: {stage}",)
     assert commands == ("clusterctl resume fetch", "clusterctl resume eval")
 
@@ -81,26 +81,26 @@ def test_a_run_that_slurm_cancelled_names_the_run_because_of_which(stage: Stage,
 def test_the_runs_of_a_broken_chain_are_resumed_from_its_beginning() -> None:
     middle = status("prepare", Stage.CANCELLED, NEVER_STARTS)
     _, facts, commands = explained(CUT_OFF, link(middle, link(FAILED)), link(FAILED))
-    assert facts[:2] == ("prepare: cancelled, because of a run that it waited for", "  fetch: failed")
+    assert facts[:2] == ("prepare: cancelled, because of a run it depends on", "  fetch: failed")
     assert commands == ("clusterctl resume fetch", "clusterctl resume prepare", "clusterctl resume eval")
 
 
-def test_a_run_that_was_cancelled_because_of_one_that_goes_on_again_is_resumed_alone() -> None:
+def test_a_run_cancelled_because_of_one_that_was_resumed_is_resumed_alone() -> None:
     cause, _, commands = explained(CUT_OFF, link(TRAIN))
-    assert cause.endswith("because a run that it waited for had not finished at that time")
+    assert cause.endswith("because a run it depends on had not finished at that time")
     assert commands == ("clusterctl resume eval",)
 
 
 def test_a_run_that_stays_in_the_queue_though_it_can_never_start_is_cancelled_first() -> None:
     cause, _, commands = explained(replace(EVAL, reason=NEVER_STARTS), link(FAILED), link(TRAIN))
-    assert cause == "it will not start, because fetch, which it waits for, failed"
+    assert cause == "it will not start, because fetch, on which it depends, failed"
     assert commands == ("clusterctl cancel eval", "clusterctl resume fetch", "clusterctl resume eval")
 
 
 def test_a_sweep_is_one_link_with_its_runs_counted() -> None:
     runs = [status(f"sweep.{place}", stage) for place, stage in enumerate((Stage.TRAINING, Stage.FINISHED) * 2)]
     cause, facts, commands = explained(EVAL, sweep_link(*runs))
-    assert cause == "it waits for all runs of sweep to finish"
+    assert cause == "waiting for all runs of sweep to finish"
     assert facts == ("sweep: 4 runs: 2 training, 2 finished",)
     assert commands == ("clusterctl status sweep", "clusterctl cancel eval")
     assert explain_chain(EVAL, [sweep_link(runs[1], runs[3])]) is None  # it has come
@@ -109,16 +109,20 @@ def test_a_sweep_is_one_link_with_its_runs_counted() -> None:
 def test_a_sweep_that_waits_itself_names_what_for() -> None:
     runs = [status(f"sweep.{place}", Stage.QUEUED, "Dependency") for place in range(2)]
     cause, facts, commands = explained(EVAL, sweep_link(*runs, before=(link(TRAIN),), condition=Condition.STARTED))
-    assert cause == "it waits for all runs of sweep to start"
-    assert facts == ("sweep: 2 runs: 2 queued, waits for train to finish", "  train: training, 40 % done")
+    assert cause == "waiting for all runs of sweep to start"
+    assert facts == ("sweep: 2 runs: 2 queued, waiting for train to finish", "  train: training, 40 % done")
     assert commands[0] == "clusterctl status train"
 
 
 @pytest.mark.parametrize(
     ("of", "cause", "commands"),
     [
-        (CUT_OFF, "Slurm cancelled it before it started, because 1 of the 3 runs of sweep, which it waited for,", ()),
-        (EVAL, "it will not start, because 1 of the 3 runs of sweep, which it waits for,", ("clusterctl cancel eval",)),
+        (CUT_OFF, "Slurm cancelled it before it started, because 1 of the 3 runs of sweep, on which it depends,", ()),
+        (
+            EVAL,
+            "it will not start, because 1 of the 3 runs of sweep, on which it depends,",
+            ("clusterctl cancel eval",),
+        ),
     ],
 )
 def test_a_sweep_some_runs_of_which_failed_is_resumed_as_one(of: Status, cause: str, commands: tuple[str, ...]) -> None:

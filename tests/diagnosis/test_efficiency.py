@@ -1,4 +1,4 @@
-"""Advice in plain words: each rule when it applies, and when it must keep silent."""
+"""The advice: each rule when it applies, and when it does not."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def test_a_run_that_used_what_it_asked_for_gets_no_advice() -> None:
     assert advise(GOOD) == []
 
 
-def test_nothing_is_said_about_what_nobody_measured() -> None:
+def test_there_is_no_advice_on_what_was_not_measured() -> None:
     assert advise(replace(GOOD, gpus=(), split={}, cpu_busiest=None, memory_highest=None)) == []
 
 
-def test_idle_gpus_are_told_in_gpu_hours() -> None:
+def test_idle_gpus_are_reported_in_gpu_hours() -> None:
     idle = only(replace(GOOD, gpus=tuple(gpu._replace(percent=20.0) for gpu in GOOD.gpus)))
     assert idle.subject == "GPUs idle"
     assert "20 % of the time: 9.6 of 12.0 GPU hours were idle" in idle.text
@@ -45,7 +45,7 @@ def test_idle_gpus_are_told_in_gpu_hours() -> None:
 
 def test_a_gpu_that_did_nothing_is_named() -> None:
     unused = only(replace(GOOD, gpus=(*GOOD.gpus[:-1], GpuUse("node2", 3, 0.5))))
-    assert "1 of 8 GPUs did nothing: node2 gpu3." in unused.text
+    assert "1 of 8 GPUs were idle: node2 gpu3." in unused.text
     assert unused.change == ""  # the other node needs all of them
     everywhere = tuple(gpu._replace(percent=0.5) if gpu.number == 3 else gpu for gpu in GOOD.gpus)
     assert only(replace(GOOD, gpus=everywhere)).change == "--set resources.gpus_per_node=3"
@@ -66,23 +66,23 @@ def test_a_step_of_communication_wants_a_larger_batch() -> None:
     assert only(replace(GOOD, split={"compute": 0.5, "communication": 0.5})).subject == "Communication"
 
 
-def test_restarts_are_told_in_gpu_hours() -> None:
+def test_restarts_are_reported_in_gpu_hours() -> None:
     wasted = only(replace(GOOD, restarts=2, undone=600.0, restarting=120.0))
-    assert wasted.text.startswith("2 restarts cost 1.6 GPU hours: 600 s of steps were done twice, 120 s went")
+    assert wasted.text.startswith("2 restarts cost 1.6 GPU hours: 600 s of steps were repeated, and 120 s were")
     assert wasted.change == "more frequent checkpoints"
     assert advise(replace(GOOD, restarts=1, undone=10.0)) == []
 
 
-def test_cpus_and_memory_that_lay_idle_are_told_with_what_would_do() -> None:
+def test_unused_cpus_and_memory_are_reported_with_a_smaller_request() -> None:
     assert only(replace(GOOD, cpu_busiest=9.0)).change == "--set resources.cpus_per_task=3"
     assert only(replace(GOOD, memory_highest=10 * 2**30)).change == "--set resources.memory=13G"
 
 
-def test_a_short_run_says_nothing_about_cpus_and_memory() -> None:
+def test_a_short_run_gets_no_advice_on_cpus_and_memory() -> None:
     short = replace(GOOD, held=60.0, cpu_busiest=1.0, memory_highest=1.0, finished=False)
     assert advise(short) == []
 
 
-def test_a_time_limit_far_too_long_is_told() -> None:
+def test_a_time_limit_far_too_long_is_reported() -> None:
     assert only(replace(GOOD, longest=900.0, held=900.0)).change == "--set resources.time=30m"
     assert advise(replace(GOOD, longest=900.0, held=900.0, finished=False)) == []

@@ -1,4 +1,4 @@
-"""The first cause of a failure, by class: from what ranks and Slurm told to what `clusterctl why` says."""
+"""The first cause of a failure, by class: from the reports of ranks and Slurm to the output of `clusterctl why`."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ SLURM = Path(__file__).parent / "slurm_22_05"
 CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.42.0.2]:31337"
 
 
-def cause_of(told: RunTrace) -> Finding:
-    return judge(told).headline
+def cause_of(evidence: RunTrace) -> Finding:
+    return judge(evidence).headline
 
 
 def captured(fault: str, *ranks: RankTrace, stage: Stage = Stage.FAILED, **changes: object) -> RunTrace:
-    """A run of which the sandbox's Slurm wrote what is in the fixtures."""
+    """A run with the Slurm logs captured in the fixtures."""
     slurm_log = SLURM / f"{fault}.slurm.log"
     job_lines = tuple(slurm_log.read_text().splitlines()) if slurm_log.exists() else ()
-    told = attempt(*ranks, lines=(SLURM / f"{fault}.host.log").read_text(), job_lines=job_lines, **changes)
-    return trace(told, stage=stage)
+    evidence = attempt(*ranks, lines=(SLURM / f"{fault}.host.log").read_text(), job_lines=job_lines, **changes)
+    return trace(evidence, stage=stage)
 
 
 def echoing(number: int, when: float = END - 4) -> RankTrace:
@@ -47,7 +47,7 @@ def echoing(number: int, when: float = END - 4) -> RankTrace:
 # What a real Slurm wrote
 
 
-def test_a_rank_killed_by_hand_is_found_by_sruns_line_though_it_said_nothing() -> None:
+def test_a_manually_killed_rank_is_found_by_sruns_line() -> None:
     dead = rank(2, exit_code=None, ended=None)
     found = cause_of(captured("kill9", dead, echoing(0), echoing(3), exit_code=137))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.KILLED, 2, "node2", "certain")
@@ -55,7 +55,7 @@ def test_a_rank_killed_by_hand_is_found_by_sruns_line_though_it_said_nothing() -
     assert {consequence.rank for consequence in found.secondary} == {0, 1, 3}
 
 
-def test_memory_that_ran_out_is_told_from_a_kill_by_hand() -> None:
+def test_out_of_memory_is_distinguished_from_a_manual_kill() -> None:
     dead = rank(2, **program_ended(137, 9))
     diagnosis = judge(captured("oom", dead))
     found = diagnosis.headline
@@ -63,7 +63,7 @@ def test_memory_that_ran_out_is_told_from_a_kill_by_hand() -> None:
     assert diagnosis.commands[0] == "clusterctl resume cora-20260102-030405-00a1 --set resources.memory=400M"
 
 
-def test_where_srun_says_killed_the_kernels_own_word_on_the_node_tells_that_it_was_memory() -> None:
+def test_a_killed_rank_is_out_of_memory_if_the_kernel_reported_it() -> None:
     words = "slurmstepd-node2: error: Detected 1 oom-kill event(s) in StepId=12.0. Some of your processes"
     dead = rank(2, exit_code=None)
     found = cause_of(captured("kill9", dead, rank(3, last_words=(words,))))
@@ -106,23 +106,23 @@ def test_a_time_limit() -> None:
 
 
 def test_a_cancel_by_scancel_is_not_clusterctls_and_accounting_may_know_whose() -> None:
-    told = captured("cancelled", stage=Stage.CANCELLED, exit_code=143, signal="TERM")
-    found = cause_of(told)
+    evidence = captured("cancelled", stage=Stage.CANCELLED, exit_code=143, signal="TERM")
+    found = cause_of(evidence)
     assert found.cause_class is Cause.CANCELLED
     assert "not by clusterctl" in found.cause
     assert accounting_may_help(found)
-    for uid, name in (("0", "root"), ("4294967294", "4294967294")):  # the second one is nobody's here
-        known = cause_of(replace(told, accounted=(Accounted("12", "CANCELLED", uid, 0, 0, "node1"),)))
-        assert known.cause == f"cancelled by {name}, with scancel"
+    for uid, name in (("0", "root"), ("4294967294", "4294967294")):  # the second has no user here
+        known = cause_of(replace(evidence, accounted=(Accounted("12", "CANCELLED", uid, 0, 0, "node1"),)))
+        assert known.cause == f"cancelled by {name} with scancel"
 
 
 def test_a_cancel_by_clusterctl_names_who_typed_it() -> None:
-    told = captured("cancelled", stage=Stage.CANCELLED, exit_code=143, signal="TERM")
-    found = cause_of(replace(told, cancelled=Cancellation(END - 1, "ada@login1")))
+    evidence = captured("cancelled", stage=Stage.CANCELLED, exit_code=143, signal="TERM")
+    found = cause_of(replace(evidence, cancelled=Cancellation(END - 1, "ada@login1")))
     assert (found.cause_class, found.cause) == (Cause.CANCELLED, "cancelled by ada@login1")
 
 
-def test_a_requeue_by_hand_stands_in_the_history_of_what_came_after() -> None:
+def test_a_manual_requeue_is_in_the_history_of_the_next_attempt() -> None:
     first = captured("requeued", exit_code=143, signal="TERM").attempts[0]
     second = attempt(rank(1, **failed("no such layer")), number=1)
     diagnosis = judge(trace(first, second))
@@ -132,7 +132,7 @@ def test_a_requeue_by_hand_stands_in_the_history_of_what_came_after() -> None:
 
 
 def test_slurms_word_on_a_requeue_that_the_batch_script_asked_for_is_no_cause() -> None:
-    """A killed rank, and a checkpoint to go on from."""
+    """A killed rank, and a checkpoint to resume from."""
     dead = rank(2, exit_code=None, ended=None)
     first = captured("kill9", dead, exit_code=137, requeued=True).attempts[0]
     slurm = tuple((SLURM / "requeued.slurm.log").read_text().splitlines())
@@ -140,14 +140,14 @@ def test_slurms_word_on_a_requeue_that_the_batch_script_asked_for_is_no_cause() 
     assert [past.cause_class for past in diagnosis.history] == [Cause.KILLED]
 
 
-def test_an_srun_that_is_killed_takes_ranks_along_that_cannot_say_so() -> None:
+def test_a_killed_srun_takes_its_ranks_down_without_a_report() -> None:
     silent = [rank(number, exit_code=None) for number in (2, 3)]
     found = cause_of(captured("srun9", rank(0, exit_code=143), rank(1, exit_code=143), *silent, exit_code=137))
     assert (found.cause_class, found.rank) == (Cause.KILLED, None)
     assert found.cause.startswith("srun was killed on the job's first node")
 
 
-def test_an_interpreter_that_is_not_there_is_a_matter_of_the_launch() -> None:
+def test_a_missing_interpreter_is_a_launch_failure() -> None:
     words = ("sh: 1: exec: /nowhere/python: not found",)
     ranks = [RankTrace(number, last_words=words) for number in range(4)]
     diagnosis = judge(captured("missing", *ranks, exit_code=127))
@@ -156,29 +156,29 @@ def test_an_interpreter_that_is_not_there_is_a_matter_of_the_launch() -> None:
     assert "clusterctl doctor --cluster site" in diagnosis.commands
 
 
-def test_a_program_that_says_nothing_is_known_by_its_exit_code() -> None:
-    told = rank(1, **program_ended(3))
-    found = cause_of(captured("exit3", told))
+def test_a_program_without_output_is_identified_by_its_exit_code() -> None:
+    evidence = rank(1, **program_ended(3))
+    found = cause_of(captured("exit3", evidence))
     assert (found.cause_class, found.rank, found.cause) == (Cause.USER, 1, "python train.py failed")
 
 
 # Causes and echoes
 
 
-def test_an_echo_is_never_the_cause_though_its_clock_says_that_it_came_first() -> None:
+def test_an_echo_is_never_the_cause_even_if_its_clock_is_first() -> None:
     found = cause_of(trace(attempt(echoing(0, START), rank(3, **failed("bad value", time=END)), echoing(2, START))))
     assert (found.rank, found.cause) == (3, "ValueError: bad value")
     assert found.certainty == "certain"
     assert counted(found.secondary) == [f"ranks 0, 2: RuntimeError: {CLOSED}", "rank 1: ended with the others"]
 
 
-def test_the_earlier_of_two_causes_counts_and_close_ones_are_told_to_be_unsure() -> None:
+def test_the_earlier_of_two_causes_counts_and_close_ones_are_reported_as_likely() -> None:
     first, second = rank(3, **failed("first", time=END - 20)), rank(0, **failed("second", time=END - 10))
     far = cause_of(trace(attempt(first, second)))
     assert (far.rank, far.certainty, far.facts) == (3, "certain", ())
     close = cause_of(trace(attempt(first, replace(second, raised=raised("second", time=END - 19.5)))))
     assert (close.rank, close.certainty) == (3, "likely")
-    assert "rank 0 failed within 2 s too" in close.facts[0]
+    assert "rank 0 also failed within 2 s" in close.facts[0]
 
 
 def test_the_same_error_on_every_rank_is_one_error() -> None:
@@ -211,12 +211,12 @@ def test_where_the_disk_was_full_silence_means_nothing() -> None:
     assert (found.cause_class, found.rank, found.certainty) == (Cause.DISK, None, "likely")
     code = rank(1, **program_ended(1))
     assert cause_of(trace(attempt(code, disk_full=True))).cause_class is Cause.DISK
-    told = cause_of(trace(attempt(rank(1, **failed("no such layer")), disk_full=True)))
-    assert (told.cause_class, told.rank) == (Cause.USER, 1)
+    evidence = cause_of(trace(attempt(rank(1, **failed("no such layer")), disk_full=True)))
+    assert (evidence.cause_class, evidence.rank) == (Cause.USER, 1)
 
 
 def test_a_working_directory_that_could_not_be_made_is_the_cause() -> None:
-    line = "clusterctl: cannot make /runs/x/work: cp: cannot stat '/runs/x/code/project': No such file or directory"
+    line = "clusterctl: cannot create /runs/x/work: cp: cannot stat '/runs/x/code/project': No such file or directory"
     gone = cause_of(trace(attempt(lines=line, no_work=True, exit_code=73)))
     assert (gone.cause_class, gone.certainty, gone.facts) == (Cause.LAUNCH, "certain", (line,))
     assert cause_of(trace(attempt(no_work=True, disk_full=True, exit_code=73))).cause_class is Cause.DISK
@@ -226,21 +226,21 @@ def test_a_node_that_failed_its_check_is_the_cause_and_others_are_named_with_it(
     unfit = {"node2": "did not answer within 10 s", "node4": "its clock is off by +60 s"}
     found = cause_of(trace(attempt(unfit=unfit, exit_code=69)))
     assert (found.cause_class, found.certainty, found.node) == (Cause.NODE, "certain", "node2")
-    assert found.cause == "failed its check: did not answer within 10 s"
-    assert found.facts == ("node4 failed it too: its clock is off by +60 s",)
+    assert found.cause == "failed the node check: did not answer within 10 s"
+    assert found.facts == ("node4 also failed it: its clock is off by +60 s",)
 
 
 def test_what_ranks_do_when_the_job_is_ended_is_no_cause_of_it() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 3)} DUE TO TIME LIMIT ***"
-    told = rank(1, **failed("interrupted by SIGTERM", time=END - 2.5))
-    found = cause_of(trace(attempt(told, signal="TERM", job_lines=(lines,)), stage=Stage.TIMED_OUT))
+    evidence = rank(1, **failed("interrupted by SIGTERM", time=END - 2.5))
+    found = cause_of(trace(attempt(evidence, signal="TERM", job_lines=(lines,)), stage=Stage.TIMED_OUT))
     assert found.cause_class is Cause.TIME
 
 
 def test_a_failure_long_before_the_job_was_ended_is_the_cause() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 1)} DUE TO TIME LIMIT ***"
-    told = rank(1, **failed("no such layer", time=END - 40))
-    found = cause_of(trace(attempt(told, signal="TERM", job_lines=(lines,)), stage=Stage.TIMED_OUT))
+    evidence = rank(1, **failed("no such layer", time=END - 40))
+    found = cause_of(trace(attempt(evidence, signal="TERM", job_lines=(lines,)), stage=Stage.TIMED_OUT))
     assert (found.cause_class, found.rank) == (Cause.USER, 1)
 
 
@@ -254,7 +254,7 @@ LATER = {
 
 
 @pytest.mark.parametrize("later", LATER)
-def test_what_slurm_said_of_an_earlier_attempt_is_no_cause_of_the_next_ones_end_however_soon(
+def test_slurms_message_about_an_earlier_attempt_is_not_the_cause_of_the_next_end(
     later: str,
 ) -> None:
     sections = by_attempt(("=== 0 ===", REQUEUED, "=== 1 ===", "else"))
@@ -274,12 +274,12 @@ def test_nor_is_what_an_earlier_job_or_a_node_that_was_cut_off_writes_later(job:
     assert found.cause_class is Cause.USER
 
 
-def test_a_time_limit_that_ended_a_standstill_says_so() -> None:
+def test_a_time_limit_that_ended_a_stuck_run_is_reported_as_such() -> None:
     still = replace(BEAT, step_time=START + 20, since=START + 10, time=END + 200)
-    told = attempt(*(rank(number, beat=still) for number in range(4)), signal="TERM")
-    found = cause_of(trace(told, stage=Stage.TIMED_OUT))
+    evidence = attempt(*(rank(number, beat=still) for number in range(4)), signal="TERM")
+    found = cause_of(trace(evidence, stage=Stage.TIMED_OUT))
     assert found.cause_class is Cause.TIME
-    assert "no rank had done a step for 280 s" in found.facts[0]
+    assert "no rank had completed a step for 280 s" in found.facts[0]
 
 
 @pytest.mark.parametrize(
@@ -297,17 +297,17 @@ def test_an_exceptions_class(type_: str, message: str, cause: Cause) -> None:
 
 
 def test_a_failure_of_ours_carries_its_cause_and_is_shown_without_its_type() -> None:
-    told = raised("no data: /data/raw/reddit_data.npz: No such file", "TaskError", cause=Cause.DATA)
-    found = cause_of(trace(attempt(rank(2, raised=told))))
-    assert (found.cause_class, found.rank, found.cause, found.traceback) == (Cause.DATA, 2, told.message, "")
+    evidence = raised("no data: /data/raw/reddit_data.npz: No such file", "TaskError", cause=Cause.DATA)
+    found = cause_of(trace(attempt(rank(2, raised=evidence))))
+    assert (found.cause_class, found.rank, found.cause, found.traceback) == (Cause.DATA, 2, evidence.message, "")
 
 
-def test_what_others_said_within_a_message_of_ours_counts_first() -> None:
-    told = raised("cannot read /data as a data set: No space left on device", "TaskError", cause=Cause.DATA)
-    assert cause_of(trace(attempt(rank(2, raised=told)))).cause_class is Cause.DISK
+def test_a_known_error_within_our_own_message_takes_precedence() -> None:
+    evidence = raised("cannot read /data as a data set: No space left on device", "TaskError", cause=Cause.DATA)
+    assert cause_of(trace(attempt(rank(2, raised=evidence)))).cause_class is Cause.DISK
 
 
-def test_a_rank_that_reaches_nobody_is_a_cause_only_where_there_is_no_other() -> None:
+def test_a_network_failure_is_the_cause_only_without_another() -> None:
     lonely = raised("rank 0 published no address within 60 s", "TaskError", END - 9, cause=Cause.NETWORK)
     alone = cause_of(trace(attempt(rank(2, raised=lonely))))
     assert (alone.cause_class, alone.rank) == (Cause.NETWORK, 2)
@@ -315,7 +315,7 @@ def test_a_rank_that_reaches_nobody_is_a_cause_only_where_there_is_no_other() ->
     assert (found.cause_class, found.rank) == (Cause.USER, 0)
 
 
-def test_of_a_program_the_last_words_on_stderr_say_more_than_its_exit_code() -> None:
+def test_the_last_lines_on_stderr_take_precedence_over_the_exit_code() -> None:
     words = (
         "warming up",
         "Traceback (most recent call last):",
@@ -323,15 +323,15 @@ def test_of_a_program_the_last_words_on_stderr_say_more_than_its_exit_code() -> 
         "    main()",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.",
     )
-    told = rank(1, **program_ended(1), last_words=words)
-    diagnosis = judge(trace(attempt(told)))
+    evidence = rank(1, **program_ended(1), last_words=words)
+    diagnosis = judge(trace(attempt(evidence)))
     found = diagnosis.headline
     assert (found.cause_class, found.cause) == (Cause.GPU_MEMORY, words[-1])
     assert found.traceback == "\n".join(words[1:])
     assert "train.batch_size=" in diagnosis.commands[0]
 
 
-def test_where_a_program_leaves_no_traceback_its_last_line_on_stderr_is_told() -> None:
+def test_the_last_line_on_stderr_is_reported_if_a_program_leaves_no_traceback() -> None:
     words = ("usage: train.py [-h] [--lr LR]", "train.py: error: argument --lr: expected one argument")
     found = cause_of(trace(attempt(rank(1, **program_ended(2), last_words=words))))
     assert (found.cause_class, found.rank) == (Cause.USER, 1)
@@ -343,25 +343,32 @@ def test_where_a_program_leaves_no_traceback_its_last_line_on_stderr_is_told() -
     aborted = ("terminate called after throwing an instance of 'std::logic_error'", "  what():  no such layer")
     crashed = cause_of(trace(attempt(rank(1, **program_ended(134, 6), last_words=aborted))))
     assert (crashed.cause_class, crashed.cause) == (Cause.KILLED, "python train.py failed: what():  no such layer")
-    silent = rank(1, exit_code=2, last_words=words)  # of one that exits by itself, in a workload of ours
+    silent = rank(1, exit_code=2, last_words=words)  # it exits on its own, in one of our workloads
     assert cause_of(trace(attempt(silent))).cause == f"exited with 2: {words[-1]}"
 
 
 @pytest.mark.parametrize(
     ("seconds", "cause", "words"),
     [
-        (1200 - 120, Cause.TIME, "it was warned of its time limit, saved and left"),
-        (300, Cause.PREEMPTED, "it was warned long before its time limit (a preemption, or by hand), saved and left"),
+        (1200 - 120, Cause.TIME, "it received the warning before its time limit, saved a checkpoint and exited"),
+        (
+            300,
+            Cause.PREEMPTED,
+            (
+                "it received the warning signal long before its time limit (a preemption, or manually), "
+                "saved a checkpoint and exited"
+            ),
+        ),
     ],
 )
-def test_the_clock_tells_a_warning_of_the_time_limit_from_one_of_a_preemption(
+def test_the_elapsed_time_separates_time_limit_and_preemption_warnings(
     seconds: float, cause: Cause, words: str
 ) -> None:
     warned = attempt(*(rank(number, exit_code=75) for number in range(4)), exit_code=75, requeued=True)
     resources = replace(RECORD.job.resources, warning=120)
-    told = trace(replace(warned, end=START + seconds), attempt(number=1), stage=Stage.FINISHED)
+    evidence = trace(replace(warned, end=START + seconds), attempt(number=1), stage=Stage.FINISHED)
     record = replace(RECORD, job=replace(RECORD.job, resources=resources))
-    (past,) = judge(replace(told, status=replace(told.status, record=record))).history
+    (past,) = judge(replace(evidence, status=replace(evidence.status, record=record))).history
     assert (past.cause_class, past.cause) == (cause, words)
 
 
@@ -380,7 +387,7 @@ def test_a_warning_or_a_preemption_that_ended_the_unpacking_is_not_the_images_fa
     assert refused.cause_class is Cause.IMAGE
 
 
-# Ranks that left with 0
+# Ranks that exited with 0
 
 LEFT = {"exit_code": 0, "ended": END - 6}
 
@@ -389,7 +396,7 @@ def test_a_rank_that_left_early_with_0_is_named_and_not_the_network() -> None:
     gone = rank(2, **LEFT)
     found = cause_of(trace(attempt(echoing(0), echoing(1), gone, echoing(3))))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.USER, 2, "node2", "likely")
-    assert found.cause == "left with 0 after step 40 while the others went on"
+    assert found.cause == "exited with 0 after step 40 while the others continued"
     assert [consequence.rank for consequence in found.secondary] == [0, 1, 3]
     first = replace(rank(3, **LEFT), ended=END - 7)
     assert cause_of(trace(attempt(echoing(0), echoing(1), gone, first))).rank == 3
@@ -408,7 +415,7 @@ def test_a_rank_that_left_with_0_is_what_the_others_wait_for_in_their_collective
 def test_an_exception_after_a_rank_has_left_may_follow_from_that_and_one_before_does_not() -> None:
     after = cause_of(trace(attempt(rank(0, **failed("lost its peer", "RuntimeError")), rank(2, **LEFT))))
     assert (after.cause_class, after.rank, after.certainty) == (Cause.USER, 0, "likely")
-    assert "rank 2 had left with 0 before" in after.facts
+    assert "rank 2 had exited with 0 before" in after.facts
     earlier = failed("bad value", "RuntimeError", time=END - 9)
     before = cause_of(trace(attempt(rank(0, **earlier), rank(2, **LEFT))))
     assert (before.rank, before.certainty) == (0, "certain")
@@ -417,11 +424,11 @@ def test_an_exception_after_a_rank_has_left_may_follow_from_that_and_one_before_
 def test_a_mistake_in_a_program_does_not_follow_from_a_rank_that_has_left() -> None:
     found = cause_of(trace(attempt(rank(0, **failed("bad value")), rank(2, **LEFT))))
     assert (found.rank, found.certainty) == (0, "certain")
-    assert "had left" not in " ".join(found.facts)
+    assert "had exited" not in " ".join(found.facts)
 
 
 def test_a_rank_that_left_with_0_is_not_blamed_for_memory_though_srun_names_it() -> None:
-    """srun says so of each task that ends on a node where the kernel killed any process."""
+    """srun reports this for each task that ends on a node where the kernel killed any process."""
     lines = "srun: error: node1: tasks 0-1: Out Of Memory"
     worker = "DataLoader worker (pid 7) is killed by signal: Killed."
     found = cause_of(trace(attempt(rank(0, **LEFT), rank(1, **failed(worker, "RuntimeError")), lines=lines)))
@@ -438,7 +445,7 @@ def test_an_error_where_the_kernel_killed_another_process_is_not_surely_one_of_m
     assert "no such layer" in found.cause
 
 
-def test_where_a_nodes_clock_is_off_nobody_knows_who_was_first() -> None:
+def test_with_a_wrong_node_clock_the_first_failure_is_uncertain() -> None:
     hour = 3600
     early, late = rank(2, **failed("second", time=END - 5 - hour)), rank(0, **failed("first", time=END - 9))
     found = cause_of(trace(attempt(early, late)))
@@ -452,7 +459,7 @@ def test_a_segmentation_fault_is_named() -> None:
     assert "Segmentation fault" in found.cause
 
 
-def test_an_image_that_cannot_be_imported_is_told_from_the_batch_scripts_log() -> None:
+def test_an_image_import_failure_is_found_in_the_batch_scripts_log() -> None:
     lines = "slurmstepd: error: pyxis: failed to import docker image\nslurmstepd: error: pyxis: printing log"
     diagnosis = judge(trace(attempt(lines=lines, ranks=())))
     found = diagnosis.headline
@@ -463,18 +470,21 @@ def test_an_image_that_cannot_be_imported_is_told_from_the_batch_scripts_log() -
 PYXIS = Path(__file__).parent / "pyxis_0_20"
 REASONS = {
     "missing_image": (Cause.IMAGE, "No such file or directory: /images/x.sqsh"),
-    "left_container": (Cause.IMAGE, "an earlier start left a container: /var/lib/enroot/pyxis_12.0"),
+    "left_container": (Cause.IMAGE, "a container was left behind: /var/lib/enroot/pyxis_12.0"),
     "disk_full": (
         Cause.DISK,
-        "no room for the image where the node unpacks it (see ENROOT_DATA_PATH): No space left on device",
+        "no space to unpack the image on the node (see ENROOT_DATA_PATH): No space left on device",
     ),
     "no_image": (Cause.IMAGE, "FATAL ERROR: Can't find a valid SQUASHFS superblock on /images/x.sqsh"),
-    "missing_mount": (Cause.LAUNCH, "what is to be mounted does not exist on the node: /data/reddit"),
+    "missing_mount": (Cause.LAUNCH, "mount source does not exist on the node: /data/reddit"),
     "denied_mount": (
         Cause.IMAGE,
         "enroot-mount: failed to mount: /data/reddit at /var/lib/enroot/pyxis_12.0/data: Permission denied",
     ),
-    "architecture": (Cause.IMAGE, "the image is for another architecture than the node's (Exec format error)"),
+    "architecture": (
+        Cause.IMAGE,
+        "the image was built for a different architecture than the node's (Exec format error)",
+    ),
     "hook": (
         Cause.IMAGE,
         "Command not found: nvidia-container-cli, see https://github.com/NVIDIA/libnvidia-container",
@@ -487,12 +497,12 @@ REASONS = {
         Cause.IMAGE,
         "the registry denied access, or has no such image (401): https://registry.example/jwt/auth",
     ),
-    "no_name": (Cause.NETWORK, "the node cannot find the registry: registry-1.docker.io"),
+    "no_name": (Cause.NETWORK, "the node cannot resolve the registry: registry-1.docker.io"),
     "no_answer": (
         Cause.IMAGE,
         "curl: (28) Failed to connect to registry.example port 443 after 30001 ms: Timeout was reached",
     ),
-    "no_plugin": (Cause.LAUNCH, "pyxis is missing where the job ran: srun has no --container-image there"),
+    "no_plugin": (Cause.LAUNCH, "pyxis is not installed on the node: srun has no --container-image option"),
 }
 
 
@@ -506,22 +516,22 @@ def test_of_what_pyxis_writes_the_reason_counts_wherever_it_was_written(fault: s
     died = "srun: error: node2: task 1: Exited with exit code 1"
     by_rank = attempt(ranks=(RankTrace(1, last_words=tuple(lines.splitlines())),), lines=died)
     by_srun = attempt(ranks=(), lines=f"{lines}{died}")  # where no rank has a log yet: a warm run's import
-    for told in (by_rank, by_srun):
-        found = cause_of(trace(told))
+    for evidence in (by_rank, by_srun):
+        found = cause_of(trace(evidence))
         assert (found.cause_class, found.cause, found.node) == (*REASONS[fault], "node2")
 
 
-def test_an_attempt_that_was_warned_saved_and_left_says_so_and_why_it_is_not_started_again() -> None:
+def test_an_attempt_that_saved_after_a_warning_reports_why_it_was_not_restarted() -> None:
     left = [rank(number, exit_code=75) for number in range(4)]
     found = cause_of(trace(attempt(*left, refused=Refusal.RESTART_LIMIT, exit_code=75), stage=Stage.PREEMPTED))
     assert (found.cause_class, found.rank, found.secondary[0].cause) == (Cause.PREEMPTED, None, "ended with the others")
-    assert found.facts == ("not started again: restart limit (20) reached",)
+    assert found.facts == ("not restarted: restart limit (20) reached",)
 
 
 @pytest.mark.parametrize("refusal", Refusal)
 def test_every_refusal_to_restart_has_its_words(refusal: Refusal) -> None:
     (said,) = cause_of(trace(attempt(refused=refusal, exit_code=75), stage=Stage.PREEMPTED)).facts
-    assert said.startswith("not started again: ")
+    assert said.startswith("not restarted: ")
     assert "{" not in said
 
 
@@ -545,7 +555,7 @@ COMPUTES = STACKS.format(file="/code/lib/clusterctl/graph/sampling.py", function
 
 def alarmed(alarm: Alarm, *ranks: RankTrace) -> AttemptTrace:
     waiting = {number: rank(number, exit_code=70, answered=END + 1, stacks=WAITS) for number in range(4)}
-    return attempt(*(waiting | {told.rank: told for told in ranks}).values(), alarm=alarm, exit_code=70)
+    return attempt(*(waiting | {evidence.rank: evidence for evidence in ranks}).values(), alarm=alarm, exit_code=70)
 
 
 def test_a_stopped_rank_is_the_one_that_wrote_no_more() -> None:
@@ -573,9 +583,9 @@ def test_where_slurm_lost_the_node_of_all_silent_ranks_the_node_is_the_cause_tho
 def test_a_node_that_fell_silent_with_all_its_ranks_is_named_before_slurm_has_noticed() -> None:
     found = cause_of(trace(alarmed(SILENT, rank(2, **GONE), rank(3, **GONE))))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.NODE, None, "node2", "likely")
-    assert found.cause == "node2 fell silent with all ranks there: lost, cut off, or frozen"
+    assert found.cause == "node2 stopped responding with all its ranks: lost, disconnected, or frozen"
     assert "33 s" in found.facts[0]
-    woken = rank(3, answered=END + 6.3)  # told to end, at which a frozen process goes on for a moment
+    woken = rank(3, answered=END + 6.3)  # terminated: a frozen process then continues for a moment
     assert cause_of(trace(alarmed(SILENT, rank(2, **GONE), woken))).cause_class is Cause.NODE
 
 
@@ -585,10 +595,10 @@ def test_ranks_that_what_started_them_answers_for_are_on_a_node_that_lives() -> 
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, 2, "likely")
 
 
-def test_a_lone_rank_that_fell_silent_was_stopped_or_lost_with_its_node_and_nobody_knows() -> None:
-    told = attempt(alarm=Alarm(END, 1, "training", 33.0, (1,), "silent"), exit_code=70)
+def test_a_single_silent_rank_may_be_stopped_or_on_a_lost_node() -> None:
+    evidence = attempt(alarm=Alarm(END, 1, "training", 33.0, (1,), "silent"), exit_code=70)
     ranks = tuple(rank(number, node=f"node{number}", answered=END + 1 if number != 1 else None) for number in range(4))
-    found = cause_of(trace(replace(told, ranks=ranks)))
+    found = cause_of(trace(replace(evidence, ranks=ranks)))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, 1, "likely")
     assert "stopped" in found.cause
     assert "or its node was lost" in found.cause
@@ -619,17 +629,17 @@ Thread 0x00007fe359bc3b80 (most recent call first):
 """
 
 
-def test_of_a_stopped_rank_it_tells_where_it_stood_before_it_was_woken() -> None:
+def test_a_stopped_rank_is_shown_where_it_was_before_it_was_resumed() -> None:
     woken = rank(2, stacks=COMPUTES, frozen=FROZEN)
     found = cause_of(trace(alarmed(Alarm(END, 2, "training", 33.0, (2,), "silent"), woken)))
-    assert "stood still at /code/project/train.py:31 in load" in found.cause
+    assert "stuck at /code/project/train.py:31 in load" in found.cause
     assert found.traceback.splitlines()[-1].endswith("line 31 in load")
     assert "_bootstrap" not in found.traceback
     unfrozen = cause_of(trace(alarmed(Alarm(END, 2, "training", 33.0, (2,), "silent"), replace(woken, frozen=""))))
     assert unfrozen.traceback == ""
 
 
-def test_the_rank_outside_the_collective_is_named_with_the_place_where_it_stands() -> None:
+def test_the_rank_outside_the_collective_is_named_with_its_location() -> None:
     alarm = Alarm(END, 0, "training", 33.0, (), "unknown")
     found = cause_of(trace(alarmed(alarm, rank(3, exit_code=70, stacks=COMPUTES))))
     assert (found.rank, found.certainty) == (3, "likely")
@@ -637,16 +647,16 @@ def test_the_rank_outside_the_collective_is_named_with_the_place_where_it_stands
     assert "signals.py" not in found.traceback
 
 
-def test_where_nothing_tells_the_ranks_apart_it_says_so() -> None:
+def test_if_no_rank_stands_out_the_finding_is_uncertain() -> None:
     found = cause_of(trace(alarmed(Alarm(END, 1, "training", 33.0))))
     assert (found.rank, found.certainty) == (1, "unknown")
 
 
 def test_ranks_that_all_did_nothing_are_named_together_with_what_the_first_waited_for() -> None:
-    told = [rank(n, exit_code=70, stacks=f"process {n}: python train.py\n  main thread sleeping") for n in range(4)]
-    found = cause_of(trace(alarmed(Alarm(END, 0, "training", 1805.0, (), "idle"), *told)))
+    evidence = [rank(n, exit_code=70, stacks=f"process {n}: python train.py\n  main thread sleeping") for n in range(4)]
+    found = cause_of(trace(alarmed(Alarm(END, 0, "training", 1805.0, (), "idle"), *evidence)))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, None, "likely")
-    assert found.cause.startswith("its program logs no steps, and no rank printed anything")
+    assert found.cause.startswith("the program logs no steps, and no rank printed anything")
     assert found.traceback == "rank 0:\nprocess 0: python train.py\n  main thread sleeping"
     assert "1805 s" in found.facts[0]
 
@@ -654,21 +664,23 @@ def test_ranks_that_all_did_nothing_are_named_together_with_what_the_first_waite
 def test_a_run_whose_gpus_were_idle_was_ended_for_that() -> None:
     found = cause_of(trace(alarmed(Alarm(END, 0, "training", 1812.0, (), "idle-gpus"), rank(0, exit_code=70))))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.IDLE_GPUS, None, "certain")
-    assert found.cause == "no GPU of any node did anything for 1812 s"
+    assert found.cause == "all GPUs on all nodes were idle for 1812 s"
     assert "watchdog.idle_gpu" in found.facts[0]
 
 
-def test_a_time_limit_after_the_watchdog_reported_a_run_that_stood_still_tells_so() -> None:
+def test_a_time_limit_after_a_watchdog_report_mentions_it() -> None:
     reported = Alarm(END - 60, 0, "training", 1805.0, (), "idle")
-    told = captured("limit", stage=Stage.TIMED_OUT, exit_code=143, signal="TERM", reported=reported)
-    found = cause_of(told)
+    evidence = captured("limit", stage=Stage.TIMED_OUT, exit_code=143, signal="TERM", reported=reported)
+    found = cause_of(evidence)
     assert found.cause_class is Cause.TIME
     assert "1805 s without progress" in found.facts[0]
 
 
 def test_an_exception_before_the_alarm_is_its_cause() -> None:
-    told = alarmed(Alarm(END, 0, "training", 33.0, (0,), "silent"), rank(1, **failed("no such layer", time=END - 30)))
-    assert cause_of(trace(told)).cause_class is Cause.USER
+    evidence = alarmed(
+        Alarm(END, 0, "training", 33.0, (0,), "silent"), rank(1, **failed("no such layer", time=END - 30))
+    )
+    assert cause_of(trace(evidence)).cause_class is Cause.USER
 
 
 # Ends without a failure, and without evidence
@@ -679,14 +691,14 @@ def test_a_finished_run_failed_in_nothing() -> None:
 
 
 def test_a_waiting_run_gives_slurms_reason_and_why_it_is_there_again() -> None:
-    told = trace(attempt(rank(2, **failed("x"))), stage=Stage.QUEUED)
-    diagnosis = judge(replace(told, status=replace(told.status, reason="Resources")))
+    evidence = trace(attempt(rank(2, **failed("x"))), stage=Stage.QUEUED)
+    diagnosis = judge(replace(evidence, status=replace(evidence.status, reason="Resources")))
     found = diagnosis.headline
-    assert (found.cause_class, found.cause) == (Cause.PENDING, "waits in the queue: Resources")
+    assert (found.cause_class, found.cause) == (Cause.PENDING, "waiting in the queue: Resources")
     assert [past.cause_class for past in diagnosis.history] == [Cause.USER]
 
 
-def test_a_run_without_an_attempt_is_explained_by_what_the_script_said() -> None:
+def test_a_run_without_an_attempt_is_explained_by_the_scripts_log() -> None:
     lines = ("clusterctl: cannot write to /runs/x/attempts",)
     assert cause_of(trace(slurm_lines=lines)).cause_class is Cause.LAUNCH
     assert cause_of(trace(stage=Stage.LOST)).certainty == "unknown"
@@ -694,9 +706,9 @@ def test_a_run_without_an_attempt_is_explained_by_what_the_script_said() -> None
     assert cause_of(cancelled).cause_class is Cause.CANCELLED
 
 
-def test_what_could_not_be_read_is_told_and_nothing_guessed() -> None:
-    told = trace(attempt(ranks=(), exit_code=None), unknown=("attempts/0/host.log: Permission denied",), sure=False)
-    diagnosis = judge(told)
+def test_unreadable_files_are_reported_and_nothing_is_guessed() -> None:
+    evidence = trace(attempt(ranks=(), exit_code=None), unknown=("attempts/0/host.log: Permission denied",), sure=False)
+    diagnosis = judge(evidence)
     found = diagnosis.headline
     assert (found.cause_class, found.certainty) == (Cause.UNKNOWN, "unknown")
     assert diagnosis.unknown[0] == "attempts/0/host.log: Permission denied"
@@ -704,9 +716,9 @@ def test_what_could_not_be_read_is_told_and_nothing_guessed() -> None:
 
 
 def test_the_json_has_its_fields_whatever_was_found() -> None:
-    told = trace(attempt(rank(2, **failed("no such layer")), echoing(0)))
-    found = cause_of(told)
-    record = json.loads(json.dumps(to_json(judge(told))))
+    evidence = trace(attempt(rank(2, **failed("no such layer")), echoing(0)))
+    found = cause_of(evidence)
+    record = json.loads(json.dumps(to_json(judge(evidence))))
     assert violations(record, schema("why")) == []
     assert record["class"] == "user-error"
     assert record["secondary"][0] == {"rank": 0, "node": "node1", "cause": f"RuntimeError: {CLOSED}"}
@@ -716,10 +728,10 @@ def test_the_json_has_its_fields_whatever_was_found() -> None:
 
 
 def test_a_secret_on_the_typed_line_is_not_typed_again() -> None:
-    told = trace(attempt(rank(0, **failed("x"))))
-    record = replace(told.status.record, argv=("submit", "cora", "--set", "env.TOKEN=***"))
-    told = replace(told, status=replace(told.status, record=record))
-    assert judge(told).commands[-1] == "clusterctl submit cora --cluster site"
+    evidence = trace(attempt(rank(0, **failed("x"))))
+    record = replace(evidence.status.record, argv=("submit", "cora", "--set", "env.TOKEN=***"))
+    evidence = replace(evidence, status=replace(evidence.status, record=record))
+    assert judge(evidence).commands[-1] == "clusterctl submit cora --cluster site"
 
 
 @pytest.mark.parametrize("cause", ["no data: /x", "CUDA out of memory", "No space left on device", "x"])
@@ -737,14 +749,14 @@ def stamp(seconds: float) -> str:
 
 
 def test_what_differs_in_numbers_alone_is_one_line_of_what_followed() -> None:
-    told = [Consequence(rank, "", f"closed by [10.0.0.{rank}]:{2000 + rank}") for rank in range(1, 9)]
-    told.append(Consequence(0, "", "ended with the others"))
-    assert counted(told) == ["ranks 1-8: closed by [10.0.0.1]:2001", "rank 0: ended with the others"]
+    evidence = [Consequence(rank, "", f"closed by [10.0.0.{rank}]:{2000 + rank}") for rank in range(1, 9)]
+    evidence.append(Consequence(0, "", "ended with the others"))
+    assert counted(evidence) == ["ranks 1-8: closed by [10.0.0.1]:2001", "rank 0: ended with the others"]
 
 
 def test_what_followed_takes_a_few_lines_however_many_kinds_there_are() -> None:
-    told = [Consequence(2 * number, "", f"message {'x' * number}") for number in range(20)]
-    lines = counted(told)
+    evidence = [Consequence(2 * number, "", f"message {'x' * number}") for number in range(20)]
+    lines = counted(evidence)
     assert len(lines) == 9
     assert lines[-1] == "ranks 16, 18, 20, 22, 24 and 7 more: other messages"
 

@@ -1,4 +1,4 @@
-"""Whether a training learns: real courses of losses, and drawn ones."""
+"""Whether a training is learning: real loss curves and generated ones."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_plateau_after_learning_is_left_alone() -> None:
     assert not_learning(course(noisy(2.3, 0.05, 30), [0.7] * 100, steps=100_000)) is None
 
 
-def test_few_losses_and_few_steps_say_nothing() -> None:
+def test_few_losses_and_few_steps_allow_no_conclusion() -> None:
     assert not_learning(course([2.0] * 10, [2.0] * 100)) is None
     assert not_learning(course([2.0] * 30, [2.0] * 10)) is None
     assert not_learning(course([2.0] * 30, [2.0] * 100, steps=150)) is None
@@ -109,7 +109,7 @@ def test_few_losses_and_few_steps_say_nothing() -> None:
 def test_a_broken_loss_is_found_with_its_first_step(value: float, word: str) -> None:
     found = not_learning(course([], [value] * 5, steps=7, broken_since=3))
     assert found is not None
-    assert found.text == f"the training does not learn: the loss is {word} since step 3"
+    assert found.text == f"the training is not learning: the loss is {word} since step 3"
 
 
 def test_a_step_that_overflowed_is_no_broken_training() -> None:

@@ -1,4 +1,4 @@
-"""What is asked about a run that waits: whom, how often, and what silence comes to."""
+"""The queries about a waiting run: which, how many, and what follows from no answer."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ COMMON = [
 
 
 @pytest.mark.parametrize("code", COMMON)
-def test_every_common_reason_is_said_in_words(code: str) -> None:
+def test_every_common_reason_has_words(code: str) -> None:
     reason = in_words(code)
     assert reason.kind is not Kind.UNKNOWN
     assert code not in reason.words
@@ -85,12 +85,12 @@ def test_every_common_reason_is_said_in_words(code: str) -> None:
         ("QOSMaxGRESPerUser", "the limit of your quality of service for a user is reached: GPUs and other devices"),
         ("QOSMaxNodePerUserLimit", "the limit of your quality of service for a user is reached: nodes"),
         ("QOSMaxWallDurationPerJobLimit", "the limit of your quality of service for one job is reached: running time"),
-        ("AssocGrpCpuLimit", "all jobs in your account together hold as much as they may: CPUs"),
-        ("AssocGrpCPURunMinutesLimit", "all jobs in your account together hold as much as they may: CPUs x minutes"),
-        ("QOSMinGRES", "it asks for fewer GPUs and other devices than your quality of service demands of a job"),
+        ("AssocGrpCpuLimit", "all jobs in your account together have reached their limit: CPUs"),
+        ("AssocGrpCPURunMinutesLimit", "all jobs in your account together have reached their limit: CPUs x minutes"),
+        ("QOSMinGRES", "it requests fewer GPUs and other devices than your quality of service requires per job"),
     ],
 )
-def test_limits_say_whose_they_are_and_of_what(code: str, words: str) -> None:
+def test_limits_name_their_holder_and_resource(code: str, words: str) -> None:
     assert in_words(code).words == words
     assert in_words(code).kind is Kind.LIMIT
 
@@ -101,8 +101,8 @@ def test_the_nodes_that_are_missing_are_named() -> None:
     assert in_words("(launch failed requeued held)").kind is Kind.PERSON
 
 
-def test_a_reason_of_a_sites_own_is_shown_as_slurm_says_it() -> None:
-    assert in_words("FullMoon").words == "Slurm says: FullMoon"
+def test_an_unknown_reason_is_shown_unchanged() -> None:
+    assert in_words("FullMoon").words == "Slurm's reason: FullMoon"
     assert in_words("").words == "Slurm gives no reason"
     assert in_words("FullMoon").kind is Kind.UNKNOWN
 

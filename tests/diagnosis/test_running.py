@@ -1,4 +1,4 @@
-"""How a run that goes on is doing, from its heartbeats alone."""
+"""The health of a running run, from its heartbeats alone."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from clusterctl.runs.stages import Stage
 
 
 def of(*beats: Beat | None) -> Diagnosis:
-    """What is said, two seconds after the newest beat, of four ranks with these beats."""
+    """The finding for four ranks with these beats, two seconds after the newest."""
     placed = [beat and replace(beat, host=f"n{number}") for number, beat in enumerate(beats)]
     ranks = [rank(number, exit_code=None, ended=None, beat=beat) for number, beat in enumerate(placed)]
     newest = max((beat.time for beat in beats if beat), default=END)
-    told = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
-    return judge(replace(told, now=newest + 2))
+    evidence = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
+    return judge(replace(evidence, now=newest + 2))
 
 
-def test_a_healthy_run_says_its_step_and_pace() -> None:
+def test_a_healthy_run_shows_its_step_and_pace() -> None:
     found = of(BEAT, BEAT, BEAT, BEAT).headline
     assert (found.cause_class, found.step, found.attempt) == (Cause.HEALTHY, 40, 0)
-    assert "4 of 4 ranks get on: training, step 40, 100 ms a step" in found.cause
+    assert "4 of 4 ranks are making progress: training, step 40, 100 ms per step" in found.cause
 
 
 def test_a_rank_that_writes_no_more_while_others_do_is_named() -> None:
@@ -38,8 +38,8 @@ def test_a_node_that_fell_silent_with_all_its_ranks_is_named() -> None:
     late = rank(2).beat
     assert late
     ranks = [rank(number, exit_code=None, beat=replace(late, time=END - 40 * (number > 1))) for number in range(4)]
-    told = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
-    found = judge(replace(told, now=END + 2)).headline
+    evidence = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
+    found = judge(replace(evidence, now=END + 2)).headline
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.NODE, None, "node2", "likely")
 
 
@@ -59,11 +59,11 @@ def test_a_long_evaluation_is_no_hang() -> None:
 
 
 def test_where_no_rank_writes_any_more_the_nodes_are_suspected() -> None:
-    told = trace(attempt(exit_code=None, end=None), stage=Stage.TRAINING)
-    assert judge(replace(told, now=END + 600)).headline.cause_class is Cause.HANG
+    evidence = trace(attempt(exit_code=None, end=None), stage=Stage.TRAINING)
+    assert judge(replace(evidence, now=END + 600)).headline.cause_class is Cause.HANG
 
 
-def test_ranks_without_a_heartbeat_are_told_as_not_known() -> None:
+def test_ranks_without_a_heartbeat_are_reported_as_unknown() -> None:
     assert "1 of 4 ranks" in of(BEAT, BEAT, BEAT, None).unknown[0]
     assert of(None, None, None, None).headline.certainty == "likely"
 
@@ -76,8 +76,8 @@ def test_nodes_that_could_not_copy_the_modules_are_named_from_the_beginning() ->
     reason = "n1: cannot copy modules to /disk/x: Permission denied"
     for beat in (BEAT, None):
         ranks = [rank(number, exit_code=None, ended=None, beat=beat) for number in range(4)]
-        told = trace(attempt(*ranks, lines=lines, exit_code=None, end=None), stage=Stage.IMPORTING)
-        facts = judge(replace(told, now=BEAT.time + 2)).headline.facts
+        evidence = trace(attempt(*ranks, lines=lines, exit_code=None, end=None), stage=Stage.IMPORTING)
+        facts = judge(replace(evidence, now=BEAT.time + 2)).headline.facts
         assert f"2 nodes import from the shared file system, which is slower; {reason}" in facts
 
 
@@ -98,20 +98,20 @@ def test_a_program_that_logs_no_steps_and_does_nothing_is_not_called_healthy() -
     diagnosis = of(IDLE, replace(IDLE, idle=485.0), replace(IDLE, idle=720.0), IDLE)
     found = diagnosis.headline
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, None, "likely")
-    assert found.cause.startswith("reports no steps and has been idle since ")
+    assert found.cause.startswith("logs no steps and has been idle since ")
     assert "480 s" in found.cause
-    assert "the last to do anything was rank 0 on n0" in found.facts
+    assert "the last active rank was rank 0 on n0" in found.facts
     assert any("reports it after 1800 s" in fact for fact in found.facts)
     assert any(command.startswith("clusterctl logs") for command in diagnosis.commands)
 
 
-def test_gpus_that_do_nothing_are_named_while_the_steps_go_on() -> None:
+def test_idle_gpus_are_reported_while_steps_continue() -> None:
     idle = replace(BEAT, gpu_idle=400.0)
     found = of(idle, replace(idle, gpu_idle=900.0), idle, idle).headline
     assert (found.cause_class, found.rank, found.certainty) == (Cause.IDLE_GPUS, None, "certain")
-    assert found.cause.startswith("no GPU of any node has done anything since ")
+    assert found.cause.startswith("all GPUs on all nodes have been idle since ")
     assert found.cause.endswith(": for 400 s")
-    assert found.facts == ("watchdog.idle_gpu can end such a run",)
+    assert found.facts == ("set watchdog.idle_gpu to end such runs",)
     for busy in (replace(BEAT, gpu_idle=200.0), BEAT):
         assert of(idle, busy, idle, idle).headline.cause_class is Cause.HEALTHY
 
@@ -119,8 +119,8 @@ def test_gpus_that_do_nothing_are_named_while_the_steps_go_on() -> None:
 def test_one_rank_that_evaluates_alone_for_long_is_no_hang() -> None:
     found = of(replace(IDLE, idle=0.0), IDLE, IDLE, IDLE).headline
     assert found.cause_class is Cause.HEALTHY
-    assert found.cause == "reports no steps; 1 of 4 ranks did something within the last minute"
-    assert found.facts == ("the other 3 have been idle for 480 s and more",)
+    assert found.cause == "logs no steps; 1 of 4 ranks were active within the last minute"
+    assert found.facts == ("the other 3 have been idle for 480 s or more",)
 
 
 def test_a_program_that_logs_no_steps_may_take_as_long_as_it_likes() -> None:
@@ -128,18 +128,18 @@ def test_a_program_that_logs_no_steps_may_take_as_long_as_it_likes() -> None:
     found = of(ages, ages, ages, ages).headline
     assert (found.cause_class, found.cause) == (
         Cause.HEALTHY,
-        "reports no steps; 4 of 4 ranks did something within the last minute",
+        "logs no steps; 4 of 4 ranks were active within the last minute",
     )
 
 
 def test_what_the_watchdog_reported_of_idle_ranks_is_shown_while_they_are_idle() -> None:
     alarm = Alarm(END - 60, 0, "training", 1805.0, (), "idle")
-    told = [rank(n, exit_code=None, beat=replace(IDLE, idle=1900.0), stacks=f"process {n}") for n in range(4)]
-    stuck = trace(attempt(*told, exit_code=None, end=None, reported=alarm), stage=Stage.TRAINING)
+    evidence = [rank(n, exit_code=None, beat=replace(IDLE, idle=1900.0), stacks=f"process {n}") for n in range(4)]
+    stuck = trace(attempt(*evidence, exit_code=None, end=None, reported=alarm), stage=Stage.TRAINING)
     found = judge(replace(stuck, now=END)).headline
     assert (found.cause_class, found.traceback) == (Cause.HANG, "rank 0:\nprocess 0")
     assert "noticed by the watchdog after 1805 s without progress" in found.facts
-    alive = [replace(one, beat=replace(IDLE, idle=2.0)) for one in told]
+    alive = [replace(one, beat=replace(IDLE, idle=2.0)) for one in evidence]
     back = trace(attempt(*alive, exit_code=None, end=None, reported=alarm), stage=Stage.TRAINING)
     assert judge(replace(back, now=END)).headline.cause_class is Cause.HEALTHY
 
@@ -149,16 +149,16 @@ def test_no_time_in_a_damaged_heartbeat_is_too_long_ago_to_be_shown() -> None:
 
 
 def test_idle_ranks_wait_for_one_that_left() -> None:
-    told = [rank(n, exit_code=None, ended=None, beat=IDLE) for n in range(4)]
-    told[2] = rank(2, exit_code=0, ended=END - 500, beat=replace(IDLE, phase="ended", idle=None))
-    found = judge(replace(trace(attempt(*told, exit_code=None, end=None), stage=Stage.TRAINING), now=END)).headline
-    assert (found.cause_class, found.facts[0]) == (Cause.HANG, "rank 2 left with 0 before")
+    evidence = [rank(n, exit_code=None, ended=None, beat=IDLE) for n in range(4)]
+    evidence[2] = rank(2, exit_code=0, ended=END - 500, beat=replace(IDLE, phase="ended", idle=None))
+    found = judge(replace(trace(attempt(*evidence, exit_code=None, end=None), stage=Stage.TRAINING), now=END)).headline
+    assert (found.cause_class, found.facts[0]) == (Cause.HANG, "rank 2 had exited with 0 before")
 
 
 def test_a_suspended_run_is_not_taken_for_one_that_hangs() -> None:
     ranks = [rank(number, exit_code=None, beat=BEAT) for number in range(4)]
-    told = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
-    told = replace(told, now=END + 600, status=replace(told.status, suspended=True))
-    found = judge(told).headline
+    evidence = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
+    evidence = replace(evidence, now=END + 600, status=replace(evidence.status, suspended=True))
+    found = judge(evidence).headline
     assert (found.cause_class, found.certainty) == (Cause.PENDING, "certain")
     assert "suspended" in found.cause

@@ -75,7 +75,7 @@ def test_the_batch_scripts_words_carry_their_cause() -> None:
 
 
 @pytest.mark.parametrize("line", ["", "ValueError: no such layer", "epoch 3/10 loss 0.5", "KeyError: 'memory'"])
-def test_a_line_that_says_nothing_special(line: str) -> None:
+def test_a_line_without_a_known_meaning(line: str) -> None:
     assert signature(line) is None
 
 
@@ -102,7 +102,7 @@ ValueError: later
     assert "ValueError" not in found[1]
 
 
-def test_a_torn_traceback_is_none() -> None:
+def test_an_incomplete_traceback_is_ignored() -> None:
     assert python_error(("Traceback (most recent call last):", '  File "a.py", line 1')) is None
     assert python_error(("fine",)) is None
 

@@ -14,11 +14,11 @@ def test_small_differences_and_lone_ranks_are_no_stragglers() -> None:
     assert stragglers({0: 0.1}) == stragglers({}) == []
 
 
-def test_ranks_that_have_said_nothing_are_no_stragglers_and_count_for_none() -> None:
+def test_ranks_without_data_are_ignored() -> None:
     assert stragglers({0: None, 1: None}) == stragglers({0: None, 1: 9.0}) == []
 
 
-def test_of_two_ranks_the_slower_is_told_and_of_many_the_slowest_first() -> None:
+def test_the_slower_of_two_ranks_is_reported_and_the_slowest_of_many_first() -> None:
     assert [straggler.rank for straggler in stragglers({0: 0.1, 1: 0.2})] == [1]
     found = stragglers({**dict.fromkeys(range(20, 30), 0.1), 0: 0.1, 3: 0.4, 9: 1.0})
     assert [straggler.rank for straggler in found] == [9, 3]

@@ -1,4 +1,4 @@
-"""What is gathered of a run that ended, from the files of all its ranks."""
+"""The evidence gathered on an ended run, from the files of all its ranks."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ def test_causes_codes_and_refusals_are_values_and_what_is_unknown_is_none(fabric
     assert (damaged.cause, damaged.code, damaged.signal) == (None, None, None)
 
 
-def test_a_log_that_is_not_there_is_named_as_unknown(fabricate: Fabricate) -> None:
+def test_a_missing_log_is_listed_as_unknown(fabricate: Fabricate) -> None:
     files = {name: content for name, content in FILES.items() if "host.log" not in name}
     trace = gather(status_of(fabricate(files=files)))
-    assert trace.unknown == ("0/host.log: there is no such file",)
+    assert trace.unknown == ("0/host.log: missing",)
     assert judge(trace).unknown[0] == trace.unknown[0]
 
 
@@ -130,7 +130,7 @@ def test_of_a_long_log_both_ends_are_read_as_srun_names_the_first_to_die_before_
 
 @dataclass
 class Nodes:
-    """Two nodes of two ranks, node1's clock off by `off` seconds; each rank of `alive` writes while somebody sleeps."""
+    """Two nodes of two ranks, node1's clock off by `off` seconds; ranks in `alive` write during sleeps."""
 
     run: RunDir
     off: float = 0.0

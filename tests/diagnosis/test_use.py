@@ -1,4 +1,4 @@
-"""What a run asked for and used."""
+"""The resources a run requested and used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a run waits, and the smallest change that would start it now."""
+"""Why a run is waiting, and the smallest change that would start it now."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def test_changes_that_leave_the_run_as_it_is_come_first() -> None:
         "no constraint (ib)",
         "nodes shared with others",
         "a time limit of 01:00:00",
-        "100000 MiB of memory a node",
+        "100000 MiB of memory per node",
     ]
     assert words_of(replace(RESOURCES, nodes=1), cluster(IDLE, also=True))[0] == "partition other"
 
 
-def test_what_is_free_says_how_much_smaller() -> None:
+def test_free_resources_decide_how_much_smaller() -> None:
     half = replace(IDLE, gpus=(Gpus("", 4, 2),), cpus_allocated=8, state="mixed")
     assert "2 nodes instead of 4" in words_of(RESOURCES, cluster(IDLE, IDLE, half, half))
-    assert "2 GPUs a node instead of 4" in words_of(RESOURCES, cluster(IDLE, IDLE, half, half))
+    assert "2 GPUs per node instead of 4" in words_of(RESOURCES, cluster(IDLE, IDLE, half, half))
     (gpus,) = (change for change in changes_of(RESOURCES, cluster(half, half, half, half)) if "GPU" in change.words)
     assert gpus.settings == (("gpus_per_node", "2"), ("tasks_per_node", "2"))
     assert asked_of(gpus.resources).gpus == 2
@@ -86,7 +86,7 @@ def test_never_more_than_six_are_tried_nor_one_twice() -> None:
 def test_fewer_gpus_stay_gpus_of_the_type_that_was_asked_for() -> None:
     half = replace(IDLE, gpus=(Gpus("a100", 4, 2), Gpus("v100", 4, 0)))
     asked = replace(RESOURCES, nodes=1, gpus_per_node=GpuCount("a100:4"))
-    assert "2 a100 GPUs a node instead of 4" in words_of(asked, cluster(half))
+    assert "2 a100 GPUs per node instead of 4" in words_of(asked, cluster(half))
 
 
 def test_without_an_inventory_there_are_still_changes_to_try() -> None:
@@ -113,15 +113,15 @@ def test_the_first_change_that_starts_now_is_the_answer_with_what_to_type() -> N
     )
     assert found.commands == ("clusterctl cancel r-1", """clusterctl submit './it'"'"'s.toml' --nodes 4 --nodes 2""")
     assert "it would start now with 2 nodes instead of 4" in found.facts
-    assert found.cause == "it is next in line, and waits for what it asks for to become free"
+    assert found.cause == "it is next in line, and the resources it requests are not free yet"
 
 
 def test_a_value_without_a_flag_of_its_own_is_set() -> None:
-    found = explain(evidence(trial("100 MiB of memory a node", NOW, ("memory", "100M"), memory="100M")))
+    found = explain(evidence(trial("100 MiB of memory per node", NOW, ("memory", "100M"), memory="100M")))
     assert found.commands[1].endswith("--set resources.memory=100M")
 
 
-def test_what_only_the_job_file_can_say_is_a_hint() -> None:
+def test_a_change_to_the_job_file_is_a_hint() -> None:
     found = explain(evidence(Trial(Change("no constraint (ib)", RESOURCES, ()), NOW)))
     assert found.hint == "no constraint (ib): change [resources] in the job file"
 
@@ -137,7 +137,7 @@ def test_the_runs_own_weight_in_slurms_estimate_is_taken_off() -> None:
     assert smallest_change(evidence(elsewhere, control=NOW + 600 + own)) == (None, "")
 
 
-def test_a_run_that_is_larger_than_the_cluster_would_start_now_with_the_nodes_that_are_idle() -> None:
+def test_a_run_larger_than_the_cluster_would_start_with_the_idle_nodes() -> None:
     """As 22.05 answered: it has no estimate for such a run, refuses it when it is sent once more, and counts it."""
     larger = replace(RESOURCES, nodes=9)
     fewer = Change("4 nodes instead of 9", replace(RESOURCES, nodes=4), (("nodes", "4"),))
@@ -159,18 +159,18 @@ def test_behind_other_jobs_and_without_an_estimate_nothing_is_promised() -> None
         control=None,
     )
     assert smallest_change(unsure)[0] is None
-    assert "whether a smaller run would be let past the jobs ahead" in explain(unsure).unknown[0]
+    assert "whether a smaller run could start before the jobs ahead" in explain(unsure).unknown[0]
 
 
-def test_what_was_tried_in_vain_is_said() -> None:
+def test_unsuccessful_changes_are_listed() -> None:
     tried = evidence(trial("1 node instead of 4", NOW + 300, nodes=1), trial("2 nodes", None, nodes=2))
     assert smallest_change(tried)[0] is None
-    assert "tried, and none would start now: 1 node instead of 4, 2 nodes" in explain(tried).facts
+    assert "tried, but none would start now: 1 node instead of 4, 2 nodes" in explain(tried).facts
 
 
-def test_asked_and_free_stand_side_by_side() -> None:
+def test_requested_and_free_resources_are_both_shown() -> None:
     found = explain(evidence())
-    assert found.facts[0] == "it asks for 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00"
+    assert found.facts[0] == "it requests 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00"
     assert found.facts[1] == "partition gpu: 1 of 4 nodes have 16 CPUs and 4 GPUs free"
 
 
@@ -178,7 +178,7 @@ def test_what_could_not_be_read_is_passed_on_and_nothing_invented() -> None:
     blind = replace(evidence(job=replace(JOB, start=None)), inventory=None, unknown=("what is free: no answer",))
     found = explain(blind)
     assert found.unknown == ("what is free: no answer",)
-    assert found.facts == ("it asks for 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00",)
+    assert found.facts == ("it requests 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00",)
 
 
 def test_a_run_that_its_user_holds_is_let_go_with_a_command() -> None:

@@ -1,4 +1,4 @@
-"""What `why` says of a node whose writer has ended."""
+"""What `why` reports about a node whose writer has ended."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def began(rank: int) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("error", "age", "cause", "words"),
     [
-        ("", 0.0, Cause.HEALTHY, "the writer of node1 ended and was started again"),
-        ("Cannot allocate memory", 60.0, Cause.NODE, "not started again: Cannot allocate memory"),
+        ("", 0.0, Cause.HEALTHY, "the writer of node1 ended and was restarted"),
+        ("Cannot allocate memory", 60.0, Cause.NODE, "not restarted: Cannot allocate memory"),
     ],
 )
 def test_a_writer_that_ended_is_named(fabricate: Fabricate, error: str, age: float, cause: Cause, words: str) -> None:

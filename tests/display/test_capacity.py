@@ -35,7 +35,9 @@ def test_the_cluster_at_a_glance(inventory: Inventory, console: MakeConsole) -> 
     assert lines[6] == ["node3", "idle+drain", "0/4", "0/16", "0/62", "GiB", "disk", "|", "bad", "[x]"]
 
 
-def test_why_a_job_does_not_fit_stands_beside_the_partition(inventory: Inventory, console: MakeConsole) -> None:
+def test_the_reason_why_a_job_does_not_fit_is_shown_next_to_the_partition(
+    inventory: Inventory, console: MakeConsole
+) -> None:
     screen, text = console(80)
     asked = Asked(nodes=2, cpus=1, gpus=4, seconds=60)
     show_room(screen, [room_for(asked, inventory.partitions["main"], inventory)])

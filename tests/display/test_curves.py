@@ -38,7 +38,7 @@ def test_the_report_shows_the_auc_and_what_is_possible(fabricate) -> None:
     assert "<figcaption>val AUC<span>  last 0.9145, best 0.9145</span>" in text
     assert "<figcaption>loss<span>  last 0.3003, best 0.3001</span>" in text
     assert text.count('class="outside"') >= 1
-    assert "Triangles: values beyond the axis" in text
+    assert "Triangles mark values beyond the axis" in text
 
 
 def test_a_programs_own_metrics_follow_the_known_ones(fabricate) -> None:

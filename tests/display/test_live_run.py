@@ -147,9 +147,7 @@ def test_after_a_resume_only_the_new_attempts_are_shown(run: RunDir, console: Co
     ]
 
 
-def test_the_stages_of_a_second_attempt_are_told_again_but_no_stage_twice(
-    fabricate: Callable[..., RunDir], console: Consoles
-) -> None:
+def test_a_second_attempt_shows_its_stages_again_each_once(fabricate: Callable[..., RunDir], console: Consoles) -> None:
     run = fabricate(files={"submission.json": {"job_id": "12"}})
     sources = playing(
         lambda: run.attempt(0).path.mkdir(parents=True),
@@ -182,7 +180,7 @@ def test_an_interrupt_detaches_and_leaves_the_run_alone(run: RunDir, console: Co
     with pytest.raises(KeyboardInterrupt):
         show(run, out, playing(interrupt))
     assert file.getvalue().splitlines()[-3:] == [
-        "detached; the run goes on",
+        "detached; the run continues",
         f"next: clusterctl logs -f {run.id}",
         f"      clusterctl status {run.id}",
     ]

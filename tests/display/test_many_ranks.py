@@ -107,7 +107,7 @@ def test_status_reads_the_same_however_many_ranks_there_are(looked, course: Cour
 
 @pytest.mark.parametrize("course", Course)
 @pytest.mark.parametrize("look", LOOKS)
-def test_what_is_read_grows_in_proportion_to_the_ranks_at_most(looked, course: Course, look: Look) -> None:
+def test_reads_grow_at_most_linearly_with_the_number_of_ranks(looked, course: Course, look: Look) -> None:
     few, many = (looked(look, ranks, course).read for ranks in (FEW, MANY))
     assert many.opens <= GROWTH * few.opens
     assert many.listings == few.listings
@@ -144,8 +144,8 @@ def test_errors_read_what_a_rank_recorded_once(looked) -> None:
 
 def test_a_report_shows_the_slowest_of_many_ranks_and_the_idlest_of_many_nodes(looked) -> None:
     text = looked(write_report, MANY, Course.RUNNING).text
-    assert f"Of {MANY} ranks, the 64 slowest." in text
-    assert f"Of {MANY // RANKS_A_NODE} nodes, the 32 whose GPUs did least." in text
+    assert f"The 64 slowest of {MANY} ranks." in text
+    assert f"The 32 of {MANY // RANKS_A_NODE} nodes with the lowest GPU utilisation." in text
     assert len(text) < 1.1 * len(looked(write_report, 2 * FEW, Course.RUNNING).text)
 
 

@@ -25,7 +25,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.spec import RedditTrain
 
 TEXT = "each epoch is a single step: the 8 ranks share a batch of 1,024, the whole training set"
-SENTENCE = "the training does not learn: the loss is NaN since step 50"
+SENTENCE = "the training is not learning: the loss is NaN since step 50"
 
 
 def table(status: Status, now: float, width: int | None = None) -> str:
@@ -53,7 +53,7 @@ def test_status_notes_it_and_the_run_stays_finished(run: RunDir) -> None:
     assert line.endswith("not learning: loss is NaN")
 
 
-def test_why_says_since_when_and_what_to_try(
+def test_why_shows_since_when_and_what_to_try(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CLUSTERCTL_RUNS", str(run.path.parent))
@@ -71,7 +71,7 @@ def test_it_comes_after_what_became_of_the_run(run: RunDir) -> None:
     assert [other["class"] for other in to_json(found)["others"]] == ["not-learning"]
 
 
-def test_the_monitor_and_the_report_say_it(run: RunDir) -> None:
+def test_the_monitor_and_the_report_show_it(run: RunDir) -> None:
     view = MonitorView(Overview(run.path.parent).look())
     console = Console(width=200)
     assert SENTENCE in frame(view, console.width, 60).plain

@@ -90,7 +90,7 @@ def test_names_in_wide_characters_keep_the_columns_in_place(statuses: list[Statu
     assert lines[1].index("図") == lines[0].index("NOTE")
 
 
-def test_what_slurm_says_cannot_steer_the_terminal(statuses: list[Status], console: Consoles) -> None:
+def test_text_from_slurm_cannot_control_the_terminal(statuses: list[Status], console: Consoles) -> None:
     out, file = console(160)
     show_runs(out, listing([replace(statuses[0], reason="[red]x[/red]\x1b[2J\n:smile:")]))
     assert "[red]x[/red]:smile:" in file.getvalue()
@@ -116,25 +116,25 @@ def test_no_color_is_honoured(statuses: list[Status], console: Consoles) -> None
         (None, None, ""),
     ],
 )
-def test_the_note_tells_how_the_first_rank_ended(
+def test_the_note_shows_how_the_first_rank_ended(
     statuses: list[Status], how: str | None, exit_code: int | None, says: str
 ) -> None:
     death = Death(2, "node1", how, 0) if how else None
     last = AttemptEvidence(number=0, exit_code=exit_code, death=death)
     assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(last,))) == says
-    for how, words in (("silent", "stood still"), ("idle-gpus", "GPUs idle")):
+    for how, words in (("silent", "no progress"), ("idle-gpus", "GPUs idle")):
         hung = replace(last, hung=how)
         assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(hung,))) == words
 
 
-def test_the_note_tells_since_when_no_rank_has_done_anything(statuses: list[Status]) -> None:
+def test_the_note_shows_since_when_all_ranks_are_idle(statuses: list[Status]) -> None:
     last = AttemptEvidence(number=0, idle_since=NOW - 480)
     since = time.strftime("%H:%M", time.localtime(NOW - 480))
     assert note(replace(statuses[3], stage=Stage.TRAINING, attempts=(last,))) == f"idle since {since}, logs no steps"
     assert "idle" not in note(replace(statuses[3], stage=Stage.FINISHED, attempts=(last,)))
 
 
-def test_the_note_tells_since_when_no_gpu_has_done_anything(statuses: list[Status]) -> None:
+def test_the_note_shows_since_when_all_gpus_are_idle(statuses: list[Status]) -> None:
     last = AttemptEvidence(number=0, gpus_idle_since=NOW - 480)
     since = time.strftime("%H:%M", time.localtime(NOW - 480))
     assert note(replace(statuses[3], stage=Stage.TRAINING, attempts=(last,))) == f"GPUs idle since {since}"
@@ -142,7 +142,8 @@ def test_the_note_tells_since_when_no_gpu_has_done_anything(statuses: list[Statu
 
 
 @pytest.mark.parametrize(
-    ("workload", "step", "says"), [("command", 60, "left after step 60/400"), ("command", 390, ""), ("reddit", 60, "")]
+    ("workload", "step", "says"),
+    [("command", 60, "exited after step 60/400"), ("command", 390, ""), ("reddit", 60, "")],
 )
 def test_a_program_that_left_with_0_long_before_its_last_step_is_noted(
     statuses: list[Status], workload: str, step: int, says: str

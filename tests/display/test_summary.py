@@ -28,7 +28,7 @@ def test_a_finished_run_shows_its_exact_accuracy_the_nodes_it_counts_and_two_com
     ]
 
 
-def test_it_is_told_where_the_trace_of_an_attempt_lies(
+def test_the_location_of_an_attempts_trace_is_printed(
     statuses: list[Status], console: Consoles, tmp_path: Path
 ) -> None:
     run = RunDir(tmp_path / "run")
@@ -37,7 +37,7 @@ def test_it_is_told_where_the_trace_of_an_attempt_lies(
     out, file = console()
     show_end(out, replace(statuses[2], record=replace(statuses[2].record, run=run)))
     assert (
-        file.getvalue().splitlines()[1] == f"trace of every rank, for https://ui.perfetto.dev: {run.attempt(1).profile}"
+        file.getvalue().splitlines()[1] == f"traces of all ranks, for https://ui.perfetto.dev: {run.attempt(1).profile}"
     )
 
 
@@ -46,5 +46,5 @@ def test_a_failed_run_shows_its_exit_code_and_where_to_look(statuses: list[Statu
     show_end(out, statuses[3])
     first, cause, command, *_ = file.getvalue().splitlines()
     assert first == "failed exit code 137, in 8m55s"
-    assert cause == "what its attempts left can no longer be read (uncertain)"
+    assert cause == "its attempts' files can no longer be read (uncertain)"
     assert command == "next: clusterctl why a-rather-long-name-20260101-030405-00a1"

@@ -20,7 +20,7 @@ def listing(statuses: list[Status], *problems: SlurmError) -> Listing:
     return Listing(NOW, tuple(row_of(status, NOW) for status in statuses), problems)
 
 
-def test_in_a_file_the_table_stands_again_only_when_it_changed(statuses: list[Status], console: Consoles) -> None:
+def test_in_a_file_the_table_is_repeated_only_when_it_changed(statuses: list[Status], console: Consoles) -> None:
     waiting, training = listing(statuses[:1]), listing(statuses[1:2])
     out, file = console(200)
     watch_runs([waiting, waiting, training], out)
@@ -29,7 +29,7 @@ def test_in_a_file_the_table_stands_again_only_when_it_changed(statuses: list[St
     ]  # fmt: skip
 
 
-def test_on_a_terminal_it_fits_the_height_and_says_what_is_wrong(statuses: list[Status], console: Consoles) -> None:
+def test_on_a_terminal_it_fits_the_height_and_shows_problems(statuses: list[Status], console: Consoles) -> None:
     out, file = console(80, force_terminal=True, no_color=True, height=5)
     watch_runs([listing(statuses, SlurmError("squeue: \x1b[2Jdown"))], out)
     assert "and 4 more" in file.getvalue()

@@ -59,6 +59,6 @@ def test_where_apptainer_is_missing_submit_warns_and_why_says_so(
 ) -> None:
     done = stage.call("submit", job(stage, thin_image), "--cluster", "without", "--wait")
     assert done.returncode == 1
-    assert "no apptainer on PATH of this machine" in done.stderr
+    assert "apptainer is not on PATH on this machine" in done.stderr
     why = json.loads(stage.call("why", "@last", "--cluster", "without", "-o", "json").stdout)
-    assert (why["class"], why["cause"]) == ("launch", "Apptainer is missing where the job ran")
+    assert (why["class"], why["cause"]) == ("launch", "Apptainer is not installed on the node")

@@ -53,7 +53,7 @@ def test_the_printed_address_opens_and_ctrl_c_ends_it(stage: Stage) -> None:
     assert (address.hostname, address.path) == ("127.0.0.1", "/")
     forward, ctrl_c = dashboard.stderr.readline(), dashboard.stderr.readline()
     assert forward.rstrip().endswith(f":127.0.0.1:{address.port} {socket.gethostname()}")
-    assert ctrl_c == "Ctrl-C ends it\n"
+    assert ctrl_c == "press Ctrl-C to stop\n"
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", address.port or 0, timeout=120)) as connection:
         connection.request("GET", f"/?{address.query}")
         reply = connection.getresponse()

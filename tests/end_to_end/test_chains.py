@@ -66,15 +66,15 @@ def test_a_broken_chain_is_explained_and_goes_on_when_its_runs_are_resumed(chain
     tidy = chain.submit("tidy", "--after-any", "train")
     chain.wait(fetch, "training")
     wait_until(lambda: f"{fetch.id}: training" in chain.why(evaluate), 30, every=0.5)
-    assert f"it waits for {train.id} to finish" in chain.why(evaluate)
-    assert f"{train.id}: queued, waits for {fetch.id} to finish" in chain.why(evaluate)
+    assert f"waiting for {train.id} to finish" in chain.why(evaluate)
+    assert f"{train.id}: queued, waiting for {fetch.id} to finish" in chain.why(evaluate)
     chain.end("fetch", "3")
     for run in (train, evaluate):
         chain.wait(run, "cancelled")
     chain.end("tidy")
     chain.wait(tidy, "finished")
     shown = chain.why(evaluate)
-    assert f"because {train.id}, which it waited for, was cancelled" in shown
+    assert f"because {train.id}, on which it depends, was cancelled" in shown
     order = [f"clusterctl resume {run.id}" for run in (fetch, train, evaluate)]
     assert [line.removeprefix("next:").strip() for line in shown.splitlines()[-3:]] == order
     refused = chain.stage.call("resume", evaluate.id, "--cluster", chain.stage.cluster)
@@ -99,12 +99,12 @@ def test_a_sweep_is_waited_for_with_all_its_runs(chain: Chain) -> None:
     chain.end("best")
     chain.end("tidy")
     wait_until(lambda: f"{sweep}: 2 runs: 2 training" in chain.why(best), 60, every=0.5)
-    assert f"it waits for all runs of {sweep} to finish" in chain.why(best)
+    assert f"waiting for all runs of {sweep} to finish" in chain.why(best)
     chain.end("sweep", "3")
     chain.wait(best, "cancelled")
     chain.wait(tidy, "finished")
     shown = chain.why(best)
-    assert f"because 1 of the 2 runs of {sweep}, which it waited for, did not finish" in shown
+    assert f"because 1 of the 2 runs of {sweep}, on which it depends, did not finish" in shown
     assert f"{sweep}: 2 runs: 1 finished, 1 failed" in shown
     (chain.stage.runs / ".sweep.go").unlink()
     for name in (sweep, best.id):  # as `why` says

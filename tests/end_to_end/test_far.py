@@ -96,7 +96,7 @@ def test_a_run_that_goes_on_is_followed_entered_and_cancelled(stage: FarStage) -
     os.killpg(follow.pid, signal.SIGINT)
     printed, errors = follow.communicate(timeout=60)
     assert (follow.returncode, printed.strip()) == (130, run.id)
-    assert "the run goes on" in errors
+    assert "the run continues" in errors
     assert stage.status(run)["stage"] not in ("cancelled", "failed", "lost")
     stage.do("cancel", run.id)
     stage.wait_for_stage(run, "cancelled")
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_said_as_it_is_there(stage: FarStage) -> None:
     assert "error: no run" in stage.do("status", "nowhere", code=5)
     assert "no such job file" in stage.do("submit", "./nowhere.toml", code=5)
     data = stage.write_job("relative", f'workload = "reddit"\n{SHAPE}[data]\nroot = "./data"\n')
-    assert "is a path of this machine, and the run will be on far" in stage.do("submit", data, code=3)
+    assert "is a path on this machine, but the run will be on far" in stage.do("submit", data, code=3)
     assert not stage.runs.exists() or not list(stage.runs.glob("[!.]*"))
 
 
@@ -159,7 +159,7 @@ def test_a_script_is_shown_and_nothing_is_submitted(stage: FarStage) -> None:
     assert "#SBATCH" in stage.do("submit", job, "--dry-run")
     asked = stage.call("submit", job, "--dry-run=slurm", "--cluster", "far")
     assert asked.returncode == 0, asked.stderr
-    assert "Slurm would start it now" in stage.do("nodes", "--for", job)
+    assert "estimated start: now" in stage.do("nodes", "--for", job)
     assert "node" in stage.do("nodes")
     assert not list(stage.runs.glob("[!.]*"))
 
@@ -242,7 +242,7 @@ def test_the_dashboard_there_is_opened_here(stage: FarStage) -> None:
         assert run in page.read().decode()
     os.killpg(showing.pid, signal.SIGINT)
     printed, errors = showing.communicate(timeout=60)
-    assert (printed, errors.strip()) == ("", "Ctrl-C ends it")
+    assert (printed, errors.strip()) == ("", "press Ctrl-C to stop")
     with pytest.raises(URLError):
         browser.open(address, timeout=10)
 

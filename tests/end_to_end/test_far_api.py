@@ -46,7 +46,7 @@ def test_a_run_of_another_machine_is_asked_and_acted_on_like_any_other(here: Far
     assert folder == here.folder / run.id
     assert (folder / "work" / "result.txt").read_text() == "done"
     assert json.loads((folder / "status.json").read_text())["stage"] == "finished"
-    with pytest.raises(clusterctl.UsageError, match="there is a folder already"):
+    with pytest.raises(clusterctl.UsageError, match="folder exists"):
         run.fetch()
 
 
@@ -82,7 +82,7 @@ def test_several_clusters_are_shown_at_once_and_a_silent_one_with_its_last_answe
     far_stage.far.stop()
     silent = far_stage.call("status", "--cluster", "far,local")
     assert silent.returncode == 0, silent.stderr
-    assert "far: no answer now; as of" in silent.stdout
+    assert "far: not responding; as of" in silent.stdout
     assert run in silent.stdout
     assert "warning: cannot connect to far" in silent.stderr
     far_stage.far.start()
@@ -91,8 +91,11 @@ def test_several_clusters_are_shown_at_once_and_a_silent_one_with_its_last_answe
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("status", "--cluster", "far,local", "--watch"), "several clusters are shown once, in a table or as json"),
-        (("status", "--cluster", ",", "-o", "json"), "no cluster is named"),
+        (
+            ("status", "--cluster", "far,local", "--watch"),
+            "several clusters can only be shown once, as a table or json",
+        ),
+        (("status", "--cluster", ",", "-o", "json"), "no cluster named"),
         (("fetch", "cora", "--cluster", "local"), "cora: its files are on this machine"),
     ],
 )

@@ -66,7 +66,7 @@ def require_one_run(stage: FarStage, submission: subprocess.Popen[str], *, notic
     assert len(stage.slurm("squeue", "-h", "--states=all").splitlines()) == 1
     if noticed:
         assert "the connection to far broke; reconnecting" in errors
-        assert "connected to far again" in errors
+        assert "reconnected to far" in errors
 
 
 def submission(stage: FarStage) -> subprocess.Popen[str]:
@@ -122,7 +122,7 @@ def test_a_connection_that_breaks_between_two_stages_of_one_command(stage: FarSt
     assert submitting.returncode == 0, errors
     assert sorted(printed.split()) == sorted(path.name for path in stage.runs.glob("[!.]*"))
     assert len(printed.split()) == len(stage.slurm("squeue", "-h", "--states=all").splitlines()) == 2
-    assert "connected to far again" in errors
+    assert "reconnected to far" in errors
 
 
 @pytest.mark.long
@@ -186,13 +186,13 @@ def test_logs_and_screens_go_on_after_a_break_and_repeat_nothing(stage: FarStage
     assert wait_until(stage.far.sessions, 60, "the commands to come back")
     stage.do("cancel", run.id)
     printed, errors = followed.communicate(timeout=100)
-    assert "the connection to far broke; reconnecting\nconnected to far again\n" in errors
+    assert "the connection to far broke; reconnecting\nreconnected to far\n" in errors
     numbers = [int(line.rsplit(" ", 1)[1]) for line in printed.splitlines() if " line " in f" {line}"]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     wait_until(lambda: "cancelled" in first_line(watched), 60, "the end to be seen")
     os.killpg(watched.pid, signal.SIGINT)
     _, errors = watched.communicate(timeout=60)
-    assert errors.count("connected to far again") == 1
+    assert errors.count("reconnected to far") == 1
 
 
 def test_ctrl_c_ends_the_command_that_made_the_connection_and_not_the_connection(stage: FarStage) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.far import Far, FarStage, made, staged
 
-BROUGHT = "bringing clusterctl to far, once"
+BROUGHT = "copying clusterctl to far (once)"
 
 
 @pytest.fixture
@@ -92,9 +92,9 @@ def test_without_a_new_python_there_is_an_error_and_what_to_do(stage: FarStage) 
     stage.far.variables["PATH"] = str(empty)
     stage.far.restart()
     assert stage.do("status", code=4) == (
-        "bringing clusterctl to far, once: 3.5 MiB\n"
+        "copying clusterctl to far (once): 3.5 MiB\n"
         "error: far has no Python 3.11 or later on its PATH\n"
-        'hint: name one in the cluster file: remote_python = "/path/to/python3"\n'
+        'hint: set it in the cluster file: remote_python = "/path/to/python3"\n'
     ).replace("3.5 MiB", stage.do("status", code=4).split(": ", 1)[1].split("\n")[0])
     stage.far.write_cluster('kind = "emulator"\nremote_python = "/nowhere/python3"\n')
     assert "error: far has no Python 3.11 at /nowhere/python3" in stage.do("status", code=4)

@@ -38,8 +38,8 @@ def test_a_server_that_asks_is_no_hang_where_there_is_no_terminal(
         _, errors = process.communicate(timeout=60)
         assert time.monotonic() - began < 30
         assert process.returncode == 4
-        assert errors.startswith("error: far asks for a password or a code, and there is no terminal to ask at: ")
-        assert "hint: log in once in a terminal" in errors
+        assert errors.startswith("error: far asks for a password or a code, but there is no terminal: ")
+        assert "hint: connect once in a terminal" in errors
 
 
 def test_a_host_whose_key_has_changed_and_one_that_is_not_there(far_shared: Path, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_secret_is_asked_for_again_and_is_in_no_command_line_and_no_file(far_s
         try:
             runs = [stage.do("submit", job, "--set", f"env.X_TOKEN={MASKED}", "--wait").strip()]
             errors = stage.do("rerun", runs[0], code=3)
-            assert "error: the run has secrets, which no file keeps: X_TOKEN\n" in errors
+            assert "error: the run needs secrets, which are not stored: X_TOKEN\n" in errors
             assert "hint: set it in your environment: export X_TOKEN\n" in errors
             stage.environment["X_TOKEN"] = MASKED
             runs.append(stage.do("rerun", runs[0], "--wait").strip())
@@ -184,14 +184,14 @@ def test_a_machine_that_brings_no_ports_and_one_that_takes_few_commands_at_once(
     ):
         stage.do("nodes")
         assert stage.do("dashboard", code=4) == (
-            "error: far brings no port here: its sshd has AllowTcpForwarding no\nhint: run it there: ssh far\n"
+            "error: far does not allow port forwarding (AllowTcpForwarding no)\nhint: run it there: ssh far\n"
         )
         watching = stage.begin("status", "--watch", "-o", "jsonl", "--cluster", "far")
         time.sleep(2)
         began = time.monotonic()
         errors = stage.do("status", code=4)
         assert errors == (
-            "error: far takes no more commands at once (MaxSessions of its sshd)\nhint: end a command that goes on\n"
+            "error: too many sessions on far (MaxSessions of its sshd)\nhint: end another running command\n"
         )
         assert time.monotonic() - began < 20
         watching.kill()

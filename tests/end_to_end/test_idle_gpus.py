@@ -48,6 +48,6 @@ def test_a_run_whose_gpus_do_nothing_is_ended_and_why_is_sure_of_it(stage: Stage
     assert (status["attempts"], status["step"] > 0) == (1, True)
     why = json.loads(stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json").stdout)
     assert (why["class"], why["certainty"]) == ("idle-gpus", "certain")
-    assert "no GPU of any node did anything" in why["cause"]
+    assert "all GPUs on all nodes were idle" in why["cause"]
     shown = stage.call("status", run.id, "--cluster", stage.cluster).stdout
     assert "GPUs idle" in shown

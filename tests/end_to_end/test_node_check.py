@@ -83,7 +83,7 @@ def check_that_node2_was_left_out(stage: Stage, run: RunDir, words: str) -> None
     assert read_json(run.attempt(0).host_json)["requeued"] is True
     why = json.loads(stage.call("why", run.id, "--cluster", "checked", "-o", "json").stdout)
     assert why["history"][0]["class"] == "node-failure"
-    assert "node2: failed its check: " in why["history"][0]["cause"]
+    assert "node2: failed the node check: " in why["history"][0]["cause"]
     assert words in why["history"][0]["cause"]
 
 
@@ -114,4 +114,4 @@ def test_a_failed_check_that_may_not_start_again_ends_the_run_with_the_node_name
     assert done.returncode == 1
     why = json.loads(stage.call("why", done.stdout.strip(), "--cluster", "checked", "-o", "json").stdout)
     assert (why["class"], why["certainty"], why["node"]) == ("node-failure", "certain", "node2")
-    assert "not started again: restart limit (0) reached" in why["facts"]
+    assert "not restarted: restart limit (0) reached" in why["facts"]

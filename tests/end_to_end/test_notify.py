@@ -112,7 +112,7 @@ def test_what_the_run_could_not_send_is_sent_from_the_login_node(stage: Stage, s
 @ON_THIS_MACHINE
 def test_a_run_that_cannot_tell_anybody_is_not_submitted(stage: Stage, server: WebHook) -> None:
     job = stage.write_job("told", command("print(1)", WEBHOOK))
-    for value, message in ((None, "HOOK is not set"), (f"hooks.slack.com/{TOKEN}", "HOOK holds no URL")):
+    for value, message in ((None, "HOOK is not set"), (f"hooks.slack.com/{TOKEN}", "HOOK is not a URL")):
         stage.environment.pop("HOOK")
         stage.environment |= {"HOOK": value} if value else {}
         refused = stage.call("submit", job, "--cluster", stage.cluster)

@@ -66,8 +66,8 @@ def test_gpus_of_a_type_that_no_node_has_are_refused_with_the_types_there_are(st
     job = stage.write_job("gpus", command(SHOW_GPUS, '[resources]\ngpus_per_node = "h100:2"\n'))
     done = stage.call("submit", job, "--cluster", stage.cluster)
     assert done.returncode == 4, done.stderr
-    assert "asks for 2 h100 GPUs per node; main partition nodes have 0 h100 GPUs" in done.stderr
-    assert "types of GPUs there: a100" in done.stderr
+    assert "requests 2 h100 GPUs per node; main partition nodes have 0 h100 GPUs" in done.stderr
+    assert "available GPU types: a100" in done.stderr
 
 
 def test_a_training_job_that_asks_for_gpus_and_sees_none_says_so(stage: Stage) -> None:

@@ -46,7 +46,7 @@ def test_every_rank_writes_a_trace_and_the_training_is_the_same_bit_for_bit(stag
     assert done.returncode == 0, done.stderr
     run = RunDir(stage.runs / done.stdout.strip())
     folder = run.attempt(0).profile
-    assert f"trace of every rank, for https://ui.perfetto.dev: {folder}" in done.stderr
+    assert f"traces of all ranks, for https://ui.perfetto.dev: {folder}" in done.stderr
     assert f"trace of steps 10 to 20, a file a rank: {folder}" in stage.log(run, 0)
     names = [f"rank_{rank:05}" for rank in range(2)]
     assert sorted(path.name for path in folder.iterdir()) == sorted(

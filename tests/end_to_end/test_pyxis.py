@@ -175,7 +175,7 @@ def test_half_an_imported_image_is_not_taken_for_a_whole_one(
     failed = site.call("submit", job, "--cluster", site.cluster, "--in-allocation", held, "--wait")
     assert failed.returncode == 1
     why = site.call("why", failed.stdout.strip(), "--cluster", site.cluster)
-    assert "no room for the image where the node unpacks it" in why.stdout
+    assert "no space to unpack the image on the node" in why.stdout
     full.unlink()
     site.submit(job, "--in-allocation", held, "--wait")
     got = [path.read_text().splitlines() for path in pyxis.records.iterdir()]

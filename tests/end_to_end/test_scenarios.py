@@ -192,7 +192,7 @@ def test_ctrl_c_of_a_follow_detaches_and_never_kills(stage: Stage) -> None:
     os.killpg(follow.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
     _, errors = follow.communicate(timeout=60)
     assert follow.returncode == 130
-    assert "the run goes on" in errors
+    assert "the run continues" in errors
     assert alive(run)
     assert stage.status(run)["stage"] not in ("cancelled", "failed", "lost")
 

@@ -61,5 +61,5 @@ def test_a_login_node_elsewhere_that_has_no_library_says_what_to_do(stage: Stage
     run = stage.submit(stage.write_job("tracked", JOB), "--set", "track.where=login", "--wait")
     done = stage.call("track", run.id, "--cluster", stage.cluster)
     assert done.returncode != 0
-    assert "tensorboard is not installed for " in done.stderr
+    assert "tensorboard is not installed in " in done.stderr
     assert "--set track.where=node" in done.stderr

@@ -52,7 +52,7 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
     assert told.cause.startswith("it is next in line")
     assert start is not None
     assert 900 < start - time.time() <= 1200
-    assert "partition main: 2 of 4 nodes are wholly free" in told.facts
+    assert "partition main: 2 of 4 nodes are completely free" in told.facts
     assert "it would start now with 2 nodes instead of 4" in told.facts
     assert told.unknown == ()
     cancel, submit = told.commands
@@ -77,7 +77,7 @@ def test_a_run_that_is_larger_than_the_cluster_would_start_now_with_the_nodes_th
         assert f"hint: {smaller}" in submitted.stderr
         return
     run = RunDir(stage.runs / submitted.stdout.strip())
-    reason = "it asks for more nodes than its partition gives to one job"
+    reason = "it requests more nodes than its partition allows per job"
     shown = wait_until(
         lambda: text if reason in (text := stage.call("why", run.id, "--cluster", "sandbox").stdout) else None
     )

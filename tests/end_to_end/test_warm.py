@@ -61,7 +61,7 @@ def test_what_does_not_fit_or_is_not_there_is_refused_and_leaves_nothing(stage: 
     large = stage.call("submit", job, "--cluster", stage.cluster, "--in-allocation", held, "--nodes", "3")
     assert (large.returncode, "--nodes 2" in large.stderr) == (2, True)
     gone = stage.call("submit", job, "--cluster", stage.cluster, "--in-allocation", "999")
-    assert (gone.returncode, "error: you have no job with this number: 999" in gone.stderr) == (5, True)
+    assert (gone.returncode, "error: you have no job with this ID: 999" in gone.stderr) == (5, True)
     assert set(stage.runs.glob("large-*")) == before
 
 

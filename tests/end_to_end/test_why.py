@@ -105,7 +105,7 @@ def test_a_stopped_rank_is_named_and_the_attempt_ended_by_the_watchdog(stage: St
     assert (found["class"], found["rank"], found["certainty"]) == ("hang", 2, "certain")
     assert found["stage"] == "training"
     assert found["step"] > 0
-    assert "wrote no heartbeat" in found["cause"]
+    assert "stopped writing heartbeats" in found["cause"]
     alarm = read_json(run.attempt(0).hang_json)
     assert alarm["suspects"] == [2]
     (stacks,) = (event["stacks"] for event in recorded(run.attempt(0), 0) if event["event"] == "hang")
@@ -189,7 +189,7 @@ def test_by_default_such_a_deadlock_is_reported_and_goes_on(stage: Stage) -> Non
     wait_until(lambda: "main thread" in (why(stage, run)["traceback"] or ""), 30, every=0.4)
     found = why(stage, run)
     assert (found["run_stage"], found["class"], found["rank"]) == ("training", "hang", None)
-    assert found["cause"].startswith("reports no steps and has been idle since ")
+    assert found["cause"].startswith("logs no steps and has been idle since ")
     assert all(len(alive(run, rank=rank)) >= 2 for rank in (0, 1))
     assert not run.attempt(0).hang_json.exists()
 

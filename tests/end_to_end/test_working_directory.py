@@ -135,5 +135,5 @@ def test_a_run_whose_code_is_gone_says_so_and_leaves_nothing_half_made(stage: St
     stage.wait_for_stage(run, "failed")
     cause = json.loads(stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json").stdout)
     assert cause["class"] == "launch"
-    assert "working directory could not be made" in cause["cause"]
+    assert "cannot create the run's working directory" in cause["cause"]
     assert list(run.path.glob("*work*")) == []

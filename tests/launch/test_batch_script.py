@@ -69,11 +69,11 @@ def test_an_option_becomes_a_key(option: str, expected: dict[str, Any]) -> None:
         ("--nodes=2-4", "nodes"),
         ("--time=soon", "not a duration"),
         ("--wrap=ls", "clusterctl sets this option"),
-        ("--gres=gpu:a:1,gpu:b:1", "several types"),
+        ("--gres=gpu:a:1,gpu:b:1", "several GPU types"),
         ("--job-name=", "name"),
         ("-Z", "unknown option"),
         ('--comment="open', "No closing quotation"),
-        ("nonsense", "no option: nonsense"),
+        ("nonsense", "not an option: nonsense"),
     ],
 )
 def test_an_option_that_cannot_be_carried_over_is_named(option: str, says: str) -> None:
@@ -105,7 +105,7 @@ def test_the_name_the_folder_and_exported_variables() -> None:
 
 def test_options_behind_the_first_command_are_ignored_as_sbatch_does() -> None:
     assert resources("#SBATCH -N 2", "module load cuda", "#SBATCH -N 4", "##SBATCH -N 8") == {"nodes": 2}
-    assert problems("module load cuda", "#SBATCH -N 4") == ["sbatch ignores options behind the first command"]
+    assert problems("module load cuda", "#SBATCH -N 4") == ["sbatch ignores options after the first command"]
 
 
 def test_lines_that_prepare_are_kept_as_they_are() -> None:
@@ -136,7 +136,7 @@ def test_constants_become_variables_of_the_tasks() -> None:
     ],
 )
 def test_what_clusterctl_sets_itself_is_named(line: str) -> None:
-    assert "sets" in problems(line)[0]
+    assert "clusterctl" in problems(line)[0]
     assert "setup" not in converted(line).job
     assert "env" not in converted(line).job
 
@@ -168,7 +168,7 @@ def test_without_srun_a_program_runs_once_on_a_node() -> None:
     job = converted("#SBATCH -n 4", program="python train.py\n").job
     assert job["resources"] == {"tasks_per_node": 1}
     found = problems("#SBATCH -N 2", program="torchrun train.py\n")
-    assert found == ["without srun it ran on the first node alone; here it runs once on each"]
+    assert found == ["without srun it ran only on the first node; here it runs once on every node"]
 
 
 def test_an_image_of_pyxis_is_the_containers() -> None:
@@ -190,11 +190,11 @@ def test_an_image_of_pyxis_is_the_containers() -> None:
         (["prepare() {", "  module load cuda", "}"], "a function"),
         (["cat > config.yaml <<EOF", "lr: 0.1", "srun python train.py", "EOF"], "a here-document"),
         (["cat <<-'END'", "\tsource x", "\tEND"], "a here-document"),
-        (["rsync -a data/ /tmp/data"], "not known"),
+        (["rsync -a data/ /tmp/data"], "purpose unknown"),
         (["cd build"], "below the current one"),
         (["echo hello"], "not needed"),
         (["srun python prepare.py"], "one of several programs"),
-        (["FOO=1 some-program"], "not known"),
+        (["FOO=1 some-program"], "purpose unknown"),
     ],
 )
 def test_what_it_would_have_to_guess_it_names(lines: list[str], says: str) -> None:
@@ -212,8 +212,8 @@ def test_what_it_would_have_to_guess_it_names(lines: list[str], says: str) -> No
         ("srun python a.py && srun python b.py", "more than one command"),
         ("srun python a.py &", "more than one command"),
         ("srun --frobnicate now python a.py", "unknown option: --frobnicate"),
-        ("srun", "starts nothing"),
-        ("X=$Y srun python a.py", "an assignment in front"),
+        ("srun", "no program to start"),
+        ("X=$Y srun python a.py", "an assignment that a shell has to expand"),
         ("", "no line starts a program"),
     ],
 )

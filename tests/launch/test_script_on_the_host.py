@@ -309,7 +309,7 @@ def test_code_in_a_folder_of_somebody_elses_is_not_loaded(host: Host, part: str)
     process = host.start(SAY_SO)
     _, errors = process.communicate()
     assert process.returncode == 77
-    assert b"not this user's own" in errors
+    assert b"not owned by this user" in errors
     assert host.run.attempts() == []
 
 
@@ -322,8 +322,8 @@ def test_what_was_removed_while_the_run_waited_is_named(host: Host, part: str) -
     found = known_line(errors.decode().splitlines())
     assert found is not None
     assert (found.cause_class, found.attempt) == (Cause.LAUNCH, None)
-    assert f"has been removed: {host.run.path / part}" in found.cause
-    assert "submit it anew" in found.cause
+    assert f"removed since submission: {host.run.path / part}" in found.cause
+    assert "submit the job again" in found.cause
     assert host.run.attempts() == []
 
 
@@ -477,7 +477,7 @@ def test_an_srun_that_is_killed_on_the_first_node_is_told_from_bashs_word_on_it(
 
 def test_the_script_refuses_for_the_reasons_that_are_known() -> None:
     script = part("batch.sh")
-    refusal = script[script.index("refusal() {") : script.index("# Slurm may be away")]
+    refusal = script[script.index("refusal() {") : script.index("# Slurm may be unreachable")]
     named = re.findall(r"then echo ([a-z-]+)", refusal) + re.findall(r"refused=([a-z-]+)", script)
     assert sorted(named) == sorted(Refusal)
 
@@ -548,7 +548,7 @@ def test_without_the_code_no_task_starts_and_the_record_says_why(host: Host) -> 
     host.project.rmdir()
     assert host.call("touch $CLUSTERCTL_RUN_DIR/started") == 73
     assert (host.host()["no_work"], host.host().get("disk_full"), host.requeues) == (True, None, [])
-    assert f"clusterctl: cannot make {host.run.work}: cp: " in host.run.attempt(0).host_log.read_text()
+    assert f"clusterctl: cannot create {host.run.work}: cp: " in host.run.attempt(0).host_log.read_text()
     assert not (host.run.path / "started").exists()
     assert list(host.run.path.glob("*work*")) == []
 
@@ -603,7 +603,7 @@ def test_an_end_that_cannot_be_recorded_is_tried_again(host: Host) -> None:
     free = '(sleep 1.5; mv "$attempt/aside" "$attempt/host.json") >/dev/null 2>&1 &\n'
     assert host.call(block + free + "exit 3") == 3
     assert host.host()["exit_code"] == 3
-    assert "trying again for half a minute" in host.run.attempt(0).host_log.read_text()
+    assert "retrying for half a minute" in host.run.attempt(0).host_log.read_text()
 
 
 ENROOT = """#!/bin/bash

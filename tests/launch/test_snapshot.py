@@ -192,7 +192,7 @@ def test_a_project_that_is_too_large_is_copied_on_request_alone(
 ) -> None:
     monkeypatch.setattr(code_files, "LARGEST_BYTES", 200_000)
     (project / "package" / "weights.bin").write_bytes(b"x" * 2**20)
-    with pytest.raises(LargeCode, match=r"holds 3 files, 1 MiB; the largest: package/ \(2 files, 1 MiB\)") as caught:
+    with pytest.raises(LargeCode, match=r"contains 3 files, 1 MiB; the largest: package/ \(2 files, 1 MiB\)") as caught:
         find_code(tmp_path / "runs", project)
     assert ".gitignore" in caught.value.hint
     assert "--large-code" in caught.value.hint
@@ -213,7 +213,7 @@ def test_a_project_of_far_too_many_files_is_refused_before_they_are_all_looked_a
     monkeypatch.setattr(code_files, "MOST_FILES", 2)
     for number in range(50):
         (project / f"{number}").touch()
-    with pytest.raises(LargeCode, match="holds more than 21 files"):
+    with pytest.raises(LargeCode, match="contains more than 21 files"):
         find_code(tmp_path / "runs", project)
 
 

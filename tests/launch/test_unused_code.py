@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_looked_into_may_be_a_run(folder: Folder, monkey
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "readlink", denied)
-    with pytest.raises(ConfigError, match="cannot look into"):
+    with pytest.raises(ConfigError, match="cannot read"):
         find_unused(folder.runs)
 
 

@@ -88,9 +88,9 @@ def test_an_image_that_changed_gets_another_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("resources", "says"),
     [
-        (Resources(nodes=5), "asks for 5 nodes, allocation 77 has 4"),
-        (Resources(nodes=1, gpus_per_node=9), "asks for 9 GPUs a node, allocation 77 has 8"),
-        (Resources(nodes=3, tasks_per_node=4, cpus_per_task=3), "asks for 36 CPUs, allocation 77 has 32"),
+        (Resources(nodes=5), "requests 5 nodes, allocation 77 has 4"),
+        (Resources(nodes=1, gpus_per_node=9), "requests 9 GPUs per node, allocation 77 has 8"),
+        (Resources(nodes=3, tasks_per_node=4, cpus_per_task=3), "requests 36 CPUs, allocation 77 has 32"),
     ],
 )
 def test_a_job_that_is_larger_than_the_allocation_is_refused(resources: Resources, says: str) -> None:

@@ -69,9 +69,9 @@ def mount(what: str, text: str, says: str, hint: str) -> Mistake:
     image(
         "it is a folder", "./i.sqsh", "Is a directory", "verify", lambda desk: (desk.project / "i.sqsh").mkdir()
     ),
-    image("its path is relative", "i.sqsh", "a relative path: i.sqsh", "write ./i.sqsh"),
+    image("its path is relative", "i.sqsh", "relative path: i.sqsh", "write ./i.sqsh"),
     image("it is no path and no reference", "Python:3", "neither a file nor an image reference", "python:3.11-slim"),
-    image("it is written as docker does", "nvcr.io/nvidia/pyg:24", "a registry ends with '#'", "nvcr.io#nvidia/pyg:24"),
+    image("it is written as docker does", "nvcr.io/nvidia/pyg:24", "must be followed by '#'", "nvcr.io#nvidia/pyg:24"),
     image("it is written as enroot does", "docker://python:3.11", "neither a file nor", "python:3.11-slim"),
     image("it is a flag", "--container-name=x", "neither a file nor", "image.sqsh"),
     image("it holds a space", "a b", "container.image: must be one word", "config keys"),
@@ -88,10 +88,10 @@ def test_an_image_that_cannot_be_run(desk: Desk, mistake: Mistake) -> None:
     mount("its source is relative", "data:/c", "not an absolute path: 'data'", "/SRC:/DST"),
     mount("its target is relative", "/tmp:c", "not an absolute path: 'c'", "/SRC:/DST"),
     mount("it is empty", "", "container.mounts", ""),
-    mount("its flag has a typo", "/tmp:/c:r0", "no flag of a mount: 'r0'", "ro, "),
-    mount("it hides the image", "/tmp:/", "nothing can be mounted over the image itself", "/SRC:/DST"),
+    mount("its flag has a typo", "/tmp:/c:r0", "unknown mount flag: 'r0'", "ro, "),
+    mount("it hides the image", "/tmp:/", "cannot mount over the image's root", "/SRC:/DST"),
     mount("its source is not there", "/tmp/no/such/folder:/c", "no such folder to mount: /tmp/no/such/folder", "mkdir"),
-    mount("another is at its place", '/tmp:/c", "/usr:/c', "two mounts at the same place: /tmp and /usr", "elsewhere"),
+    mount("another is at its place", '/tmp:/c", "/usr:/c', "same target: /tmp and /usr", "elsewhere"),
 )  # fmt: skip
 def test_a_mount_that_cannot_be_made(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
@@ -213,15 +213,15 @@ def test_a_container_table_that_makes_no_sense(desk: Desk, mistake: Mistake) -> 
         job=job('image = "python:3.11-slim"'),
         prepare=lambda desk: desk.set(PATH="/nowhere", XDG_DATA_HOME=str(desk.folder / "data")),
         code=OTHER,
-        says="nothing here can build or fetch an image",
-        hint="enroot would do too",
+        says="no program here can build or pull an image",
+        hint="or install enroot",
     ),
     Mistake(
         what="there is no program to unpack it",
         job=job('image = "./i.sqsh"'),
         prepare=lambda desk: (with_image()(desk), desk.set(PATH="/nowhere")),
         code=CONFIG,
-        says="no unsquashfs on PATH to unpack",
+        says="unsquashfs is not on PATH to unpack",
         hint="apt-get install squashfs-tools",
     ),
 )
@@ -235,7 +235,7 @@ def test_an_image_that_a_run_cannot_use(desk: Desk, mistake: Mistake) -> None:
         job=job('image = "./i.sqsh"'),
         prepare=with_slurm(image=True, srun="echo Usage: srun"),
         code=SLURM,
-        says="this Slurm has no pyxis",
+        says="pyxis is not installed",
         hint='container_runtime = "builtin"',
     ),
     Mistake(
@@ -275,7 +275,7 @@ def test_an_image_that_a_run_cannot_use(desk: Desk, mistake: Mistake) -> None:
         job=job('image = "./i.sqsh"\nmounts = ["/usr:/usr:ro+nosuid"]'),
         prepare=with_slurm(image=True, cluster='container_runtime = "apptainer"\n'),
         code=CONFIG,
-        says="Apptainer knows no flag but ro and rw: nosuid",
+        says="Apptainer supports only ro and rw: nosuid",
         hint="leave it out",
     ),
     Mistake(
@@ -332,4 +332,4 @@ def test_a_variable_that_the_image_would_change_is_told(desk: Desk) -> None:
     desk.write("job.toml", job('image = "./i.sqsh"', '[env]\nSHAPE = "job"\n'))
     code, _, err = desk.type("submit ./job.toml")
     assert code == 0
-    assert "warning: the image sets COLOUR differently from your environment" in err
+    assert "warning: the image overrides variables of your environment: COLOUR" in err

@@ -67,13 +67,13 @@ def test_a_refusal_leaves_no_run(desk: Desk, answer: str, says: str, hint: str) 
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (HANG, "sbatch got no answer in time"),
-        ("kill -9 $$", "sbatch did not end by itself"),
-        ("kill -TERM $$", "sbatch did not end by itself"),
-        (refusing("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"), "in time"),
-        ("exit 0", "sbatch gave no job number"),
-        ("echo Welcome to the cluster", "sbatch gave no job number"),
-        ("echo Submitted batch job", "sbatch gave no job number"),
+        (HANG, "no answer from sbatch"),
+        ("kill -9 $$", "sbatch was killed"),
+        ("kill -TERM $$", "sbatch was killed"),
+        (refusing("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"), "timed out"),
+        ("exit 0", "sbatch printed no job ID"),
+        ("echo Welcome to the cluster", "sbatch printed no job ID"),
+        ("echo Submitted batch job", "sbatch printed no job ID"),
         ("head -c 100000 /dev/urandom", "sbatch"),
         (r"printf '\377\376\n' >&2; exit 1", "sbatch"),
     ],
@@ -195,5 +195,5 @@ def test_a_site_whose_container_flags_are_missing_is_no_traceback(desk: Desk) ->
     desk.use_slurm('container = {image = "python", mounts = ["/a:/b:c:d"]}', sbatch="echo Submitted batch job 7")
     code, _, err = desk.type("submit synthetic")
     assert code == CONFIG
-    check_message(err, "more than SRC:DST:FLAGS", "a ':' in a path cannot be mounted")
+    check_message(err, "more than SRC:DST:FLAGS", "paths must not contain ':'")
     assert desk.asked("sbatch") == 0

@@ -23,7 +23,7 @@ def runs(what: str, folder: str, says: str, prepare: Callable[[Desk], object] = 
         environment={"CLUSTERCTL_RUNS": folder},
         code=CONFIG,
         says=says,
-        hint="folder" if "a path" in says or "home" in says else "CLUSTERCTL_RUNS",
+        hint="choose a folder" if says.startswith("path") else "without `~`" if "~" in says else "CLUSTERCTL_RUNS",
         prepare=prepare,
     )
 
@@ -38,16 +38,16 @@ def runs(what: str, folder: str, says: str, prepare: Callable[[Desk], object] = 
     runs(
         "it is a link to itself", "runs", "runs: File exists", lambda desk: (desk.project / "runs").symlink_to("runs")
     ),
-    runs("the kernel refuses it", "/proc/runs", "cannot make the folder of runs: /proc/runs"),
+    runs("the kernel refuses it", "/proc/runs", "cannot create the runs folder: /proc/runs"),
     runs("its name is too long", "x" * 300, "File name too long"),
-    runs("its path is too long", "x/" * 3000, "a path is too long"),
-    runs("its path leaves no room for a run", "x/" * 1900, "a path is too long"),
-    runs("a percent sign is in it", "runs%t", "'%' in a path"),
-    runs("a backslash is in it", "runs\\x", "in a path"),
-    runs("a newline is in it", "runs\nx", "in a path"),
-    runs("an escape code is in it", "runs\x1b[2J", "in a path"),
-    runs("it is no UTF-8", "runs\udcff", "in a path"),
-    runs("nobody knows that home", "~nobody-knows-me/runs", "whose home is"),
+    runs("its path is too long", "x/" * 3000, "path too long"),
+    runs("its path leaves no room for a run", "x/" * 1900, "path too long"),
+    runs("a percent sign is in it", "runs%t", "path contains '%'"),
+    runs("a backslash is in it", "runs\\x", "path contains"),
+    runs("a newline is in it", "runs\nx", "path contains"),
+    runs("an escape code is in it", "runs\x1b[2J", "path contains"),
+    runs("it is no UTF-8", "runs\udcff", "path contains"),
+    runs("nobody knows that home", "~nobody-knows-me/runs", "cannot expand `~`"),
 )
 def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
@@ -100,7 +100,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         environment={"XDG_STATE_HOME": "/dev/null"},
         code=CONFIG,
-        says="cannot make the state folder: /dev/null: File exists",
+        says="cannot create the state folder: /dev/null: File exists",
         hint="XDG_STATE_HOME",
     ),
     Mistake(
@@ -108,7 +108,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         environment={"XDG_STATE_HOME": None, "HOME": "/dev/null"},
         code=CONFIG,
-        says="cannot make the state folder",
+        says="cannot create the state folder",
         hint="export HOME=FOLDER",
     ),
     Mistake(
@@ -125,7 +125,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         prepare=lambda desk: (desk.use_slurm(), desk.set(PATH="/nowhere")),
         code=SLURM,
-        says="no sbatch on PATH",
+        says="sbatch is not on PATH",
         hint="--cluster local",
     ),
     Mistake(
@@ -133,7 +133,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         prepare=lambda desk: (desk.use_slurm(), desk.set(PATH="")),
         code=SLURM,
-        says="no sbatch on PATH",
+        says="sbatch is not on PATH",
         hint="--cluster local",
     ),
     Mistake(
@@ -145,15 +145,15 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
             desk.set(PATH="../x"),
         ),
         code=SLURM,
-        says="no sbatch on PATH",
+        says="sbatch is not on PATH",
         hint="--cluster local",
     ),
     Mistake(
-        what="the current folder is gone",
+        what="the current folder no longer exists",
         typed="submit cora",
         prepare=lambda desk: desk.project.rmdir(),
         code=USAGE,
-        says="the current folder is gone",
+        says="the current folder no longer exists",
         hint="cd ",
     ),
 )
@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_no_half_snapshot(desk: Desk) -> None:
     with largest_file(2000):
         code, out, err = desk.type("submit cora")
     assert (code, out) == (CONFIG, "")
-    check_message(err, "cannot copy the code of the run", "is the disk full?")
+    check_message(err, "cannot copy the run's code", "is the disk full?")
     assert desk.run_directories() == desk.submitted() == []
     assert [path.name for path in (desk.runs / ".code").iterdir()] == [".files"]  # each of them whole
 
@@ -270,4 +270,4 @@ def test_code_that_someone_else_may_have_written_is_not_run(desk: Desk) -> None:
     desk.patch.setattr("os.geteuid", lambda: os.getuid() + 1)
     code, _, err = desk.type("submit cora")
     assert code == CONFIG
-    check_message(err, "belongs to someone else", "CLUSTERCTL_RUNS")
+    check_message(err, "owned by another user", "CLUSTERCTL_RUNS")

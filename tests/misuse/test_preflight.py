@@ -102,7 +102,7 @@ def test_the_hint_for_a_shipped_job_on_this_machine_works_when_typed(
     assert (code, out) == (CONFIG, "")
     check_message(err, "2 problems would make the run fail", f"clusterctl data prepare {data} --root DIR")
     assert re.search(r"no data: .* data.root is not set", err)
-    assert f"{job} asks for 4 GPUs, 16 CPUs and " in err
+    assert f"{job} requests 4 GPUs, 16 CPUs and " in err
     assert "; local nodes have 0 GPUs, 4 CPUs" in err
     assert desk.submitted() == desk.run_directories() == []
 
@@ -167,7 +167,7 @@ def test_what_slurm_has_is_asked_once_for_many_submissions(desk: Desk) -> None:
     desk.write("job.toml", 'workload = "synthetic"\n[resources]\ngpus_per_node = 9\n')
     code, out, err = desk.type("submit ./job.toml")
     assert (code, out) == (SLURM, "")
-    check_message(err, "job asks for 9 GPUs", "clusterctl submit ./job.toml --gpus-per-node 4")
+    check_message(err, "job requests 9 GPUs", "clusterctl submit ./job.toml --gpus-per-node 4")
     assert "main partition nodes have 4 GPUs" in err
     assert (desk.asked("sinfo"), desk.asked("sbatch")) == (1, 1)
     assert desk.run_directories() == []
@@ -187,7 +187,7 @@ def test_a_refusal_of_the_size_stays_as_slurm_worded_it_where_nodes_cannot_be_ha
 @pytest.mark.parametrize(
     ("change", "says", "hint"),
     [
-        ("--nodes 9", "job asks for 9 nodes; local has 4", "--nodes 4"),
+        ("--nodes 9", "job requests 9 nodes; local has 4", "--nodes 4"),
         ("--set data.root=/nowhere/data", "no data: /nowhere/data: no such folder", "data.root"),
     ],
 )
@@ -228,7 +228,7 @@ def test_what_the_copy_of_the_code_leaves_behind_is_said(desk: Desk) -> None:
     code, out, err = desk.type(["submit", "command", "--set", 'argv=["python", "train.py"]'])
     assert code == 0, err
     assert err.count("warning:") == 1
-    assert f"warning: not carried: data -> {desk.folder}\n" in err
+    assert f"warning: not copied: data -> {desk.folder}\n" in err
     assert (desk.runs / out.strip() / "code" / "project" / "data").readlink() == desk.folder
 
 
@@ -238,7 +238,7 @@ def test_the_home_folder_is_no_project_unless_it_is_named_as_one(desk: Desk) -> 
     words = ["submit", "command", "--cluster", "./cluster/site.toml", "--set", 'argv=["true"]']
     code, _, err = desk.type(words)
     assert code == CONFIG
-    check_message(err, "this is your home folder", "--set code=")
+    check_message(err, "your home folder", "--set code=")
     assert desk.type([*words, "--set", "code=."])[0] == 0
     desk.write("pyproject.toml", "")
     assert desk.type(words)[0] == 0

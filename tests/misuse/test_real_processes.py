@@ -25,8 +25,8 @@ def typed_for_real(desk: Desk, *words: str, shell: str = 'exec "$@"') -> subproc
     ("what", "mode", "words", "code", "says", "hint"),
     [
         ("../state/clusterctl", 0o500, "submit cora", OTHER, "emulator: Permission denied", "ls -ld"),
-        ("..", 0o500, "submit cora", CONFIG, "cannot make the state folder", "set XDG_STATE_HOME"),
-        ("../runs", 0o500, "submit cora", CONFIG, "cannot make the folder of runs", "set CLUSTERCTL_RUNS"),
+        ("..", 0o500, "submit cora", CONFIG, "cannot create the state folder", "set XDG_STATE_HOME"),
+        ("../runs", 0o500, "submit cora", CONFIG, "cannot create the runs folder", "set CLUSTERCTL_RUNS"),
         ("job.toml", 0o000, "submit ./job.toml", CONFIG, "cannot read job.toml: Permission denied", "ls -l job.toml"),
         ("cluster", 0o000, "submit cora --cluster site", NOT_FOUND, "no cluster named: site", "known: "),
         ("secret.bin", 0o000, "submit command", CONFIG, "secret.bin: Permission denied", ".gitignore"),

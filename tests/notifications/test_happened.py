@@ -50,7 +50,7 @@ def status(stage: Stage, *attempts: AttemptEvidence, past: int = 0, sure: bool =
         (
             status(Stage.TRAINING, FAILED, replace(RUNNING, job_id="13"), past=1),
             [],
-        ),  # resumed: it was told that it failed
+        ),  # resumed: its failure was reported before
         (status(Stage.FAILED, FAILED, replace(FAILED, job_id="13"), past=1), ["failed-1"]),
         (status(Stage.LOST, FAILED, past=1), ["failed-1"]),  # resumed, and never started again
     ],
@@ -59,6 +59,6 @@ def test_what_has_happened(seen: Status, names: list[str]) -> None:
     assert [one.name for one in happened(seen, ())] == names
 
 
-def test_an_alarm_is_told_of_the_attempt_in_which_it_was_raised() -> None:
+def test_an_alarm_belongs_to_the_attempt_in_which_it_was_raised() -> None:
     seen = status(Stage.FAILED, REQUEUED, FAILED)
     assert [one.name for one in happened(seen, {0, 1})] == ["stalled-0", "restarted-0", "stalled-1", "failed-1"]

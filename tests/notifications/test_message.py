@@ -1,4 +1,4 @@
-"""What a message says, and its forms."""
+"""The text of a message, and its formats."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_webhook_gets_its_own_form() -> None:
     }
 
 
-def test_what_a_program_printed_moves_no_cursor_mentions_nobody_and_has_an_end() -> None:
+def test_program_output_in_a_message_is_escaped_and_limited() -> None:
     hostile = replace(FAILED, cause="\x1b]0;title\x07<!channel>\x1b[31m & " + "x" * 10_000 + "\n\nmore")
     text = json.loads(hostile.content("slack"))["text"]
     assert "\x1b" not in text

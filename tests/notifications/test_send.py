@@ -1,4 +1,4 @@
-"""How a message is sent, against a real HTTP server and real commands, and what is known afterwards."""
+"""Sending a message to a real HTTP server and real commands, and the outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_webhook_gets_json_once(server: WebHook) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 400, 404, 500])
-def test_a_server_that_says_no_has_not_taken_the_message(server: WebHook, status: int) -> None:
+def test_an_error_response_means_that_the_message_was_refused(server: WebHook, status: int) -> None:
     server.manner = status
     assert to_webhook(server.url, b"{}", 5) == Delivery(Outcome.REFUSED, f"HTTP status {status}")
 
@@ -78,7 +78,7 @@ def test_a_command_reads_the_message(tmp_path: Path) -> None:
     assert (tmp_path / "heard").read_text() == "grüße\nfailed\n"
 
 
-def test_a_command_that_fails_says_so_and_one_that_reads_nothing_may_succeed() -> None:
+def test_a_failing_command_is_reported_and_one_that_reads_nothing_may_succeed() -> None:
     assert to_command(["false"], "x" * 10**6, {"PATH": "/usr/bin:/bin"}, 20) == Delivery(Outcome.REFUSED, "exit code 1")
     assert to_command(["true"], "x" * 10**6, {"PATH": "/usr/bin:/bin"}, 20) == Delivery(Outcome.SENT)
     assert to_command(["no-such-program"], "", {}, 20).reason == "cannot start: No such file or directory"

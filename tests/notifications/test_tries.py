@@ -1,4 +1,4 @@
-"""Each message at most once, whoever wants to send it."""
+"""Each message is sent at most once, by any number of processes."""
 
 from __future__ import annotations
 

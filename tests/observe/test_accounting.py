@@ -1,4 +1,4 @@
-"""How jobs ended that squeue has forgotten: Slurm's accounting is asked once, and its answer kept."""
+"""The ends of jobs that squeue has forgotten: Slurm's accounting is queried once, and its answer cached."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDED = {"start": 1_000_000, "end": 1_000_100, "exit_code": 143, "signal": "TERM
 
 
 class Site:
-    """A Slurm whose squeue has forgotten every job; sacct says these lines (fields apart by `|`), or nothing."""
+    """A Slurm whose squeue has forgotten every job; sacct prints these lines (fields separated by `|`), or fails."""
 
     def __init__(self, *lines: str, down: bool = False) -> None:
         self.lines, self.down = lines, down
@@ -63,7 +63,7 @@ def test_one_question_settles_all_and_no_further_one_is_asked(lost: list[RunDir]
     assert len(site.asked) == 1
 
 
-def test_who_cancelled_what_looked_preempted_is_told_by_the_database(fabricate: Fabricate) -> None:
+def test_the_accounting_shows_who_cancelled_an_apparently_preempted_job(fabricate: Fabricate) -> None:
     run = fabricate(RUNS[0], {"submission.json": {"job_id": "10"}, "attempts/0/host.json": {"job_id": "10", **ENDED}})
     assert Site().stages(run) == [Stage.PREEMPTED]
     run.accounting_json.unlink()
@@ -79,7 +79,7 @@ def test_without_accounting_runs_read_as_before_and_it_is_asked_once_an_hour(los
     assert len(site.asked) == 2
 
 
-def test_a_job_that_goes_on_by_the_database_is_asked_for_again(lost: list[RunDir]) -> None:
+def test_a_job_that_is_running_in_the_accounting_is_queried_again(lost: list[RunDir]) -> None:
     assert Site("10|RUNNING|0:0|n1|").stages(lost[0]) == [Stage.LOST]
     assert Site("10|TIMEOUT|0:0|n1|").stages(lost[0], now=NOW + AGAIN_SECONDS) == [Stage.TIMED_OUT]
 
@@ -147,6 +147,6 @@ def test_a_damaged_note_is_as_none(lost: list[RunDir], content: str) -> None:
     assert Site("10|TIMEOUT|0:0|n1|").stages(lost[0]) == [Stage.TIMED_OUT]
 
 
-def test_whoever_insists_hears_why_there_is_no_answer(lost: list[RunDir]) -> None:
+def test_an_impatient_query_raises_the_error(lost: list[RunDir]) -> None:
     with pytest.raises(SlurmError, match="disabled"):
         accounted({lost[0]: "10"}, Site(down=True)(None).accounted, patient=False)

@@ -25,7 +25,7 @@ def test_a_run_that_was_just_submitted_has_a_job_and_no_attempts(fabricate: Fabr
     assert evidence.answer is None
 
 
-def test_an_attempt_tells_where_it_runs_its_stage_and_its_newest_numbers(fabricate: Fabricate) -> None:
+def test_an_attempt_has_its_nodes_stage_and_newest_metrics(fabricate: Fabricate) -> None:
     events = [
         {"time": 1, "event": "stage", "stage": "loading"},
         {"time": 2, "event": "stage", "stage": "training", "epoch": 1},
@@ -81,13 +81,13 @@ def test_nodes_that_failed_their_check_are_read_where_the_attempt_ended_of_it(fa
         assert attempt.unfit == unfit
 
 
-def test_hosts_record_of_another_shape_says_nothing(fabricate: Fabricate) -> None:
+def test_a_host_record_of_another_shape_is_ignored(fabricate: Fabricate) -> None:
     (attempt,) = read(fabricate(files={"attempts/0/host.json": {"start": "x", "exit_code": None, "nodes": 3}})).attempts
     assert attempt == AttemptEvidence(number=0)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"created": 1, "job": {}, "cluster": {}}', '"text"'])
-def test_a_damaged_record_is_said_with_its_path(fabricate: Fabricate, content: str) -> None:
+def test_a_damaged_record_is_reported_with_its_path(fabricate: Fabricate, content: str) -> None:
     run = fabricate(files={"run.json": content})
     with pytest.raises(ConfigError, match="cannot read") as caught:
         read_record(run)

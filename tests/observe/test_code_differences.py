@@ -28,7 +28,7 @@ def lines(first: Path, second: Path, name: str, change: FileChange = FileChange.
     return line_differences(first, second, CodeChange(name, change)).lines
 
 
-def test_files_are_told_by_what_became_of_them_the_projects_first(tmp_path: Path) -> None:
+def test_changed_files_are_listed_by_change_the_projects_first(tmp_path: Path) -> None:
     same = {"project/same.py": "1", "project/a/same.py": "2", "lib/clusterctl/same.py": "3"}
     first = snapshot(tmp_path / "1", same | {"project/gone.py": "", "project/b.py": "old", "lib/clusterctl/c.py": "0"})
     second = snapshot(
@@ -70,7 +70,7 @@ def test_links_and_permissions_are_compared_too(tmp_path: Path) -> None:
 def test_of_many_files_only_those_are_read_that_may_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
-    """Snapshots share what is the same: what has one inode is not opened."""
+    """Snapshots share identical files: files with the same inode are not opened."""
     project, runs = tmp_path / "project", tmp_path / "runs"
     project.mkdir()
     for number in range(300):
@@ -114,7 +114,7 @@ def test_a_text_is_shown_line_by_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"a\0b", b"\xff\xfe", b"x\n" * 2**20], ids=["zero", "not UTF-8", "large"])
-def test_what_is_no_text_is_only_named(tmp_path: Path, content: bytes) -> None:
+def test_binary_files_are_only_named(tmp_path: Path, content: bytes) -> None:
     first = snapshot(tmp_path / "1", {"project/a": b"x"})
     second = snapshot(tmp_path / "2", {"project/a": content})
     assert lines(first, second, "project/a") is None

@@ -47,7 +47,7 @@ def test_a_million_steps_take_the_buckets_of_a_few_hundred() -> None:
     assert all(abs(point.mean - point.x) < 1 for point in points)
 
 
-def test_what_is_no_number_is_counted_and_its_first_place_remembered() -> None:
+def test_non_finite_values_are_counted_with_the_position_of_the_first() -> None:
     curve = Curve()
     for step, value in enumerate([1.0, math.nan, 2.0, math.inf]):
         curve.add(step, value)
@@ -58,7 +58,7 @@ def test_what_is_no_number_is_counted_and_its_first_place_remembered() -> None:
     assert len(curve.points()) == 2
 
 
-def test_a_cut_forgets_what_stands_there_and_after_it() -> None:
+def test_a_cut_drops_values_there_and_after_it() -> None:
     curve = Curve()
     for step in range(10):
         curve.add(step, math.nan if step == 8 else float(step))

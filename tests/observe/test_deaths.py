@@ -11,7 +11,7 @@ from clusterctl.observe.deaths import deaths, ranks_of
 SLURM = Path(__file__).parents[1] / "diagnosis" / "slurm_22_05"
 
 
-def test_deaths_are_those_before_srun_told_the_others_to_end() -> None:
+def test_deaths_are_those_before_srun_terminated_the_others() -> None:
     lines = (SLURM / "kill9.host.log").read_text().splitlines()
     assert [(death.rank, death.node, death.how, death.code) for death in deaths(lines)] == [
         (2, "node2", "Killed", None)

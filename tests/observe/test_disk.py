@@ -28,7 +28,7 @@ def test_a_file_with_two_names_counts_once_and_a_link_leads_nowhere(tmp_path: Pa
     assert disk.unread == []
 
 
-def test_what_is_not_there_takes_nothing_and_what_cannot_be_read_is_noted(tmp_path: Path) -> None:
+def test_missing_folders_count_nothing_and_unreadable_ones_are_listed(tmp_path: Path) -> None:
     disk = DiskUse()
     assert disk.bytes_of(tmp_path / "missing") == 0
     (tmp_path / "file").touch()

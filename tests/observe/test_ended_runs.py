@@ -1,4 +1,4 @@
-"""What is kept of ended runs: it saves reading them, and never says anything that their directories do not."""
+"""The cache of ended runs: it saves reading them, and never contradicts their directories."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_runs_that_it_waited_for_are_kept(fabricate: Fabricate, kept: Any) -
         assert [one._asdict() for one in look(run, kept()).record.predecessors] == after
 
 
-def test_what_is_kept_of_a_run_is_short(fabricate: Fabricate, kept: Any) -> None:
+def test_the_cache_of_a_run_is_short(fabricate: Fabricate, kept: Any) -> None:
     look(fabricate("cora-20260102-030405-0001", FAILED), known := kept())
     before = known.file.stat().st_size
     look(fabricate("cora-20260102-030405-0002", FAILED), kept())
@@ -116,7 +116,7 @@ def resume(run: RunDir) -> None:
     write_json(run.run_json, read_json(run.run_json) | {"resumes": [{"time": 9.0, "attempts": 1, "job_id": "7"}]})
 
 
-def test_a_run_that_was_resumed_before_it_ended_keeps_what_is_past(fabricate: Fabricate, kept: Any) -> None:
+def test_a_run_resumed_before_its_end_keeps_its_past(fabricate: Fabricate, kept: Any) -> None:
     run = fabricate(files=FAILED | {"attempts/1/host.json": {"job_id": "8", "end": 3.0, "exit_code": 0}})
     resume(run)
     first = look(run, kept())
@@ -228,7 +228,7 @@ def test_a_full_disk_costs_no_answer(fabricate: Fabricate, tmp_path: Path) -> No
     assert look(fabricate(files=FAILED), EndedRuns(tmp_path / "cache" / "runs.json", later)).last.exit_code == 3
 
 
-def test_what_is_written_is_json(fabricate: Fabricate, kept: Any) -> None:
+def test_the_cache_is_json(fabricate: Fabricate, kept: Any) -> None:
     look(fabricate(files=FAILED), kept())
     digest, *lines = kept().file.read_text().split("\n")
     assert len(digest) == 64

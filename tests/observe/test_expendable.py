@@ -34,7 +34,7 @@ def stays(*statuses: Status, days: float = 30, keep_best: bool = False) -> dict[
     return {one.status.record.run.id: one.stays for one in found}
 
 
-def test_old_runs_may_go_and_young_ones_and_those_that_go_on_are_not_mentioned() -> None:
+def test_old_runs_may_be_removed_and_recent_and_active_ones_are_left_out() -> None:
     assert stays(status("old", 31), status("young", 29), status("runs", 90, Stage.TRAINING)) == {"old": ""}
     assert stays(status("queued", 90, Stage.QUEUED), status("lost", 90, Stage.LOST)) == {"lost": ""}
 
@@ -44,15 +44,15 @@ def test_a_run_stays_while_slurm_does_not_answer() -> None:
     assert "Slurm" in stays(replace(status("old", 31, Stage.TRAINING), sure=False))["old"]
 
 
-def test_somebody_elses_run_stays() -> None:
+def test_another_users_run_is_kept() -> None:
     old = status("old", 31)
-    assert stays(replace(old, record=replace(old.record, is_ours=False))) == {"old": "belongs to someone else"}
+    assert stays(replace(old, record=replace(old.record, is_ours=False))) == {"old": "belongs to another user"}
 
 
 def test_what_a_queued_run_waits_for_stays_until_that_has_ended() -> None:
     waiting = status("waiting", 0, Stage.QUEUED)
     record = replace(waiting.record, predecessors=(Predecessor("old", Condition.FINISHED),))
-    assert stays(status("old", 31), replace(waiting, record=record)) == {"old": "waiting waits for it"}
+    assert stays(status("old", 31), replace(waiting, record=record)) == {"old": "waiting is waiting for it"}
     over = replace(waiting, record=record, stage=Stage.CANCELLED, ended=NOW - DAY)
     assert stays(status("old", 31), over) == {"old": ""}
 
@@ -62,10 +62,10 @@ def test_the_runs_of_a_sweep_that_a_queued_run_waits_for_stay() -> None:
     waiting = status("waiting", 0, Stage.QUEUED)
     record = replace(waiting.record, predecessors=(Predecessor(sweep, Condition.FINISHED),))
     found = stays(status(f"{sweep}.0", 31), status("other", 31), replace(waiting, record=record))
-    assert found == {f"{sweep}.0": "waiting waits for it", "other": ""}
+    assert found == {f"{sweep}.0": "waiting is waiting for it", "other": ""}
 
 
-def test_a_run_whose_batch_script_has_not_ended_yet_goes_on() -> None:
+def test_a_run_is_active_until_its_batch_script_has_ended() -> None:
     just = status("just", 0.0001)
     under_way = replace(just, attempts=(replace(just.attempts[0], exit_code=None, end=None),))
     assert stays(under_way, days=0) == {}
@@ -93,7 +93,7 @@ def test_the_best_of_each_job_stays_even_among_those_too_young_to_go() -> None:
         ({"loss": 3.0, "temperature": 1.0}, {"loss": 4.0, "temperature": 0.0}),
     ],
 )
-def test_the_best_is_told_by_the_scores_then_by_the_programs_own_metrics_then_by_the_loss(
+def test_the_best_is_found_by_scores_then_own_metrics_then_the_loss(
     better: dict[str, float], worse: dict[str, float]
 ) -> None:
     for runs in (

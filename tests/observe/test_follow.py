@@ -143,6 +143,6 @@ def test_a_look_costs_the_same_whatever_the_number_of_nodes_and_attempts(
     play = Play("RUNNING", _10=opened.clear, _70=lambda: write_json(run.finished_json, {"attempt": 20}))
     assert [status.stage for status in watch(run, SITE, play.sources, closely=closely)][-1] is Stage.FINISHED
     of_nodes = [path for path in opened if "telemetry" in path]
-    assert len(of_nodes) == (2 * 13 if closely else 0)  # every fourth node stands for all
+    assert len(of_nodes) == (2 * 13 if closely else 0)  # every fourth node represents all
     assert len(opened) - len(of_nodes) < 60 * 10
     assert not [path for path in opened if "attempts/7/" in path]

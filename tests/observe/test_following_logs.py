@@ -60,7 +60,7 @@ def begin(fabricate: Fabricate) -> Begin:
 
 
 class Clock:
-    """Time that passes while somebody sleeps, and at given seconds something happens."""
+    """Time that passes during sleeps, with events at given seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -115,7 +115,7 @@ def test_what_all_ranks_print_comes_together(begin: Begin) -> None:
     assert len(set(came)) <= 2
 
 
-def test_a_past_attempt_is_left_alone_and_what_it_says_late_comes_at_the_end(begin: Begin, opened: list[str]) -> None:
+def test_a_past_attempt_is_not_polled_and_its_late_lines_come_at_the_end(begin: Begin, opened: list[str]) -> None:
     run, clock = begin(2, attempts=2), Clock()
     clock.happens = {
         20.0: lambda: say(run, 0, "from another node\n"),
@@ -158,7 +158,7 @@ def test_each_line_comes_once_and_each_ranks_order_stays(begin: Begin) -> None:
         assert [line for line in came if line in own] == own, rank
 
 
-def test_what_cannot_be_read_is_told(begin: Begin) -> None:
+def test_unreadable_logs_are_reported(begin: Begin) -> None:
     run = begin(1)
     run.attempt(0).log(1).mkdir()
     logs = Logs(run, Selection())

@@ -200,7 +200,7 @@ NAMES = st.sampled_from(["time", "cpu", "cpus", "memory", "gpus", "ranks", "disk
 
 
 @given(st.dictionaries(NAMES, JSON))
-def test_a_foreign_line_of_telemetry_says_nothing_and_breaks_nothing(record: dict[str, object]) -> None:
+def test_a_foreign_line_of_telemetry_is_ignored(record: dict[str, object]) -> None:
     sample = parse_sample(record)
     assert sample is None or isinstance(sample.time, int | float)
 

@@ -1,4 +1,4 @@
-"""Rows of a table: of an ended run made once, and never shown against what its directory says."""
+"""Rows of a table: an ended run's is rendered once, and never contradicts its directory."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_rows_are_chosen_by_stage_and_age_without_being_made(folder: Path, look:
     assert len(made) == RUNS
 
 
-def test_a_run_that_is_started_again_gets_a_new_row_in_its_place(folder: Path, look: Any, made: list[str]) -> None:
+def test_a_restarted_run_gets_a_new_row_in_its_place(folder: Path, look: Any, made: list[str]) -> None:
     before = look(folder)
     run = RunDir(folder / before[5].run)
     run.attempt(1).path.mkdir()

@@ -116,7 +116,7 @@ def test_notes_are_taken_once_a_second_and_only_of_what_has_grown(run: RunDir) -
     assert len(run.attempt(0).log_times(0).read_text().splitlines()) == 4
 
 
-def test_logs_that_are_not_there_concern_nobody(run: RunDir, tmp_path: Path) -> None:
+def test_missing_logs_are_ignored(run: RunDir, tmp_path: Path) -> None:
     LogTimes(Attempt(tmp_path / "nowhere"), 0).look()
     assert not (tmp_path / "nowhere").exists()
     assert list(run.attempt(0).log_files("times")) == []

@@ -20,7 +20,7 @@ BEGAN = [{"event": "began"}]
 
 @pytest.fixture
 def run(fabricate: Fabricate) -> RunDir:
-    """Two attempts of two ranks; each line says whose it is."""
+    """Two attempts of two ranks; each line names its attempt and rank."""
     files: dict[str, object] = {}
     for attempt in (0, 1):
         files[f"attempts/{attempt}/host.log"] = f"{attempt} host\n"
@@ -95,7 +95,7 @@ def test_bytes_that_are_no_text_come_as_they_are(fabricate: Fabricate) -> None:
     assert line.source == sources(run, Selection())[0]
 
 
-def test_a_rank_or_attempt_that_is_not_there_is_said(run: RunDir) -> None:
+def test_a_missing_rank_or_attempt_is_reported(run: RunDir) -> None:
     with pytest.raises(NotFoundError, match="no attempt 7") as caught:
         check_selection(run, Selection(attempt=7))
     assert caught.value.hint == "it has 0, 1"
@@ -104,7 +104,7 @@ def test_a_rank_or_attempt_that_is_not_there_is_said(run: RunDir) -> None:
     check_selection(run, Selection(attempt=1, rank=1))
 
 
-def test_each_log_is_opened_once_and_what_its_attempt_tells_is_read_once(
+def test_each_log_is_opened_once_and_its_attempts_events_are_read_once(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = {f"attempts/0/logs/rank_{rank:05}.out": f"{stamp(1e6)}{rank}\n" for rank in range(30)}
@@ -116,7 +116,7 @@ def test_each_log_is_opened_once_and_what_its_attempt_tells_is_read_once(
     assert len(opened) == len(set(opened)) == 31
 
 
-def test_lines_from_a_time_on_are_found_without_reading_what_is_older(
+def test_lines_since_a_time_are_found_without_reading_older_ones(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "".join(f"{stamp(1e6 + second)}step {second}\n" for second in range(20_000))

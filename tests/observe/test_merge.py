@@ -1,4 +1,4 @@
-"""The logs of many ranks as one: in order of time, the same lines once, the errors first."""
+"""The logs of many ranks merged: in order of time, identical lines once, errors first."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_lines_come_in_the_order_of_their_times_and_a_raw_line_stays_with_the_on
     assert [line.time - START for line in Logs(run, Selection(attempt=0, rank=1)).read(ended=True)] == [-5, 2, 3, 3]
 
 
-def test_what_is_added_is_merged_too_and_goes_on_from_the_last_time(fabricate: Fabricate) -> None:
+def test_added_lines_are_merged_from_the_last_time_on(fabricate: Fabricate) -> None:
     run = fabricate(files={log(0): at(1, "a"), log(1): at(2, "b")})
     logs = Logs(run, Selection())
     assert [line.text for line in logs.read(ended=False)] == [b"a", b"b"]
@@ -92,12 +92,12 @@ def shown(*lines: Line) -> list[tuple[str, tuple[int, ...]]]:
     return [(one.text.decode(), one.ranks or (one.source.rank or 0,)) for one in collapsed(lines)]
 
 
-def test_the_same_line_of_many_ranks_stands_once_at_its_first_place() -> None:
+def test_an_identical_line_of_many_ranks_is_shown_once_at_its_first_place() -> None:
     lines = [line(0, "start"), line(1, "start"), line(0, "rank 0"), line(3, "start"), line(2, "start")]
     assert shown(*lines) == [("start", (0, 1, 2, 3)), ("rank 0", (0,))]
 
 
-def test_a_ranks_own_repetitions_and_what_is_far_apart_in_time_stay() -> None:
+def test_a_ranks_own_repetitions_and_distant_lines_are_kept() -> None:
     assert shown(line(0, "x"), line(1, "x"), line(0, "x"), line(0, "x")) == [("x", (0, 1)), ("x", (0,)), ("x", (0,))]
     assert shown(line(0, "x", 1.0), line(1, "x", 9.0)) == [("x", (0,)), ("x", (1,))]
 
@@ -186,7 +186,7 @@ def test_what_torch_puts_before_each_line_of_a_traceback_is_no_part_of_it(fabric
     assert failure.text + "\n" == text
 
 
-def test_an_error_that_a_rank_recorded_and_printed_stands_once(fabricate: Fabricate) -> None:
+def test_an_error_that_a_rank_recorded_and_printed_is_shown_once(fabricate: Fabricate) -> None:
     text = TRACEBACK.format(rank=0)
     run = fabricate(
         files={
@@ -207,7 +207,7 @@ def test_a_run_without_errors_has_none(fabricate: Fabricate) -> None:
 
 
 @pytest.mark.parametrize("text", ["Traceback (most recent call last):", "Traceback (most recent call last):\n  File"])
-def test_a_traceback_that_is_cut_off_is_shown_as_far_as_it_goes(fabricate: Fabricate, text: str) -> None:
+def test_a_truncated_traceback_is_shown_as_far_as_it_goes(fabricate: Fabricate, text: str) -> None:
     run = fabricate(files={log(0): text})
     (failure,) = found(run)
     assert failure.text == text

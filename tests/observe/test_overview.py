@@ -66,7 +66,7 @@ def test_a_run_that_has_ended_is_read_once_and_again_when_it_was_resumed(fabrica
     assert len(read) > 1
 
 
-def test_a_silent_slurm_is_told_of_and_the_runs_are_shown_all_the_same(fabricate, asked) -> None:
+def test_an_unresponsive_slurm_is_reported_and_the_runs_are_still_shown(fabricate, asked) -> None:
     run = fabricate(files=busy_files())
     asked.silent = True
     scene = Overview(run.path.parent, slurm_of=lambda cluster: asked).look()
@@ -101,7 +101,7 @@ def test_a_damaged_run_hides_no_other(fabricate, asked) -> None:
     assert len(scene.problems) == 1
 
 
-def test_what_happened_is_told_in_the_order_of_time(fabricate, asked) -> None:
+def test_events_are_listed_in_order_of_time(fabricate, asked) -> None:
     run = fabricate(files=busy_files())
     happenings = Overview(run.path.parent, slurm_of=lambda cluster: asked).look().selected.happenings
     assert [happening.time for happening in happenings] == sorted(happening.time for happening in happenings)

@@ -20,7 +20,7 @@ def status(stage: Stage) -> Status:
 
 
 @pytest.mark.parametrize("stage", Stage)
-def test_the_stage_of_a_run_says_whether_it_is_to_be_waited_for(stage: Stage) -> None:
+def test_the_stage_of_a_run_decides_whether_its_condition_is_met(stage: Stage) -> None:
     found = {condition: standing(condition, status(stage)) for condition in Condition}
     if stage is Stage.FINISHED:
         assert set(found.values()) == {Standing.MET}
@@ -32,7 +32,7 @@ def test_the_stage_of_a_run_says_whether_it_is_to_be_waited_for(stage: Stage) ->
         assert list(found.values()) == [Standing.OPEN, Standing.OPEN, Standing.MET]
 
 
-def test_what_is_no_run_is_dropped_from_a_record() -> None:
+def test_invalid_predecessors_are_dropped_from_a_record() -> None:
     good = {"run": RUN, "condition": "ended"}
     bad: list[object] = [5, {}, {"run": RUN}, {"run": RUN, "condition": "soon"}]
     bad += [{"run": run, "condition": "ended"} for run in ("", "..", "../x-20260102-030405-00a1", f"{RUN}/..", 5)]

@@ -142,7 +142,7 @@ def obstruct_by_loop(path: Path) -> None:
     [obstruct_by_pipe, obstruct_by_folder, obstruct_by_device, obstruct_by_dangling_link, obstruct_by_loop],
     ids=lambda obstruct: obstruct.__name__.removeprefix("obstruct_by_"),
 )
-def test_what_lies_in_place_of_a_file_neither_blocks_nor_raises(
+def test_a_pipe_or_folder_instead_of_a_file_neither_blocks_nor_raises(
     fabricate: Fabricate, name: str, obstruct: Callable[[Path], None]
 ) -> None:
     run = fabricate()

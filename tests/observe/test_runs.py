@@ -1,4 +1,4 @@
-"""From what is typed to a run."""
+"""Looking up runs by what a user types."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_runs_come_newest_first_whatever_their_names(folder: Path) -> None:
     assert ids(folder) == [NEW, BIG, OLD]
 
 
-def test_what_is_no_run_is_passed_over(folder: Path) -> None:
+def test_other_folders_are_skipped(folder: Path) -> None:
     (folder / ".code").mkdir()
     (folder / "notes").mkdir()
     (folder / "x-20260103-000000-dddd").mkdir()  # a submit under way: no run.json yet
@@ -63,7 +63,7 @@ def test_a_run_is_named_by_last_its_id_a_jobs_name_or_a_beginning(folder: Path, 
 
 
 def test_an_ambiguous_beginning_names_the_runs(folder: Path) -> None:
-    with pytest.raises(UsageError, match="several runs begin with: cora-2") as caught:
+    with pytest.raises(UsageError, match="several runs start with: cora-2") as caught:
         find_run(folder, "cora-2")
     assert OLD in caught.value.hint
     assert NEW in caught.value.hint

@@ -115,7 +115,7 @@ def test_slurm_is_needed_for_these(open_: RunEvidence) -> None:
         (evidence(RUNNING, answer=job(JobState.RUNNING), cancelled_at=1.0), Stage.TRAINING),
     ],
 )
-def test_slurm_and_files_together_say(known: RunEvidence, stage: Stage) -> None:
+def test_slurm_and_files_together_decide(known: RunEvidence, stage: Stage) -> None:
     status = judge(known, NOW)
     assert (status.stage, status.sure) == (stage, True)
 
@@ -136,14 +136,14 @@ def test_on_a_late_file_system_no_failed_job_is_judged_before_what_it_wrote_last
 
 
 @pytest.mark.parametrize("state", [JobState.SUSPENDED, JobState.STOPPED])
-def test_a_suspended_run_says_so(state: JobState) -> None:
+def test_a_suspended_run_is_shown_as_suspended(state: JobState) -> None:
     status = judge(evidence(RUNNING, answer=job(state)), NOW)
     assert (status.stage, status.suspended, status.reason) == (Stage.TRAINING, True, "Suspended")
     assert not judge(evidence(RUNNING, answer=job(JobState.RUNNING)), NOW).suspended
     assert not judge(evidence(RUNNING, answer=job(state), finished_at=5.0), NOW).suspended
 
 
-def test_a_run_that_waits_without_the_nodes_that_failed_their_check_says_so() -> None:
+def test_a_waiting_run_names_the_excluded_nodes_that_failed_their_check() -> None:
     left = replace(RUNNING, end=5100.0, exit_code=69, requeued=True, unfit={"node2": "did not answer"})
     status = judge(evidence(left, answer=job(JobState.PENDING, "BeginTime", restart_count=1)), NOW)
     assert (status.stage, status.held_up_by) == (Stage.QUEUED, "BeginTime, without node2")
@@ -164,7 +164,7 @@ def test_a_submit_under_way_is_queued_and_one_that_never_arrived_is_lost() -> No
         (evidence(REQUEUED), Stage.QUEUED),
     ],
 )
-def test_without_an_answer_the_files_say_how_far_it_got_and_nothing_is_sure(known: RunEvidence, stage: Stage) -> None:
+def test_without_an_answer_the_stage_comes_from_the_files_and_is_not_sure(known: RunEvidence, stage: Stage) -> None:
     status = judge(known, NOW)
     assert (status.stage, status.sure, status.stage.ended) == (stage, False, False)
 
@@ -176,7 +176,7 @@ def test_a_short_time_limit_does_not_turn_every_termination_into_a_time_out() ->
     assert judge(evidence(late, record=short), NOW).stage is Stage.TIMED_OUT
 
 
-def test_a_waiting_run_says_why_and_a_cancelled_one_that_it_is_going() -> None:
+def test_a_waiting_run_has_its_reason_and_a_cancelled_one_is_cancelling() -> None:
     waiting = judge(evidence(answer=job(JobState.PENDING, "Resources"), cancelled_at=1.0), NOW)
     assert (waiting.reason, waiting.cancelling) == ("Resources", True)
     assert not judge(evidence(TERMINATED, cancelled_at=1.0), NOW).cancelling
@@ -189,7 +189,7 @@ def test_times_and_exit_code_are_those_of_the_attempts() -> None:
     assert (alive.started, alive.ended, alive.exit_code) == (5000.0, None, None)
 
 
-def test_the_end_that_no_file_tells_is_the_one_that_slurm_tells() -> None:
+def test_an_end_missing_from_the_files_comes_from_slurm() -> None:
     assert judge(evidence(RUNNING, answer=job(JobState.NODE_FAIL)), NOW).ended == 5200
 
 
@@ -219,7 +219,7 @@ def test_a_hang_after_which_nothing_starts_it_again_is_a_failure() -> None:
     assert judge(evidence(replace(left, hung="silent")), NOW).stage is Stage.FAILED
 
 
-def test_attempts_before_a_resume_count_and_say_nothing_of_what_is_now() -> None:
+def test_attempts_before_a_resume_count_but_do_not_decide_the_stage() -> None:
     resumed = replace(RECORD, resumed=NOW - 10, past_attempts=1, past_jobs=frozenset({"12"}))
     known = evidence(FAILED, record=resumed, job_id=None)
     assert not settled(known)

@@ -1,4 +1,4 @@
-"""The status of many runs: whom it asks, and what stands in the way."""
+"""The status of many runs: its queries to Slurm, and its problems."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def stages(runs: list[RunDir], queue: Queue) -> list[Stage]:
     return [status.stage for status in report(runs, queue, lambda: NOW).statuses]
 
 
-def test_runs_that_ended_by_their_files_ask_nobody(fabricate: Fabricate) -> None:
+def test_runs_that_ended_by_their_files_cause_no_query(fabricate: Fabricate) -> None:
     queue = Queue()
     runs = [
         fabricate(A, {"finished.json": {"time": 5}}),
@@ -95,7 +95,7 @@ def test_a_run_that_ended_between_the_files_and_the_question_is_not_lost(fabrica
     assert stages([run], Ending()) == [Stage.FINISHED]
 
 
-def test_a_silent_slurm_leaves_the_stages_of_the_files_and_says_so(fabricate: Fabricate) -> None:
+def test_an_unresponsive_slurm_leaves_the_stages_of_the_files_and_is_reported(fabricate: Fabricate) -> None:
     queue = Queue(silent=True)
     runs = [
         fabricate(A, {"submission.json": {"job_id": "1"}}),
@@ -188,7 +188,7 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
     }  # fmt: skip
 
 
-def test_an_answer_from_before_the_submission_says_nothing_about_the_run(fabricate: Fabricate) -> None:
+def test_an_answer_from_before_the_submission_is_ignored(fabricate: Fabricate) -> None:
     run = fabricate(A, {"submission.json": {"job_id": "1", "time": NOW}}, created=NOW - 1)
 
     def asked_before(cluster: object) -> Slurm:
@@ -199,7 +199,7 @@ def test_an_answer_from_before_the_submission_says_nothing_about_the_run(fabrica
     assert (status.stage, status.sure) == (Stage.QUEUED, True)
 
 
-def test_what_slurm_said_before_it_fell_silent_is_shown_with_its_age(fabricate: Fabricate, tmp_path: Path) -> None:
+def test_slurms_last_answer_is_shown_with_its_age(fabricate: Fabricate, tmp_path: Path) -> None:
     run = fabricate(A, {"submission.json": {"job_id": "1", "time": 5}})
     moment = [NOW]
     shared = SharedAnswers(tmp_path, 10.0, clock=lambda: moment[0])
@@ -212,10 +212,10 @@ def test_what_slurm_said_before_it_fell_silent_is_shown_with_its_age(fabricate: 
     found = report([run], lambda _: slurm(Queue(silent=True)), lambda: NOW + 45)
     assert [(status.stage, status.sure) for status in found.statuses] == [(Stage.QUEUED, False)]
     (problem,) = found.problems
-    assert problem.message == "squeue did not answer within 10 s; what Slurm knew is as of 45 s ago"
+    assert problem.message == "squeue did not answer within 10 s; Slurm's data is as of 45 s ago"
 
 
-def test_a_run_at_work_tells_its_pace_the_time_left_and_its_gpus_and_fits_the_schema(fabricate: Fabricate) -> None:
+def test_a_running_run_has_pace_time_left_and_gpus_and_fits_the_schema(fabricate: Fabricate) -> None:
     rates = {"nodes_per_second": 1000, "edges_per_second": 25_000}
     steps = [{"time": NOW - 20 + step, "step": step, "steps": 100, "loss": 1.0, **rates} for step in range(1, 11)]
     gpus = [{"index": 0, "utilisation": 90}, {"index": 1, "utilisation": 70}, {"index": 2, "utilisation": None}]
@@ -240,7 +240,7 @@ def test_a_run_at_work_tells_its_pace_the_time_left_and_its_gpus_and_fits_the_sc
     assert one["idle_since"] == NOW - 480
 
 
-def test_the_schema_refuses_what_is_not_as_it_says(fabricate: Fabricate) -> None:
+def test_the_schema_rejects_other_records(fabricate: Fabricate) -> None:
     content = to_json(report([fabricate(A, {"finished.json": {}})], Queue(), lambda: NOW))
     schema = json.loads(SCHEMA.read_text())
     for change in ({"stage": "asleep"}, {"further": 1}, {"loss": "nan"}, {"metrics": {"a": None, "b": []}}):

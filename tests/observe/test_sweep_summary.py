@@ -54,7 +54,7 @@ def test_a_run_that_diverged_is_not_the_best() -> None:
     assert values("loss", {"loss": float("nan")}, {"loss": 3}, {"loss": float("-inf")}) == [3]
 
 
-def test_the_rest_takes_as_long_as_the_runs_that_go_on_will_have_taken() -> None:
+def test_the_rest_is_assumed_to_take_as_long_as_the_running_ones() -> None:
     record = SweepRecord(SweepDir.of(Path("/runs"), "x"), 0.0, ((),) * 4)
     half = AttemptEvidence(number=0, start=0.0, metrics={"step": 50, "steps": 100}, pace=Pace(1.0, 50.0))
     running, starting = replace(_RUNNING, attempts=(half,)), replace(_RUNNING, stage=Stage.STARTING)

@@ -104,7 +104,7 @@ def test_files_are_sorted_by_their_names_not_as_paths(attempt: Attempt, monkeypa
     assert list(telemetry_files(attempt)) == ["a.example", "b"]
 
 
-def test_of_many_nodes_a_few_stand_for_all_unless_nothing_goes_on(attempt: Attempt) -> None:
+def test_a_few_of_many_nodes_are_read_unless_all_are_idle(attempt: Attempt) -> None:
     def written(idle: float) -> int:
         for node in range(40):
             ranks = {str(node): {"step": 0, "phase": "training", "idle": idle}}

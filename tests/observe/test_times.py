@@ -35,7 +35,7 @@ def test_what_programs_write_is_understood(line: bytes, seconds: float) -> None:
     "line",
     [b"", b"epoch 1", b"2026-01-02", b"2026-05-40 00:00:00 x", b"12345-67", b"2026-01-02 03:04:05x", b"\xff" * 30],
 )
-def test_what_is_no_time_has_none(line: bytes) -> None:
+def test_a_line_without_a_time_has_none(line: bytes) -> None:
     assert time_of(line) is None
 
 

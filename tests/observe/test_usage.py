@@ -74,7 +74,7 @@ def status_of(run: RunDir, now: float, **changes: Any) -> Status:
     return replace(judge(read_evidence(read_record(run)), now), **changes)
 
 
-def test_a_run_counts_all_its_attempts_and_the_one_that_goes_on_until_now(fabricate: Fabricate) -> None:
+def test_a_run_counts_all_its_attempts_and_a_running_one_until_now(fabricate: Fabricate) -> None:
     run = fabricate(files=busy_files(), created=CREATED)
     record = read_json(run.run_json)
     record["job"]["resources"] |= {"nodes": 4, "gpus_per_node": 8, "tasks_per_node": 8, "cpus_per_task": 4}
@@ -90,7 +90,7 @@ def test_a_run_counts_all_its_attempts_and_the_one_that_goes_on_until_now(fabric
     assert [one.start for one in stretches_of(status_of(run, NOW, sure=True), NOW, since=STARTS[1])] == [STARTS[1]]
 
 
-def test_an_attempt_whose_end_nobody_wrote_down_counts_until_it_wrote_for_the_last_time(fabricate: Fabricate) -> None:
+def test_an_attempt_without_a_recorded_end_counts_until_its_last_write(fabricate: Fabricate) -> None:
     run = fabricate(files=busy_files(), created=CREATED)
     for path in run.path.rglob("*"):
         os.utime(path, (STARTS[1] + 60, STARTS[1] + 60))

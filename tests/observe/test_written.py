@@ -60,6 +60,6 @@ def test_of_too_many_files_some_are_looked_at(run: RunDir, monkeypatch: pytest.M
     assert ([file.name for file in found.files], found.complete) == (["a"], False)
 
 
-def test_without_the_code_nobody_can_tell(run: RunDir) -> None:
+def test_without_the_code_the_list_is_incomplete(run: RunDir) -> None:
     shutil.rmtree(run.project)
     assert read_written(run) == Written(complete=False)

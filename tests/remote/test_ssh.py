@@ -15,14 +15,14 @@ CHANGED = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verifi
         (
             "Permission denied (password).",
             False,
-            "asks for a password or a code, and there is no terminal",
-            "log in once",
+            "asks for a password or a code, but there is no terminal",
+            "connect once",
         ),
-        ("me@far: Permission denied (publickey).", True, "did not let you in: me@far: Permission", "ssh far"),
-        ("Too many authentication failures", False, "no terminal to ask at: Too many", "log in once"),
+        ("me@far: Permission denied (publickey).", True, "denied access: me@far: Permission", "ssh far"),
+        ("Too many authentication failures", False, "there is no terminal: Too many", "connect once"),
         (CHANGED, True, f"does not trust this host:\n{CHANGED}", "in a terminal: ssh far"),
         ("ssh: Could not resolve hostname far: unknown", True, "cannot connect to far: ssh: Could not", "ssh far"),
-        ("", True, "cannot connect to far: ssh gave no reason", "ssh far"),
+        ("", True, "cannot connect to far: no reason given by ssh", "ssh far"),
     ],
 )
 def test_why_there_is_no_connection(said: str, terminal: bool, message: str, hint: str) -> None:

@@ -41,7 +41,7 @@ def heart_after(*seconds: float, waiting: float = 0.0) -> tuple[Heart, Clock]:
 def test_a_beat_says_phase_step_and_recent_step_times_in_seconds_since_the_epoch() -> None:
     heart, clock = heart_after(1.0, 2.0, 3.0)
     clock.now += 4.0
-    beat = heart.told(NOW)
+    beat = heart.beat_at(NOW)
     assert (beat.time, beat.phase, beat.step, beat.pid) == (NOW, "training", 3, os.getpid())
     assert beat.since == pytest.approx(NOW - 10)
     assert beat.step_time == pytest.approx(NOW - 4)
@@ -52,7 +52,7 @@ def test_a_beat_says_phase_step_and_recent_step_times_in_seconds_since_the_epoch
 
 def test_the_first_steps_tell_no_pace_yet() -> None:
     heart, _ = heart_after(1.0, 1.0)
-    assert heart.told(NOW).step_seconds is None
+    assert heart.beat_at(NOW).step_seconds is None
 
 
 def test_what_happened_between_phases_counts_for_no_step() -> None:
@@ -62,29 +62,29 @@ def test_what_happened_between_phases_counts_for_no_step() -> None:
     heart.enter("training")
     clock.now += 1.0
     heart.beat(4)
-    beat = heart.told(NOW)
+    beat = heart.beat_at(NOW)
     assert beat.slow_seconds == 1.0
     assert beat.since == pytest.approx(NOW - 1)
 
 
 def test_waiting_for_others_is_no_work() -> None:
     heart, clock = heart_after(1.0, 1.0, 1.0, waiting=0.75)
-    assert heart.told(NOW).busy_seconds == pytest.approx(0.25)
+    assert heart.beat_at(NOW).busy_seconds == pytest.approx(0.25)
     heart.wait()
     clock.now += 6.0
-    assert heart.told(NOW).waiting == pytest.approx(NOW - 6)
+    assert heart.beat_at(NOW).waiting == pytest.approx(NOW - 6)
 
 
 def test_only_recent_steps_count() -> None:
     heart, _ = heart_after(100.0, *[1.0] * 200)
-    assert heart.told(NOW).slow_seconds == 1.0
+    assert heart.beat_at(NOW).slow_seconds == 1.0
 
 
 @pytest.mark.parametrize("usual", [0.05, 0.5, 5.0])
 def test_a_rank_that_becomes_slow_is_known_within_a_time_not_a_number_of_steps(usual: float) -> None:
     heart, clock = heart_after(*[usual] * 250)
     slow = clock.now
-    while heart.told(NOW).busy_seconds != pytest.approx(2 * usual):
+    while heart.beat_at(NOW).busy_seconds != pytest.approx(2 * usual):
         clock.now += 2 * usual
         heart.beat(heart.step + 1)
     assert clock.now - slow <= max(RECENT_SECONDS, 6 * usual)

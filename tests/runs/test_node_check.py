@@ -22,7 +22,7 @@ def test_a_disk_that_is_missing_or_full_is_named(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     assert disk_problem(replace(LIMITS, scratch=str(gone))) == f"cannot write to {gone}: No such file or directory"
     full = disk_problem(replace(LIMITS, scratch=str(tmp_path), scratch_size=1e9))
-    assert full.endswith(f"MiB free in {tmp_path}, less than 1000000000")
+    assert full.endswith(f"MiB free in {tmp_path}, need 1000000000")
     assert "free in /dev/shm" in disk_problem(replace(LIMITS, scratch=str(tmp_path), shared_memory=1e9))
 
 

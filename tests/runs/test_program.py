@@ -73,11 +73,11 @@ def test_a_rank_that_would_wait_for_ever_says_so(
     monkeypatch.setattr(program, "_CHOICE_SECONDS", 0.2)
     monkeypatch.setattr(program, "_ARRIVAL_SECONDS", 0.2)
     as_rank(1)
-    with pytest.raises(TaskError, match="rank 0 has chosen no checkpoint"):
+    with pytest.raises(TaskError, match="rank 0 did not choose a checkpoint"):
         program.latest_checkpoint()
     checkpoints.note_origin(attempt, Path("0-30"))
     program._asked.clear()
-    with pytest.raises(TaskError, match="0-30, which rank 0 goes on from: it is not whole"):
+    with pytest.raises(TaskError, match="0-30, which rank 0 resumes from: it is incomplete"):
         program.latest_checkpoint()
 
 

@@ -25,9 +25,9 @@ def test_nodes_that_answer_in_time_are_fit() -> None:
 
 
 def test_a_node_is_named_with_what_it_says_of_itself() -> None:
-    full = NodeReport("b", Reached.BEGUN, 0.1, "3 MiB free in /tmp, less than 1024")
+    full = NodeReport("b", Reached.BEGUN, 0.1, "only 3 MiB free in /tmp, need 1024")
     waiting = NodeReport("a", Reached.MULTIPLIED, 2.0)  # for the others, in the all-reduce
-    assert judged(a=waiting, b=full) == {"b": "3 MiB free in /tmp, less than 1024"}
+    assert judged(a=waiting, b=full) == {"b": "only 3 MiB free in /tmp, need 1024"}
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_a_check_that_came_to_no_end_is_logged_and_names_nobody(
     attempt = Attempt(tmp_path / "attempts" / "0")
     attempt.check.mkdir(parents=True)
     assert judge_attempt(attempt, ["a", "b"], 10.0) == ""
-    assert "not checked to the end in 10 s: a, b" in capsys.readouterr().err
+    assert "check not completed within 10 s: a, b" in capsys.readouterr().err

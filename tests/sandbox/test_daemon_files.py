@@ -100,7 +100,7 @@ def test_gpus_that_are_made_up_need_root(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(daemon_files.os, "mknod", refused)
     monkeypatch.setattr(daemon_files, "machine_gpus", list)
-    with pytest.raises(UsageError, match="root alone"):
+    with pytest.raises(UsageError, match="only root can"):
         written(tmp_path, gpus_per_node=GpuCount(1))
 
 

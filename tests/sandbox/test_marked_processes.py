@@ -49,13 +49,13 @@ def test_a_zombie_is_not_alive(folder: Path) -> None:
 
 def test_a_daemon_that_ends_at_once_is_an_error_with_its_last_words(folder: Path) -> None:
     argv = ["sh", "-c", "echo no such key >&2; exit 1"]
-    with pytest.raises(SlurmError, match="keeper ended at once: no such key") as caught:
+    with pytest.raises(SlurmError, match="keeper exited immediately: no such key") as caught:
         marked_processes.serve(folder, "keeper", argv, folder / "log", str(folder / "socket"))
     assert str(folder / "log") in caught.value.hint
 
 
 def test_a_program_that_is_not_there_is_an_error(folder: Path) -> None:
-    with pytest.raises(SlurmError, match="no sllurmd on PATH"):
+    with pytest.raises(SlurmError, match="sllurmd is not on PATH"):
         marked_processes.start(folder, "x", ["sllurmd"], folder / "log")
 
 

@@ -76,7 +76,7 @@ def test_up_leaves_a_node_cut_off_and_starts_one_that_is_off(own: RunningSandbox
 @pytest.mark.parametrize(
     ("words", "code", "hint"),
     [
-        (["off", "node9"], 5, "its nodes: node1, node2"),
+        (["off", "node9"], 5, "nodes of the sandbox: node1, node2"),
         (["cut", "node2"], 2, "clusterctl sandbox node on node2"),
         (["burn", "node1"], 2, "clusterctl sandbox node --help"),
     ],

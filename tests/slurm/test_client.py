@@ -72,7 +72,7 @@ def test_held_jobs_are_released_and_running_ones_requeued() -> None:
 
 def test_a_missing_command_is_said_with_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SlurmError, match="no squeue on PATH") as caught:
+    with pytest.raises(SlurmError, match="squeue is not on PATH") as caught:
         Slurm.of(Cluster(name="site")).snapshot()
     assert caught.value.exit_code == 4
     assert caught.value.hint
@@ -95,7 +95,7 @@ def test_a_command_that_cannot_be_run_is_slurms_error(tmp_path: Path) -> None:
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/nonexistent\n")
     squeue.chmod(0o700)
-    with pytest.raises(SlurmError, match="cannot be run"):
+    with pytest.raises(SlurmError, match="cannot run "):
         Slurm(lambda _: str(squeue), {}).snapshot()
 
 

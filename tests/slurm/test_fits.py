@@ -79,12 +79,12 @@ def test_a_node_has_room_if_everything_asked_for_is_free(node: Node, asked: Aske
     [
         (cluster(IDLE, HALF), WANTED, ()),
         (cluster(IDLE, HALF), replace(WANTED, nodes=2), ("1 of 2 nodes have 4 GPUs free",)),
-        (cluster(IDLE, up=False), WANTED, ("the partition starts no jobs",)),
-        (cluster(IDLE, longest=1800), WANTED, ("runs may last 30 min here",)),
-        (cluster(IDLE, IDLE, most_nodes=1), replace(WANTED, nodes=2), ("a run may have at most 1 of its nodes",)),
-        (cluster(IDLE, HALF), replace(WANTED, nodes=2, gpus=0, exclusive=True), ("1 of 2 nodes are wholly free",)),
+        (cluster(IDLE, up=False), WANTED, ("the partition is not accepting jobs",)),
+        (cluster(IDLE, longest=1800), WANTED, ("the time limit is 30 min",)),
+        (cluster(IDLE, IDLE, most_nodes=1), replace(WANTED, nodes=2), ("jobs are limited to 1 node",)),
+        (cluster(IDLE, HALF), replace(WANTED, nodes=2, gpus=0, exclusive=True), ("1 of 2 nodes are completely free",)),
         (cluster(DRAINED), replace(WANTED, cpus=1, gpus=0), ("0 of 1 nodes have 1 CPU free",)),
-        (cluster(IDLE), replace(WANTED, constraint="gen2"), ("0 of 1 nodes have what it asks for",)),
+        (cluster(IDLE), replace(WANTED, constraint="gen2"), ("0 of 1 nodes have the requested resources",)),
     ],
 )
 def test_what_is_against_a_partition_is_named(inventory: Inventory, asked: Asked, objections: tuple[str, ...]) -> None:

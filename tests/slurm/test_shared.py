@@ -44,19 +44,19 @@ def controller() -> Controller:
 def test_within_the_floor_everybody_gets_the_same_answer_with_its_time(controller: Controller, tmp_path: Path) -> None:
     processes = [controller.shared(tmp_path) for _ in range(3)]
     for controller.now in (1000.0, 1004.0, 1009.9):
-        told = [process.told(QUESTION, controller.ask) for process in processes]
-        assert [(t.text, t.taken_at, t.problem) for t in told] == [("answer 1\udcff", 1000.0, None)] * 3
+        answer = [process.answer(QUESTION, controller.ask) for process in processes]
+        assert [(t.text, t.taken_at, t.problem) for t in answer] == [("answer 1\udcff", 1000.0, None)] * 3
     controller.now = 1010.0
-    assert processes[2].told(QUESTION, controller.ask).text == "answer 2\udcff"
+    assert processes[2].answer(QUESTION, controller.ask).text == "answer 2\udcff"
     assert controller.asked_at == [1000.0, 1010.0]
 
 
 def test_an_answer_may_live_longer_than_the_floor_but_not_shorter(controller: Controller, tmp_path: Path) -> None:
     shared = controller.shared(tmp_path)
     for controller.now in (1000.0, 1005.0, 1059.0, 1060.0):
-        shared.told(("sinfo",), controller.ask, max_age=60)
+        shared.answer(("sinfo",), controller.ask, max_age=60)
     for controller.now in (1100.0, 1101.0):
-        shared.told(("other",), controller.ask, max_age=0)
+        shared.answer(("other",), controller.ask, max_age=0)
     assert controller.asked_at == [1000.0, 1060.0, 1100.0]
 
 
@@ -64,42 +64,42 @@ def test_after_an_error_the_last_answer_is_shown_with_its_age_and_questions_beco
     controller: Controller, tmp_path: Path
 ) -> None:
     shared = controller.shared(tmp_path)
-    shared.told(QUESTION, controller.ask)
+    shared.answer(QUESTION, controller.ask)
     controller.down = True
     for second in range(1010, 1300):
         controller.now = float(second)
-        told = controller.shared(tmp_path).told(QUESTION, controller.ask)  # another process each time
-        assert (told.text, told.taken_at) == ("answer 1\udcff", 1000.0)
-        assert told.problem is not None
-        assert "did not answer" in told.problem.message
+        answer = controller.shared(tmp_path).answer(QUESTION, controller.ask)  # another process each time
+        assert (answer.text, answer.taken_at) == ("answer 1\udcff", 1000.0)
+        assert answer.problem is not None
+        assert "did not answer" in answer.problem.message
     assert controller.asked_at == [1000.0, 1010.0, 1020.0, 1040.0, 1080.0, 1140.0, 1200.0, 1260.0]
     controller.down, controller.now = False, 1260.0 + LONGEST_PAUSE_SECONDS
-    assert shared.told(QUESTION, controller.ask).problem is None
+    assert shared.answer(QUESTION, controller.ask).problem is None
 
 
 def test_without_any_answer_the_error_is_shared_too(controller: Controller, tmp_path: Path) -> None:
     controller.down = True
     for controller.now in (1000.0, 1003.0, 1009.0):
         with pytest.raises(SlurmError, match="did not answer") as caught:
-            controller.shared(tmp_path).told(QUESTION, controller.ask)
+            controller.shared(tmp_path).answer(QUESTION, controller.ask)
         assert caught.value.hint == "scontrol ping"
     assert controller.asked_at == [1000.0]
 
 
 def test_who_changed_something_gets_a_fresh_answer(controller: Controller, tmp_path: Path) -> None:
     shared = controller.shared(tmp_path)
-    shared.told(QUESTION, controller.ask)
+    shared.answer(QUESTION, controller.ask)
     shared.forget()
-    assert controller.shared(tmp_path).told(QUESTION, controller.ask).text == "answer 2\udcff"
+    assert controller.shared(tmp_path).answer(QUESTION, controller.ask).text == "answer 2\udcff"
 
 
 def test_a_clock_that_was_set_back_does_not_make_an_answer_last_for_ever(
     controller: Controller, tmp_path: Path
 ) -> None:
     shared = controller.shared(tmp_path)
-    shared.told(QUESTION, controller.ask)
+    shared.answer(QUESTION, controller.ask)
     controller.now = 10.0
-    assert shared.told(QUESTION, controller.ask).taken_at == 10.0
+    assert shared.answer(QUESTION, controller.ask).taken_at == 10.0
 
 
 def test_many_that_come_at_once_ask_once(controller: Controller, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_many_that_come_at_once_ask_once(controller: Controller, tmp_path: Path)
         threading.Event().wait(seconds)
 
     def one(_: int) -> str:
-        return SharedAnswers(tmp_path, 10.0, lambda: controller.now, sleep).told(QUESTION, slowly).text
+        return SharedAnswers(tmp_path, 10.0, lambda: controller.now, sleep).answer(QUESTION, slowly).text
 
     with ThreadPoolExecutor(6) as pool:
         assert set(pool.map(one, range(6))) == {"answer 1\udcff"}
@@ -128,32 +128,32 @@ def test_many_that_come_at_once_ask_once(controller: Controller, tmp_path: Path)
 
 def test_the_lease_of_a_dead_process_is_taken_over_at_once(controller: Controller, tmp_path: Path) -> None:
     shared = controller.shared(tmp_path)
-    shared.told(QUESTION, controller.ask)
+    shared.answer(QUESTION, controller.ask)
     (path,) = tmp_path.iterdir()
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     path.with_suffix(".lease").write_bytes(gone.stdout.strip())
     controller.now += 60
-    assert shared.told(QUESTION, controller.ask).text == "answer 2\udcff"
+    assert shared.answer(QUESTION, controller.ask).text == "answer 2\udcff"
 
 
 def test_a_lease_that_was_held_too_long_is_taken_over(controller: Controller, tmp_path: Path) -> None:
     shared = controller.shared(tmp_path)
-    shared.told(QUESTION, controller.ask)
+    shared.answer(QUESTION, controller.ask)
     (path,) = tmp_path.iterdir()
     lease = path.with_suffix(".lease")
     lease.write_text(str(os.getpid()))
     os.utime(lease, (1, 1))
     controller.now += 60
-    assert shared.told(QUESTION, controller.ask).text == "answer 2\udcff"
+    assert shared.answer(QUESTION, controller.ask).text == "answer 2\udcff"
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"[]\n", b'{"further": 1}\n', b"\xff\n"])
 def test_a_file_that_is_none_of_ours_is_no_answer(controller: Controller, tmp_path: Path, content: bytes) -> None:
     shared = controller.shared(tmp_path)
-    shared.told(QUESTION, controller.ask)
+    shared.answer(QUESTION, controller.ask)
     (path,) = tmp_path.iterdir()
     path.write_bytes(content)
-    assert shared.told(QUESTION, controller.ask).text == "answer 2\udcff"
+    assert shared.answer(QUESTION, controller.ask).text == "answer 2\udcff"
 
 
 def test_the_folder_is_private_each_controller_has_its_own_and_a_foreign_runtime_folder_is_not_used(

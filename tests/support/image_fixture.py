@@ -33,7 +33,7 @@ class Quiet:
     def stage(self, text: str, total: int | None = None) -> None:
         print(f"{time.strftime('%T')} {text}")
 
-    def say(self, line: str) -> None:
+    def output(self, line: str) -> None:
         print(f"  {line}")
 
     def advance(self, size: int) -> None:

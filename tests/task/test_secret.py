@@ -112,7 +112,7 @@ def test_a_secret_that_others_can_read_is_none(tmp_path: Path) -> None:
     claim(attempt)
     assert read(attempt).hex() == attempt.secret.read_text()
     attempt.secret.chmod(0o640)
-    with pytest.raises(TaskError, match="others can read it"):
+    with pytest.raises(TaskError, match="accessible to other users"):
         read(attempt)
 
 

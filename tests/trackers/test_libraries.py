@@ -176,7 +176,7 @@ def test_wandb_offline_has_each_step_when_it_was(fabricate: Fabricate, monkeypat
 
 
 @pytest.mark.usefixtures("wandb")
-def test_a_server_of_wandb_that_is_away_is_given_up_soon(
+def test_an_unreachable_wandb_server_is_given_up_soon(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch, port: int
 ) -> None:
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")

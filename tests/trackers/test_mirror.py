@@ -24,7 +24,7 @@ TENSORBOARD = Track(tensorboard=True)
 
 
 class Tracker:
-    """A tracker in memory; it dies, or its mirror does, when a test says so."""
+    """A tracker in memory, which dies, or whose mirror dies, on request of a test."""
 
     def __init__(self) -> None:
         self.points: list[tuple[int, str, float]] = []
@@ -95,7 +95,7 @@ def test_a_tracker_that_was_away_gets_what_it_missed(fabricate: Fabricate) -> No
     assert (update(run, tracker), len(tracker.points)) == (2, 2)
 
 
-def test_the_end_is_told_once_and_again_after_a_resume(fabricate: Fabricate) -> None:
+def test_the_end_is_copied_once_and_again_after_a_resume(fabricate: Fabricate) -> None:
     tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
     for stage in (Stage.TRAINING, Stage.FAILED, Stage.FAILED, Stage.TRAINING, Stage.FINISHED, Stage.FINISHED):
         update(run, tracker, stage)
@@ -106,7 +106,7 @@ def test_the_end_is_told_once_and_again_after_a_resume(fabricate: Fabricate) -> 
 
 
 def test_points_that_come_after_the_end_are_followed_by_the_end(fabricate: Fabricate) -> None:
-    """A tracker takes a run that is opened once more for one that goes on."""
+    """A tracker considers a reopened run as running."""
     tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
     update(run, tracker, Stage.FINISHED)
     with run.attempt(0).metrics.open("a") as file:
@@ -134,7 +134,7 @@ def test_the_parameters_are_the_settings_without_secrets(fabricate: Fabricate) -
     assert found["resources.time"] == "1h"
 
 
-def test_a_tracker_that_is_not_installed_says_how_to_get_it(
+def test_a_missing_tracker_library_is_reported_with_the_pip_command(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})

@@ -45,7 +45,7 @@ def on_node(run: RunDir) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def test_what_is_left_is_copied_at_the_end_and_how_the_attempt_ended(fabricate: Fabricate) -> None:
+def test_the_rest_and_the_outcome_are_copied_at_the_end(fabricate: Fabricate) -> None:
     run = run_of(fabricate, TENSORBOARD)
     with on_node(run) as process:
         run.attempt(0).host_json.write_text(json.dumps(ENDED))
@@ -57,7 +57,7 @@ def test_what_is_left_is_copied_at_the_end_and_how_the_attempt_ended(fabricate: 
     assert not (run.trackers / "lease").exists()
 
 
-def test_an_attempt_that_is_not_the_last_one_is_no_end(fabricate: Fabricate) -> None:
+def test_the_end_of_an_earlier_attempt_is_not_the_end(fabricate: Fabricate) -> None:
     run = run_of(fabricate, TENSORBOARD)
     run.attempt(0).host_json.write_text(json.dumps({**ENDED, "exit_code": 75, "requeued": True}))
     with on_node(run) as process:

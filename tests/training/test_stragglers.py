@@ -32,7 +32,7 @@ for step in range(1, 21):
     time.sleep(0.06 if place.rank == 1 else 0.01)
     flat.backward(model(torch.ones(1, 2)).sum(), StopRequest())
     heart.beat(step)
-print(json.dumps(asdict(heart.told(time.time()))))
+print(json.dumps(asdict(heart.beat_at(time.time()))))
 """
 
 

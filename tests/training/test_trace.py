@@ -218,7 +218,7 @@ def test_the_watchdog_does_not_take_writing_for_standing_still(task: Task, monke
     phases = []
 
     def compress(export: object, path: Path) -> None:
-        phases.append(task.events.heart.told(0.0).phase)
+        phases.append(task.events.heart.beat_at(0.0).phase)
 
     monkeypatch.setattr("clusterctl.training.trace._compress", compress)
     fit(Squares(), train(profile=(4, 7), evaluate_every=0), task)

@@ -1,5 +1,5 @@
-"""The operations, as typed functions: what `import clusterctl` gives a Python program, and what every command calls.
+"""The operations as typed functions, used by every command and by Python programs that `import clusterctl`.
 
-Nothing here prints, asks, changes the folder, the environment or the signal handlers of its process, or keeps state
-between calls: a notebook and a thread can call it. Each module has one operation's name and is imported with it.
+Nothing here prints, prompts, keeps state between calls, or changes the current folder, environment or signal handlers
+of its process, so notebooks and threads can call it. Each module is named after its operation and imported on use.
 """

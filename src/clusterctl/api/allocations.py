@@ -20,7 +20,7 @@ _FIRST_PAUSE_SECONDS = 0.2
 
 
 def allocate(job: str | None = None, cluster: str | None = None, *, overrides: Overrides = ()) -> str:
-    """Ask for nodes, as many and as large as `job` asks for, or one as `overrides` say; the Slurm job's number.
+    """Request the nodes that `job` would, or one node changed by `overrides`; returns the Slurm job ID.
 
     Raises what `load` raises, and SlurmError.
     """
@@ -37,7 +37,7 @@ def allocate(job: str | None = None, cluster: str | None = None, *, overrides: O
 
 
 def wait_for_nodes(job_id: str, cluster: str | None = None) -> Allocation:
-    """Wait until the nodes are there, asking ever more rarely, at last at the cluster's polling floor."""
+    """Wait until the nodes are allocated, polling at intervals that grow to the cluster's polling floor."""
     target = load_cluster(cluster)
     slurm, floor, pause = Slurm.of(target), float(target.polling_floor), _FIRST_PAUSE_SECONDS
     while True:
@@ -46,18 +46,18 @@ def wait_for_nodes(job_id: str, cluster: str | None = None) -> Allocation:
             return found
         if found is None or found.state not in ("PENDING", "CONFIGURING"):
             state = found.state if found else "gone"
-            raise SlurmError(f"allocation {job_id} ended before it began: {state}", "squeue --me")
+            raise SlurmError(f"allocation {job_id} ended before it started: {state}", "squeue --me")
         time.sleep(pause)
         pause = min(2 * pause, max(floor, _FIRST_PAUSE_SECONDS))
 
 
 def give_back(job_id: str, cluster: str | None = None) -> None:
-    """Give the nodes of `job_id` back, and take imported images off them. Raises NotFoundError and SlurmError."""
+    """Release the nodes of `job_id` and remove imported images from them. Raises NotFoundError and SlurmError."""
     target = load_cluster(cluster)
     slurm = Slurm.of(target)
     found = slurm.allocation(job_id) if job_id.isascii() and job_id.isdigit() else None
     if found is None:
-        raise NotFoundError(f"you have no job with this number: {job_id}", "see your jobs by hand: squeue --me")
+        raise NotFoundError(f"you have no job with this ID: {job_id}", "list your jobs: squeue --me")
     if found.is_held and let_go(runs_folder(target), job_id):
         slurm.signal(CLOSE_SIGNAL, [job_id], batch=True)
     else:

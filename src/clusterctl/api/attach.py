@@ -1,6 +1,6 @@
-"""A shell or a command beside a rank of a run: a step of its own on the rank's node, which enters the rank's process.
+"""Run a shell or a command beside a rank: a separate step on the rank's node that joins the rank's namespaces.
 
-What the rank sees is read off its process, so that it is the same for pyxis's containers, for ours and for none.
+The rank's view is read from its process, so that this works with pyxis's containers, with ours and without any.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 def beside(
     run: Run, rank: int = 0, command: tuple[str, ...] = (), *, terminal: bool = False
 ) -> tuple[list[str], Mapping[str, str]]:
-    """The words and the environment of an srun for `command`, or a shell, in the container of `rank`. The run goes on.
+    """The command line and environment of an srun for `command`, or a shell, in the container of `rank`.
 
-    Raises UsageError where the run does not run, or has no such rank; NotFoundError where it has not begun.
+    The run is not interrupted. Raises UsageError if the run is not running or has no such rank; NotFoundError if the
+    rank has not started yet.
     """
     status = run.status()
     status.record.require_ours()
     if status.stage.ended or status.attempt is None or status.job_id is None:
-        raise UsageError(f"{run.id} does not run: {status.stage}", f"clusterctl status {run.id}")
+        raise UsageError(f"{run.id} is not running: {status.stage}", f"clusterctl status {run.id}")
     tasks = status.record.job.resources.nodes * status.record.tasks_per_node
     if rank >= tasks:
-        raise UsageError(f"no rank {rank}: the run has {tasks}", f"one of 0 to {tasks - 1}")
+        raise UsageError(f"no such rank: {rank}", f"choose one of 0 to {tasks - 1}")
     began = beginnings(run.directory.attempt(status.attempt.number)).get(rank)
     if not began or not began.node or began.pid is None:
-        raise NotFoundError(f"rank {rank} has not begun yet", f"clusterctl status {run.id}")
+        raise NotFoundError(f"rank {rank} has not started yet", f"clusterctl status {run.id}")
     slurm = Slurm.of(status.record.cluster)
     flags = [
         f"--jobid={status.attempt.job_id or status.job_id}",

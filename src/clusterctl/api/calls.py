@@ -1,4 +1,4 @@
-"""Operations that work on another machine where the cluster's file names one: called there, and answered here."""
+"""Runs operations on another machine if the cluster file names one, and returns their results here."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _KNOWN: dict[str, Callable[..., Any]] = {}
 def works_elsewhere(
     *, changes: bool = False, waits: bool = False, takes_job: bool = False
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """An operation that is called on the machine of its `cluster`, or of the run that it is a method of, or is given.
+    """Decorates an operation to be called on the machine of its `cluster`, or of the run it is a method of or gets.
 
-    One that `changes` something is carried out once, even if the connection breaks; one that `waits` keeps waiting.
-    With `takes_job` it takes the job file and the code of its first argument along.
+    An operation that `changes` something is executed only once, even if the connection breaks; one that `waits` keeps
+    waiting. With `takes_job` the job file and code of its first argument are sent along.
     """
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -59,7 +59,7 @@ def works_elsewhere(
 
 
 def carried_out(name: str, arguments: str) -> str:
-    """Call the operation for another machine; what it returned or raised, encoded."""
+    """Call the operation for another machine; returns its encoded result or exception."""
     import importlib
 
     from clusterctl.api.logs import Reading
@@ -69,7 +69,7 @@ def carried_out(name: str, arguments: str) -> str:
         importlib.import_module(_PREFIX + name.partition(":")[0])
         function = _KNOWN.get(name)
         if function is None:
-            raise UsageError(f"no such operation: {name}", "is it the same version of clusterctl?")
+            raise UsageError(f"no such operation: {name}", "do both machines have the same version of clusterctl?")
         result: Any = function(**decoded(json.loads(arguments)))
         answer = {"returned": encoded([*result] if isinstance(result, Reading) else result)}
     except ClusterctlError as error:
@@ -80,7 +80,7 @@ def carried_out(name: str, arguments: str) -> str:
 
 
 def _place(given: Mapping[str, Any], *, has_cluster: bool) -> Elsewhere | None:
-    """Where the operation works: where its run is, else the cluster that it names."""
+    """Where to call the operation: where its run is, else on the cluster given."""
     for value in (given.get("self"), given.get("run")):
         if value is not None and not isinstance(value, str):
             place: Elsewhere | None = value.place
@@ -101,9 +101,9 @@ def ask(
     repeat: str = "held",
     person: bool = True,
 ) -> str:
-    """Call the operation on the machine of `place`; its answer, for `understood`. Raises HostError.
+    """Call the operation on the machine of `place`; returns its answer, for `understood`. Raises HostError.
 
-    ssh may ask a `person` for a password.
+    With `person`, ssh may prompt for a password.
     """
     from clusterctl.api.cargo import load_cargo
     from clusterctl.api.elsewhere import Conversation, Ends, Repeat, request
@@ -118,12 +118,12 @@ def ask(
     code = conversation.result()
     if conversation.value is None:
         last = printed.decode(errors="replace").strip().rpartition("\n")[2]
-        raise HostError(f"clusterctl on {place.host} ended with exit code {code}: {last}", "type the command again")
+        raise HostError(f"clusterctl on {place.host} failed with exit code {code}: {last}", "run the command again")
     return conversation.value.decode()
 
 
 def understood(place: Elsewhere, answer: str) -> Any:
-    """What the operation returned. Raises what it raised, and HostError for what is no answer."""
+    """The operation's result. Raises its exception, or HostError if the answer is invalid."""
     from clusterctl.remote.values import decoded
 
     try:
@@ -131,14 +131,14 @@ def understood(place: Elsewhere, answer: str) -> Any:
     except ValueError:
         content = None
     if not isinstance(content, dict) or not content.keys() & {"raised", "returned"}:
-        raise HostError(f"clusterctl on {place.host} is not understood", "type the command again")
+        raise HostError(f"clusterctl on {place.host} sent an invalid answer", "run the command again")
     if "raised" in content:
         raise decoded(content["raised"], functools.partial(_at, place))
     return decoded(content["returned"], functools.partial(_at, place))
 
 
 def _at(place: Elsewhere, value: Any) -> Any:
-    """A run or a sweep of the other machine, as one."""
+    """Marks a run or a sweep as being on the other machine."""
     from clusterctl.api.run import Run
     from clusterctl.api.sweeps import Sweep
 

@@ -1,4 +1,4 @@
-"""End runs, waiting or running."""
+"""Cancel runs, whether pending or running."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """What became of each run; `problems` are what stood in the way of knowing."""
+    """The outcome for each run; `problems` are errors while reading their status."""
 
     cancelled: tuple[Status, ...]
-    ended: tuple[Status, ...]  # before
+    ended: tuple[Status, ...]  # had already ended
     problems: tuple[ConfigError | SlurmError, ...]
 
 
 def cancel(runs: Iterable[Run], agreed: Callable[[int], bool] = lambda _: True) -> Cancelled:
-    """Cancel those of `runs` that go on; nothing is done unless `agreed`, which is asked how many they are.
+    """Cancel those of `runs` that have not ended, if `agreed` returns True for their number.
 
-    Raises ConfigError for a damaged run, SlurmError where Slurm refuses or a run has no job yet.
+    Raises ConfigError for a damaged run, SlurmError if Slurm refuses or a run has no job yet.
     """
     found = report([run.directory for run in runs])
-    for problem in found.problems:  # also another user's run
+    for problem in found.problems:  # including runs of another user
         if isinstance(problem, ConfigError):
             raise problem
     ended = tuple(status for status in found.statuses if status.stage.ended and status.sure)
@@ -53,13 +53,13 @@ def cancel(runs: Iterable[Run], agreed: Callable[[int], bool] = lambda _: True) 
 
 
 def _cancel(statuses: list[Status]) -> None:
-    """Say so in the run directories first: a rank that gets TERM looks there whether to leave for good."""
+    """Record it in the run directories first: a rank that gets TERM checks there whether the run was cancelled."""
     by = f"{user_name(os.getuid())}@{socket.gethostname()}"
     job_ids = []
     for status in statuses:
         run = status.record.run
         if status.job_id is None:
-            raise SlurmError(f"{run.id} has no job yet", "its submit is under way; try again in a moment")
+            raise SlurmError(f"{run.id} has no job yet", "it is still being submitted; try again in a moment")
         if not exists(run.cancel_json):
             write_json(run.cancel_json, {"time": time.time(), "by": by})
         if status.record.allocation is None:

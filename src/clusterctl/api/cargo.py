@@ -1,4 +1,4 @@
-"""What a command takes to another machine: a job file, other files, the code of the job, and its secrets."""
+"""The data that a command sends to another machine: a job file, other files, the job's code, and its secrets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PIECE = 2**18
 
 @dataclass
 class Cargo:
-    """What a command takes along: a job file, other files by name, the code of the job."""
+    """The data sent with a command: a job file, other files by name, the job's code."""
 
     job: SentFile | None = None
     others: list[SentFile] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Cargo:
     secrets: Secrets = field(default_factory=Secrets)
 
     def answer(self, question: dict[str, Any]) -> Iterator[bytes]:
-        """What the other machine asks for, of these things alone: it may be anybody's."""
+        """Answer the other machine's questions, but only about this data: the machine is not trusted."""
         if "project" in question:
             found = (project for project in self.projects if str(project.path) == question["project"])
             for project in found:
@@ -63,7 +63,7 @@ def load_cargo(
     large: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Cargo:
-    """What a submission takes along. Raises ConfigError for what is wrong with the job, before anything is sent."""
+    """The data of a submission. Raises ConfigError for problems with the job before anything is sent."""
     cargo = Cargo(secrets=Secrets(cluster.secrets))
     if job is None and not program:
         return cargo
@@ -101,17 +101,17 @@ def _add_code(cargo: Cargo, resolved: Resolved, *, large: bool, progress: Progre
     try:
         cargo.projects.append(LocalProject(Path(code), known, large=large, progress=progress))
     except OSError as error:
-        hint = "a file that cannot be read belongs into .gitignore"
-        raise ConfigError(f"cannot read the code of the run: {reason(error)}", hint) from error
+        hint = "add unreadable files to .gitignore"
+        raise ConfigError(f"cannot read the run's code: {reason(error)}", hint) from error
 
 
 def _comes_along(job: str, file: Path) -> bool:
-    """Whether the job is one that comes with clusterctl, so that the other machine has it, with its data."""
+    """Whether the job is shipped with clusterctl, so that the other machine has it and its data."""
     return not ("/" in job or job.endswith(".toml")) and _is_shipped(file)
 
 
 def _require_absolute(resolved: Resolved, cluster: Cluster, overrides: Sequence[str]) -> None:
-    """Raise ConfigError for paths that are relative to a folder which the other machine does not have."""
+    """Raise ConfigError for relative paths, whose base folder does not exist on the other machine."""
     typed = dict(setting.partition("=")[::2] for setting in overrides)
     is_own = resolved.job_file.is_file() and not _is_shipped(resolved.job_file)
     file = read_toml(resolved.job_file) if is_own else None
@@ -119,8 +119,8 @@ def _require_absolute(resolved: Resolved, cluster: Cluster, overrides: Sequence[
         name = ".".join(key)
         path = str(typed.get(name, "").strip("\"'") or (file and file.get(key)) or "")
         if path and (name == "data.root" or path.startswith(".")) and not path.startswith(("/", "~")):
-            message = f"{name}: {path} is a path of this machine, and the run will be on {cluster.host}"
-            hint = f"write where it is there, such as /shared/{os.path.basename(path)}"  # noqa: PTH119 - user's text
+            message = f"{name}: {path} is a path on this machine, but the run will be on {cluster.host}"
+            hint = f"use its path there, such as /shared/{os.path.basename(path)}"  # noqa: PTH119 - user's text
             raise ConfigError(message, hint)
 
 
@@ -129,7 +129,7 @@ def _is_shipped(file: Path) -> bool:
 
 
 def text_file(path: Path) -> SentFile:
-    """The file at `path`, to be sent. Raises ConfigError where it cannot be read."""
+    """The file at `path`, to be sent. Raises ConfigError if it cannot be read."""
     try:
         text = path.read_bytes().decode(errors="surrogateescape")
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What the folder of runs and this user's images and caches take on the disk, and removing what nobody needs.
+"""The disk usage of the runs folder and of this user's images and caches, and removal of unneeded data.
 
-A run goes only where its files, or Slurm, say that it has ended, and if nothing has changed in it since they were read.
-It is renamed first: nobody finds half of it.
+A run is removed only if its files or Slurm show that it has ended, and if it has not changed since they were read. It
+is renamed first, so that nobody sees a partly removed run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HALF_REMOVED = re.compile(r"\.(?P<run>.+)\.removed\.[0-9]+")
 
 
 class DiskKind(StrEnum):
-    """What takes room."""
+    """The kinds of data on the disk."""
 
     RUNS = "runs"  # without their checkpoints
     CHECKPOINTS = "checkpoints"
@@ -53,7 +53,7 @@ class DiskKind(StrEnum):
 
 @dataclass(frozen=True)
 class Taken:
-    """What the things of one kind take in a folder."""
+    """The disk usage of one kind of data in a folder."""
 
     kind: DiskKind
     path: Path
@@ -62,17 +62,17 @@ class Taken:
 
 
 class Removal(NamedTuple):
-    """A thing that may be removed, what that frees, and since when it has not been needed, where that is known."""
+    """Removable data, the space that removing it frees, and since when it has not been needed, if known."""
 
     kind: DiskKind
     path: Path
     bytes: int
     since: float | None = None
-    seen: Stamp = ()  # of a run, before it was judged
+    seen: Stamp = ()  # of a run, before its status was read
 
 
 class Staying(NamedTuple):
-    """An old run that stays, and why."""
+    """An old run that is kept, and why."""
 
     run: str
     why: str
@@ -80,7 +80,7 @@ class Staying(NamedTuple):
 
 @dataclass(frozen=True)
 class CleanUp:
-    """What there is, what may go, and which old runs stay. Nothing is removed before `carry_out`."""
+    """The disk usage, the removable data, and the old runs to keep. Nothing is removed before `carry_out`."""
 
     folder: Path
     as_of: float
@@ -90,7 +90,7 @@ class CleanUp:
     problems: tuple[ClusterctlError, ...] = ()
 
     def carry_out(self) -> CleanUp:
-        """Remove what may go, unless it has come into use. Returns this with what was removed, and what was not."""
+        """Remove the removable data unless it is in use again. Returns what was removed and what was not."""
         removed: list[Removal] = []
         problems: list[ClusterctlError] = []
         unused: dict[Path, Unused] | None = None
@@ -98,11 +98,11 @@ class CleanUp:
             try:
                 if one.kind is not DiskKind.CODE:
                     gone = _remove(one)
-                else:  # the runs that refer to it are gone by now
+                else:  # the runs that refer to it have been removed by now
                     unused = unused or {found.path: found for found in find_unused(self.folder)}
                     gone = one.path in unused and remove_unused(unused[one.path])
                 removed += [one] if gone else []
-            except FileNotFoundError:  # somebody else removes it, too
+            except FileNotFoundError:  # another process is removing it too
                 continue
             except OSError as error:
                 problems.append(ConfigError(f"cannot remove all of {one.path}: {reason(error)}"))
@@ -116,15 +116,15 @@ def clean(
     keep_best: bool = False,
     checkpoints_only: bool = False,
 ) -> CleanUp:
-    """What takes room in the folder of runs of `cluster`, and what may be removed from it.
+    """The disk usage of the runs folder of `cluster`, and what can be removed from it.
 
-    Copies of code that no run refers to may go; with `older_than` ("30d", or seconds) also the runs that ended so long
-    ago, or their checkpoints alone. `keep_best` keeps the best run of each job. Raises UsageError.
+    Code copies that no run refers to are removable; with `older_than` ("30d", or seconds) also runs that ended that
+    long ago, or only their checkpoints. `keep_best` keeps the best run of each job. Raises UsageError.
     """
     seconds = age_seconds("--older-than", older_than)
     if seconds is None and (keep_best or checkpoints_only):
         option = "--keep-best" if keep_best else "--checkpoints-only"
-        raise UsageError(f"{option} needs --older-than", "for example --older-than 30d; 0d: all that have ended")
+        raise UsageError(f"{option} needs --older-than", "for example --older-than 30d; 0d: all ended runs")
     folder, disk = chosen_runs_folder(cluster), DiskUse()
     sizes = {path.name: _sizes(path, disk) for path in _folders(folder) if is_run_id(path.name)}
     removals = _half_removed(folder, disk)
@@ -132,8 +132,8 @@ def clean(
     problems: list[ClusterctlError] = []
     if seconds is not None:
         wanted = query(cluster=cluster)
-        wanted.look()  # may note in a run what Slurm says of its end
-        stamps = {run: stamp(run) for run in wanted.list()}  # older than the verdict
+        wanted.look()  # may record Slurm's accounting in a run
+        stamps = {run: stamp(run) for run in wanted.list()}  # taken before the status is read
         found = wanted.look()
         problems += found.problems
         for status, why in judged(found.statuses, seconds, found.as_of, keep_best=keep_best):
@@ -146,15 +146,15 @@ def clean(
     try:
         gone = {one.path.name for one in removals if one.kind is DiskKind.RUNS}
         removals += [Removal(DiskKind.CODE, one.path, one.size) for one in find_unused(folder, without=gone)]
-    except ConfigError as error:  # a run of somebody else's, in a folder that several people use
+    except ConfigError as error:  # another user's run in a shared folder
         problems.append(error)
     taken = tuple(_taken(folder, cluster, sizes, disk))
-    problems += [ConfigError(f"cannot look into {path}: its size is not counted") for path in disk.unread]
+    problems += [ConfigError(f"cannot read {path}: its size is not counted") for path in disk.unread]
     return CleanUp(folder, time.time(), taken, tuple(removals), tuple(staying), tuple(problems))
 
 
 def to_json(found: CleanUp, *, removed: bool) -> dict[str, Any]:
-    """What `clean -o json` prints; `schemas/clean.json` describes it. `removed`: what may go is gone."""
+    """The output of `clean -o json`, described by `schemas/clean.json`. `removed`: the data has been removed."""
     return {
         "schema_version": SCHEMA_VERSION,
         "as_of": found.as_of,
@@ -169,7 +169,7 @@ def to_json(found: CleanUp, *, removed: bool) -> dict[str, Any]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """The folders in `folder`, without links to others."""
+    """The folders in `folder`, without links to folders."""
     try:
         return [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.is_symlink()]
     except FileNotFoundError:
@@ -177,15 +177,15 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _sizes(run: Path, disk: DiskUse) -> dict[str, int]:
-    """Name -> what it takes, for everything in a run directory."""
+    """Name -> disk usage, for everything in a run directory."""
     try:
         return {name: disk.bytes_of(run / name) for name in names_in(run)}
     except OSError:
-        return {run.name: disk.bytes_of(run)}  # which notes it
+        return {run.name: disk.bytes_of(run)}  # which also records it as unread
 
 
 def _half_removed(folder: Path, disk: DiskUse) -> list[Removal]:
-    """This user's runs whose removal was cut off."""
+    """This user's runs whose removal was interrupted."""
     names = ((path, _HALF_REMOVED.fullmatch(path.name)) for path in _folders(folder))
     found = [path for path, match in names if match and is_run_id(match["run"])]
     return [Removal(DiskKind.RUNS, path, disk.bytes_of(path)) for path in found if path.stat().st_uid == os.geteuid()]
@@ -220,12 +220,12 @@ def _remove(one: Removal) -> bool:
         return stamp(run) == one.seen and checkpoints.remove_all(run)
     if is_run_id(one.path.name):
         return _remove_run(RunDir(one.path), one.seen)
-    remove_tree(one.path)  # half of it was before
+    remove_tree(one.path)  # partly removed before
     return True
 
 
 def _remove_run(run: RunDir, seen: Stamp) -> bool:
-    """Remove a run, unless it has changed since; whoever changes it as it goes gets it back."""
+    """Remove a run unless it has changed since; if it changes during the rename, it is renamed back."""
     if stamp(run) != seen:
         return False
     aside = RunDir(run.path.with_name(f".{run.id}.removed.{time.time_ns()}"))
@@ -238,5 +238,5 @@ def _remove_run(run: RunDir, seen: Stamp) -> bool:
 
 
 def _moments(seen: Stamp) -> list[int]:
-    """A stamp without the times that a rename sets."""
+    """A stamp without the times that a rename changes."""
     return [number for place, number in enumerate(seen) if place % 3 != 2]

@@ -1,4 +1,4 @@
-"""The code of a new run: which it is, and its snapshot among the runs."""
+"""The code of a new run, and its snapshot in the runs folder."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def code_of(resolved: Resolved, *, large: bool = False, progress: ProgressListener = SILENT) -> Code:
-    """The code of the run as it is now, and where its snapshot will be."""
+    """The current code of the run, and the path of its snapshot."""
     runs = runs_folder(resolved.cluster)
     job = resolved.job
     try:
         project = Path(job.code) if job.code and has_project(job) else None
         if project and (came := delivered()):
-            from clusterctl.launch.sent_code import received  # most submissions are typed on this machine
+            from clusterctl.launch.sent_code import received  # late: most submissions are typed on this machine
 
             return received(runs, project, came, progress)
         return find_code(runs, project, large=large, progress=progress)
@@ -36,7 +36,7 @@ def code_of(resolved: Resolved, *, large: bool = False, progress: ProgressListen
 
 
 def copied(code: Code, plan: Plan, progress: ProgressListener = SILENT) -> dict[Path, Path]:
-    """Take the snapshot, unless it is there, and what `archive_modules` makes of it. Raises ConfigError."""
+    """Take the snapshot unless it exists, and make its module archives. Raises ConfigError."""
     try:
         take_snapshot(code, progress)
         return archive_modules(plan, code.folder, progress)
@@ -45,5 +45,5 @@ def copied(code: Code, plan: Plan, progress: ProgressListener = SILENT) -> dict[
 
 
 def _uncopied(runs: Path, error: OSError) -> ConfigError:
-    message = f"cannot copy the code of the run to {runs}: {reason(error)}"
-    return ConfigError(message, "is the disk full? a file that cannot be read belongs into .gitignore")
+    message = f"cannot copy the run's code to {runs}: {reason(error)}"
+    return ConfigError(message, "is the disk full? add unreadable files to .gitignore")

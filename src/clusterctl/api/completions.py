@@ -1,7 +1,7 @@
-"""What a shell offers when Tab is pressed, in a few hundredths of a second: from files alone, without click.
+"""Shell completion within a few hundredths of a second: only from files, without click.
 
-The commands are in `cli/commands.json`, the keys of `--set` in `schemas/job.json`; `make docs` writes both. All that is
-looked at beyond them are the names in a few folders.
+The commands are in `cli/commands.json`, the keys of `--set` in `schemas/job.json`; `make docs` writes both. Apart from
+them, only the names in a few folders are read.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 Offers = dict[str, str]
 """A line of help for each word."""
 
-FILES: Offers = {":file": ""}  # the shell's own business
+FILES: Offers = {":file": ""}  # left to the shell
 _PACKAGE = Path(clusterctl.__file__).parent
 _MOST_RUNS = 200
-_PLAIN = re.compile(r"[\w.@=:/+-]+")  # no word that a shell would have to quote
+_PLAIN = re.compile(r"[\w.@=:/+-]+")  # words that need no quoting in a shell
 _WORKLOAD = re.compile(r"""^workload\s*=\s*["']([\w-]+)["']""", re.MULTILINE)
 
 
 def answer(shell: str, line: str, replaced: str) -> list[str]:
-    """The lines that `shell` reads: what the last word of `line`, a command line up to the cursor, may become.
+    """The lines for `shell`: completions of the last word of `line`, the command line up to the cursor.
 
-    bash replaces only `replaced`, the part of that word behind `=` or `:`.
+    bash replaces only `replaced`, the part of that word after `=` or `:`.
     """
     *words, typed = split(line)
     found: Offers = {}
-    with suppress(ClusterctlError, OSError, ValueError, KeyError):  # no place for a message
+    with suppress(ClusterctlError, OSError, ValueError, KeyError):  # there is nowhere to show a message
         found = offers(_read("cli/commands.json"), words[1:], typed)
     if found == FILES:
         return [*FILES]
@@ -50,7 +50,7 @@ def answer(shell: str, line: str, replaced: str) -> list[str]:
 
 
 def split(line: str) -> list[str]:
-    """The words of an unfinished command line; the last one is empty behind a blank."""
+    """The words of an unfinished command line; the last one is empty after a blank."""
     lexer = shlex.shlex(line, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []
@@ -62,7 +62,7 @@ def split(line: str) -> list[str]:
 
 
 def offers(node: Mapping[str, Any], words: Sequence[str], typed: str) -> Offers:
-    """What fits behind `words`, the command line below the commands `node`; not all of it begins with `typed`."""
+    """Completions after `words` for the command `node`; they need not start with `typed`."""
     given: dict[str, str] = {}
     arguments: list[str] = []
     waiting = ""  # the option whose value comes next
@@ -121,7 +121,7 @@ def _values(kind: str | list[str] | None, typed: str, cluster: str | None, job: 
 
 
 def settings(schema: Mapping[str, Any], typed: str, workload: str = "") -> Offers:
-    """Keys of a job of `workload`, or of any, up to the `=`; behind it the values, where they can be counted."""
+    """The keys of a job of `workload`, or of any, up to the `=`; after it the values, if they can be listed."""
     keys = dict(_leaves({**schema["properties"], "train": _train(schema, workload)}))
     key, equals, _ = typed.partition("=")
     if not equals:
@@ -133,7 +133,7 @@ def settings(schema: Mapping[str, Any], typed: str, workload: str = "") -> Offer
 
 
 def _train(schema: Mapping[str, Any], workload: str) -> Mapping[str, Any]:
-    """The schema of [train] for `workload`; that of all workloads where none is known."""
+    """The schema of [train] for `workload`, or of all workloads if unknown."""
     each: Mapping[str, Any] | None = schema
     while each:
         if each["if"]["properties"]["workload"]["const"] == workload:
@@ -145,7 +145,7 @@ def _train(schema: Mapping[str, Any], workload: str) -> Mapping[str, Any]:
 
 
 def _leaves(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """`resources.nodes=` and what is known of it; `env.` of a table whose keys are the user's."""
+    """`resources.nodes=` and its schema; `env.` for a table with arbitrary keys."""
     for name, of in properties.items():
         if "properties" in of:
             yield from _leaves(of["properties"], f"{prefix}{name}.")
@@ -162,7 +162,7 @@ def _workload(job: str | None) -> str:
 
 
 def _runs(cluster: str | None) -> list[str]:
-    """The ids of the runs of `cluster`, of which only that much is read as tells where they are."""
+    """The IDs of the runs of `cluster`, reading only as much of its file as is needed to find them."""
     chosen = cluster or os.environ.get("CLUSTERCTL_CLUSTER") or _toml(user_config_folder() / "config.toml", "cluster")
     file = _file("cluster", chosen) if chosen else None
     if chosen and file and (host := _toml(file, "host")):
@@ -173,14 +173,14 @@ def _runs(cluster: str | None) -> list[str]:
 
 
 def _file(kind: str, name: str) -> Path:
-    """The file of a job or a cluster, which may be someone else's: it is looked at, and not obeyed."""
+    """The file of a job or a cluster. It may be owned by another user: it is only read for completions."""
     return expanded(name) if "/" in name or name.endswith(".toml") else names(kind, Path.cwd())[name]
 
 
 def _toml(path: Path, key: str) -> str | None:
     if not path.is_file():
         return None
-    import tomllib  # where there is no such file, nobody waits for it
+    import tomllib  # late: not needed without such a file
 
     value = tomllib.loads(path.read_text()).get(key)
     return value if isinstance(value, str) else None

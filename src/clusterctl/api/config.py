@@ -1,4 +1,4 @@
-"""What jobs and clusters there are, and where every value comes from."""
+"""The available jobs and clusters, and the origin of every value."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def job_record(resolved: Resolved) -> dict[str, Any]:
-    """The job as plain values, its secrets hidden."""
+    """The job as plain values, with secrets hidden."""
     record: dict[str, Any] = to_record(resolved.secrets.hide_in(resolved.job))
     return record
 
 
 def values(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
-    """Every key of the job that is set, its value as TOML, and where that comes from."""
+    """Every key set in the job, its value as TOML, and its origin."""
     for path, value in leaves_as_written(job_record(resolved)):
         key, text = ".".join(path), as_toml(value)
         origin = resolved.origins.get(key, "default")
@@ -32,7 +32,7 @@ def values(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
 
 
 def key_tables() -> Iterator[tuple[str, list[FileKey]]]:
-    """Every key of job files, then of cluster files and of the user's configuration, under titles."""
+    """Every key of job files, of cluster files and of the user's configuration, by title."""
     tables: list[tuple[str, type, str]] = [("Job files", Job, "")]
     tables += [(f"Job files, workload {name}", entry.train, "train.") for name, entry in WORKLOADS.items()]
     tables += [("Cluster files", Cluster, ""), ("config.toml in your configuration folder", UserConfiguration, "")]
@@ -41,7 +41,7 @@ def key_tables() -> Iterator[tuple[str, list[FileKey]]]:
 
 
 def places() -> Iterator[tuple[str, str, Path]]:
-    """What can be named from the current folder - "job" or "cluster", its name, its file - and the folders in use."""
+    """The jobs and clusters available in the current folder (kind, name, file), and the folders in use."""
     for kind in ("jobs", "cluster"):
         for name, path in sorted(names(kind, Path.cwd()).items()):
             yield kind.removesuffix("s"), name, path

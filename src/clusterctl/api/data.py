@@ -1,4 +1,4 @@
-"""Data sets, generated or downloaded by a program of its own: it needs torch, this one does not."""
+"""Generates or downloads data sets in a separate program, because that needs torch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from clusterctl.runs.layout import RunDir
 def generate(
     name: str, root: str, *, scale: float = 0.01, seed: int = 0, cluster: str | None = None, quiet: bool = True
 ) -> int:
-    """Generate data set `name` into `root`; the program's exit code. Its messages are shown unless `quiet`."""
+    """Generate data set `name` into `root`; returns the program's exit code. Its output is shown unless `quiet`."""
     return _started(cluster, quiet, "generate", name, str(scale), str(seed), root)
 
 
 def prepare(name: str, root: str, *, cluster: str | None = None, quiet: bool = True) -> int:
-    """Download data set `name` into `root`, unless its raw files are there, and convert it; the program's exit code."""
+    """Download data set `name` into `root` unless its raw files exist, and convert it; the program's exit code."""
     cache = RunDir(chosen_runs_folder(cluster) / "any").data_cache
     return _started(cluster, quiet, "prepare", name, root, str(cache))
 
 
 def _started(cluster: str | None, quiet: bool, *words: str) -> int:
-    """Run the program with the Python of the tasks; its exit code."""
+    """Run the program with the tasks' Python; returns its exit code."""
     python = (load_cluster(cluster).python if cluster else None) or sys.executable
     library = str(Path(clusterctl.__file__).parents[1])
     path = os.pathsep.join(filter(None, [library, os.environ.get("PYTHONPATH")]))

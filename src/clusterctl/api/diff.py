@@ -1,4 +1,4 @@
-"""What differs between two runs."""
+"""Compares two runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ if TYPE_CHECKING:
 
 
 def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Comparison:
-    """Where two runs, or the runs of these names, differ: configuration, code, versions, image, results.
+    """The differences of two runs, given as runs or names: configuration, code, versions, image, results.
 
-    Runs in any stage can be compared; `line_differences()` of what is returned are the unified diffs of the code.
-    Raises NotFoundError, UsageError where both are the same run, and ConfigError where a record cannot be read.
+    Runs in any stage can be compared; `line_differences()` of the result returns unified diffs of the code. Raises
+    NotFoundError, UsageError if both are the same run, and ConfigError if a record cannot be read.
     """
     before, after = (as_run(run, cluster) for run in (first, second))
     if before == after:
-        raise UsageError(
-            f"both names mean the same run: {before.id}", "see the ids of others with: clusterctl status -a"
-        )
+        raise UsageError(f"both names refer to the same run: {before.id}", "list run IDs with: clusterctl status -a")
     return compare(before.directory, after.directory)

@@ -1,4 +1,4 @@
-"""Clusters whose commands work on another machine: what a command takes there, and how it is asked for."""
+"""Clusters whose commands run on another machine, and the requests sent there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OF_TERMINALS = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR", "TZ")
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A cluster on another machine, by the name under which it was chosen."""
+    """A cluster on another machine, with the name by which it was chosen."""
 
     name: str
     file: Path = field(repr=False)
@@ -46,13 +46,13 @@ class Elsewhere:
 
 
 def elsewhere(name: str | None) -> Elsewhere | None:
-    """The cluster that `name` means, or is chosen without one, if its commands work on another machine."""
+    """The cluster called `name`, or the default one, if its commands run on another machine."""
     if delivered():
         return None
     file = cluster_file(name)
     if file is None:
         return None
-    with suppress(OSError):  # reported when the cluster is loaded
+    with suppress(OSError):  # will be reported when the cluster is loaded
         if b"host" in file.read_bytes():
             cluster = load_cluster(name)
             return Elsewhere(name or cluster.name, file, cluster) if cluster.host else None
@@ -70,7 +70,7 @@ def request(
     interactive: bool = False,
     once: bool = False,
 ) -> RemoteRequest:
-    """A request to the clusterctl on the machine of `place`."""
+    """A request to clusterctl on the machine of `place`."""
     cargo = cargo or Cargo()
     user = user_file()
     sent = Sent(

@@ -1,4 +1,4 @@
-"""Write the archive of a run, to be kept or sent: readable without clusterctl."""
+"""Export a run as an archive that is readable without clusterctl."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def write_archive(
 ) -> Path:
     """Write `output`, by default RUN.tar.gz in the current folder, and return its path.
 
-    It holds the record of the run, its metrics (also as CSV), logs, uncommitted changes and, unless `weights` is False,
-    the trained weights; `work` adds what its program wrote into its working directory, `pages` further texts by their
-    names, such as a report. A run that goes on is exported as it is now. Raises UsageError where `output` exists,
-    unless `force`, and ConfigError.
+    It contains the run's record, metrics (also as CSV), logs, uncommitted changes and, unless `weights` is False, the
+    trained weights; `work` adds files that the program wrote to its working directory, `pages` adds texts by name, such
+    as a report. A run that has not ended is exported in its current state. Raises UsageError if `output` exists, unless
+    `force`, and ConfigError.
     """
     directory = run.directory
     target = _target(directory, output, force=force)
@@ -70,7 +70,7 @@ def write_archive(
                     archive.add_text(name, text)
                 for member in files:
                     name = os.path.relpath(member.path, directory.path)
-                    with suppress(FileNotFoundError):  # a run that goes on
+                    with suppress(FileNotFoundError):  # the run has not ended
                         archive.add_file(name, member, text=not _is_binary(directory, member.path))
                 archive.close()
             Path(aside).replace(target)
@@ -78,13 +78,13 @@ def write_archive(
             Path(aside).unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"cannot export {directory.id} to {target}: {reason(error)}", "is there room? df -h"
+            f"cannot export {directory.id} to {target}: {reason(error)}", "check free space: df -h"
         ) from error
     return target
 
 
 def _is_binary(run: RunDir, path: Path) -> bool:
-    """Whether the file is copied unchanged: the weights, and the program's own files."""
+    """Whether to copy the file unchanged: the weights, and the program's own files."""
     return path == run.weights or path.is_relative_to(run.work)
 
 
@@ -92,12 +92,12 @@ def _target(run: RunDir, output: str | Path | None, *, force: bool) -> Path:
     path = Path(f"{run.id}{_SUFFIX}") if output is None else Path(output)
     check_output(path, f"{run.id}{_SUFFIX}")
     if path.exists() and not (force and path.is_file()):
-        raise UsageError(f"there is a file already: {path}", "--force replaces it; --output names another one")
+        raise UsageError(f"file exists: {path}", "replace it with --force, or choose another with --output")
     return path
 
 
 def _secrets(status: Status) -> Secrets:
-    """Those of this environment, and of the job files and `.env` files in the code."""
+    """The secrets in this environment, and in the job files and `.env` files of the code."""
     project = status.record.run.project
     names = (Path(folder, name) for folder, _, names in os.walk(project) for name in names)
     tables = (variables_in(path) for path in names if path.suffix == ".toml" or path.name == ".env")
@@ -105,7 +105,7 @@ def _secrets(status: Status) -> Secrets:
 
 
 def _table(records: Iterable[Mapping[str, Any]]) -> str:
-    """One row a record; a column for each name, in the order in which they appear."""
+    """One row per record and one column per name, in order of appearance."""
     rows = list(records)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
@@ -116,27 +116,27 @@ def _table(records: Iterable[Mapping[str, Any]]) -> str:
 
 def _readme(status: Status, now: float) -> str:
     moment = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(now))
-    state = str(status.stage) + ("" if status.stage.ended else "; it had not ended: each file is as it was then")
+    state = str(status.stage) + ("" if status.stage.ended else "; not ended, files are as of the export")
     return f"""{status.record.run.id}
 exported {moment} by clusterctl {__version__}
 stage: {state}
 
 report.html       curves, nodes, phases, configuration: open it in a browser
-metrics.csv       what the training logged, one row a record; steps that a restart did again count once
-weights.pt        the trained weights by name: torch.load("weights.pt") (if there are any, and they were wanted)
-run.json          job, cluster, versions, git commit, command line; values that are secret by name read ***
-status.json       stage, progress and newest metrics, as `clusterctl status -o json` prints them
-git.patch         what was not committed: git apply git.patch, on the commit in run.json
+metrics.csv       logged metrics, one row per record; steps repeated after a restart count once
+weights.pt        the trained weights by name: torch.load("weights.pt") (if available and requested)
+run.json          job, cluster, versions, git commit, command line; secret values are replaced by ***
+status.json       stage, progress and newest metrics, as printed by `clusterctl status -o json`
+git.patch         uncommitted changes: git apply git.patch, on the commit in run.json
 script.sh         the batch script
-submissions/      the same of earlier submissions, if the run was resumed
-attempts/N/       one folder for each time that the run was started:
+submissions/      the same files of earlier submissions, if the run was resumed
+attempts/N/       one folder for each start of the run:
   host.json         node names, start, end, exit code
-  host.log          what the batch script and srun printed
-  logs/             what each rank printed
-  metrics.jsonl     what the training logged
-  events/, nodes/   what happened to the ranks: stages, exceptions, exits
-  telemetry/        CPU, memory and GPUs of each node over the time
-The other files say how the run was submitted, cancelled, restarted and accounted. Times are in seconds since 1970.
-  work/             what the program wrote into its working directory (if that was wanted)
-Not in here: checkpoints, and the code itself.
+  host.log          output of the batch script and srun
+  logs/             output of each rank
+  metrics.jsonl     logged metrics
+  events/, nodes/   events of the ranks: stages, exceptions, exits
+  telemetry/        CPU, memory and GPUs of each node over time
+The other files record how the run was submitted, cancelled, restarted and accounted. Times are in seconds since 1970.
+  work/             files that the program wrote to its working directory (if requested)
+Not included: checkpoints, and the code itself.
 """

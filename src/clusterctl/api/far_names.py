@@ -1,6 +1,6 @@
-"""The names of the runs on another machine, for a shell that completes them: kept here, renewed from behind.
+"""The names of runs on another machine for shell completion: cached here, and updated in the background.
 
-`python -m clusterctl.api.far_names CLUSTER` asks for them, over the connection that is there.
+`python -m clusterctl.api.far_names CLUSTER` fetches them over the existing connection.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from contextlib import suppress
 
 from clusterctl.config.places import cache_folder
 
-TYPE_CHECKING = False  # as in typing; a shell waits
+TYPE_CHECKING = False  # like typing's; shell completion waits for imports
 if TYPE_CHECKING:
     from pathlib import Path
 
 _NEW_SECONDS = 10.0
-_PATIENCE_SECONDS = 1.0  # of a shell, where nothing is known yet
+_PATIENCE_SECONDS = 1.0  # how long completion waits if nothing is cached yet
 
 
 def far_names(cluster: str, host: str) -> list[str]:
-    """The ids of the runs of `cluster`, the newest one first, as they were a moment ago.
+    """The recent IDs of the runs of `cluster`, newest first.
 
-    Without a connection to `host` nobody is asked: a shell has no place for a question.
+    Without an open connection to `host` nothing is fetched: completion cannot prompt for a password.
     """
     kept = _kept(cluster)
     age = _age(kept)
@@ -70,7 +70,7 @@ def _ask_from_behind(cluster: str) -> None:
 
 
 def main(cluster: str) -> None:
-    """Keep the names of the runs of `cluster`."""
+    """Cache the names of the runs of `cluster`."""
     from clusterctl.api.calls import ask, understood
     from clusterctl.api.elsewhere import elsewhere
     from clusterctl.runs.files import write_json
@@ -78,7 +78,7 @@ def main(cluster: str) -> None:
     kept = _kept(cluster)
     kept.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
-        os.utime(kept)  # the next Tab asks nobody
+        os.utime(kept)  # so that the next Tab fetches nothing
     if place := elsewhere(cluster):
         write_json(kept, understood(place, ask(place, "find:names", {"cluster": cluster}, person=False)))
 

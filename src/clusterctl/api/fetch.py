@@ -1,4 +1,4 @@
-"""Bring a run to this folder: record, metrics, report, weights, logs, and what its program wrote."""
+"""Fetch a run into the current folder: record, metrics, report, weights, logs, and its program's files."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 def fetch(
     place: Elsewhere | None, name: str, output: Path | None = None, *, weights: bool = True, force: bool = False
 ) -> Path:
-    """Unpack the run called `name` as the folder `output`, by default one with the run's id; its path.
+    """Fetch the run called `name` into the new folder `output`, named after the run by default; returns its path.
 
-    It is there whole, or not at all. Raises UsageError where there is such a folder already, unless `force`, and where
-    runs are on this machine; HostError with what the other machine has to say.
+    The folder appears atomically. Raises UsageError if it exists, unless `force`, and if the runs are on this machine;
+    HostError with the other machine's message.
     """
     if place is None:
-        raise UsageError(
-            f"{name}: its files are on this machine", f"put them into an archive: clusterctl export {name}"
-        )
+        raise UsageError(f"{name}: its files are on this machine", f"make an archive: clusterctl export {name}")
     parent = Path.cwd() if output is None else output.absolute().parent
     if output is not None:
         _require_free(output, force=force)
@@ -43,7 +41,7 @@ def fetch(
                 shutil.rmtree(target)
             run.rename(target)
     except (OSError, tarfile.TarError) as error:
-        raise ConfigError(f"cannot fetch the run into {parent}: {reason(error)}", "is there room? df -h") from error
+        raise ConfigError(f"cannot fetch the run into {parent}: {reason(error)}", "check free space: df -h") from error
     return target
 
 
@@ -65,11 +63,11 @@ def _bring(place: Elsewhere, name: str, archive: Path, *, weights: bool) -> None
 
 
 def _extract(members: tarfile.TarFile, folder: Path) -> None:
-    """Only folders and regular files, below `folder`: the archive came from another machine."""
+    """Extract only folders and regular files below `folder`: the archive comes from another machine."""
     for member in members:
         parts = Path(member.name).parts
         if not member.isfile() or member.name.startswith("/") or ".." in parts or len(parts) < 2:
-            raise tarfile.TarError(f"no file of a run: {member.name!r}")
+            raise tarfile.TarError(f"not a file of a run: {member.name!r}")
         path = folder.joinpath(*parts)
         path.parent.mkdir(parents=True, exist_ok=True)
         source = members.extractfile(member)
@@ -81,4 +79,4 @@ def _extract(members: tarfile.TarFile, folder: Path) -> None:
 
 def _require_free(target: Path, *, force: bool) -> None:
     if target.exists() and not (force and target.is_dir()):
-        raise UsageError(f"there is a folder already: {target}", "--force replaces it; --output names another one")
+        raise UsageError(f"folder exists: {target}", "replace it with --force, or choose another with --output")

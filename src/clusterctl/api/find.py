@@ -1,4 +1,4 @@
-"""The runs there are: one by name, or those that fit."""
+"""Find runs by name or by criteria."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from clusterctl.observe.status import Report as Report
     from clusterctl.runs.layout import RunDir
 
-_MANY = 50  # runs: more of them are worth a file of what is known of those that have ended
-# Words for several stages at once.
+_MANY = 50  # with more runs than this, the state of ended runs is cached in a file
+# Names for several stages at once.
 _GROUPS = {
     "ended": ENDED,
     "alive": frozenset(Stage) - ENDED,
@@ -47,9 +47,9 @@ _GROUPS = {
 
 @works_elsewhere()
 def find(name: str, cluster: str | None = None) -> Run:
-    """The run that `name` means: `@last`, an id, a job's name (its newest run), or the beginning of one id.
+    """The run that `name` refers to: `@last`, an ID, a job's name (its newest run), or the beginning of an ID.
 
-    Raises NotFoundError, with the nearest name, and UsageError where several ids begin with `name`.
+    Raises NotFoundError with the nearest name, and UsageError if several IDs begin with `name`.
     """
     folder = chosen_runs_folder(cluster)
     if sweep := sweep_named(folder, name):
@@ -58,12 +58,12 @@ def find(name: str, cluster: str | None = None) -> Run:
 
 
 def as_run(run: Run | str, cluster: str | None = None) -> Run:
-    """`run`, or the one of that name. Raises what `find` raises."""
+    """`run`, or the run of that name. Raises what `find` raises."""
     return find(run, cluster) if isinstance(run, str) else run
 
 
 def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
-    """The runs of these names, each once, and all runs of those that are sweeps. Raises what `find` raises."""
+    """The runs with these names, each once; a sweep stands for all its runs. Raises what `find` raises."""
     folder = chosen_runs_folder(cluster)
     found: dict[Run, None] = {}
     for name in names:
@@ -82,10 +82,10 @@ def runs(
     cluster: str | None = None,
     count: int | None = None,
 ) -> list[Run]:
-    """The runs of `cluster`, the newest first; runs that cannot be read are left out.
+    """The runs of `cluster`, newest first; unreadable runs are left out.
 
-    Those in one of the stages `stage` ("failed"; "running", "alive" and "ended" mean several), whose job or id is like
-    `name` ("cora*"), submitted within `since` ("2d", or seconds); `count` takes the newest of them.
+    Filters: one of the stages `stage` ("failed"; "running", "alive" and "ended" cover several), a job or ID matching
+    `name` ("cora*"), submitted within `since` ("2d", or seconds); `count` limits the result to the newest.
     """
     wanted = query(stage=stage, name=name, since=since, cluster=cluster, count=count)
     return [Run(run.path) for run in wanted.list()]
@@ -93,7 +93,7 @@ def runs(
 
 @works_elsewhere()
 def names(cluster: str | None = None) -> list[str]:
-    """The ids of the runs of `cluster`, newest first, without reading their files."""
+    """The IDs of the runs of `cluster`, newest first, without reading their files."""
     return run_ids(chosen_runs_folder(cluster))
 
 
@@ -106,22 +106,22 @@ def look(
     cluster: str | None = None,
     count: int | None = None,
 ) -> Report:
-    """The status of the matching runs (arguments as for `runs`), without Slurm's information about other jobs."""
+    """The status of the matching runs (arguments as for `runs`)."""
     return replace(query(stage=stage, name=name, since=since, cluster=cluster, count=count).look(), snapshots={})
 
 
 @dataclass(frozen=True)
 class Query:
-    """Runs to look at, once or again and again: those that were named, or the newest of a folder that fit."""
+    """Runs to read once or repeatedly: those named, or the newest matching ones of a folder."""
 
     folder: Path
     named: tuple[RunDir, ...] = ()
     wanted: Filter = field(default_factory=Filter)
     count: int | None = None
-    ended: EndedRuns = field(default_factory=EndedRuns, repr=False)  # those are read once
+    ended: EndedRuns = field(default_factory=EndedRuns, repr=False)  # these are read only once
 
     def look(self) -> Report:
-        """Their status now. Neither a damaged run nor an unreachable Slurm hides the others."""
+        """The current status. Neither a damaged run nor an unreachable Slurm hides the other runs."""
         if self.named:
             found = report(self.named, ended=self.ended)
         else:
@@ -134,9 +134,9 @@ class Query:
         row_of: Callable[[Status, float], Row],
         together: Callable[[Iterable[Row]], Iterable[Row]] = iter,
     ) -> Listing:
-        """As `look`, as rows of a table that `row_of` makes: of a run that has ended, once for all.
+        """Like `look`, but as table rows made by `row_of`, only once for ended runs.
 
-        The newest submissions are meant, however many runs a sweep has; `together` makes one row of those.
+        `count` refers to submissions, however many runs a sweep has; `together` makes one row per sweep.
         """
         if self.named:
             looked = self.look()
@@ -147,7 +147,7 @@ class Query:
         return found
 
     def list(self) -> list[RunDir]:
-        """The runs alone: read only where a stage or an age has to be known."""
+        """Only the runs; their files are read only if a stage or an age has to be known."""
         if self.named or self.wanted.needs_reading:
             return [status.record.run for status in self.look().statuses]
         return [*itertools.islice(newest_first(self.folder, self.wanted.takes_id), self.count)]
@@ -162,7 +162,7 @@ def query(
     cluster: str | None = None,
     count: int | None = None,
 ) -> Query:
-    """The runs called `names`, else those that fit, as for `runs`. Raises NotFoundError and UsageError."""
+    """The runs called `names`, else those matching the filters of `runs`. Raises NotFoundError and UsageError."""
     named = tuple(run.directory for run in find_all(names, cluster))
     wanted = Filter(_several(name), _stages(_several(stage)), age_seconds("--since", since))
     folder = chosen_runs_folder(cluster)
@@ -171,14 +171,14 @@ def query(
 
 
 def overview(names: Iterable[str], cluster: str | None = None, count: int = 100) -> Overview:
-    """What a monitor shows of the runs called `names`, else of the newest `count`."""
+    """The data of a monitor for the runs called `names`, else for the newest `count`."""
     from clusterctl.observe.overview import Overview
 
     return Overview(chosen_runs_folder(cluster), count, tuple(run.directory for run in find_all(names, cluster)))
 
 
 def _kept_runs(folder: Path) -> Path:
-    """The file of what is known of ended runs: a user's own, as is what may be asked about them."""
+    """The cache file for ended runs: one per user, since users may see different things in Slurm."""
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
     return cache_folder() / "runs" / f"{name}.kept"
 
@@ -188,7 +188,7 @@ def _several(words: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _stages(words: tuple[str, ...]) -> frozenset[Stage]:
-    """The stages that are named, also several after commas."""
+    """The stages named by `words`, which may be comma-separated."""
     stages: set[Stage] = set()
     known = {stage.value: frozenset({stage}) for stage in Stage} | _GROUPS
     for word in ",".join(words).split(",") if words else ():
@@ -201,7 +201,7 @@ def _stages(words: tuple[str, ...]) -> frozenset[Stage]:
 
 
 def age_seconds(option: str, age: str | float | None) -> float | None:
-    """The seconds that `option` was given, as "2d" or as a number. Raises UsageError."""
+    """The value of `option` in seconds, given as "2d" or as a number. Raises UsageError."""
     if not isinstance(age, str):
         return age
     try:

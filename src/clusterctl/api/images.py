@@ -1,4 +1,4 @@
-"""Container images: build, import, enter, list, check, remove. One is NAME.sqsh and NAME.json in an image folder."""
+"""Container images: build, import, enter, list, verify, remove. An image is NAME.sqsh and NAME.json in a folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def find(name: str, cluster: str | None = None, *, folder: Path | None = None) -
 
 
 def image_record(image: Image) -> dict[str, Any]:
-    """All that is known of an image, as plain values."""
+    """The record of an image as plain values."""
     known = to_record(image.record) if image.record else {"problem": image.problem or "no record"}
     return {"name": image.name, "path": os.fspath(image.path), **known}
 
@@ -57,9 +57,9 @@ def build(
     folder: Path | None = None,
     progress: ProgressListener = SILENT,
 ) -> Image:
-    """Build clusterctl's own image, with the packages in the versions that are installed here. Raises ImageError.
+    """Build clusterctl's own image, with the package versions that are installed here. Raises ImageError.
 
-    `base` is the base image ("bootstrap" makes one from Debian packages); `replacing` are requirements such as
+    `base` is the base image ("bootstrap" makes one from Debian packages); `replacing` overrides requirements, such as
     torch==2.13.0; `fresh` fetches base image and wheels again; `engine` is docker, podman or buildah.
     """
     from clusterctl.containers.build import BuildRequest
@@ -89,15 +89,15 @@ def import_image(
     folder: Path | None = None,
     progress: ProgressListener = SILENT,
 ) -> Image:
-    """Bring `source` into the image folder: a file's path, or a reference (REGISTRY#NAME:TAG). Raises ImageError.
+    """Import `source` into the image folder: a file, or a reference (REGISTRY#NAME:TAG). Raises ImageError.
 
-    A reference that was imported before is not fetched again, unless `fresh`.
+    A reference that was imported before is not fetched again unless `fresh`.
     """
     target = images_folder(cluster, folder).absolute()
     is_file = source.startswith(("/", "./", "../", "~")) or Path(source).is_file()
     if not is_file and not fresh and (there := files.imported(target, source, name)):
         return there
-    from clusterctl.containers.importing import import_file, import_reference  # with what it needs to import: 0.1 s
+    from clusterctl.containers.importing import import_file, import_reference  # late: takes 0.1 s
 
     if is_file:
         return import_file(expanded(source), name, target, progress)
@@ -117,10 +117,10 @@ def in_image(
     root: bool = False,
     entrypoint: bool = False,
 ) -> tuple[list[str], dict[str, str], str]:
-    """`command`, or what the image itself starts, in `image`: a .sqsh file or its name in the image folder.
+    """How to run `command`, or the image's entry point, in `image`: a .sqsh file or a name in the image folder.
 
-    Returns the words and the environment to execute, and the name of an image that is unpacked first, else "".
-    `environment` beats the image's own variables. Raises NotFoundError, and UsageError for a mount.
+    Returns the command line and environment to execute, and the name of the image if it must be unpacked first, else
+    "". `environment` overrides the image's own variables. Raises NotFoundError, and UsageError for a bad mount.
     """
     path = find(image, cluster).path.absolute()
     view = ContainerView(
@@ -139,11 +139,11 @@ def in_image(
 
 
 def _absolute(mount: str) -> str:
-    """`mount` with a source such as `.` or `~/data` spelt out."""
+    """`mount` with a source such as `.` or `~/data` made absolute."""
     source, colon, rest = mount.partition(":")
     return f"{expanded(source).absolute()}{colon}{rest}" if source else mount
 
 
 def prunable(folder: Path, names: tuple[str, ...] = ()) -> list[Path]:
-    """The images `names` of `folder`, and what builds and imports that were killed left there."""
+    """The images `names` of `folder`, and leftovers of killed builds and imports."""
     return [files.find_image(folder, name).path for name in names] + files.leftovers(folder, time.time())

@@ -1,4 +1,4 @@
-"""Write the first cluster file and job of a user, from what Slurm says."""
+"""Write a user's first cluster file and job, based on Slurm's configuration."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from clusterctl.spec.values import as_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_SHARED_FOLDERS = ("SCRATCH", "WORK", "PROJECT", "HOME")  # variables by which sites name them
+_SHARED_FOLDERS = ("SCRATCH", "WORK", "PROJECT", "HOME")  # variables that sites commonly set
 _LARGEST_SCRIPT = 2**20
-_FIRST = ("The first run: every rank prints where it is. Then your own program: clusterctl submit -- python train.py",)
+_FIRST = ("The first run: every rank prints its node. Then your own program: clusterctl submit -- python train.py",)
 
 
 def survey() -> Site:
-    """Ask the Slurm whose commands are on PATH. Raises SlurmError where there is none."""
+    """Query the Slurm whose commands are on PATH. Raises SlurmError if there is none."""
     try:
         return ask_site(Slurm.of(Cluster(name="new", polling_floor=0)))
     except SlurmError as error:
-        hint = "run it on a login node; without Slurm no file is needed: clusterctl submit cora --cluster local"
+        hint = "run this on a login node; without Slurm no file is needed: clusterctl submit cora --cluster local"
         raise SlurmError(error.message, error.hint if "partition" in error.message else hint) from error
 
 
 def proposed(site: Site, environment: Mapping[str, str] = os.environ) -> ClusterChoices:
-    """What will probably do. Of several accounts none is chosen: Slurm knows the user's default."""
+    """Sensible defaults. No account is chosen if there are several: Slurm knows the user's default."""
     name = as_name(site.name) or "mine"
     account = site.accounts[0] if len(site.accounts) == 1 else ""
     return ClusterChoices(name, likely_partition(site.inventory), _runs(environment), account)
@@ -50,23 +50,23 @@ def proposed(site: Site, environment: Mapping[str, str] = os.environ) -> Cluster
 
 @dataclass(frozen=True)
 class FirstFiles:
-    """What will be written where, and what could not be found out."""
+    """The files to write, and the settings that could not be determined."""
 
     texts: Mapping[Path, str]
     unknown: tuple[str, ...] = ()
 
     def write(self, *, force: bool = False) -> None:
-        """Write all of them, or none: raises UsageError where another one is there, unless `force` replaces it."""
+        """Write all files or none: raises UsageError if a different file exists, unless `force` replaces it."""
         there = [str(path) for path, text in self.texts.items() if _differs(path, text)]
         if there and not force:
-            raise UsageError(f"there is already: {', '.join(there)}", "choose another name, or replace with --force")
+            raise UsageError(f"file exists: {', '.join(there)}", "choose another name, or replace it with --force")
         for path, text in self.texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, text, mode=0o644)
 
 
 def converted(script: Path) -> Converted:
-    """The job that a batch script describes; it is read, and never executed. Raises ConfigError."""
+    """Convert a batch script to a job; it is parsed, never executed. Raises ConfigError."""
     try:
         with script.open("rb") as file:
             text = file.read(_LARGEST_SCRIPT + 1)
@@ -80,17 +80,17 @@ def converted(script: Path) -> Converted:
         raise ConfigError(f"{script}: not UTF-8 text", "is it a batch script?") from error
 
 
-def as_the_script_says(choices: ClusterChoices, site: Site, script: Converted) -> ClusterChoices:
+def with_script_settings(choices: ClusterChoices, site: Site, script: Converted) -> ClusterChoices:
     """`choices` with the partition, the account and the QOS of the script."""
     found = script.job.get("resources", {})
-    said = {key: found[key] for key in ("partition", "account", "qos") if key in found}
-    if said.get("partition") not in site.inventory.partitions:  # not there, or several
-        said.pop("partition", None)
-    return replace(choices, **said)
+    own = {key: found[key] for key in ("partition", "account", "qos") if key in found}
+    if own.get("partition") not in site.inventory.partitions:  # unknown, or several
+        own.pop("partition", None)
+    return replace(choices, **own)
 
 
 def job_file(script: Path, found: Converted) -> dict[Path, str]:
-    """The job of a batch script, as a file named after it."""
+    """The job file converted from a batch script, named after it."""
     name = as_name(script.stem) or "job"
     return {Path("jobs", f"{name}.toml"): toml_text(found.job, [f"From {script.name}, by clusterctl init"])}
 
@@ -101,13 +101,13 @@ def first_files(
     environment: Mapping[str, str] = os.environ,
     jobs: Mapping[Path, str] | None = None,
 ) -> FirstFiles:
-    """A cluster file, and `jobs` or a first one. Raises ConfigError for a choice that no cluster file can hold."""
+    """A cluster file, and `jobs` or a first job. Raises ConfigError for a choice that is invalid in a cluster file."""
     if chosen.partition not in site.inventory.partitions:
         raise ConfigError(f"no such partition: {chosen.partition}", f"one of {', '.join(site.inventory.partitions)}")
     kind = file_system(nearest_existing(Path(chosen.runs)))
     unknown = site.unknown
     if not kind or kind in LOCAL:
-        unknown += (f"whether compute nodes see {chosen.runs} (its file system is {kind or 'not known'})",)
+        unknown += (f"whether {chosen.runs} is visible on compute nodes (its file system is {kind or 'unknown'})",)
     text = cluster_text(site, chosen, environment, kind)
     try:
         from_record(Cluster, {"name": chosen.name, **tomllib.loads(text)}, parse=True)
@@ -122,9 +122,9 @@ def _differs(path: Path, text: str) -> bool:
 
 
 def _runs(environment: Mapping[str, str]) -> str:
-    """A folder for runs on a file system that others see, too, if there is one; else below the home folder."""
+    """A runs folder on a shared file system if there is one, else below the home folder."""
     if environment.get("CLUSTERCTL_RUNS"):
-        return os.path.abspath(environment["CLUSTERCTL_RUNS"])  # noqa: PTH100 - a link stays as it is named
+        return os.path.abspath(environment["CLUSTERCTL_RUNS"])  # noqa: PTH100 - keeps links
     folders = [Path(environment[name]) for name in _SHARED_FOLDERS if environment.get(name, "").startswith("/")]
     usable = [folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)] or [Path.home()]
     shared = [folder for folder in usable if file_system(folder) not in {*LOCAL, ""}]

@@ -1,4 +1,4 @@
-"""The logs of one run: chosen, merged by time, read once or as they grow."""
+"""The logs of one run: filtered, merged by time, and read once or followed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reading:
-    """The chosen lines of a run, merged by time: iterate over it for all that there are, `follow` for those to come."""
+    """The selected lines of a run, merged by time: iterate for the existing lines, `follow` for new ones."""
 
     record: RunRecord
     selection: Selection
@@ -34,19 +34,19 @@ class Reading:
     takes: Callable[[Line], bool]
 
     def __iter__(self) -> Iterator[Line]:
-        """Raises NotFoundError for a rank, a node or an attempt that the run does not have."""
+        """Iterate over the lines. Raises NotFoundError for an unknown rank, node or attempt."""
         check_selection(self.record.run, self.selection)
         return filter(self.takes, self.files.read(ended=True))
 
     def errors(self) -> list[Failure]:
-        """Every traceback, the first one first; raises as iterating does."""
+        """All tracebacks in order; raises like iteration."""
         from clusterctl.observe.tracebacks import failures
 
         check_selection(self.record.run, self.selection)
         return failures(self.files, self.takes)
 
     def follow(self, sources: Sources = REAL_SOURCES) -> Iterator[tuple[Status, Iterator[Line]]]:
-        """Look four times a second until the run has ended: its status, and the lines that were added."""
+        """Poll four times a second until the run has ended: yields its status, and the new lines."""
         for status in watch(self.record.run, self.record.cluster, sources):
             over = status.stage.ended and status.sure
             added = self.files.read(ended=True) if over else self.files.added(sources.clock())
@@ -54,7 +54,7 @@ class Reading:
 
     @property
     def ranks(self) -> int:
-        """How many ranks may have written these lines."""
+        """The number of ranks that may have written these lines."""
         return self.record.job.resources.nodes * self.record.tasks_per_node if self.selection.rank is None else 1
 
 
@@ -70,7 +70,7 @@ def read_logs(
     try:
         wanted = re.compile(grep.encode(errors="surrogateescape")) if grep is not None else None
     except re.error as error:
-        raise UsageError(f"--grep {grep}: {error}", "a regular expression as Python's; \\. is a dot") from None
+        raise UsageError(f"--grep {grep}: {error}", "use Python's regular expressions; \\. is a dot") from None
 
     def takes(line: Line) -> bool:
         return (from_time is None or line.time >= from_time) and (wanted is None or bool(wanted.search(line.text)))
@@ -87,5 +87,5 @@ def _moment(since: str | float | None, now: float) -> float | None:
     except ValueError:
         moment = time_of(since.encode())
     if moment is None:
-        raise UsageError(f"--since {since}: no age and no time", 'for example --since 20m, or "2026-01-31 12:00:00"')
+        raise UsageError(f"--since {since}: not an age or a time", 'for example --since 20m, or "2026-01-31 12:00:00"')
     return moment

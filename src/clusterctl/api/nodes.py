@@ -1,4 +1,4 @@
-"""What is free on a cluster, and where and when a job would fit."""
+"""Free resources of a cluster, and where and when a job would fit."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ SCHEMA_VERSION = 1
 
 
 def nodes(cluster: str | None = None) -> Inventory:
-    """The partitions and nodes of a cluster, as old as its polling floor at most. Raises SlurmError."""
+    """The partitions and nodes of a cluster, no older than its polling floor. Raises SlurmError."""
     return Slurm.of(load_cluster(cluster)).nodes()
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Where there is room for a job by sinfo, and Slurm's own answer: when it would start it, or why it would not."""
+    """Where a job fits according to sinfo, and Slurm's answer: the expected start, or why it would refuse."""
 
     resolved: Resolved
     rooms: tuple[Room, ...]
-    answer: Estimate | SlurmRefused | None  # None: it gave no time
+    answer: Estimate | SlurmRefused | None  # None: no estimate
 
 
 def fit(job: str | os.PathLike[str], cluster: str | None = None, *, overrides: Overrides = ()) -> Fit:
-    """Where and when `job` would fit; it is not submitted. Raises what `plan` raises, and SlurmError for silence."""
+    """Where and when `job` would fit, without submitting it. Raises what `plan` raises, and SlurmError."""
     from clusterctl.api.submit import plan
     from clusterctl.checks.verify import explained
     from clusterctl.launch.sbatch import SlurmRefused, estimate_start
@@ -55,7 +55,7 @@ def fit(job: str | os.PathLike[str], cluster: str | None = None, *, overrides: O
 
 
 def fit_record(found: Fit) -> dict[str, Any]:
-    """What `nodes --for JOB -o json` prints."""
+    """The output of `nodes --for JOB -o json`."""
     resolved, answer = found.resolved, found.answer
     return {
         "schema_version": SCHEMA_VERSION,
@@ -69,7 +69,7 @@ def fit_record(found: Fit) -> dict[str, Any]:
 
 
 def nodes_record(inventory: Inventory, cluster: str | None = None) -> dict[str, Any]:
-    """What `nodes -o json` prints. Memory is in MiB."""
+    """The output of `nodes -o json`. Memory is in MiB."""
     return {
         "schema_version": SCHEMA_VERSION,
         "cluster": load_cluster(cluster).name,

@@ -1,4 +1,4 @@
-"""Tell others what happened to runs, from the login node: what the runs themselves could not tell."""
+"""Send notifications from the login node that the runs themselves could not send."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from clusterctl.api.find import query
 from clusterctl.errors import ClusterctlError, ConfigError, reason
+from clusterctl.notifications.notifier import Notifier
+from clusterctl.notifications.notifier import Try as Try
 from clusterctl.notifications.send import Outcome as Outcome
-from clusterctl.notifications.tell import Teller
-from clusterctl.notifications.tell import Try as Try
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
 
     from clusterctl.api.find import Query
 
-_NEWS_SECONDS = 7 * 86400.0  # what ended before that is no news any more
+_NEWS_SECONDS = 7 * 86400.0  # runs that ended earlier are ignored
 
 
 @dataclass(frozen=True)
 class Notified:
-    """What was tried, and what stood in the way of knowing more."""
+    """The attempted messages, and problems with reading runs."""
 
     told: tuple[Try, ...]
     problems: tuple[ClusterctlError, ...]
 
 
 def notify(names: Iterable[str] = (), cluster: str | None = None) -> Notified:
-    """Send the messages that are due for the runs called `names`, else for all: a lost run, a script that could not.
+    """Send the due messages for the runs called `names`, or for all: lost runs, and those whose script could not.
 
-    Slurm is asked once for all of them. A message that may have arrived is not sent again. Raises what `find` raises.
+    Slurm is asked once for all runs. A message that may have arrived is not sent again. Raises what `find` raises.
     """
     return notify_about(query(names, cluster=cluster))
 
 
 def notify_about(wanted: Query) -> Notified:
-    """As `notify`; who asks again and again keeps `wanted`, which knows the runs that have ended."""
+    """Like `notify`; for repeated calls keep `wanted`, which caches ended runs."""
     found = wanted.look()
-    teller = Teller(dict(os.environ), Slurm.of)
+    notifier = Notifier(dict(os.environ), Slurm.of)
     told: list[Try] = []
     problems: list[ClusterctlError] = [*found.problems]
     for status in found.statuses:
         if status.ended is not None and found.as_of - status.ended > _NEWS_SECONDS:
             continue
         try:
-            told += teller.tell(status)
-        except (ClusterctlError, OSError) as error:  # of one run; the others have news, too
+            told += notifier.send_pending(status)
+        except (ClusterctlError, OSError) as error:  # must not affect the other runs
             run = status.record.run
-            problems.append(ConfigError(f"cannot tell of {run.id}: {reason(error)}", f"see: ls -l {run.notified}"))
+            problems.append(ConfigError(f"cannot notify about {run.id}: {reason(error)}", f"see: ls -l {run.notified}"))
     return Notified(tuple(told), tuple(problems))

@@ -1,4 +1,4 @@
-"""Where a file goes that was asked for by its path."""
+"""Checks the path of an output file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def check_output(path: Path, example: str) -> None:
-    """Raise UsageError where no file can be written; `example` is a name for it in a folder."""
+    """Raise UsageError if no file can be written at `path`; `example` is a file name for the hint."""
     if not path.parent.is_dir():
         raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
     if path.is_dir():

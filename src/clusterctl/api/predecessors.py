@@ -1,8 +1,7 @@
-"""The runs and sweeps that a new run waits for: found by name, judged by their directories, handed to sbatch as job
-numbers.
+"""The runs and sweeps that a new run waits for, found by name and passed to sbatch as job IDs.
 
-Slurm forgets a job minutes after its end, and a job that it does not know keeps nobody waiting. So only the numbers of
-runs that go on are handed over, and those that have ended are judged here. A sweep is all of its runs.
+Slurm forgets a job minutes after its end, and does not wait for unknown jobs. So only the job IDs of runs that have not
+ended are passed on, and ended runs are checked here by their directories. A sweep stands for all its runs.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _OF_SLURM = {Condition.FINISHED: "afterok", Condition.ENDED: "afterany", Conditi
 
 @dataclass(frozen=True)
 class Predecessors:
-    """What a run on `cluster`, in the folder `runs`, waits for."""
+    """The predecessors of a run on `cluster`, in the folder `runs`."""
 
     all: tuple[Predecessor, ...]
     runs: Path
@@ -47,25 +46,25 @@ class Predecessors:
 
     @property
     def words(self) -> list[str]:
-        """What to type for them."""
+        """The command-line options for them."""
         return [word for one in self.all for word in (FLAGS[one.condition], one.run)]
 
     @property
     def record(self) -> list[dict[str, str]]:
-        """As run.json keeps them."""
+        """The form stored in run.json."""
         return [{"run": one.run, "condition": one.condition.value} for one in self.all]
 
     def check(self, resources: Resources) -> list[str]:
-        """`options`, for a run with these `resources`: before anything is prepared, raise what speaks against them."""
+        """`options` for a run with these `resources`; called before anything is prepared, to raise errors early."""
         if self.all and resources.dependency:
-            hint = "leave `dependency` out of [resources], or submit without --after"
-            raise UsageError("sbatch takes one list of dependencies, and the job file has one of its own", hint)
+            hint = "remove `dependency` from [resources], or submit without --after"
+            raise UsageError("cannot combine --after with `dependency` in the job file", hint)
         return self.options()
 
     def options(self) -> list[str]:
-        """sbatch's options that wait for what has not come yet; none where all has.
+        """sbatch's options to wait for conditions that are not met yet; empty if all are.
 
-        Raises UsageError for a run that cannot be waited for, SlurmError where nobody knows whether it has ended.
+        Raises UsageError for a run that cannot be waited for, SlurmError if it is unknown whether it has ended.
         """
         runs = {one.run: runs_of(self.runs, one.run) for one in self.all}
         found = report(dict.fromkeys(run for several in runs.values() for run in several))
@@ -73,7 +72,7 @@ class Predecessors:
             if isinstance(problem, ConfigError):
                 raise problem
         statuses = {status.record.run: status for status in found.statuses}
-        silence = found.problems[0].message if found.problems else "Slurm does not say"
+        silence = found.problems[0].message if found.problems else "Slurm does not know"
         lists = []
         for condition in Condition:
             named = (one for one in self.all if one.condition is condition)
@@ -83,9 +82,9 @@ class Predecessors:
         return [f"--dependency={','.join(lists)}", "--kill-on-invalid-dep=yes"] if lists else []
 
     def submitted(self, sbatch: Callable[[list[str]], str], asked: list[str]) -> str:
-        """What `sbatch` answers to the options `asked`; raises what it raises.
+        """Call `sbatch` with the options `asked`; raises what it raises.
 
-        A run may end between the look at it and sbatch: where Slurm refuses the list, it is made once more.
+        A run may end before sbatch is called: if Slurm refuses the dependencies, they are determined once more.
         """
         try:
             return sbatch(asked)
@@ -101,10 +100,10 @@ class Predecessors:
             return sbatch(now)
 
     def _jobs_of(self, one: Predecessor, statuses: Sequence[Status], silence: str) -> list[str]:
-        """The numbers of the jobs of a run or a sweep to wait for; none where what is waited for has come."""
+        """The IDs of the jobs of a run or a sweep to wait for; empty if the condition is met."""
         for status in statuses:
             if not status.sure:
-                message = f"cannot tell whether {status.record.run.id} has ended: {silence}"
+                message = f"unknown whether {status.record.run.id} has ended: {silence}"
                 raise SlurmError(message, "try again when Slurm answers")
         if never := [status for status in statuses if standing(one.condition, status) is Standing.NEVER]:
             raise _never_finishes(one.run, never, len(statuses))
@@ -112,7 +111,7 @@ class Predecessors:
         return _by_array(jobs, SweepDir.of(self.runs, one.run), statuses)
 
     def _job_of(self, status: Status) -> str:
-        """The number of the job of a run that goes on. Raises UsageError where Slurm cannot wait for it."""
+        """The job ID of a run that has not ended. Raises UsageError if Slurm cannot wait for it."""
         run, record = status.record.run.id, status.record
         later = f"submit this one when it has ended; see: clusterctl status {run}"
         if record.allocation:
@@ -121,12 +120,12 @@ class Predecessors:
             where = f"on cluster {record.cluster.name}, not {self.cluster.name}"
             raise UsageError(f"{run} runs {where}: Slurm waits only for its own jobs", later)
         if status.job_id is None:
-            raise SlurmError(f"{run} has no job number yet", f"try again; see: clusterctl status {run}")
+            raise SlurmError(f"{run} has no job ID yet", f"try again; see: clusterctl status {run}")
         return status.job_id
 
 
 def find_predecessors(named: Mapping[Condition, Named], runs: Path, cluster: Cluster) -> Predecessors:
-    """The runs and sweeps that are named, each once. Raises what `find_run` raises."""
+    """The named runs and sweeps, each once. Raises what `find_run` raises."""
     found = (
         Predecessor(_id_of(runs, name if isinstance(name, str) else name.id), condition)
         for condition, names in named.items()
@@ -148,17 +147,17 @@ def _several(names: Named) -> Iterable[str | Run | Sweep]:
 
 
 def _never_finishes(name: str, never: Sequence[Status], runs: int) -> UsageError:
-    """The error for a run, or for a sweep of so many `runs`, that others can wait for in vain."""
-    hint = f"first: clusterctl resume {name}\na run submitted with --after-any starts however this one ended"
+    """The error for a run, or a sweep of this many `runs`, that can no longer finish."""
+    hint = f"first: clusterctl resume {name}\nor use --after-any to start however it ended"
     if never[0].record.run.id != name:
         return UsageError(f"{len(never)} of the {runs} runs of {name} did not finish", hint)
     return UsageError(f"{name} has not finished: {never[0].stage}", hint)
 
 
 def _by_array(jobs: Sequence[str], sweep: SweepDir, statuses: Sequence[Status]) -> list[str]:
-    """`jobs` with an array's number in place of its elements: however large the sweep, sbatch's list stays short.
+    """`jobs` with array IDs in place of their elements, which keeps sbatch's list short for large sweeps.
 
-    Not of an array some elements of which were resumed since, in another one: it can never finish.
+    Except arrays with elements that have since been resumed in another array: they can never finish.
     """
     known = {status.job_id for status in statuses}
     whole = set()

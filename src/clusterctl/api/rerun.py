@@ -1,6 +1,6 @@
-"""Repeat a run: a new run of the same code and configuration, with the changes named.
+"""Repeat a run: a new run with the same code and configuration, except for the given changes.
 
-From the resolved job on it is a submission like any other. What the project's folder holds by now does not matter: the
+Once the job is resolved, it is an ordinary submission. The current content of the project folder does not matter: the
 code is the snapshot of the earlier run, which both then share.
 """
 
@@ -50,10 +50,10 @@ def rerun(
 ) -> Run:
     """Submit a new run with the code and configuration of `run`, which may be in any stage, and return it.
 
-    On `cluster`, else where `run` was sent, with `overrides` on top of what it was; it begins at the first step. Both
-    lie in the same folder of runs. `in_allocation` and `hold` are those of `submit`.
+    It goes to `cluster`, or else to that of `run`, with `overrides` applied, and starts at the first step. Both are in
+    the same runs folder. `in_allocation` and `hold` are as for `submit`.
 
-    Raises NotFoundError, UsageError for other code, ConfigError where the snapshot of the code was removed and for
+    Raises NotFoundError, UsageError for other code, ConfigError if the snapshot of the code was removed and for
     everything that would make the run fail, and SlurmError.
     """
     again = _again(run, cluster, overrides)
@@ -71,13 +71,13 @@ def rerun(
 def plan(
     run: Run | str, cluster: str | None = None, *, overrides: Overrides = (), in_allocation: str | None = None
 ) -> DryRun:
-    """What `rerun` would send with these very arguments. Raises what it raises, as far as nothing is looked at."""
+    """What `rerun` would submit with the same arguments. Raises what it raises, except for results of checks."""
     again = _again(run, cluster, overrides)
     return dry_run(again.resolved, in_allocation, earlier=again.earlier)
 
 
 def changes(run: Run) -> tuple[Difference, ...]:
-    """What `run` changes in the run that it repeats; nothing for any other run."""
+    """The changes of `run` to the run that it repeats; empty for any other run."""
     found = read_fields(run.directory.run_json).tables("changes")
     return tuple(Difference(one.text("key"), one.content.get("first"), one.content.get("second")) for one in found)
 
@@ -85,7 +85,7 @@ def changes(run: Run) -> tuple[Difference, ...]:
 class _Again(NamedTuple):
     resolved: Resolved
     earlier: Earlier
-    words: list[str]  # the command line that does the same
+    words: list[str]  # the equivalent command line
 
 
 def _again(run: Run | str, cluster: str | None, overrides: Overrides) -> _Again:
@@ -96,8 +96,8 @@ def _again(run: Run | str, cluster: str | None, overrides: Overrides) -> _Again:
     given = settings(overrides)
     resolved = _resolved(run.directory, where, given)
     if resolved.job.code != record.job.code or (has_project(resolved.job) and not has_project(record.job)):
-        message = f"code: a rerun takes the code that {run.id} was submitted with"
-        raise UsageError(message, "to run other code, submit the job anew: clusterctl submit JOB")
+        message = f"code: a rerun uses the code that {run.id} was submitted with"
+        raise UsageError(message, "to run other code, submit the job again: clusterctl submit JOB")
     code = kept_code(run.directory, project=has_project(resolved.job))
     before, after = record.job, resolved.secrets.hide_in(resolved.job)
     changed = differences(leaves_as_written(to_record(before)), leaves_as_written(to_record(after)))
@@ -105,7 +105,7 @@ def _again(run: Run | str, cluster: str | None, overrides: Overrides) -> _Again:
 
 
 def _resolved(run: RunDir, cluster: Cluster, given: Iterable[str]) -> Resolved:
-    """Jobs that the earlier run waited for are no part of an experiment: Slurm has forgotten them, or soon will."""
+    """Resolve the job again, without the jobs that the earlier run waited for, which Slurm may have forgotten."""
     record = read_fields(run.run_json)
     job, origins = record.table("job"), record.table("origins").named_texts()
     resources = {key: value for key, value in job.table("resources").content.items() if key != "dependency"}

@@ -1,7 +1,7 @@
-"""Submit a run again: a further attempt, in the same directory, from its last checkpoint.
+"""Submit a run again: another attempt in the same directory, from its last checkpoint.
 
-As with `submit`, a crash at any point loses no job and submits none twice: what was true before goes to
-`submissions/<n>/`, run.json then says in one rename that it is past, and only then is sbatch called.
+As with `submit`, a crash at any point loses no job and submits none twice: the previous records are copied to
+`submissions/<n>/`, then run.json is replaced in one rename, and only then is sbatch called.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Cluster
 
-_LEASE_SECONDS = 300  # sbatch may take a minute to answer; who holds a lease for longer has died
+_LEASE_SECONDS = 300  # sbatch may take a minute; a process that holds a lease for longer has died
 
 
 @works_elsewhere(changes=True)
@@ -65,11 +65,11 @@ def resume(
     hold: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Run:
-    """Start `run`, or the run of that name, again from its last checkpoint: the same run, a further attempt.
+    """Start `run`, or the run of that name, again from its last checkpoint: the same run, another attempt.
 
-    On `cluster`, else where it ran before, with `overrides` on top of what it was. Later stages of its job that were
-    cancelled with it are submitted again. Raises NotFoundError, UsageError for a run that goes on or has finished,
-    ConfigError with everything that would make it fail, and SlurmError.
+    It goes to `cluster`, or else to its previous one, with `overrides` applied. Later stages of its job that were
+    cancelled with it are submitted again. Raises NotFoundError, UsageError for a run that has not ended or has
+    finished, ConfigError with everything that would make it fail, and SlurmError.
     """
     from clusterctl.api.stages import resume_later
 
@@ -100,7 +100,7 @@ def resume_alone(
 
 
 def resolved_again(run: RunDir, cluster: Cluster, changes: Iterable[str] = ()) -> Resolved:
-    """The job of `run` as its record has it, for another submission. Raises ConfigError."""
+    """The job of `run` from its record, for another submission. Raises ConfigError."""
     record = read_fields(run.run_json)
     job, origins = record.table("job").content, record.table("origins").named_texts()
     return resolve_again(job, origins, cluster, changes, run_json=run.run_json)
@@ -116,15 +116,15 @@ def send(
     hold: bool = False,
     progress: ProgressListener = SILENT,
 ) -> tuple[Check, ...]:
-    """Submit `run` as `resolved`, with the code that it started with; returns the warnings.
+    """Submit `run` as `resolved`, with its original code; returns the warnings.
 
-    `still_ended` is asked once nobody else can resume the run any more; it returns the number of the job that has
-    ended, and raises what speaks against going on. Raises ConfigError with everything that a check refuses, SlurmError
-    when sbatch refuses: everything is then as before.
+    `still_ended` is called while the run is locked against other processes; it returns the ID of the ended job, or
+    raises an error if the run must not be resumed. Raises ConfigError with all failed checks, SlurmError if sbatch
+    refuses: everything is then as before.
     """
     sbatch = slurm.path_of("sbatch")
     code = kept_code(run, project=has_project(resolved.job))
-    never_began = not run.attempts()  # a run that has begun does not wait again
+    never_began = not run.attempts()  # a run that has started does not wait again
     waited_for = read_record(run).predecessors if never_began else ()
     predecessors = Predecessors(waited_for, run.path.parent, resolved.cluster)
     predecessors.check(resolved.job.resources)
@@ -153,7 +153,7 @@ def renewed(
     still_ended: Callable[[], str | None],
     words: Sequence[str],
 ) -> Iterator[None]:
-    """While nobody else can resume it, the run's directory as `plan` has it; as it was before where Slurm refuses."""
+    """Lock the run and update its directory to `plan`; restored if Slurm refuses."""
     run = plan.run
     with _lease(run):
         past_job = still_ended()
@@ -171,7 +171,7 @@ def renewed(
 
 
 def _ended_job(run: RunDir) -> str | None:
-    """The number of the run's job, which has ended; raises what speaks against another one."""
+    """The ID of the run's ended job; raises an error if the run must not be resumed."""
     found = report([run])
     for problem in found.problems:
         if isinstance(problem, ConfigError):
@@ -179,17 +179,17 @@ def _ended_job(run: RunDir) -> str | None:
     (status,) = found.statuses
     status.record.require_ours()
     if status.stage is Stage.FINISHED:
-        raise UsageError(f"{run.id} has finished: there is nothing to resume", "submit the job anew")
+        raise UsageError(f"{run.id} has finished: nothing to resume", "submit the job again")
     if not status.sure:
-        reason = found.problems[0].message if found.problems else "Slurm does not say"
-        raise SlurmError(f"cannot tell whether {run.id} has ended: {reason}", "try again when Slurm answers")
+        reason = found.problems[0].message if found.problems else "Slurm does not know"
+        raise SlurmError(f"unknown whether {run.id} has ended: {reason}", "try again when Slurm answers")
     if not status.stage.ended:
         raise UsageError(f"{run.id} has not ended: {status.stage}", f"clusterctl cancel {run.id}")
     return status.job_id
 
 
 def _record(run: RunDir, resolved: Resolved, past_job: str | None, words: Sequence[str]) -> dict[str, Any]:
-    """run.json with the job as it is now, and what was before."""
+    """run.json with the current job, and the earlier submissions."""
     record = read_fields(run.run_json)
     attempts = run.attempts()
     note = {
@@ -212,14 +212,14 @@ def _archived(run: RunDir) -> list[Path]:
 
 
 def _archive(run: RunDir) -> Path:
-    """Copy what a new submission replaces into a folder of its own."""
+    """Copy the files that a new submission replaces into their own folder."""
     make_private(run.submissions)
     past = run.submissions / str(sum(1 for _ in run.submissions.iterdir()))
     past.mkdir()
     for path in _archived(run):
         try:
             content = read_whole(path)
-        except (OSError, ValueError):  # missing, or damaged beyond keeping: a named pipe, a device
+        except (OSError, ValueError):  # missing, or unusable such as a named pipe or a device
             continue
         (past / path.name).write_bytes(content)
         shutil.copystat(path, past / path.name)
@@ -235,17 +235,17 @@ def _restore(run: RunDir, past: Path) -> None:
 
 @contextmanager
 def _lease(run: RunDir) -> Iterator[None]:
-    """Only one process at a time resumes a run."""
+    """Allow only one process at a time to resume a run."""
     lease = run.path / ".resume"
     with suppress(FileNotFoundError):
-        made = lease.stat().st_mtime  # by the file server's clock
+        made = lease.stat().st_mtime  # in the file server's time
         if time.time() + (clock_ahead(run.path) or 0.0) - made > _LEASE_SECONDS:
             lease.rename(lease.with_name(f".resume.{time.time_ns()}"))
     try:
         lease.mkdir()
     except FileExistsError:
-        hint = f"see how far it is: clusterctl status {run.id}"
-        raise UsageError(f"{run.id} is being resumed already", hint) from None
+        hint = f"check its progress: clusterctl status {run.id}"
+        raise UsageError(f"{run.id} is already being resumed", hint) from None
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""Submit those runs of a sweep again that ended unfinished, and runs for values that are new to it.
+"""Submit the unfinished runs of a sweep again, and new runs for additional values.
 
-Each is resumed as a run by itself is: in its own directory, from its last checkpoint. One array carries them all.
+Each run is resumed like a single one: in its own directory, from its last checkpoint. One array contains them all.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def resume_sweep(
     hold: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Sweep:
-    """Start those runs of `sweep` again that failed, timed out, or were cancelled, preempted or lost.
+    """Start the runs of `sweep` again that failed, timed out, or were cancelled, preempted or lost.
 
-    `axes` are values as for `sweep`: combinations that it has not run yet become further runs of it, with the code that
-    it was submitted with. Raises NotFoundError, UsageError where nothing is to be done, ConfigError, and SlurmError.
+    `axes` are values as for `sweep`: new combinations become additional runs, with the sweep's original code. Raises
+    NotFoundError, UsageError if there is nothing to do, ConfigError, and SlurmError.
     """
     sweep = find_sweep(sweep, cluster) if isinstance(sweep, str) else sweep
     place, axes = sweep.directory, axes_typed(axes)
@@ -68,8 +68,8 @@ def resume_sweep(
     rows = _new(record, axes)
     if not again and not rows:
         going = sum(not one.stage.ended for one in statuses)
-        what = f"{going} runs of {sweep.id} go on" if going else f"all runs of {sweep.id} have finished"
-        raise UsageError(f"{what}: there is nothing to resume", "for more values: clusterctl resume --sweep KEY=VALUES")
+        what = f"{going} runs of {sweep.id} have not ended" if going else f"all runs of {sweep.id} have finished"
+        raise UsageError(f"{what}: nothing to resume", "for more values: clusterctl resume --sweep KEY=VALUES")
     first = statuses[0].record
     where = load_cluster(cluster) if cluster else first.cluster
     slurm = Slurm.of(where)
@@ -86,7 +86,7 @@ def resume_sweep(
     new = plans_of(place, wanted.jobs, code, len(record.settings))
     warnings = verify_all([*old, *new], [*jobs, *wanted.jobs], slurm, progress, code)
     words = [*typed("resume", sweep.id, cluster, ()), *(word for axis in axes for word in ("--sweep", axis))]
-    predecessors = () if any(one.attempts for one in statuses) else first.predecessors  # as of a run by itself
+    predecessors = () if any(one.attempts for one in statuses) else first.predecessors  # as for a single run
     waited_for = Predecessors(predecessors, place.path.parents[1], where)
     waited_for.check(jobs[0].job.resources if jobs else wanted.jobs[0].job.resources)
     alive = {one.job_id.partition("_")[0] for one in statuses if one.job_id and not one.stage.ended}
@@ -118,7 +118,7 @@ def resume_sweep(
 
 
 def _known(record: SweepRecord) -> tuple[Status, ...]:
-    """The status of all runs. Raises ConfigError for a damaged one, SlurmError where nobody knows whether one ended."""
+    """The status of all runs. Raises ConfigError for a damaged one, SlurmError if it is unknown whether one ended."""
     found = report(record.runs)
     for problem in found.problems:
         if isinstance(problem, ConfigError):
@@ -126,38 +126,38 @@ def _known(record: SweepRecord) -> tuple[Status, ...]:
     for status in found.statuses:
         status.record.require_ours()
         if not status.sure:
-            reason = found.problems[0].message if found.problems else "Slurm does not say"
-            raise SlurmError(f"cannot tell whether {status.record.run.id} has ended: {reason}", "try again later")
+            reason = found.problems[0].message if found.problems else "Slurm does not know"
+            raise SlurmError(f"unknown whether {status.record.run.id} has ended: {reason}", "try again later")
     return found.statuses
 
 
 def _still_ended(status: Status) -> str | None:
-    """The number of the ended job, once nobody else can resume the run; raises UsageError if somebody just has."""
+    """The ID of the ended job, checked while the run is locked; raises UsageError if it was just resumed."""
     run = status.record.run
     if (read_submission(run).job_id or status.job_id) != status.job_id:
-        raise UsageError(f"{run.id} was resumed at this moment", f"clusterctl status {run.id}")
+        raise UsageError(f"{run.id} has just been resumed", f"clusterctl status {run.id}")
     return status.job_id
 
 
 def _new(record: SweepRecord, axes: Iterable[str]) -> list[Settings]:
-    """The combinations of `axes` that the sweep has not run yet. Raises UsageError where they vary something else."""
+    """The combinations of `axes` that the sweep has not run yet. Raises UsageError if the keys are different."""
     parsed = [parse_axis(axis) for axis in axes]
     if not parsed:
         return []
     rows = combinations(parsed, None, 0)
     known = {frozenset(settings) for settings in record.settings}
     if {*map(key_of, rows[0])} != {*record.keys}:
-        raise UsageError(f"the sweep varies {', '.join(record.keys)}", "name values for all of these, with --sweep")
+        raise UsageError(f"the sweep varies {', '.join(record.keys)}", "give values for all of these with --sweep")
     return [row for row in rows if frozenset(row) not in known]
 
 
 def _as_settings(row: Settings, record: SweepRecord) -> list[str]:
-    """What `row` changes in the job: its keys, and the program that its other names stand in."""
+    """The changes of `row` to the job: its keys, and the program with its placeholders filled in."""
     names = names_of_program([row])
     keys = [setting for setting in row if key_of(setting) not in names]
     return [*keys, *(settings({"argv": filled(record.program, row, names)}) if names else [])]
 
 
 def _write_settings(place: SweepDir, rows: Iterable[Iterable[str]]) -> None:
-    """Say in sweep.json which runs there are."""
+    """Record the runs in sweep.json."""
     write_json(place.sweep_json, {**read_fields(place.sweep_json).content, "runs": [[*row] for row in rows]})

@@ -1,6 +1,6 @@
-"""`Run`: one submission, as a value to ask and to act on.
+"""`Run`: one submission, as an object with queries and actions.
 
-A method imports what it asks or acts with: `submit` returns a Run and needs none of it.
+Methods import what they need: `submit` returns a Run without using any of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class RunFailed(ClusterctlError):
-    """A run that was waited for did not finish: its `run`, and the `diagnosis` with its findings."""
+    """A run did not finish successfully: the `run`, and the `diagnosis` with its findings."""
 
     def __init__(self, run: Run, stage: Stage) -> None:
         self.run = run
@@ -45,7 +45,7 @@ class MetricRecords(list[dict[str, Any]]):
     """One dict per record: `attempt`, `time` (seconds since the epoch), `step`, and the logged values."""
 
     def to_pandas(self) -> Any:
-        """The records as a pandas DataFrame, one row each. Raises UsageError where pandas is not installed."""
+        """The records as a pandas DataFrame, one row each. Raises UsageError if pandas is not installed."""
         try:
             import pandas  # type: ignore[import-untyped,unused-ignore]
         except ImportError:
@@ -54,7 +54,7 @@ class MetricRecords(list[dict[str, Any]]):
 
 
 def metric_records(run: RunDir) -> MetricRecords:
-    """The records of all attempts. Steps that a later attempt did again, from a checkpoint on, count once."""
+    """The records of all attempts. Steps that a later attempt repeated from a checkpoint count once."""
     from clusterctl.observe.lines import Growing, records_in
 
     found: list[list[dict[str, Any]]] = []
@@ -70,14 +70,14 @@ def metric_records(run: RunDir) -> MetricRecords:
 
 @dataclass(frozen=True)
 class Run:
-    """One run, by its directory: what is asked is read there anew, and Slurm is asked where the files leave it open."""
+    """One run, by its directory, which every query reads again; Slurm is asked if the files are not conclusive."""
 
     path: Path
     warnings: tuple[Check, ...] = field(default=(), compare=False, repr=False)
-    """What the checks before submitting or resuming had to say though they let it pass."""
+    """Warnings of the checks before submitting or resuming."""
     place: Elsewhere | None = None
-    """Where its cluster is another machine: `path` is there, and what is asked is asked there; see `fetch`."""
-    _job: Job | None = field(default=None, compare=False, repr=False)  # of a run that was submitted just now
+    """Set if its cluster is on another machine: `path` is there, and queries are sent there; see `fetch`."""
+    _job: Job | None = field(default=None, compare=False, repr=False)  # set for a run that was just submitted
 
     @property
     def id(self) -> str:
@@ -92,18 +92,18 @@ class Run:
 
     @property
     def directory(self) -> RunDir:
-        """Where everything of the run lies: logs, checkpoints, weights, the script."""
+        """The run's directory: logs, checkpoints, weights, the script."""
         return RunDir(self.path)
 
     @property
     def work(self) -> Path:
-        """The folder in which its program works: a copy of the code, and what the program wrote there."""
+        """The program's working directory: a copy of the code, and files that the program wrote."""
         return self.directory.work
 
     @property
     @works_elsewhere()
     def batches(self) -> Batches | None:
-        """How its training shares out the examples; None for a program of your own. Raises ConfigError if damaged."""
+        """How training divides the examples into batches; None for your own program. Raises ConfigError if damaged."""
         from clusterctl.checks.training_set import batches
 
         if self._job:
@@ -115,7 +115,7 @@ class Run:
     @property
     @works_elsewhere()
     def job_id(self) -> str | None:
-        """The number of its Slurm job; None while nobody knows it."""
+        """The ID of its Slurm job; None if not known yet."""
         from clusterctl.observe.milestones import read_submission
 
         return read_submission(self.directory).job_id or None
@@ -123,16 +123,16 @@ class Run:
     @property
     @works_elsewhere()
     def cluster(self) -> Cluster:
-        """The cluster that it was submitted to. Raises ConfigError for a damaged run."""
+        """The cluster it was submitted to. Raises ConfigError for a damaged run."""
         from clusterctl.observe.run_record import read_record
 
         return read_record(self.directory).cluster
 
     @works_elsewhere()
     def status(self) -> Status:
-        """Where the run is: its stage, the attempt, newest metrics, times.
+        """The run's status: its stage, attempt, newest metrics, times.
 
-        `sure` is False where Slurm would have to say and does not answer. Raises ConfigError for a damaged run.
+        `sure` is False if it depends on Slurm, which does not answer. Raises ConfigError for a damaged run.
         """
         from clusterctl.observe.status import report
 
@@ -143,9 +143,9 @@ class Run:
 
     @works_elsewhere(waits=True)
     def wait(self, timeout: float | None = None) -> Status:
-        """Wait until the run has ended, and return how it did.
+        """Wait until the run has ended, and return its status.
 
-        Raises RunFailed unless it finished, and WaitTimedOut after `timeout` seconds: the run goes on then.
+        Raises RunFailed unless it finished, and WaitTimedOut after `timeout` seconds, without ending the run.
         """
         from clusterctl.observe.follow import wait
 
@@ -167,11 +167,11 @@ class Run:
         since: str | float | None = None,
         grep: str | None = None,
     ) -> Reading:
-        """What the ranks have written so far: iterate over it. Each line has `time`, `ranks`; `str(line)` is its text.
+        """The ranks' output so far, to iterate over. Each line has `time` and `ranks`; `str(line)` is its text.
 
-        Of one `rank`, `node`, `attempt` or `stream` ("out", "err") alone; `host` adds the batch script's own log.
-        `tail` takes the last lines of each file, `since` those of an age ("20m"), or from a time on ("2026-01-31
-        12:00:00", or seconds since the epoch), `grep` those in which a regular expression is found.
+        Filters: a `rank`, `node`, `attempt` or `stream` ("out", "err"); `host` adds the batch script's own log. `tail`
+        takes the last lines of each file, `since` newer lines than an age ("20m") or a time ("2026-01-31 12:00:00", or
+        seconds since the epoch), `grep` the lines that match a regular expression.
         """
         from clusterctl.api.logs import read_logs
         from clusterctl.observe.logs import Selection
@@ -183,25 +183,25 @@ class Run:
 
     @works_elsewhere()
     def metrics(self) -> MetricRecords:
-        """The numbers that rank 0 recorded, one dict each, in order; what a later attempt did again counts once.
+        """The metrics recorded by rank 0, one dict each, in order; steps repeated by a later attempt count once.
 
-        Of the first 65,536 steps each is among them, then every second one, after twice as many every fourth, and so
-        on; evaluations and other rare records all are (`clusterctl.runs.metrics`).
+        The first 65,536 steps are complete, then every second one is kept, after twice as many every fourth, and so on;
+        evaluations and other rare records are all kept (`clusterctl.runs.metrics`).
         """
         return metric_records(self.directory)
 
     @works_elsewhere()
     def why(self) -> Diagnosis:
-        """Why it failed, waits or is slow: findings, the most important first, and what to type next."""
+        """Why it failed, is waiting or is slow: findings, the most important first, and the next command to type."""
         from clusterctl.diagnosis.diagnose import diagnose
 
         return diagnose(self.directory)
 
     def fetch(self, output: str | Path | None = None, *, weights: bool = True, force: bool = False) -> Path:
-        """Bring the run to a new folder of this machine, by default one with its id; the folder.
+        """Fetch the run into a new folder on this machine, named after the run by default; returns the folder.
 
-        It has record, metrics, logs, what the program wrote and, unless `weights` is False, the trained weights.
-        Raises UsageError where there is such a folder already, unless `force`, and HostError.
+        It contains record, metrics, logs, the program's files and, unless `weights` is False, the trained weights.
+        Raises UsageError if the folder exists, unless `force`, and HostError.
         """
         from pathlib import Path
 
@@ -211,14 +211,14 @@ class Run:
 
     @works_elsewhere(changes=True)
     def cancel(self) -> None:
-        """End the run, waiting or running; nothing happens to one that has ended. Raises SlurmError."""
+        """Cancel the run, whether pending or running; does nothing if it has ended. Raises SlurmError."""
         from clusterctl.api.cancel import cancel
 
         cancel([self])
 
     @works_elsewhere(changes=True)
     def resume(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
-        """Start the run, which has ended unfinished, again from its last checkpoint: see `clusterctl.resume`."""
+        """Start the run, which ended without finishing, again from its last checkpoint: see `clusterctl.resume`."""
         from clusterctl.api.resume import resume
 
         return resume(self, cluster, overrides=overrides, hold=hold)
@@ -232,7 +232,7 @@ class Run:
 
     @works_elsewhere(changes=True)
     def release(self) -> None:
-        """Let the run start, which was submitted with `hold`."""
+        """Release the run, which was submitted with `hold`."""
         from clusterctl.observe.status import report
         from clusterctl.slurm import Slurm
 
@@ -241,5 +241,5 @@ class Run:
             raise found.problems[0]
         (status,) = found.statuses
         if status.stage is not Stage.QUEUED or status.job_id is None:
-            raise UsageError(f"{self.id} does not wait to start: {status.stage}", f"clusterctl status {self.id}")
+            raise UsageError(f"{self.id} is not waiting to start: {status.stage}", f"clusterctl status {self.id}")
         Slurm.of(status.record.cluster).release([status.job_id])

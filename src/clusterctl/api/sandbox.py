@@ -23,25 +23,25 @@ NODE_COMMANDS: dict[str, Callable[[Sandbox, str], object]] = {
 
 
 def up(request: SandboxRequest) -> tuple[Sandbox, bool]:
-    """Start it; False where one like this was up already. Raises SlurmError."""
+    """Start the sandbox; False if an equal one was already running. Raises SlurmError."""
     return lifecycle.up(sandbox_folder(), request)
 
 
 def down() -> bool:
-    """End it and everything on it; False where none was up."""
+    """Stop the sandbox and everything on it; False if none was running."""
     return lifecycle.down(sandbox_folder())
 
 
 def status() -> lifecycle.SandboxStatus:
-    """What of it runs."""
+    """The sandbox's running parts."""
     return lifecycle.status(sandbox_folder())
 
 
 def switch(action: str, name: str) -> None:
-    """Switch node `name` "on" or "off", "cut" it off the network, or "join" it again."""
+    """Switch node `name` "on" or "off", "cut" it from the network, or "join" it again."""
     found = current(sandbox_folder())
     if found is None:
-        raise SlurmError("no sandbox is up", "clusterctl sandbox up")
+        raise SlurmError("no sandbox is running", "clusterctl sandbox up")
     if action not in NODE_COMMANDS:
         raise UsageError(f"no such action: {action}", f"one of {', '.join(NODE_COMMANDS)}")
     NODE_COMMANDS[action](found, name)

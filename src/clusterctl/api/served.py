@@ -1,4 +1,4 @@
-"""What another machine asks for: a command line with the files that it names, or an operation of the Python API."""
+"""Serves requests of another machine: a command line with its files, or an operation of the Python API."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def uploaded(request: RemoteRequest, asker: Asker) -> Iterator[list[str]]:
-    """The words of the command, with the files that were sent in the places of those of the other machine."""
+    """The words of the command, with the other machine's files replaced by their uploaded copies."""
     if not request.sent.uploads:
         yield [*request.words]
         return
     with tempfile.TemporaryDirectory(dir=make_private(cache_folder() / "uploads")) as folder:
         places: dict[str, str] = {}
         for path in request.sent.uploads:
-            here = Path(folder, os.path.basename(path))  # noqa: PTH119 - of the other machine
+            here = Path(folder, os.path.basename(path))  # noqa: PTH119 - a path on the other machine
             with here.open("wb") as file:
                 for piece in asker.ask({"upload": path}):
                     file.write(piece)
@@ -39,7 +39,7 @@ def uploaded(request: RemoteRequest, asker: Asker) -> Iterator[list[str]]:
 
 
 def answer_call(request: RemoteRequest, asker: Asker) -> int:
-    """Carry out an operation of the Python API, and send back what it returned or raised."""
+    """Call an operation of the Python API, and send back its result or exception."""
     answer = carried_out(request.operation, request.arguments).encode()
     for start in range(0, len(answer), CHUNK):
         asker.send(Frame(FrameKind.VALUE, answer[start : start + CHUNK]))

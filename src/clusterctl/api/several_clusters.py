@@ -1,4 +1,4 @@
-"""The runs of several clusters at once, each as it answers; one that does not answer delays nothing."""
+"""The runs of several clusters, queried in parallel; a cluster that does not answer delays nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 3.0
 
 
 class Answered(NamedTuple):
-    """The runs of one cluster; `age` is that of the answer, in seconds, `problem` why there is no newer one."""
+    """The runs of one cluster; `age` is the age of the answer in seconds, `problem` why there is no newer one."""
 
     cluster: str
     report: Report | None
@@ -41,11 +41,11 @@ class Answered(NamedTuple):
 
 
 def look_at(clusters: Sequence[str], patience: float = PATIENCE_SECONDS, **wanted: Any) -> list[Answered]:
-    """What each of `clusters` answers within `patience` seconds, else what it answered last. `wanted` as for `look`."""
+    """The answer of each cluster within `patience` seconds, or else its last one. `wanted` as for `look`."""
     answers: queue.SimpleQueue[Answered] = queue.SimpleQueue()
     found: dict[str, Answered] = {}
     for name in clusters:
-        # Nobody waits for them: one that is stuck ends with this process.
+        # Daemon threads: one that is stuck ends with this process.
         threading.Thread(target=lambda name=name: answers.put(_look(name, wanted)), daemon=True).start()
     deadline = time.monotonic() + patience
     while len(found) < len(clusters):
@@ -76,7 +76,7 @@ def _silent(name: str, patience: float) -> HostError:
 
 
 def _last(name: str, wanted: dict[str, Any], problem: ClusterctlError) -> Answered:
-    """The last answer, if it was kept, and why there is none now."""
+    """The cached last answer, if any, and the current problem."""
     with suppress(OSError, ClusterctlError):
         place, kept = elsewhere(name), _kept(name, wanted)
         if place:

@@ -1,6 +1,6 @@
-"""Submit all stages of a job file, each an ordinary run that waits for those before it.
+"""Submit all stages of a job file, each an ordinary run that waits for earlier ones.
 
-The ids of these runs end alike: so the later stages are found when an earlier one is resumed.
+The IDs of these runs have the same suffix, by which later stages are found when an earlier one is resumed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _CONDITIONS = {"after": Condition.FINISHED, "after_any": Condition.ENDED, "after
 
 
 def stage_names(job: str | os.PathLike[str]) -> list[str]:
-    """The stages of `job`; none of most jobs. Raises NotFoundError and ConfigError."""
+    """The stages of `job`; most jobs have none. Raises NotFoundError and ConfigError."""
     return [stage.name for stage in stages_of(os.fspath(job), current_folder())]
 
 
 def plan_stages(job: str | os.PathLike[str], cluster: str | None = None, *, overrides: Overrides = ()) -> list[DryRun]:
-    """What `submit_stages` would send, in its order. Raises what `load` raises."""
+    """What `submit_stages` would submit, in order. Raises what `load` raises."""
     return [dry_run(load(job, cluster, stage=name, overrides=overrides)) for name in stage_names(job)]
 
 
@@ -61,8 +61,8 @@ def submit_stages(
 ) -> list[Run]:
     """Submit all stages of `job` and return their runs, in the order of the file.
 
-    The arguments are those of `submit`; `after` and the like are for the stages that wait for no other one. Everything
-    is checked before anything is queued, and nothing starts before all is. Raises what `submit` raises.
+    The arguments are those of `submit`; `after` and the like apply to stages that wait for no other stage. Everything
+    is checked before anything is queued, and nothing starts before all are queued. Raises what `submit` raises.
     """
     changes = settings(overrides)
     stages = stages_of(os.fspath(job), current_folder())
@@ -99,7 +99,7 @@ def submit_stages(
 
 
 def resume_later(run: RunDir, progress: ProgressListener = SILENT) -> list[Run]:
-    """Submit those later stages again that were cancelled with `run`, which was just resumed."""
+    """Submit the later stages again that were cancelled with `run`, which was just resumed."""
     from clusterctl.api.resume import resume_alone
     from clusterctl.api.run import Run
 

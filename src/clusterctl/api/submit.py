@@ -1,7 +1,7 @@
-"""Load a job, plan its run, submit it: to Slurm's queue, or into an allocation that is held already.
+"""Load a job, plan its run, submit it: to Slurm's queue or into an existing allocation.
 
 A crash at any point loses no job and submits none twice: everything that the job needs is written before sbatch is
-called, and the job is found again by its working directory, the run directory (see `adopt`).
+called, and the job can be found by its working directory, the run directory (see `adopt`).
 """
 
 from __future__ import annotations
@@ -63,13 +63,12 @@ def load(
     overrides: Overrides = (),
     profile: bool = False,
 ) -> Resolved:
-    """`job`, a name or the path of a TOML file, resolved for `cluster`: every value checked, each with its origin.
+    """`job`, a name or the path of a TOML file, resolved for `cluster`: every value validated and with its origin.
 
-    `program`, such as `["python", "train.py"]`, runs instead of the job's own, or without a job. Of a job with stages,
-    `stage` is the one that is meant.
-    Without `cluster` it is CLUSTERCTL_CLUSTER's, else that of your configuration, else `local`, this machine.
-    `overrides` are values by key, or `KEY=VALUE` as after --set. `profile` traces some steps on every rank.
-    Raises NotFoundError, and ConfigError with everything that is wrong at once.
+    `program`, such as `["python", "train.py"]`, runs instead of the job's own, or without a job. `stage` selects a
+    stage of a job with stages. The default of `cluster` is CLUSTERCTL_CLUSTER, then the one in your configuration, then
+    `local`, this machine. `overrides` are values by key, or `KEY=VALUE` as for --set. `profile` traces some steps on
+    every rank. Raises NotFoundError, and ConfigError with all problems.
     """
     name = None if job is None else os.fspath(job)
     resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program), stage=stage)
@@ -78,46 +77,46 @@ def load(
 
 @dataclass(frozen=True)
 class DryRun:
-    """What `submit` would send. Nothing was written, submitit was not needed, and Slurm only for runs to wait for."""
+    """What `submit` would submit. Nothing was written, and Slurm was asked only about runs to wait for."""
 
     resolved: Resolved
     plan: Plan
     earlier: Earlier | None = None
-    waiting: tuple[str, ...] = ()  # sbatch's options that wait for other runs, by what is known now
+    waiting: tuple[str, ...] = ()  # sbatch's options to wait for other runs, as of now
 
     @property
     def script(self) -> str:
-        """The batch script, all of it."""
+        """The complete batch script."""
         return render(self.plan)
 
     @property
     def changes(self) -> tuple[Difference, ...]:
-        """What a rerun changes in the run that it repeats."""
+        """The changes of a rerun to the run that it repeats."""
         return self.earlier.changes if self.earlier else ()
 
     @property
     def programs(self) -> str | None:
-        """Where a program finds Python and the like; None for workloads that are no program of yours."""
+        """Where a program finds Python and the like; None for workloads other than your own program."""
         return str(Programs.of(self.plan)) if self.resolved.job.workload == "command" else None
 
     @property
     def batches(self) -> Batches | None:
-        """How the training would share out its examples; None for workloads that are no training of clusterctl's."""
+        """How training would divide the examples into batches; None for workloads without clusterctl's training."""
         return batches(self.resolved.job)
 
     @property
     def warnings(self) -> tuple[Check, ...]:
-        """What is known to be wrong with the batches, without looking further."""
+        """Warnings about the batches, without further checks."""
         return tuple(large_batch(self.batches))
 
     def verify(self, *, large_code: bool = False) -> tuple[Check, ...]:
-        """What may go wrong. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
+        """The warnings. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
         slurm = Slurm.of(self.resolved.cluster)
         code = self.earlier.code if self.earlier else code_of(self.resolved, large=large_code)
         return verify(self.plan, self.resolved, slurm, SILENT, code)
 
     def ask_slurm(self) -> str:
-        """Whether and when Slurm would start it, in its own words (sbatch --test-only). Raises SlurmError."""
+        """Slurm's message about whether and when it would start (sbatch --test-only). Raises SlurmError."""
         slurm = Slurm.of(self.resolved.cluster)
         return test_only(self.plan, slurm.path_of("sbatch"), slurm.environment)
 
@@ -135,7 +134,7 @@ def plan(
     after_any: Named = (),
     after_start: Named = (),
 ) -> DryRun:
-    """What `submit` would send with these very arguments. Raises what `load` raises."""
+    """What `submit` would submit with the same arguments. Raises what `load` raises."""
     resolved = load(job, cluster, stage=stage, program=program, overrides=overrides, profile=profile)
     predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
     return dry_run(resolved, in_allocation, predecessors=predecessors)
@@ -148,7 +147,7 @@ def dry_run(
     predecessors: Predecessors | None = None,
     earlier: Earlier | None = None,
 ) -> DryRun:
-    """`plan`, from the resolved job on."""
+    """`plan` for a resolved job."""
     waiting = tuple(predecessors.check(resolved.job.resources)) if predecessors else ()
     allocation = find_allocation(Slurm.of(resolved.cluster), in_allocation) if in_allocation else None
     runs = _runs(resolved, earlier)
@@ -175,17 +174,17 @@ def submit(
 ) -> Run:
     """Submit `job`, or `program` with the defaults of a job file, and return its run.
 
-    Of a job with stages it is one `stage`; `submit_stages` submits all. `in_allocation` starts it at once on the nodes
-    that a job of yours holds (`clusterctl alloc`); `hold` queues it until `Run.release`; `large_code` copies a project
-    of any size. `progress` hears of an image that is imported first, and of a large project that is copied.
+    `stage` selects a stage of a job with stages; `submit_stages` submits all. `in_allocation` starts it immediately on
+    the nodes that one of your jobs holds (`clusterctl alloc`); `hold` queues it until `Run.release`; `large_code`
+    copies a project of any size. `progress` is notified when an image is imported or a large project is copied.
 
-    It starts when all runs in `after` have finished, those in `after_any` have ended, however they did, and those in
-    `after_start` have started: a `Run`, a `Sweep` (all of its runs), a name, or several. Where one in `after` can no
-    longer finish, UsageError is raised, and Slurm cancels a run that waits for it.
+    It starts when all runs in `after` have finished, those in `after_any` have ended in any way, and those in
+    `after_start` have started: a `Run`, a `Sweep` (all its runs), a name, or several. If one in `after` can no longer
+    finish, UsageError is raised; Slurm cancels a run that is already waiting for it.
 
     Raises what `load` raises, LargeCode for a project of more than 20,000 files or 500 MiB, ConfigError with everything
-    that would make the run fail, and SlurmError where Slurm refuses, and leaves nothing behind. Where Slurm does not
-    answer, the run directory stays: it may have taken the job.
+    that would make the run fail, and SlurmError if Slurm refuses; nothing is left behind. If Slurm does not answer, the
+    run directory is kept, since Slurm may have accepted the job.
     """
     changes = settings(overrides)
     resolved = load(job, cluster, stage=stage, program=program, overrides=changes, profile=profile)
@@ -220,15 +219,14 @@ def send(
     suffix: str | None = None,
     progress: ProgressListener = SILENT,
 ) -> Run:
-    """`submit`, from the resolved job on. `words` are the command line that does the same, for the record.
+    """`submit` for a resolved job. `words` are the equivalent command line, for the record.
 
-    The code is that of the `earlier` run where there is one, and the new run's directory beside it. `suffix` ends the
-    new id.
+    With an `earlier` run, its code is used and the new run's directory is beside it. `suffix` ends the new ID.
     """
-    from clusterctl.api.run import Run  # a dry run needs none of what it reads
+    from clusterctl.api.run import Run  # late: not needed for a dry run
 
     if hold and in_allocation:
-        raise UsageError("--hold: a run in an allocation has no queue to wait in", "leave one of them out")
+        raise UsageError("--hold: a run in an allocation is not queued", "use only one of these options")
     if predecessors:
         predecessors.check(resolved.job.resources)
     allocation = find_allocation(slurm, in_allocation) if in_allocation else None
@@ -240,7 +238,7 @@ def send(
     plan = _planned(resolved, _runs(resolved, earlier), code.folder, allocation, suffix)
     warnings = verify(plan, resolved, slurm, progress, code)
     archives = copied(code, plan, progress)
-    waiting = predecessors.options() if predecessors else []  # to prepare the run may have taken long
+    waiting = predecessors.options() if predecessors else []  # determined again: preparing the run may have taken long
     origin = from_earlier(earlier) if earlier else from_project(resolved)
     record = {**record_of(plan, resolved, words), **versions(plan), **origin.record}
     record |= {"allocation": allocation.job_id} if allocation else {}
@@ -263,11 +261,11 @@ def send(
 
 
 def _profiled(resolved: Resolved) -> Resolved:
-    """The same with steps to trace: those of the job, if it names any."""
+    """`resolved` with steps to trace: those of the job, if it names any."""
     train = resolved.job.train
     if not isinstance(train, LoopTrain):
         hint = "let the program record its own trace: torch.profiler.profile(), export_chrome_trace()"
-        raise UsageError(f'--profile: workload "{resolved.job.workload}" has no training loop of clusterctl\'s', hint)
+        raise UsageError(f'--profile: workload "{resolved.job.workload}" does not use our training loop', hint)
     if train.profile:
         return resolved
     job = replace(resolved.job, train=replace(train, profile=PROFILED_STEPS))
@@ -281,8 +279,8 @@ def find_waited_for(
     if not (after or after_any or after_start):
         return None
     if in_allocation:
-        raise UsageError("--after: a run in an allocation has no queue to wait in", "leave one of them out")
-    # most submissions need no other run's status
+        raise UsageError("--after: a run in an allocation is not queued", "use only one of these options")
+    # imported late: most submissions need no other run's status
     from clusterctl.api.predecessors import find_predecessors
     from clusterctl.observe.predecessors import Condition
 
@@ -303,5 +301,5 @@ def _planned(
 
 
 def new_suffix() -> str:
-    """The end of the id of what is submitted now: the time, and letters."""
+    """The suffix of a new ID: the time, and random letters."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"

@@ -1,4 +1,4 @@
-"""Submit a sweep: one job with many settings, each an ordinary run, all of them elements of a few Slurm arrays.
+"""Submit a sweep: one job with many settings, each an ordinary run and an element of one of a few Slurm arrays.
 
 Everything is checked before anything is queued. The runs share one snapshot of the code; each has its own directory,
 checkpoints and attempts.
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
 
 class SweepJobs(NamedTuple):
-    """The runs of a sweep, by place: what each changes, and its job.
+    """The runs of a sweep by index: the settings and the job of each.
 
-    `program` is the one with names in braces that some of the settings stand for; empty where there are none.
+    `program` contains names in braces, to be replaced by settings; empty if there are none.
     """
 
     settings: list[Settings]
@@ -72,16 +72,16 @@ def load_sweep(
     seed: int = 0,
     overrides: Overrides = (),
 ) -> SweepJobs:
-    """The runs that `sweep` would submit with these very arguments, every value checked.
+    """The runs that `sweep` would submit with the same arguments, with all values validated.
 
-    Raises UsageError for axes that make no sense, ConfigError where one of the runs would be wrong.
+    Raises UsageError for invalid axes, ConfigError if one of the runs would be invalid.
     """
     found = [*map(parse_axis, axes_typed(axes)), *([_read_lines(Path(file))] if file else [])]
     rows = combinations(found, samples, seed)
     given = settings(overrides)
     swept = {key_of(setting): "" for row in rows for setting in row}
     if twice := next((key for key in map(key_of, given) if key in swept), None):
-        raise UsageError(f"{twice} is swept, and set to one value", "leave one of them out")
+        raise UsageError(f"{twice} is both swept and set to one value", "use only one of these options")
     target, name, words = load_cluster(cluster), None if job is None else os.fspath(job), program_words(program)
     names = names_of_program(rows)
     if names and not words:
@@ -123,14 +123,14 @@ def sweep(
 ) -> Sweep:
     """Submit `job`, or `program`, once for each combination of the values in `axes`, and return all these runs.
 
-    `axes` are the values by key, each a list, or a text as after --sweep: `1e-3,3e-3`, whole numbers as `0..4`, a range
-    to draw from (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, how many runs to draw at random with `seed`. What is
-    no key of a job stands in braces in the program: `{lr}`. `file` holds the settings of one run on each line. At most
-    `at_once` runs go on at the same time. The rest is as for `submit`.
+    `axes` are the values by key, each a list, or a string as for --sweep: `1e-3,3e-3`, integers as `0..4`, or a range
+    to sample from (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, the number of random runs, and `seed`. Names that
+    are not keys of a job refer to braces in the program: `{lr}`. `file` contains the settings of one run per line. At
+    most `at_once` runs run at the same time. The other arguments are those of `submit`.
 
-    Raises what `submit` raises, before anything is queued; where Slurm refuses, nothing is left behind.
+    Raises what `submit` raises, before anything is queued; if Slurm refuses, nothing is left behind.
     """
-    from clusterctl.api.sweeps import Sweep  # a dry run needs none of what it reads
+    from clusterctl.api.sweeps import Sweep  # late: not needed for a dry run
 
     axes = axes_typed(axes)
     wanted = load_sweep(
@@ -170,7 +170,7 @@ def sweep(
 
 
 def plans_of(place: SweepDir, jobs: Sequence[Resolved], code: Code, start: int = 0) -> list[Plan]:
-    """How each of `jobs` runs, the first of them as run `start` of the sweep."""
+    """The plans of `jobs`, the first of which is run `start` of the sweep."""
     return [
         make_plan(one, place.run(number), code.folder, clusterctl.__version__) for number, one in enumerate(jobs, start)
     ]
@@ -187,7 +187,7 @@ def write_runs(
     *,
     progress: ProgressListener = SILENT,
 ) -> None:
-    """Write the directories of all runs. What they have in common is found out once. Raises ConfigError."""
+    """Write the directories of all runs, determining their common data only once. Raises ConfigError."""
     after = waited_for.record if waited_for else []
     common = {**versions(plans[0]), **origin.record, **({"after": after} if after else {})}
     archives = copied(code, plans[0], progress)
@@ -223,10 +223,10 @@ def send_arrays(
     waited_for: Predecessors | None = None,
     before: Sequence[str] = (),
 ) -> None:
-    """Submit `plans` in as few arrays as Slurm allows. Where one cannot be submitted, those before are cancelled.
+    """Submit `plans` in as few arrays as Slurm allows. If one cannot be submitted, the previous ones are cancelled.
 
-    With `at_once` an array starts when the last one has ended, and those numbered `before`: Slurm holds back the
-    elements of one array alone (docs/decisions/0066). Raises SlurmRefused, SlurmError and OSError.
+    With `at_once` an array starts when the previous one and the jobs `before` have ended, since Slurm limits only the
+    elements of one array (docs/decisions/0066). Raises SlurmRefused, SlurmError and OSError.
     """
     waiting = waited_for.options() if waited_for else []
     sent: list[str] = []
@@ -258,27 +258,27 @@ def send_arrays(
 
 
 def shown_rows(wanted: SweepJobs) -> list[list[str]]:
-    """The settings of all runs, as they may be recorded."""
+    """The settings of all runs, without secrets."""
     return [_shown(row, one.secrets) for row, one in zip(wanted.settings, wanted.jobs, strict=True)]
 
 
 def _shown(row: Settings, secrets: Secrets) -> list[str]:
-    """The settings of a run as they may be recorded: without the values of secret variables."""
+    """The settings of a run, without the values of secret variables."""
     return secrets.hide_typed(row) if any(key.removeprefix("env.") in secrets for key in map(key_of, row)) else [*row]
 
 
 def _none_submitted(wrong: Sequence[tuple[Settings, ConfigError]], runs: int, patterns: Iterable[str]) -> ConfigError:
-    """One error for all runs that would be wrong: each of its causes, with the settings that first have it."""
+    """One error for all invalid runs: each cause with the first settings that have it."""
     causes: dict[str, Settings] = {}
     for row, error in wrong:
         causes.setdefault(error.message, row)
     secrets = Secrets(tuple(patterns))
     lines = [f"with {' '.join(_shown(row, secrets))}: {message}" for message, row in causes.items()]
-    return ConfigError("\n".join([f"{len(wrong)} of {runs} runs would be wrong", *lines[:5]]), wrong[0][1].hint)
+    return ConfigError("\n".join([f"{len(wrong)} of {runs} runs would be invalid", *lines[:5]]), wrong[0][1].hint)
 
 
 def _also_after(options: Sequence[str], jobs: Sequence[str]) -> list[str]:
-    """sbatch's `options` that wait for other runs, and for the end of `jobs` as well."""
+    """sbatch's `options` to wait for other runs, extended to wait for the end of `jobs` too."""
     if not jobs:
         return [*options]
     also = ":".join(["afterany", *jobs])
@@ -292,6 +292,4 @@ def _read_lines(path: Path) -> ListedValues:
         return parse_lines(content_of(current_folder() / path).decode(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         why = reason(error) if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(
-            f"--sweep-file: cannot read {path}: {why}", "write the settings of a run on each line"
-        ) from None
+        raise UsageError(f"--sweep-file: cannot read {path}: {why}", "write the settings of one run per line") from None

@@ -1,4 +1,4 @@
-"""`Sweep`: the runs of one sweep together, as a value to ask and to act on."""
+"""`Sweep`: the runs of one sweep, as an object with queries and actions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from clusterctl.checks.check import Check
     from clusterctl.observe.status import Report
 
-_LOOK_SECONDS = 5.0  # every look reads what changed in all runs that go on
+_LOOK_SECONDS = 5.0  # every check reads the changes of all active runs
 
 
 class SweepFailed(ClusterctlError):
-    """A sweep that was waited for, of which not every run finished: its `summary`."""
+    """Not all runs of a sweep finished: its `summary`."""
 
     def __init__(self, sweep: Sweep, summary: SweepSummary) -> None:
         self.summary = summary
@@ -42,9 +42,9 @@ class Sweep:
 
     path: Path
     warnings: tuple[Check, ...] = field(default=(), compare=False, repr=False)
-    """What the checks before submitting had to say though they let it pass."""
+    """Warnings of the checks before submitting."""
     place: Elsewhere | None = None
-    """Where its cluster is another machine: `path` is there."""
+    """Set if its cluster is on another machine: `path` is there."""
 
     @property
     def id(self) -> str:
@@ -57,22 +57,22 @@ class Sweep:
     @property
     @works_elsewhere()
     def runs(self) -> list[Run]:
-        """The runs, by their places. Raises ConfigError for a damaged sweep."""
+        """The runs, by index. Raises ConfigError for a damaged sweep."""
         return [Run(run.path) for run in read_sweep(self.directory).runs]
 
     @property
     @works_elsewhere()
     def settings(self) -> list[dict[str, str]]:
-        """What each run changes: its values by key, as they were typed. Raises ConfigError for a damaged sweep."""
+        """The settings of each run: its values by key, as typed. Raises ConfigError for a damaged sweep."""
         return [values_of(row) for row in read_sweep(self.directory).settings]
 
     @works_elsewhere()
     def status(self, metric: str | None = None) -> SweepSummary:
-        """How many runs are where, and which is best so far, by `metric`. Raises ConfigError for a damaged sweep."""
+        """The number of runs per stage, and the best run so far by `metric`. Raises ConfigError for a damaged sweep."""
         return self.summary(report(read_sweep(self.directory).runs), metric)
 
     def summary(self, looked: Report, metric: str | None = None) -> SweepSummary:
-        """`status`, from a look at its runs. Raises UsageError for a metric that none of them has."""
+        """`status` from a report on its runs. Raises UsageError for a metric that none of them has logged."""
         record = read_sweep(self.directory)
         found = summarise(record, looked.statuses, looked.as_of, metric)
         if metric and found.best is None and any(status.metrics for status in looked.statuses):
@@ -84,7 +84,7 @@ class Sweep:
     def wait(self, timeout: float | None = None) -> SweepSummary:
         """Wait until all runs have ended. Raises SweepFailed unless all finished, WaitTimedOut after `timeout` seconds.
 
-        What goes on then is left alone.
+        It does not end any run.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -93,7 +93,7 @@ class Sweep:
                 break
             if deadline is not None and time.monotonic() >= deadline:
                 waits = len(found.statuses) - found.ended
-                message = f"{waits} runs of {self.id} go on after {timeout:g} s"
+                message = f"{waits} runs of {self.id} have not ended after {timeout:g} s"
                 raise WaitTimedOut(message, f"clusterctl status {self.id}")
             left = _LOOK_SECONDS if deadline is None else deadline - time.monotonic()
             time.sleep(max(0.0, min(_LOOK_SECONDS, left)))
@@ -103,24 +103,24 @@ class Sweep:
 
     @works_elsewhere(changes=True)
     def cancel(self) -> None:
-        """End all runs that go on, with one question to Slurm. Raises SlurmError."""
+        """Cancel all runs that have not ended, with one request to Slurm. Raises SlurmError."""
         from clusterctl.api.cancel import cancel
 
         cancel(self.runs)
 
     @works_elsewhere(changes=True)
     def release(self) -> None:
-        """Let the runs start, which were submitted with `hold`."""
+        """Release the runs, which were submitted with `hold`."""
         from clusterctl.slurm import Slurm
 
         waiting = [one for one in self.status().statuses if one.stage is Stage.QUEUED and one.job_id is not None]
         if not waiting:
-            raise UsageError(f"no run of {self.id} waits to start", f"clusterctl status {self.id}")
+            raise UsageError(f"no run of {self.id} is waiting to start", f"clusterctl status {self.id}")
         Slurm.of(waiting[0].record.cluster).release([one.job_id for one in waiting if one.job_id])
 
     @works_elsewhere(changes=True)
     def resume(self, cluster: str | None = None) -> Sweep:
-        """Start those runs again that have ended unfinished. See `resume_sweep`."""
+        """Start the runs again that ended without finishing. See `resume_sweep`."""
         from clusterctl.api.resume_sweep import resume_sweep
 
         return resume_sweep(self, cluster)
@@ -128,16 +128,16 @@ class Sweep:
 
 @works_elsewhere()
 def find_sweep(name: str, cluster: str | None = None) -> Sweep:
-    """The sweep that `name` means: its id, or `@last` and a job's name where its newest submission was a sweep.
+    """The sweep that `name` refers to: its ID, or `@last` or a job's name if the newest submission was a sweep.
 
     Raises NotFoundError.
     """
     if found := sweep_meant(name, cluster):
         return found
-    raise NotFoundError(f"no sweep named: {name}", "see the runs with: clusterctl status")
+    raise NotFoundError(f"no sweep named: {name}", "list runs with: clusterctl status")
 
 
 def sweep_meant(name: str, cluster: str | None = None) -> Sweep | None:
-    """`find_sweep`, or None: `name` may be a run's."""
+    """`find_sweep`, or None if `name` is not a sweep."""
     found = sweep_named(chosen_runs_folder(cluster), name)
     return Sweep(found.path) if found else None

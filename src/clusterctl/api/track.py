@@ -1,4 +1,4 @@
-"""Mirror a run into the trackers that its `[track]` names."""
+"""Mirror a run to the trackers in its `[track]` table."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from clusterctl.errors import ClusterctlError
     from clusterctl.trackers.mirror import Mirror
 
-_NODE_SECONDS = 15.0  # for what a run's node copies after the run has ended
+_NODE_SECONDS = 15.0  # how long a run's node may keep copying after the run has ended
 
 
 class Tracking:
-    """One run and its trackers; `update` copies what is new."""
+    """One run and its trackers; `update` copies new data."""
 
     def __init__(self, run: Run, mirrors: list[Mirror]) -> None:
         self.run, self._mirrors = run, mirrors
@@ -31,7 +31,7 @@ class Tracking:
         self.problems: list[ClusterctlError] = []  # of the last update
 
     def update(self) -> dict[str, int]:
-        """Tracker -> the points that it got now. One that cannot be reached keeps nothing from the others."""
+        """Tracker -> number of points copied. A tracker that cannot be reached does not affect the others."""
         status = self.run.status()
         self.ended = status.stage.ended and status.sure
         counts, self.problems = update_all(self._mirrors, status)
@@ -40,13 +40,13 @@ class Tracking:
 
 @contextmanager
 def tracking(name: Run | str, cluster: str | None = None) -> Iterator[Tracking]:
-    """Mirror a run for as long as the block lasts. Raises UsageError where nothing is to be, or somebody else does."""
+    """Mirror a run for the duration of the block. Raises UsageError without a tracker, or if it is already tracked."""
     run = as_run(name, cluster)
     record = read_record(run.directory)
     record.require_ours()
     if not record.job.track.names:
         hint = "add to the job file, or to your config.toml: [track] with tensorboard, wandb or mlflow"
-        raise UsageError(f"{run.id} names no tracker", hint)
+        raise UsageError(f"{run.id} has no trackers configured", hint)
     deadline = time.monotonic() + _NODE_SECONDS
     with ExitStack() as stack:
         while True:
@@ -55,14 +55,14 @@ def tracking(name: Run | str, cluster: str | None = None) -> Iterator[Tracking]:
                 break
             except LeaseTaken as error:
                 if time.monotonic() > deadline or not run.status().stage.ended:
-                    raise UsageError(f"{run.id} is being tracked already", "it goes on by itself") from error
+                    raise UsageError(f"{run.id} is already being tracked", "nothing to do") from error
         yield Tracking(run, opened)
 
 
 def track(run: Run | str, cluster: str | None = None) -> dict[str, int]:
-    """Copy what is new in `run` to its trackers: tracker -> the number of points. What they have stays as it is.
+    """Copy new data of `run` to its trackers: tracker -> number of points. Existing points are not changed.
 
-    Raises UsageError where it names no tracker, ConfigError where one of them is not installed or cannot be reached.
+    Raises UsageError if it has no trackers, ConfigError if one of them is not installed or cannot be reached.
     """
     with tracking(run, cluster) as mirrored:
         counts = mirrored.update()

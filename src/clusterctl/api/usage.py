@@ -1,4 +1,4 @@
-"""What runs have used: hours of GPUs and CPUs, by user, job or week."""
+"""The GPU and CPU hours used by runs, grouped by user, job or week."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class UsageReport:
-    """What the runs of a folder have used from `since` (None: ever) until `as_of`, in seconds since the epoch."""
+    """The usage of a folder's runs from `since` (None: all time) until `as_of`, in seconds since the epoch."""
 
     as_of: float
     since: float | None
@@ -31,9 +31,9 @@ class UsageReport:
 
 
 def usage(cluster: str | None = None, *, by: str = "user", since: str | float | None = None) -> UsageReport:
-    """The hours of all attempts of the runs of `cluster`, those that go on until now; Slurm's accounting is not needed.
+    """The hours of all attempts of the runs of `cluster`, including active ones; works without Slurm's accounting.
 
-    `by` is "user", "job" or "week"; of `since` ("30d", or seconds) on, else ever. Raises UsageError.
+    `by` is "user", "job" or "week"; `since` ("30d", or seconds) limits the period. Raises UsageError.
     """
     if by not in NAMES:
         raise UsageError(f"no such grouping: {by}", f"one of {', '.join(NAMES)}")
@@ -42,14 +42,14 @@ def usage(cluster: str | None = None, *, by: str = "user", since: str | float | 
     first = None if seconds is None else found.as_of - seconds
     stretches: list[Stretch] = []
     for status in found.statuses:
-        with suppress(FileNotFoundError):  # a run that is being removed
+        with suppress(FileNotFoundError):  # the run is being removed
             stretches += stretches_of(status, found.as_of, first)
     total = row_of("total", within(stretches, first))
     return UsageReport(found.as_of, first, by, tuple(summed(stretches, by, first)), total, found.problems)
 
 
 def to_json(found: UsageReport) -> dict[str, Any]:
-    """What `usage -o json` prints; `schemas/usage.json` describes it."""
+    """The output of `usage -o json`, described by `schemas/usage.json`."""
     rows, total = [asdict(row) for row in found.rows], asdict(found.total)
     return {
         "schema_version": SCHEMA_VERSION,

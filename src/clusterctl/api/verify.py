@@ -1,4 +1,4 @@
-"""What `submit` and `resume` do first, and `doctor` alone: verify everything that can be seen from here."""
+"""Run all checks that are possible from here: the first step of `submit` and `resume`, and all of `doctor`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener, code: Code) -> tuple[Check, ...]:
-    """The warnings. Raises one error for everything that would make the run fail; imports the image that it needs.
+    """The warnings. Raises one error for everything that would make the run fail; imports the image if needed.
 
-    `code` is what will be copied, or the snapshot of an earlier run: the folder that was submitted may have changed.
+    `code` will be copied, or is the snapshot of an earlier run, whose source folder may have changed.
     """
     resolved = _with_kept(code, resolved)
     found = _warnings(_look(plan, resolved, slurm, progress), resolved)
@@ -41,7 +41,7 @@ def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListe
 def verify_all(
     plans: Sequence[Plan], jobs: Sequence[Resolved], slurm: Slurm, progress: ProgressListener, code: Code
 ) -> tuple[Check, ...]:
-    """`verify` for many runs at once: runs that would find the same around them are looked at once."""
+    """`verify` for many runs: those with the same surroundings are checked together."""
     seen: dict[str, Surroundings] = {}
     warnings: list[Check] = []
     for plan, submitted in zip(plans, jobs, strict=True):
@@ -56,48 +56,48 @@ def verify_all(
 
 
 def _with_kept(code: Code, resolved: Resolved) -> Resolved:
-    """`resolved` with its snapshot as the folder of its code, where this machine has no other copy."""
+    """`resolved` with the snapshot as its code folder, if this machine has no other copy."""
     if (code.is_kept or code.is_sent) and resolved.job.code:
         return replace(resolved, job=replace(resolved.job, code=str(code.copied_project)))
     return resolved
 
 
 def _look(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener) -> Surroundings:
-    """What is around the run, with its image imported where nothing else will bring it."""
+    """The run's surroundings, after importing its image unless something else will."""
     _make_folders(plan.run.path.parent)
     image = resolved.job.container.image
-    if image and plan.view and plan.view.image != image:  # a reference that no pyxis will fetch
+    if image and plan.view and plan.view.image != image:  # a reference that pyxis will not fetch
         checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)  # an import may take minutes
         from clusterctl.containers.importing import import_reference
 
-        import_reference(image, None, Path(plan.view.image).parent, progress)  # others that import it wait
+        import_reference(image, None, Path(plan.view.image).parent, progress)  # concurrent imports wait
     return look_around(resolved, plan, slurm)
 
 
 def _warnings(found: Surroundings, resolved: Resolved) -> tuple[Check, ...]:
-    """What may go wrong; raises one error for everything that certainly does."""
+    """The warnings; raises one error for all failed checks."""
     judged = checks.judge(found)
     checks.refuse(judged, resolved)
     return tuple(check for check in judged if check.verdict is Verdict.WARN)
 
 
 def doctor(cluster: str | None = None) -> tuple[str, tuple[Check, ...]]:
-    """The name of the cluster that was meant, and everything that was verified of it and of this machine."""
+    """The name of the chosen cluster, and the results of all checks of it and of this machine."""
     target = load_cluster(cluster)
     return target.name, checks.check_cluster(target)
 
 
 def _make_folders(runs: Path) -> None:
-    """Make `runs` and the folder of snapshots in it, private; what tasks run must not come from someone else.
+    """Create `runs` and its snapshot folder as private folders: tasks must not run code of another user.
 
-    A `runs` that root made for many users (with the sticky bit) is fine.
+    A `runs` folder created by root for many users (with the sticky bit) is fine.
     """
     hint = "set CLUSTERCTL_RUNS, or `runs` in the cluster file"
     try:
         code = make_private(code_folder(make_private(runs)))
     except OSError as error:
-        raise ConfigError(f"cannot make the folder of runs: {reason(error)}", hint) from error
+        raise ConfigError(f"cannot create the runs folder: {reason(error)}", hint) from error
     if not os.access(runs, os.W_OK | os.X_OK):
-        raise ConfigError(f"cannot write to the folder of runs: {runs}", hint)
+        raise ConfigError(f"cannot write to the runs folder: {runs}", hint)
     require_own(runs, hint, or_roots=True)
     require_own(code, hint)

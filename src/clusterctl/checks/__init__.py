@@ -1,1 +1,1 @@
-"""What `submit`, `resume` and `doctor` verify. `look` gathers the evidence, `verify` lists the rules that judge it."""
+"""The checks of `submit`, `resume` and `doctor`: `look` gathers the evidence, `verify` lists the rules to judge it."""

@@ -1,4 +1,4 @@
-"""One thing that was verified: what `doctor` shows, what `submit` and `resume` refuse on, what the API returns."""
+"""The result of one check: shown by `doctor`, returned by the API, and a reason for `submit` and `resume` to refuse."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Verdict(StrEnum):
 class Check:
     """One result. A failed check is fatal: the run would not work.
 
-    `hint` says what to type or to ask for. Where another command line would pass, `changes` are the settings that it
-    needs (as for `--set`) and `first` is the command to type before it.
+    `hint` is the command to type or the request to make. If other settings would pass, `changes` are these settings (as
+    for `--set`) and `first` is the command to run first.
     """
 
     name: str

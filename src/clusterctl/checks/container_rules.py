@@ -1,6 +1,6 @@
-"""Container: what is known of the image and the mounts, and what would go wrong with them.
+"""Container: checks of the image and the mounts.
 
-On a cluster the node looks for both, hours later; most of it can be seen from here, before anything is submitted.
+On a cluster a node would find problems hours later; most can be found here, before anything is submitted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SHOWN = ("torch", "torch_geometric", "clusterctl")  # of the packages in an ima
 
 
 def look_at_cluster_image(cluster: Cluster) -> ContainerFacts | None:
-    """The cluster's own image, without what a run would add."""
+    """The cluster's own image, without the additions of a run."""
     image = cluster.container.image
     if not image:
         return None
@@ -77,7 +77,7 @@ def look_at_image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFact
 
 
 def _looked_into(facts: ContainerFacts, nodes_are_here: bool, made_later: str = "") -> ContainerFacts:
-    """`facts` with what can be seen of its image and mounts; the source `made_later` need not exist yet."""
+    """`facts` with the visible facts about image and mounts; the source `made_later` need not exist yet."""
     image, is_file = Path(facts.view.image), facts.view.image.startswith("/")
     unpacks_here = nodes_are_here and facts.runtime == "builtin"
     problem, squashfs = "", True
@@ -109,7 +109,7 @@ def _looked_into(facts: ContainerFacts, nodes_are_here: bool, made_later: str = 
 
 
 def _shared(path: Path, nodes_are_here: bool) -> Seen:
-    """What is mounted is on a shared file system, as a rule: if the first folder of its path is here, it should be."""
+    """Mounts are usually on a shared file system: if the first folder of the path exists here, so should the path."""
     return Seen.at(path, nodes_are_here, Path(*path.parts[: 2 if len(path.parts) > 2 else 1]))
 
 
@@ -129,7 +129,7 @@ def _described(facts: ContainerFacts) -> str:
 
 def _pyxis(facts: ContainerFacts) -> Iterator[Check]:
     if facts.srun_help is not None and "--container-image" not in facts.srun_help:
-        message = "this Slurm has no pyxis: srun --help shows no --container-image"
+        message = "pyxis is not installed: srun --help shows no --container-image"
         hint = 'set container_runtime = "builtin" in the cluster file, or ask your administrator for pyxis'
         yield Check("image", Verdict.FAIL, message, hint, error=SlurmError)
 
@@ -144,9 +144,9 @@ def _image(facts: ContainerFacts) -> Iterator[Check]:
     if facts.image is None:
         return
     if not facts.image.there and not facts.image.visible:
-        yield warn("image", f"not on this machine: {image}", "the nodes must have it; its contents were not inspected")
+        yield warn("image", f"not on this machine: {image}", "the nodes must have it; its contents were not checked")
     elif not facts.image.there:
-        yield fail("image", f"no such image: {image}", "clusterctl image list; or build one: clusterctl image build")
+        yield fail("image", f"no such image: {image}", "list images: clusterctl image list; or: clusterctl image build")
     elif facts.problem:
         hint = f"clusterctl image verify {shlex.quote(image)}"
         yield fail("image", f"cannot read the image: {image}: {facts.problem}", hint)
@@ -156,24 +156,24 @@ def _image(facts: ContainerFacts) -> Iterator[Check]:
         hint = f"convert it: clusterctl image import {shlex.quote(image)}"
         yield fail("image", f"not a squashfs: {image}", hint)
     elif not facts.has_unsquashfs:
-        message = f"no unsquashfs on PATH to {'unpack' if facts.unpacks_here else 'look into'} {image}"
+        message = f"unsquashfs is not on PATH to {'unpack' if facts.unpacks_here else 'inspect'} {image}"
         yield (fail if facts.unpacks_here else warn)("image", message, "apt-get install squashfs-tools")
 
 
 def _machine(facts: ContainerFacts) -> Iterator[Check]:
-    """Of the nodes' architecture nothing is known here; they are of the login node's, as a rule."""
+    """The nodes' architecture is unknown here; it is usually that of the login node."""
     built_for = facts.contents.machine if facts.contents else None
     if built_for and built_for != facts.machine:
-        message = f"the image is for {built_for}, this machine is {facts.machine}: {facts.view.image}"
+        message = f"the image is for {built_for}, but this machine is {facts.machine}: {facts.view.image}"
         check = fail if facts.unpacks_here else warn
-        yield check("image", message, "if its nodes are not either, import or build the image on one of their kind")
+        yield check("image", message, "unless the nodes match it, import or build the image on a machine like them")
 
 
 def _gpus(facts: ContainerFacts) -> Iterator[Check]:
-    """Without pyxis nothing brings the driver's libraries into the image."""
+    """Without pyxis nothing mounts the driver's libraries into the image."""
     if facts.gpus and facts.runtime == "builtin" and not any("libcuda" in mount.target for mount in facts.view.mounts):
-        message = "without pyxis an image gets the GPUs, but not the driver's libraries"
-        yield warn("image", message, "mount them: libcuda.so.1 and libnvidia-ml.so.1 of the nodes")
+        message = "without pyxis the image has the GPUs but not the driver's libraries"
+        yield warn("image", message, "mount libcuda.so.1 and libnvidia-ml.so.1 from the nodes")
 
 
 def _mounts(facts: ContainerFacts) -> Iterator[Check]:
@@ -185,17 +185,17 @@ def _mounts(facts: ContainerFacts) -> Iterator[Check]:
             yield fail("mounts", f"no such folder to mount: {source.path}", hint)
     spaced = [mount for mount in facts.view.mounts if " " in mount.source + mount.target]
     if spaced and facts.runtime == "pyxis":
-        message = f"a space in a mounted path, which pyxis before 0.24 cannot mount: {spaced[0]}"
-        yield warn("mounts", message, "mount a folder above it, or a link without a space")
+        message = f"pyxis before 0.24 cannot mount a path with a space: {spaced[0]}"
+        yield warn("mounts", message, "mount a parent folder, or a link without a space")
     targets: dict[str, str] = {}
     for mount in facts.view.mounts:
         if targets.setdefault(mount.target, mount.source) != mount.source:
-            message = f"two mounts at the same place: {targets[mount.target]} and {mount.source} at {mount.target}"
+            message = f"two mounts have the same target: {targets[mount.target]} and {mount.source} at {mount.target}"
             yield fail("mounts", message, "mount one of them elsewhere: SRC:DST")
 
 
 def _inside(facts: ContainerFacts) -> Iterator[Check]:
-    """Interpreter and packages, as far as the image's own files tell: what is mounted into it is not inspected."""
+    """Interpreter and packages, judged from the image's own files: mounted files are not inspected."""
     contents, python = facts.contents, facts.python
     if contents is None or not python.startswith("/"):
         return
@@ -205,14 +205,14 @@ def _inside(facts: ContainerFacts) -> Iterator[Check]:
     if contents.links and place not in contents.links:
         named = (path for path in contents.links if re.fullmatch(r"python3?", posixpath.basename(path)))
         known = [path for path in named if contents.resolved(path) in contents.programs]
-        hint = f"set `python` in the cluster file: {known[0]}" if known else "install one there, as containers/ does"
+        hint = f"set `python` in the cluster file: {known[0]}" if known else "install one, as in containers/"
         yield fail("image", f"no {python} in the image", hint)
         return
     minor = contents.minor_of(python)
     if minor and tuple(map(int, minor.split("."))) < OLDEST_PYTHON:
-        yield fail("image", f"{python} in the image is Python {minor}", "clusterctl needs 3.11 or later there")
+        yield fail("image", f"{python} in the image is Python {minor}", "clusterctl needs 3.11 or later in the image")
     if facts.brings_code and "clusterctl" not in contents.packages and not facts.brings_packages:
-        hint = "run this code in the image: --code mounted; or build one that has it: clusterctl image build"
+        hint = "mount clusterctl into the image: --code mounted; or build one with it: clusterctl image build"
         yield fail("image", f"{python} in the image has no clusterctl", hint)
 
 
@@ -222,7 +222,7 @@ def _room(facts: ContainerFacts) -> Iterator[Check]:
         return
     rooms = ", ".join(f"{folder} ({room / 1e6:.0f} MB free)" for folder, room in facts.rooms.items()) or "no folder"
     message = f"no room to unpack {facts.view.image}: {needed / 1e6:.0f} MB into {rooms}"
-    yield fail("image", message, "set CLUSTERCTL_UNPACK to a folder on a larger disk of this machine's own")
+    yield fail("image", message, "set CLUSTERCTL_UNPACK to a folder on a larger local disk")
 
 
 def _overridden(facts: ContainerFacts) -> Iterator[Check]:
@@ -230,8 +230,8 @@ def _overridden(facts: ContainerFacts) -> Iterator[Check]:
         return
     names = overridden(facts.environment, facts.contents.environment, facts.view.environment)
     if names:
-        message = f"the image sets {', '.join(names)} differently from your environment, and wins"
-        yield warn("image", message, "to keep your value, name it in the job file's [env]")
+        message = f"the image overrides variables of your environment: {', '.join(names)}"
+        yield warn("image", message, "to keep your value, set it in the job file's [env]")
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -1,4 +1,4 @@
-"""Code: the tasks' Python and what it has installed, asked without importing any of it, and judged."""
+"""Code: checks of the tasks' Python and its packages, queried without importing them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print(json.dumps({{"version": sys.version_info[:3], "packages": packages, "pip":
 
 
 def find_interpreter(python: str, nodes_are_here: bool) -> Seen:
-    """Where `python` is; a bare name is looked up on the nodes' PATH, which need not be this one."""
+    """Where `python` is; a bare name is looked up on the nodes' PATH, which may differ from this one."""
     if "/" in python:
         return Seen.at(Path(python), nodes_are_here)
     found = shutil.which(python)
@@ -51,7 +51,7 @@ def find_interpreter(python: str, nodes_are_here: bool) -> Seen:
 
 
 def ask_version(seen: Seen) -> Interpreter:
-    """The version alone: it costs milliseconds, and nothing for this interpreter."""
+    """Only the version: takes milliseconds, and no time for the running interpreter."""
     if not seen.there:
         return Interpreter(seen)
     if seen.path == sys.executable:
@@ -60,7 +60,7 @@ def ask_version(seen: Seen) -> Interpreter:
 
 
 def ask_packages(seen: Seen) -> Interpreter:
-    """The version, and those of `PACKAGES`."""
+    """The versions of Python and of `PACKAGES`."""
     return _ask(seen, ["-c", _ASK_PACKAGES], PACKAGES_SECONDS) if seen.there else Interpreter(seen)
 
 
@@ -91,10 +91,10 @@ def interpreter_rules(found: Surroundings) -> Iterator[Check]:
     if interpreter is None:
         return
     path, version = interpreter.seen.path, ".".join(map(str, interpreter.version))
-    bad = warn if found.cluster.setup else fail  # setup lines may load on the nodes what is missing here
+    bad = warn if found.cluster.setup else fail  # setup lines may provide it on the nodes
     if not interpreter.seen.there and not interpreter.seen.visible:
         if found.login_node:
-            yield warn("tasks", f"not on this machine: {path}", "the nodes must have it; it was not asked")
+            yield warn("tasks", f"not on this machine: {path}", "the nodes must have it; it was not checked")
     elif not interpreter.seen.there:
         yield bad("tasks", f"no such interpreter: {path}", "set `python` in the cluster file")
     elif not interpreter.version:
@@ -120,18 +120,18 @@ def program_rules(found: Surroundings) -> Iterator[Check]:
         yield ok("programs", str(programs))
     for path in programs.sourced:
         if not path.startswith("/"):
-            hint = "the lines run in the run's own folder: name it by its absolute path"
-            yield fail("setup", f"setup: a relative path: {path}", hint)
+            hint = "setup lines run in the run's directory: use an absolute path"
+            yield fail("setup", f"setup: relative path: {path}", hint)
         elif found.cluster.nodes_are_here and not exists(Path(path)):
-            yield fail("setup", f"setup: no such file: {path}", "see `setup` of the cluster and the job file")
+            yield fail("setup", f"setup: no such file: {path}", "see `setup` in the cluster and job files")
     if found.activation and not (programs.named or programs.selecting or programs.in_image):
         message = f"{programs}, not from the environment active in your shell"
         setting = f"setup={json.dumps([found.activation], ensure_ascii=False)}"
-        yield warn("programs", message, f"to use that one: --set {shlex.quote(setting)}")
+        yield warn("programs", message, f"to use your shell's: --set {shlex.quote(setting)}")
 
 
 def requirement(package: str) -> str:
-    """What clusterctl asks for of `package`, as pip reads it."""
+    """clusterctl's requirement for `package`, in pip's syntax."""
     from importlib import metadata  # 10 ms
 
     lines = [line.partition(";")[0].strip() for line in metadata.requires("clusterctl") or ()]
@@ -140,7 +140,7 @@ def requirement(package: str) -> str:
 
 
 def _install(interpreter: Interpreter, *packages: str) -> str:
-    """clusterctl itself travels with each run: its requirements are what the tasks' Python lacks."""
+    """A command to install clusterctl's requirements; clusterctl itself is copied with each run."""
     python = interpreter.seen.path
     install = shlex.join([python, "-m", "pip", "install", *map(requirement, packages)])
     return install if interpreter.has_pip else f"{shlex.join([python, '-m', 'ensurepip'])} && {install}"

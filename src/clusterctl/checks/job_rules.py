@@ -1,4 +1,4 @@
-"""Data, code and request: what the job names exists, what it asks for fits the nodes, and which settings would fit."""
+"""Data, code and request: whether the job's files exist and its request fits the nodes, or which settings would fit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _no_data(wanted: WantedRun) -> Iterator[Check]:
         return
     message = f'no data: workload "{job.workload}" needs {" and ".join(layouts[0])}, but data.root is not set'
     folder = data_folder(job.workload)
-    if folder is None:  # no command brings one, and one comes with clusterctl
+    if folder is None:  # no command provides it, or it is shipped with clusterctl
         changes = {"data.root": str(shipped_folder() / "data" / example)}
         hint = "set data.root to the folder of the data set"
         hint += ", or data.load to a function of your code" if loads else ""
@@ -78,14 +78,14 @@ def request_rules(found: Surroundings) -> Iterator[Check]:
     if not wanted:
         return
     if wanted.nodes and (check := misfit(wanted.resolved, wanted.nodes, wanted.where, wanted.gpu_types)):
-        # of a cluster's nodes there may be more since it was asked; Slurm itself refuses what it knows it cannot run
-        hint = check.hint or "see what fits: clusterctl nodes --for JOB"
+        # the inventory may be out of date; Slurm itself refuses a job that it can never run
+        hint = check.hint or "find what fits: clusterctl nodes --for JOB"
         yield replace(check, verdict=Verdict.WARN, hint=hint) if found.cluster.is_slurm else check
     resources = wanted.resolved.job.resources
     tasks, gpus = resources.tasks_per_node or 1, resources.gpus_per_node or 0
-    if 1 < tasks < gpus:  # a single one may be torchrun, which starts a process per GPU
+    if 1 < tasks < gpus:  # a single task may be torchrun, which starts a process per GPU
         message = f"{tasks} tasks per node use {tasks} of its {gpus} GPUs"
-        yield warn("size", message, "leave tasks_per_node out, for one task per GPU; or lower gpus_per_node")
+        yield warn("size", message, "omit tasks_per_node for one task per GPU, or lower gpus_per_node")
 
 
 def requeue_rules(found: Surroundings) -> Iterator[Check]:
@@ -104,22 +104,22 @@ def batch_rules(found: Surroundings) -> Iterator[Check]:
 
 
 def large_batch(batches: Batches | None) -> Iterator[Check]:
-    """A warning where the ranks share more examples than there are."""
+    """A warning if the global batch is larger than the training set."""
     if batches and batches.too_large:
         yield warn("batch", batches.too_large, batches.remedy)
 
 
 def changed_batch(before: Batches | None, now: Batches | None) -> Iterator[Check]:
-    """A warning where another number of ranks changes the global batch, and so the training."""
+    """A warning if a different number of ranks changes the global batch, and thus the training."""
     if before and now and before.ranks != now.ranks and before.size != now.size:
         message = f"the global batch changes from {before.size:,} on {before.ranks:,} ranks to {now.size:,}"
         yield warn("batch", message, f"keep it with: --set train.global_batch_size={before.size}")
 
 
 def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str, gpu_types: Sequence[str] = ()) -> Check | None:
-    """What is wrong if `nodes` can never run the job; `where` names them, as in "local" or "main partition".
+    """The failed check if `nodes` can never run the job; `where` names them, as in "local" or "main partition".
 
-    Of GPUs `nodes` count those of the type that the job asks for; `gpu_types` are all that there are.
+    `nodes` count only GPUs of the type that the job requests; `gpu_types` are all existing types.
     """
     resources = resolved.job.resources
     if _fits(resources, nodes):
@@ -129,23 +129,21 @@ def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str, gpu_types:
     least = min(count, len(nodes))
     enough = {name: sum(getattr(node, name) >= getattr(size, name) for node in nodes) for name in NodeSize._fields}
     short = [name for name, number in enough.items() if number < least]
-    if not short and not fewer:  # each is there, but not on the same nodes
+    if not short and not fewer:  # every resource exists, but not on the same nodes
         short = [name for name in NodeSize._fields if getattr(size, name)]
     kind = asked_of(resources).gpu_type
     asked = _in_words(short, size, kind)
     best = NodeSize(*map(max, zip(*nodes, strict=True))) if nodes else NodeSize(0, 0, 0)
     there = ("at most " if len(set(nodes)) > 1 else "") + _in_words(short, best, kind)
     if not fewer:
-        message = f"asks for {asked} per node; {where} nodes have {there}"
+        message = f"requests {asked} per node; {where} nodes have {there}"
     elif short:
-        message = f"asks for {plural(count, 'node')} with {asked} each; {where} has {len(nodes)} with {there}"
+        message = f"requests {plural(count, 'node')} with {asked} each; {where} has {len(nodes)} with {there}"
     else:
-        message = f"asks for {plural(count, 'node')}; {where} has {len(nodes)}"
+        message = f"requests {plural(count, 'node')}; {where} has {len(nodes)}"
     other_types = gpu_types if kind and not best.gpus else ()
     changes = {} if other_types else _smaller(resolved, nodes)
-    there_is = (
-        f"types of GPUs there: {', '.join(other_types)}" if other_types else "see what there is: clusterctl nodes"
-    )
+    there_is = f"available GPU types: {', '.join(other_types)}" if other_types else "list nodes: clusterctl nodes"
     hint = "" if changes else there_is
     return Check("size", Verdict.FAIL, f"{resolved.job.name} {message}", hint, changes, error=SlurmError)
 
@@ -172,7 +170,7 @@ def _in_words(names: Sequence[str], size: NodeSize, gpu_type: str) -> str:
 
 
 def _smaller(resolved: Resolved, nodes: Sequence[NodeSize]) -> dict[str, str]:
-    """The settings that let the job fit on as many of the nodes as it asks for; empty if none are known."""
+    """The settings with which the job fits on the requested number of nodes; empty if there are none."""
     before = resolved.job.resources
     if not nodes:
         return {}
@@ -199,7 +197,7 @@ def _smaller(resolved: Resolved, nodes: Sequence[NodeSize]) -> dict[str, str]:
 
 
 def _with_memory(after: Resources, before: Resources, most: NodeSize) -> Resources:
-    """`after` with as much memory as the nodes have if `before` asks for more, in whole GiB where that leaves any."""
+    """`after` with memory limited to what the nodes have if `before` requests more; in whole GiB if at least 1."""
     if most.memory >= _size(before).memory:
         return after
     shares = {

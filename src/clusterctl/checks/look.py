@@ -1,6 +1,6 @@
-"""Gathers what the checks judge. It looks, and changes nothing.
+"""Gathers the evidence for the checks, without changing anything.
 
-Everything slow is asked at the same time, and nothing is waited for longer than a few seconds.
+Slow queries run in parallel, with timeouts of a few seconds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from clusterctl.spec import Cluster, Job, Resources
 
 INVENTORY_SECONDS = 3600.0
-# Slurm is asked these; the answers are text, as their JSON changes with every version.
+# Slurm commands to run; with text output, since their JSON changes with every version.
 QUESTIONS = {
     "version": ("sbatch", "--version"),
     "ping": ("scontrol", "ping"),
@@ -95,10 +95,10 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
 
 
 def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
-    """What the run of `plan` would find, as far as it can be seen from this machine."""
+    """The surroundings of the run of `plan`, as far as visible from this machine."""
     job, cluster = resolved.job, resolved.cluster
     python = None
-    if cluster.python and not job.container.image and not plan.setup:  # these may bring an interpreter
+    if cluster.python and not job.container.image and not plan.setup:  # these may provide another interpreter
         python = find_interpreter(cluster.python, cluster.nodes_are_here)
     data = data_folder(job.workload)
     where, nodes, gpu_types = _nodes(job.resources, cluster, slurm)
@@ -131,15 +131,15 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
 
 
 def _missing_trackers(job: Job, plan: Plan) -> tuple[str, ...]:
-    """Of those that the node uses with the Python that is running here; of another one nothing is known."""
+    """Trackers without an installed library, if the node uses the running Python; others are not checked."""
     if not plan.tracker or plan.tracker[0] != sys.executable:
         return ()
     found = {name: find_spec(name) for name in job.track.names}
-    return tuple(name for name, spec in found.items() if spec is None or spec.origin is None)  # or just a folder
+    return tuple(name for name, spec in found.items() if spec is None or spec.origin is None)  # None: just a folder
 
 
 def _scratch(cluster: Cluster) -> Folder | None:
-    """None for a folder that only a node can name."""
+    """The local scratch folder; None if its path can only be expanded on a node."""
     return None if "$" in cluster.local_scratch else look_at(Path(cluster.local_scratch))
 
 
@@ -148,16 +148,16 @@ def _environment(path: str) -> Seen:
 
 
 def _programs(cluster: Cluster) -> Programs:
-    """Those of jobs that add nothing to the cluster file."""
+    """The programs of jobs without settings of their own."""
     in_image = cluster.container.image is not None
     python = cluster.python or (IMAGE_PYTHON if in_image else sys.executable)
     return Programs(python, cluster.python is not None, cluster.setup, in_image)
 
 
 def activation(environment: Mapping[str, str] = os.environ, own: str = sys.prefix) -> str:
-    """The shell line that activates the environment of this shell; nothing where it is `own`, clusterctl's.
+    """The command that activates this shell's environment; empty if it is `own`, clusterctl's.
 
-    conda's base environment is ignored: it is active in every shell of its users.
+    conda's base environment is ignored: it is active in every shell of conda's users.
     """
     virtual, conda = environment.get("VIRTUAL_ENV"), environment.get("CONDA_PREFIX")
     if virtual and os.path.realpath(virtual) != os.path.realpath(own):
@@ -169,13 +169,13 @@ def activation(environment: Mapping[str, str] = os.environ, own: str = sys.prefi
 
 
 def _image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFacts | None:
-    from clusterctl.checks.container_rules import look_at_image  # 10 ms that most runs on the host do without
+    from clusterctl.checks.container_rules import look_at_image  # 10 ms, not needed for runs on the host
 
     return look_at_image(resolved, plan, slurm)
 
 
 def sizes(resources: Resources, inventory: Inventory) -> KnownNodes:
-    """The nodes that Slurm could give the job, free or not."""
+    """The nodes that Slurm could allocate to the job, free or not."""
     asked = asked_of(resources)
     partition = inventory.partition_for(resources.partition)
     if partition is None:
@@ -191,13 +191,13 @@ def sizes(resources: Resources, inventory: Inventory) -> KnownNodes:
 
 
 def data_folder(workload: str) -> str | None:
-    """Where the hint puts the data set of `workload`; None if `clusterctl data` has none for it."""
+    """The folder suggested for the data set of `workload`; None if `clusterctl data` has none for it."""
     data_set = WORKLOADS[workload].data_set
     return f"{data_set}-data" if data_set else None
 
 
 def look_at(path: Path) -> Folder:
-    """What is to be known of a folder without changing anything."""
+    """Inspect a folder without changing anything."""
     found = nearest_existing(path)
     status, space = found.stat(), os.statvfs(found)
     return Folder(
@@ -208,12 +208,12 @@ def look_at(path: Path) -> Folder:
         ours=is_trusted(status.st_uid),
         file_system=file_system(found),
         free_bytes=space.f_bavail * space.f_frsize,
-        free_files=space.f_favail if space.f_files else 2**63,  # some file systems do not count them
+        free_files=space.f_favail if space.f_files else 2**63,  # some file systems do not count inodes
     )
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """The type of the file system that holds `path`, such as ext4 or nfs4; empty if it cannot be known."""
+    """The file system type of `path`, such as ext4 or nfs4; empty if unknown."""
     try:
         lines = mounts.read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -227,7 +227,7 @@ def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 
 
 def _limits(which: int) -> tuple[int, int]:
-    """The soft limit of this process, which Slurm hands on to tasks, and the hard one; infinity as a large number."""
+    """The soft limit of this process, which Slurm propagates to tasks, and the hard limit; large if unlimited."""
     soft, hard = (2**31 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(which))
     return soft, hard
 
@@ -246,7 +246,7 @@ def _data_set(workload: str, root: Path, nodes_are_here: bool) -> Seen:
 
 
 def _data_of(job: Job, nodes_are_here: bool) -> Seen | None:
-    """The data set of the job; what must be in it is known where no code of the user's reads it."""
+    """The job's data set; its required files are known unless the user's code reads it."""
     if not job.data.root:
         return None
     if job.data.load:
@@ -255,12 +255,12 @@ def _data_of(job: Job, nodes_are_here: bool) -> Seen | None:
 
 
 def _code(job: Job, plan: Plan) -> Path | str | None:
-    """The run's copy of the code, or else where that is copied from."""
+    """The run's copy of the code, or the folder that it will be copied from."""
     return next((folder for folder in (plan.run.work, plan.run.project) if folder.is_dir()), job.code)
 
 
 def _modules(job: Job, plan: Plan) -> Iterator[tuple[str, Seen]]:
-    """The modules that the job names, as files in its code; packages may be anywhere."""
+    """The modules that the job names, as files in its code; installed packages may be anywhere."""
     code = _code(job, plan)
     if code is None or not job.has_own_code:
         return
@@ -283,9 +283,9 @@ def _program(job: Job, plan: Plan) -> Seen | None:
 
 
 def _nodes(resources: Resources, cluster: Cluster, slurm: Slurm) -> KnownNodes:
-    """The nodes that the job could get. The emulator's have this machine's memory in common.
+    """The nodes that the job could get. The emulator's nodes share this machine's memory.
 
-    Those of a cluster change rarely: an answer of the last hour will do, whichever process asked for it.
+    A cluster's nodes rarely change: an answer to any process in the last hour is good enough.
     """
     if cluster.is_slurm:
         try:

@@ -1,4 +1,4 @@
-"""Machine and cluster: folders, space, clock and limits of this machine, and what Slurm reports."""
+"""Machine and cluster: folders, disk space, clock and limits of this machine, and Slurm's state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.checks.surroundings import Answer, Folder, Surroundings
 
 LEAST_OPEN_FILES = 1024
-LEAST_PROCESSES = 512  # every rank has dozens of threads, and threads count
+LEAST_PROCESSES = 512  # threads count, and every rank has dozens
 LEAST_FREE_BYTES = 64 * 2**20  # for logs, events and metrics; checkpoints need more
 LEAST_FREE_FILES = 1000
 MOST_SECONDS_AHEAD = 2.0
@@ -31,19 +31,19 @@ def machine_rules(found: Surroundings) -> Iterator[Check]:
         if node.name:
             yield ok("host", f"{node.name}; clusterctl is in {node.program}")
         yield ok("python", node.python)
-        yield _folder("runs", runs, "set CLUSTERCTL_RUNS, or `runs` in the cluster file, to a folder of yours")
+        yield _folder("runs", runs, "set CLUSTERCTL_RUNS, or `runs` in the cluster file, to a folder that you own")
         if not found.cluster.nodes_are_here and runs.file_system in LOCAL:
-            message = f"{runs.path} is on {runs.file_system}, which other nodes may not see"
+            message = f"{runs.path} is on {runs.file_system}, which may not be visible on other nodes"
             yield warn("runs", message, "set `runs` in the cluster file to a folder on the shared file system")
-        yield _folder("state", node.state, "set XDG_STATE_HOME to a folder of yours")
+        yield _folder("state", node.state, "set XDG_STATE_HOME to a folder that you own")
         if node.images:
-            yield _folder("images", node.images, "set `images` in the cluster file to a folder of yours")
+            yield _folder("images", node.images, "set `images` in the cluster file to a folder that you own")
         yield _clock(node.clock_ahead)
     yield from _space(found.runs)
     yield from _open_files(found)
     if node:
         yield _limit("processes", node.processes, LEAST_PROCESSES, "-u")
-        yield ok("git", "found") if node.git else warn("git", "not on PATH: runs record no commit", "install git")
+        yield ok("git", "found") if node.git else warn("git", "not on PATH: runs will record no commit", "install git")
 
 
 def cluster_rules(found: Surroundings) -> Iterator[Check]:
@@ -66,7 +66,7 @@ def cluster_rules(found: Surroundings) -> Iterator[Check]:
     if "config" in texts:
         kind = re.search(r"AccountingStorageType\s*=\s*(\S+)", texts["config"])
         on = kind and not kind[1].endswith(("/none", "(null)"))
-        yield ok("accounting", "on" if on else "off: only the run's own files record how it ended")
+        yield ok("accounting", "on" if on else "off: only the run's files record how it ended")
     if "srun" in texts:
         yield _runtime("--container-image" in texts["srun"], found)
 
@@ -78,23 +78,23 @@ def _folder(name: str, folder: Folder, elsewhere: str) -> Check:
     if not folder.exists:
         return ok(name, f"{place}, created when needed")
     if not folder.ours:
-        return fail(name, f"{place} belongs to someone else", elsewhere)
-    if name == "images":  # one folder of images for a group is fine
+        return fail(name, f"{place} is owned by another user", elsewhere)
+    if name == "images":  # a group may share an image folder
         return ok(name, place)
     if is_open(folder.mode):
-        return fail(name, f"others may write to {place}", f"chmod go-w {shlex.quote(folder.path)}")
+        return fail(name, f"{place} is writable by others", f"chmod go-w {shlex.quote(folder.path)}")
     if folder.mode & 0o077:
-        return warn(name, f"others may look into {place}", f"chmod 700 {shlex.quote(folder.path)}")
+        return warn(name, f"{place} is readable by others", f"chmod 700 {shlex.quote(folder.path)}")
     return ok(name, place)
 
 
 def _space(runs: Folder) -> Iterator[Check]:
     if runs.free_bytes < LEAST_FREE_BYTES:
         free = f"{runs.free_bytes / 2**20:.0f} MiB"
-        message = f"the disk is full: {free} free for the folder of runs: {runs.path}"
+        message = f"the disk is full: {free} free in the runs folder: {runs.path}"
         yield fail("space", message, f"df -h {shlex.quote(runs.path)}")
     elif runs.free_files < LEAST_FREE_FILES:
-        message = f"room for {plural(runs.free_files, 'more file')} on the disk of the runs: {runs.path}"
+        message = f"only {plural(runs.free_files, 'inode')} free in the runs folder: {runs.path}"
         yield fail("space", message, f"df -i {shlex.quote(runs.path)}")
 
 
@@ -103,19 +103,19 @@ def _open_files(found: Surroundings) -> Iterator[Check]:
         yield _limit("open files", found.open_files, LEAST_OPEN_FILES, "-Hn")
         return
     tasks = found.wanted.tasks
-    least = 3 * tasks + 64  # rank 0 has connections with all others: two in its store, one in their group
+    least = 3 * tasks + 64  # rank 0 has three connections to each rank: two in its store, one in the process group
     if found.open_files < least and found.wanted.resolved.job.workload != "command":
-        message = f"at most {found.open_files} open files, and {tasks} ranks need {least}"
-        yield fail("open files", message, "use fewer ranks, or ask your administrator for more: see ulimit -Hn")
+        message = f"the limit is {found.open_files} open files, but {tasks} ranks need {least}"
+        yield fail("open files", message, "use fewer ranks, or ask your administrator to raise the limit: ulimit -Hn")
 
 
 def _clock(ahead: float | None) -> Check:
     if ahead is None:
-        return warn("clock", "no file could be created to compare with", "fix the folder of runs first")
+        return warn("clock", "cannot create a file to compare with", "fix the runs folder first")
     if abs(ahead) > MOST_SECONDS_AHEAD:
-        message = f"the file system of the runs is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}"
-        return warn("clock", message, "ask your administrator for NTP; times of runs will be off until then")
-    return ok("clock", "agrees with the file system of the runs")
+        message = f"the runs file system's clock is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}"
+        return warn("clock", message, "ask your administrator to set up NTP; until then times of runs will be wrong")
+    return ok("clock", "agrees with the runs file system")
 
 
 def _limit(name: str, value: int, least: int, flag: str) -> Check:
@@ -141,7 +141,7 @@ def _partition(known: list[str], wanted: str | None) -> Check:
         if default:
             return ok("partition", f"{default}, Slurm's default")
         hint = f"set `partition` in the cluster file {one_of}"
-        return warn("partition", "none is set, and Slurm has no default", hint)
+        return warn("partition", "not set, and Slurm has no default", hint)
     missing = [name for name in wanted.split(",") if name not in names]
     if missing:
         return fail("partition", f"Slurm has no partition {', '.join(missing)}", f"set `partition` {one_of}")
@@ -149,20 +149,20 @@ def _partition(known: list[str], wanted: str | None) -> Check:
 
 
 def missing_apptainer(name: str) -> Check:
-    hint = 'load its module in the cluster file: setup = ["module load apptainer"]; or ask your administrator for it'
-    return warn(name, "no apptainer on PATH of this machine; the nodes must have it", hint)
+    hint = 'load its module in the cluster file: setup = ["module load apptainer"]; or ask your administrator'
+    return warn(name, "apptainer is not on PATH on this machine; the nodes must have it", hint)
 
 
 def _runtime(has_pyxis: bool, found: Surroundings) -> Check:
     cluster = found.cluster
     if cluster.runtime == "apptainer":
         here = found.login_node and found.login_node.apptainer
-        return ok("containers", "images are run by Apptainer") if here else missing_apptainer("containers")
+        return ok("containers", "Apptainer runs images") if here else missing_apptainer("containers")
     if cluster.runtime == "builtin":
-        return ok("containers", "images are run by clusterctl itself")
+        return ok("containers", "clusterctl runs images itself")
     if has_pyxis:
         return ok("containers", "srun has pyxis")
     if cluster.container.image:
         hint = 'set container_runtime = "builtin" in the cluster file, or ask your administrator for pyxis'
-        return fail("containers", "srun --help shows no --container-image, and the cluster file has an image", hint)
+        return fail("containers", "the cluster file sets an image, but srun --help shows no --container-image", hint)
     return ok("containers", "none: jobs run on the host")

@@ -1,4 +1,4 @@
-"""Whether others can be told what happens to the run."""
+"""Checks whether notifications about the run can be sent."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def notify_rules(found: Surroundings) -> Iterator[Check]:
-    """The webhook of a run that is asked for. What its URL is, is not shown."""
+    """The webhook of the requested run. Its URL is not shown."""
     wanted = found.wanted
     if wanted is None or (name := wanted.resolved.job.notify.url_variable) is None:
         return
     if not wanted.webhook:
-        hint = f"export {name}=https://..., or leave notify.url_variable out"
+        hint = f"export {name}=https://..., or remove notify.url_variable"
         yield fail("notify", f"notify.url_variable: {name} is not set in the environment", hint)
     elif not _is_url(wanted.webhook):
-        yield fail("notify", f"notify.url_variable: {name} holds no URL", "it begins with https:// or http://")
+        yield fail("notify", f"notify.url_variable: {name} is not a URL", "it must start with https:// or http://")
 
 
 def _is_url(text: str) -> bool:

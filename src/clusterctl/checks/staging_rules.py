@@ -1,4 +1,4 @@
-"""Copies for imports: the nodes' own disk and the Python environments that `resources.stage_code` copies to it."""
+"""Checks for `resources.stage_code`: the nodes' local disk and the Python environments to copy there."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def staging_rules(found: Surroundings) -> Iterator[Check]:
     for environment in found.environments:
         if not environment.there:
             hint = "set `python_environments` in the cluster file to folders of venvs or conda environments"
-            yield fail("environments", f"no Python environment: {environment.path}", hint)
+            yield fail("environments", f"not a Python environment: {environment.path}", hint)
 
 
 def _scratch(scratch: Folder, *, nodes_are_here: bool) -> Iterator[Check]:
-    elsewhere = "set `local_scratch` in the cluster file to a folder on each node's own disk"
+    elsewhere = "set `local_scratch` in the cluster file to a folder on each node's local disk"
     if not scratch.exists and not nodes_are_here:
-        yield warn("scratch", f"not on this machine: {scratch.path}", "the nodes must have it; they were not asked")
+        yield warn("scratch", f"not on this machine: {scratch.path}", "the nodes must have it; they were not checked")
     elif not scratch.exists:
         yield warn("scratch", f"no such folder: {scratch.path}: ranks import from the shared file system", elsewhere)
     elif not scratch.writable:
         yield warn("scratch", f"cannot write to {scratch.path}: ranks import from the shared file system", elsewhere)
     elif scratch.file_system and scratch.file_system not in LOCAL:
-        yield warn("scratch", f"{scratch.path} is on {scratch.file_system}, no disk of a node's own", elsewhere)
+        yield warn("scratch", f"{scratch.path} is on {scratch.file_system}, not on a local disk", elsewhere)

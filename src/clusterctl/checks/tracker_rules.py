@@ -1,4 +1,4 @@
-"""Whether the run's node can copy its metrics to the trackers."""
+"""Checks whether the run's node can copy its metrics to the trackers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def tracker_rules(found: Surroundings) -> Iterator[Check]:
-    """The library of each tracker. The run itself needs none of them."""
+    """The library of each tracker. The run itself does not need them."""
     if found.wanted is None:
         return
     for name in found.wanted.missing_trackers:
-        hint = f"pip install 'clusterctl[{name}]', or set track.where=login, then use: clusterctl track RUN"
-        yield warn("track", f"track.{name}: {name} is not installed for the Python that copies the metrics", hint)
+        hint = f"pip install 'clusterctl[{name}]', or set track.where=login and use: clusterctl track RUN"
+        yield warn("track", f"track.{name}: {name} is not installed in the Python that copies the metrics", hint)

@@ -1,4 +1,4 @@
-"""How many examples a job trains on, as far as this machine can tell without preparing the data set, or torch."""
+"""How many examples a job trains on, as far as that is visible without torch or a prepared data set."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
 
     from clusterctl.spec import Job
 
-TAOBAO_EVENTS = 100_150_807  # of the real data set, and what `train.generated` is a multiple of
+TAOBAO_EVENTS = 100_150_807  # of the real data set; `train.generated` is a multiple of it
 IGB_PAPERS = 269_346_174  # of IGB-heterogeneous, likewise; 60 % are for training
 _MOST_BYTES = 1 << 25  # read here: 4 million nodes
 _SAMPLE_BYTES = 1 << 16
-_TRAIN = 1  # in node_types, as PyG reads it
+_TRAIN = 1  # PyG's code in node_types
 _CODES: dict[bytes, Literal["b", "h", "i", "q"]] = {b"1": "b", b"2": "h", b"4": "i", b"8": "q"}  # of the struct module
 
 
 def batches(job: Job) -> Batches | None:
-    """How `job` shares out its examples; None for a program of the user's."""
+    """How `job` divides its examples into batches; None for a user's own program."""
     found = shares(job)
     return found and replace(found, examples=training_set(job))
 
 
 def shares(job: Job) -> Batches | None:
-    """As `batches`, without a look at the data set."""
+    """Like `batches`, without reading the data set."""
     if not isinstance(job.train, LoopTrain):
         return None
     return Batches(job.train, job.resources.nodes * (job.resources.tasks_per_node or 1))
 
 
 def training_set(job: Job) -> TrainingSet | None:
-    """The training set of `job`; None where only the tasks will know it, or its files are not what they should be."""
+    """The training set of `job`; None if only the tasks can determine it, or if its files are missing or damaged."""
     root = None if job.data.root is None else Path(job.data.root)
     try:
         match job.train:
@@ -65,12 +65,12 @@ def training_set(job: Job) -> TrainingSet | None:
                 events = _once(_lines, root / "raw" / "UserBehavior.csv") if root else round(TAOBAO_EVENTS * scale)
                 return TrainingSet(events * 8 // 10, "edges", exact=False)
     except (OSError, ValueError, KeyError):
-        pass  # `data_rules` has its say on files that are missing, and the tasks on damaged ones
+        pass  # `data_rules` reports missing files, and the tasks report damaged ones
     return None
 
 
 def _once(count: Callable[[Path], int], file: Path) -> int:
-    """What `count` finds in `file`, which the checks, a line of ours and further submissions ask for."""
+    """The result of `count` for `file`, cached: the checks, a status line and further submissions need it."""
     status = file.stat()
     return _counted(count, file, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
 
@@ -81,7 +81,7 @@ def _counted(count: Callable[[Path], int], file: Path, _: tuple[int, ...]) -> in
 
 
 def _nodes(root: Path) -> int:
-    """Those for training, in the layout of Reddit or of the Open Graph Benchmark."""
+    """The number of training nodes, in the layout of Reddit or of the Open Graph Benchmark."""
     if (raw := root / "raw" / "reddit_data.npz").exists():
         return _once(_marked_nodes, raw)
     (split,) = (path for pattern in ("*", "*/*") for path in (root / "split").glob(f"{pattern}/train.csv.gz"))
@@ -103,7 +103,7 @@ def _lines_of_archive(path: Path) -> int:
 
 
 def _marked_nodes(archive: Path) -> int:
-    """The nodes that node_types.npy marks for training."""
+    """The number of nodes marked for training in node_types.npy."""
     import zipfile
     import zlib
 
@@ -115,13 +115,13 @@ def _marked_nodes(archive: Path) -> int:
 
 
 def _count(file: IO[bytes], value: int) -> int:
-    """How often `value` is in an array (numpy.lib.format) of little-endian whole numbers; ValueError for any other."""
+    """How often `value` occurs in an array (numpy.lib.format) of little-endian integers; ValueError for any other."""
     version = file.read(8)[6:7]
     header = file.read(int.from_bytes(file.read(2 if version == b"\x01" else 4), "little"))
     kind = re.search(rb"'descr': '[|<][iu]([1248])'", header)
     content = file.read(_MOST_BYTES + 1)
     if kind is None or len(content) > _MOST_BYTES:
-        raise ValueError("not an array of whole numbers, or too large to count here")
+        raise ValueError("not an array of integers, or too large to count here")
     return memoryview(content).cast(_CODES[kind[1]]).tolist().count(value)
 
 
@@ -134,12 +134,12 @@ def _graphs(labels: Path) -> int:
 
 
 def _of_eight_parts(graphs: int) -> int:
-    """Without the first fold's test and validation parts, the two largest of ten; other folds have one more at most."""
+    """Without the first fold's test and validation parts, the two largest of ten; other folds have at most one more."""
     return graphs - -(-graphs // 10) - -(-(graphs - 1) // 10)
 
 
 def _lines(path: Path) -> int:
-    """About as many lines as the file has, by the mean length of the first ones."""
+    """An estimate of the number of lines, from the mean length of the first ones."""
     with open_regular(path) as file:
         sample = file.read(_SAMPLE_BYTES)
     return path.stat().st_size * sample.count(b"\n") // max(1, len(sample))

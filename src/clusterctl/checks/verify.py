@@ -1,4 +1,4 @@
-"""What is verified, and by whom: `doctor` shows all of it, `submit` and `resume` refuse on what is fatal."""
+"""Runs the checks: `doctor` shows all results, `submit` and `resume` refuse if one is fatal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _container_rules(found: Surroundings) -> Iterator[Check]:
         yield from container_rules(found.container)
 
 
-# In the order in which one would fix what they find.
+# In the order in which one would fix the problems.
 RULES: tuple[Callable[[Surroundings], Iterator[Check]], ...] = (
     *(machine_rules, cluster_rules, _container_rules, interpreter_rules, staging_rules),
     *(program_rules, code_rules, data_rules, batch_rules, request_rules, requeue_rules, notify_rules, tracker_rules),
@@ -52,23 +52,23 @@ def judge(found: Surroundings) -> tuple[Check, ...]:
 
 
 def with_job(found: Surroundings, resolved: Resolved) -> Surroundings:
-    """`found` for a job that differs only in how it trains: what is around it is the same."""
+    """`found` for a job that differs only in its training settings: the surroundings are the same."""
     wanted = found.wanted and replace(found.wanted, resolved=resolved, batches=batches(resolved.job))
     return replace(found, wanted=wanted)
 
 
 def check_cluster(cluster: Cluster) -> tuple[Check, ...]:
-    """What `doctor` shows: this machine and `cluster`."""
+    """The checks of `doctor`: this machine and `cluster`."""
     return judge(look_at_cluster(cluster))
 
 
 def verify(resolved: Resolved, plan: Plan, slurm: Slurm) -> tuple[Check, ...]:
-    """Every check on the run that `plan` describes, as far as this machine can see."""
+    """Every check of the run of `plan` that is possible from this machine."""
     return judge(look_around(resolved, plan, slurm))
 
 
 def refuse(checks: Iterable[Check], resolved: Resolved) -> None:
-    """Raise one error for all fatal checks, if there are any: its hint is the command that would pass."""
+    """Raise one error for all fatal checks, if any; its hint is the command that would pass."""
     fatal = list({check.message: check for check in checks if check.fatal}.values())
     if not fatal:
         return
@@ -80,9 +80,9 @@ def refuse(checks: Iterable[Check], resolved: Resolved) -> None:
 
 
 def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmRefused:
-    """Slurm's refusal with what was asked for, what there is and what would fit, if it was for the job's size.
+    """Slurm's refusal; if it was about the job's size, with the request, the available nodes, and a size that fits.
 
-    What there is was asked within the hour, as before every submission: all users share the controller.
+    The nodes may be cached for an hour, as before every submission: all users share the controller.
     """
     if not refused.for_size:
         return refused
@@ -100,7 +100,7 @@ def _hint(fatal: Sequence[Check], resolved: Resolved) -> str:
 
 
 def _remedy(fatal: Sequence[Check], resolved: Resolved) -> str:
-    """The commands that would pass; only what to add to the command that was typed if it is not known."""
+    """The commands that would pass, or only the flags to add if the typed command is unknown."""
     changes = {key: value for check in fatal for key, value in check.changes.items()}
     if not changes:
         return ""
@@ -115,7 +115,7 @@ def _remedy(fatal: Sequence[Check], resolved: Resolved) -> str:
 
 
 def _flags(changes: Mapping[str, str]) -> list[str]:
-    """The settings as one types them, by their short flags where there are any."""
+    """The settings as command-line options, using short flags if there are any."""
     words: list[str] = []
     for key, value in changes.items():
         words += [_SHORT[key], value] if key in _SHORT else ["--set", f"{key}={value}"]
@@ -123,7 +123,7 @@ def _flags(changes: Mapping[str, str]) -> list[str]:
 
 
 def _cluster_flag(cluster: Cluster) -> tuple[str, ...] | None:
-    """The flag that names the cluster, unless it is the default one; None if it has no name, but a path."""
+    """The flag that names the cluster, unless it is the default; None if it has only a path."""
     for name in (None, cluster.name):
         with suppress(ClusterctlError):
             if load_cluster(name) == cluster:

@@ -19,44 +19,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _OS_HINTS = {
-    errno.EACCES: "see who may do what with: ls -ld",
-    errno.EPERM: "see who may do what with: ls -ld",
-    errno.ENOSPC: "is the disk full? see: df -h",
-    errno.EDQUOT: "your quota is used up; see: quota -s",
+    errno.EACCES: "check the permissions with: ls -ld",
+    errno.EPERM: "check the permissions with: ls -ld",
+    errno.ENOSPC: "check for a full disk with: df -h",
+    errno.EDQUOT: "check for a used-up quota with: quota -s",
     errno.EMFILE: "raise the limit with: ulimit -n 4096",
 }
-INTERRUPTED = 130  # 128 + SIGINT, as a shell says
+INTERRUPTED = 130  # 128 + SIGINT, the shell's convention
 
-# Command -> its line in `clusterctl --help`, which imports no command. The module has the command's name.
+# Command -> its line in `clusterctl --help`, which imports no command. Each module is named after its command.
 COMMANDS = {
-    "init": "Write a first cluster file and job, from what Slurm says",
-    "submit": "Send a job to a cluster",
+    "init": "Write a first cluster file and job from Slurm's configuration",
+    "submit": "Submit a job to a cluster",
     "status": "Show runs: stage, progress, accuracy",
-    "logs": "Show what the ranks of a run wrote",
-    "why": "Say why a run waits or failed",
+    "logs": "Show the logs of a run's ranks",
+    "why": "Explain why a run is waiting or has failed",
     "monitor": "Watch runs: curves, GPUs, logs, the queue",
     "dashboard": "Show runs in a browser",
-    "report": "Write one HTML file about runs or a sweep",
-    "cancel": "End runs, waiting or running",
-    "resume": "Start a run again that ended before it was finished",
+    "report": "Write an HTML report on runs or a sweep",
+    "cancel": "Cancel queued or running runs",
+    "resume": "Restart an unfinished run from its last checkpoint",
     "rerun": "Submit a new run with the code and settings of an earlier one",
     "diff": "Show what differs between two runs",
-    "release": "Let a run start that was submitted with --hold",
-    "attach": "Open a shell beside a rank of a run",
-    "alloc": "Hold nodes, to start runs on them in seconds",
-    "nodes": "Show what is free, and where a job would fit",
+    "release": "Release a run submitted with --hold",
+    "attach": "Open a shell next to a rank of a run",
+    "alloc": "Reserve nodes to start runs on them in seconds",
+    "nodes": "Show free resources and where a job would fit",
     "track": "Copy the metrics of a run to TensorBoard, W&B or MLflow",
-    "notify": "Tell others what happened to runs",
-    "fetch": "Bring the files of a run to this folder",
-    "export": "Put a run into one archive, to keep or send",
-    "usage": "Sum up the GPU-hours and CPU-hours of runs",
-    "clean": "Show what runs take on the disk, and remove old ones",
-    "image": "Build, import and look after container images",
+    "notify": "Send notifications about runs",
+    "fetch": "Copy a run's files to this machine",
+    "export": "Pack a run into an archive",
+    "usage": "Show GPU-hours and CPU-hours used by runs",
+    "clean": "Show disk usage and remove old runs",
+    "image": "Build, import and manage container images",
     "doctor": "Check this machine and a cluster",
     "sandbox": "Start a real Slurm on this machine",
-    "data": "Bring data sets here, or make them up",
+    "data": "Download or generate data sets",
     "config": "Show jobs, clusters and where values come from",
-    "completion": "Print what completes commands in your shell",
+    "completion": "Print the shell completion script",
 }
 # What other tools call a command.
 _SYNONYMS = {
@@ -76,11 +76,11 @@ _SYNONYMS = {
     **dict.fromkeys(("download", "pull", "get", "copy", "scp", "rsync"), "fetch"),
 }
 _REMOVING = ("delete", "remove", "rm", "purge")
-_LEAST_LIKENESS = 0.7  # a letter or two wrong
+_LEAST_LIKENESS = 0.7  # one or two wrong letters
 
 
 class LazyGroup(click.Group):
-    """Imports a command when it is called, and knows the nearest name of one that does not exist."""
+    """Imports a command when it is called, and suggests the closest name for an unknown one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -108,9 +108,9 @@ class LazyGroup(click.Group):
 
 
 def _meant(name: str) -> str:
-    """The hint for a command that does not exist."""
+    """The hint for an unknown command."""
     if name in _REMOVING:
-        return "a run is a folder: remove it with rm -r; old ones go with: clusterctl clean --older-than 30d"
+        return "a run is a folder: remove it with rm -r; old ones with: clusterctl clean --older-than 30d"
     import difflib
 
     close = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, COMMANDS, 1, _LEAST_LIKENESS)
@@ -120,7 +120,7 @@ def _meant(name: str) -> str:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
 @click.version_option(__version__, message="clusterctl %(version)s")
 def clusterctl() -> None:
-    """Send multi-node graph-network training to a Slurm cluster, and see from the login node what it does.
+    """Submit multi-node graph-network training to a Slurm cluster and follow it from the login node.
 
     \b
     Examples:
@@ -128,31 +128,31 @@ def clusterctl() -> None:
       clusterctl status
       clusterctl logs @last -f
 
-    RUN is a run's id, the beginning of one, a job's name (its newest run), or @last.
+    RUN is a run id, a prefix of one, a job's name (its newest run), or @last.
     """
     try:
         os.getcwd()  # noqa: PTH109 - pathlib need not be imported for it
     except FileNotFoundError as error:
-        raise UsageError("the current folder is gone", "cd to another one, such as: cd ~") from error
+        raise UsageError("the current folder no longer exists", "change to another one, such as: cd ~") from error
 
 
 def main() -> NoReturn:
-    """Run the command that was typed, and leave with its exit code."""
-    gc.set_threshold(20_000)  # to look for cycles as often as by default takes a quarter of `status -a` on 10,000 runs
+    """Run the command line and exit with its exit code."""
+    gc.set_threshold(20_000)  # at the default, the collector takes a quarter of `status -a` on 10,000 runs
     prepare_streams()
     sys.exit(run(sys.argv[1:]))
 
 
 def prepare_streams() -> None:
-    """Make both outputs such that nothing which is to be printed ends the command."""
+    """Make stdout and stderr accept any text, even where the locale cannot encode it or a stream is closed."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a locale without an encoding for a name is no reason to end
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115 - None where the shell said `>&-`
+            stream.reconfigure(errors="backslashreplace")
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115 - None after `>&-`
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; the exit code."""
+    """Run one command and return its exit code."""
     words = tuple(arguments)
     return rendered(lambda: clusterctl.main([*words], prog_name="clusterctl", standalone_mode=False, obj=words))
 
@@ -161,7 +161,7 @@ def rendered(call: Callable[[], object]) -> int:
     """The exit code of `call`: what it returns, or that of its error. The one place where errors are rendered."""
     try:
         code = call()
-        sys.stdout.flush()  # here, where a closed pipe is still our error
+        sys.stdout.flush()  # here, where a closed pipe can still be handled
     except ClusterctlError as error:
         return _render(error.message, error.hint, error.exit_code)
     except click.ClickException as error:
@@ -171,7 +171,7 @@ def rendered(call: Callable[[], object]) -> int:
     except OSError as error:
         try:
             sys.stdout.flush()
-        except OSError:  # the interpreter flushes once more
+        except OSError:  # the interpreter flushes again on exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return 1
@@ -189,8 +189,10 @@ def _render(message: str, hint: str, exit_code: int) -> int:
 
 
 def _render_usage(error: click.ClickException) -> int:
-    """click's own errors, in the form of ours."""
-    missing = isinstance(error, click.exceptions.NoArgsIsHelpError)  # of a group: its message is the whole help
+    """Render click's own errors like ours."""
+    missing = isinstance(
+        error, click.exceptions.NoArgsIsHelpError
+    )  # a group without a command: the message is its whole help
     message = "missing command" if missing else error.format_message().rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f"{context.command_path if context else 'clusterctl'} --help"

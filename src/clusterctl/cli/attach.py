@@ -1,4 +1,4 @@
-"""`clusterctl attach`: a shell beside a rank."""
+"""`clusterctl attach`: a shell next to a rank."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from clusterctl.cli.options import cluster_option
 from clusterctl.errors import SlurmError, UsageError
 
 
-@click.command(short_help="Open a shell beside a rank of a run")
+@click.command(short_help="Open a shell next to a rank of a run")
 @click.argument("name", metavar="RUN")
 @click.argument("command", nargs=-1)
-@click.option("--rank", metavar="N", type=click.IntRange(min=0), default=0, help="Beside this rank; default: 0.")
+@click.option("--rank", metavar="N", type=click.IntRange(min=0), default=0, help="Rank to attach to; default: 0.")
 @cluster_option
 def attach(name: str, command: tuple[str, ...], rank: int, cluster: str | None) -> NoReturn:
-    """Open a shell beside a rank of RUN: on its node, in its container, with its environment. RUN goes on.
+    """Open a shell next to a rank of RUN: on its node, in its container, with its environment. RUN keeps running.
 
     With a COMMAND after `--`, run that instead.
 
@@ -31,10 +31,10 @@ def attach(name: str, command: tuple[str, ...], rank: int, cluster: str | None) 
     """
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not command and not at_terminal:
-        raise UsageError("a shell needs a terminal", f"clusterctl attach {name} -- COMMAND")
+        raise UsageError("an interactive shell needs a terminal", f"clusterctl attach {name} -- COMMAND")
     argv, environment = beside(find(name, cluster), rank, command, terminal=at_terminal)
     sys.stdout.flush()
     try:
-        os.execve(argv[0], argv, environment)  # srun itself gets the terminal and its signals
+        os.execve(argv[0], argv, environment)  # so that srun has the terminal and its signals
     except OSError as error:
-        raise SlurmError(f"srun cannot be run: {error.strerror}", "try it by hand: srun --version") from error
+        raise SlurmError(f"cannot run srun: {error.strerror}", "try it by hand: srun --version") from error

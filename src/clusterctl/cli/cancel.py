@@ -1,4 +1,4 @@
-"""`clusterctl cancel`: end runs, waiting or running."""
+"""`clusterctl cancel`: cancel queued or running runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from clusterctl.cli.options import cluster_option, confirmed, warn_of
 _MOST_NAMED = 20
 
 
-@click.command(short_help="End runs, waiting or running")
+@click.command(short_help="Cancel queued or running runs")
 @click.argument("names", metavar="RUN|SWEEP...", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before cancelling several runs.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation when cancelling several runs.")
 @cluster_option
 def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
-    """End RUNs, waiting or running, and all runs of a SWEEP. Those that have ended already are left alone.
+    """Cancel queued or running RUNs, and all runs of a SWEEP. Runs that have already ended are left alone.
 
     \b
     Examples:
@@ -30,9 +30,9 @@ def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
     done = cancel_all(find_all(names, cluster), agreed)
     warn_of(done.problems)
     if len(done.ended) + len(done.cancelled) > _MOST_NAMED:
-        click.echo(f"cancelled {len(done.cancelled)} runs; {len(done.ended)} had ended already", err=True)
+        click.echo(f"cancelled {len(done.cancelled)} runs; {len(done.ended)} had already ended", err=True)
         return
     for status in done.ended:
-        click.echo(f"{status.record.run.id} has ended already: {status.stage}", err=True)
+        click.echo(f"{status.record.run.id} has already ended: {status.stage}", err=True)
     for status in done.cancelled:
         click.echo(f"cancelled {status.record.run.id}", err=True)

@@ -1,4 +1,4 @@
-"""`clusterctl clean`: what takes room on the disk, and removing what nobody needs."""
+"""`clusterctl clean`: disk usage, and removing what is no longer needed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from clusterctl.cli.options import cluster_option, confirmed, echo_json, output_
 from clusterctl.display.plain import as_bytes
 
 
-@click.command(short_help="Show what runs take on the disk, and remove old ones")
-@click.option("--older-than", metavar="AGE", help="Also remove runs that ended this long ago: 8h, 30d; 0d: all.")
-@click.option("--keep-best", is_flag=True, help="Keep the best run of each job, by the score that `status` shows.")
-@click.option("--checkpoints-only", is_flag=True, help="Remove the checkpoints of those runs and keep the rest.")
+@click.command(short_help="Show disk usage and remove old runs")
+@click.option("--older-than", metavar="AGE", help="Also remove runs that ended longer ago than this: 8h, 30d; 0d: all.")
+@click.option("--keep-best", is_flag=True, help="Keep the best run of each job, by the score shown in `status`.")
+@click.option("--checkpoints-only", is_flag=True, help="Remove only the checkpoints of those runs.")
 @cluster_option
 @output_option
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def clean(output: str, yes: bool, **wanted: Any) -> None:
-    """Show what runs, copies of code, data sets, images and caches take on the disk, and what may be removed; then ask.
+    """Show the disk usage of runs, code, data sets, images and caches, list what can be removed, and ask.
 
-    That is code that no run refers to and, with --older-than, old runs. A run that is queued, held or running stays,
-    and so do the runs it waits for, its code, and the runs of others. With -o json, nothing is removed without --yes.
+    Code that no run refers to can be removed and, with --older-than, old runs. Queued, held and running runs are kept,
+    and so are the runs they wait for, their code, and other users' runs. With -o json, nothing is removed without
+    --yes.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`clusterctl completion`: what a shell needs to complete words; what it then offers is in `api/completions.py`."""
+"""`clusterctl completion`: the shell completion script; the candidates are found by `api/completions.py`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from clusterctl.cli.options import WithProgram
 from clusterctl.errors import UsageError
 
 _SHELLS = ("bash", "zsh", "fish")
-# What the value of an option, or an argument, is, by the word for it in --help.
+# What an argument or an option's value is, by its metavar.
 _KINDS = {"JOB": "job", "KEY=VALUE": "setting", "KEY=VALUES": "setting"}
 _KINDS |= dict.fromkeys(("RUN", "RUN|SWEEP", "RUN1", "RUN2"), "run")
 _KINDS |= dict.fromkeys(("FILE", "FOLDER", "DIR", "PATH"), "file")
 
 
-@click.command(short_help="Print what completes commands in your shell")
+@click.command(short_help="Print the shell completion script")
 @click.argument("shell", type=click.Choice(_SHELLS), required=False, metavar="[bash|zsh|fish]")
 def completion(shell: str | None) -> None:
-    """Print the shell code that completes commands, options, jobs, clusters, runs and settings.
+    """Print the shell script that completes commands, options, jobs, clusters, runs and settings.
 
     \b
     Examples:
@@ -31,19 +31,19 @@ def completion(shell: str | None) -> None:
     """
     shell = shell or Path(os.environ.get("SHELL", "")).name
     if shell not in _SHELLS:
-        raise UsageError("which shell? $SHELL is none of bash, zsh and fish", "clusterctl completion bash")
+        raise UsageError("unknown shell: $SHELL is not bash, zsh or fish", "clusterctl completion bash")
     click.echo(Path(__file__).with_suffix(f".{shell}").read_text(), nl=False)
 
 
 def described(command: click.Command, text: str = "", above: click.Context | None = None) -> dict[str, Any]:
-    """What `api.completions` has to know of `command` and of those below it."""
-    context = click.Context(command, above, **command.context_settings)  # `-h` is in the settings of the uppermost
+    """What `api.completions` needs to know about `command` and its subcommands."""
+    context = click.Context(command, above, **command.context_settings)  # `-h` comes from the top-level settings
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     found: dict[str, Any] = {"help": text, "options": options}
     for parameter in command.get_params(context):
         if isinstance(parameter, click.Option):
-            names = sorted([*parameter.opts, *parameter.secondary_opts])  # those of --help come in no order
+            names = sorted([*parameter.opts, *parameter.secondary_opts])  # click does not order those of --help
             options |= dict.fromkeys(names, _option(parameter))
         else:
             arguments.append(_kind(parameter))

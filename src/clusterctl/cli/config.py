@@ -1,4 +1,4 @@
-"""`clusterctl config`: show jobs, clusters, and where values come from."""
+"""`clusterctl config`: show jobs, clusters and where values come from."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def config() -> None:
     """
 
 
-@config.command(cls=WithProgram, short_help="Print a resolved job, every value with its origin")
+@config.command(cls=WithProgram, short_help="Print a resolved job and the origin of every value")
 @click.argument("job", required=False)
 @click.option("--cluster", metavar="NAME", help="The cluster to resolve it for.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Change any value, as in submit.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Override any setting, as in submit.")
 @output_option
 def show(
     job: str | None, program: tuple[str, ...], cluster: str | None, settings: tuple[str, ...], output: str
 ) -> None:
-    """Print JOB, or PROGRAM without a job, as it would be submitted, every value with its origin.
+    """Print JOB, or PROGRAM without a job, as it would be submitted, with the origin of every value.
 
     \b
     Example:
@@ -48,13 +48,13 @@ def show(
 
 @config.command(short_help="List every key of job and cluster files")
 def keys() -> None:
-    """List every key of job files, then of cluster files, with its type, default and description.
+    """List every key of job and cluster files with its type, default and description.
 
     \b
     Example:
       clusterctl config keys | grep -A1 train
     """
-    click.echo('A duration is a number of the unit shown, or "90s", "20m", "4h", "2d", "1-00:00:00".')
+    click.echo('A duration is a number in the unit shown, or "90s", "20m", "4h", "2d", "1-00:00:00".')
     for title, listed in api.key_tables():
         click.echo(f"\n# {title}")
         for key in listed:
@@ -65,7 +65,7 @@ def keys() -> None:
 @config.command(short_help="Print the JSON schema of job or cluster files")
 @click.argument("file", type=click.Choice(list(SCHEMAS)))
 def schema(file: str) -> None:
-    """Print the JSON schema of job or cluster files, which lets an editor complete, explain and check them.
+    """Print the JSON schema of job or cluster files, for completion and validation in an editor.
 
     \b
     Example:
@@ -74,9 +74,9 @@ def schema(file: str) -> None:
     echo_json(SCHEMAS[file]())
 
 
-@config.command(name="list", short_help="List the jobs and clusters that can be named here")
+@config.command(name="list", short_help="List available jobs and clusters")
 def list_() -> None:
-    """List the jobs and clusters that can be named from here, and the folders in use.
+    """List the jobs and clusters available here, and the folders in use.
 
     \b
     Example:

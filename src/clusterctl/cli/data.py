@@ -1,4 +1,4 @@
-"""`clusterctl data`: bring a data set to a folder, from the network or made up."""
+"""`clusterctl data`: download or generate a data set."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _NAMES = click.Choice(
     ["reddit", "taobao", "ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-mag", "igb-heterogeneous"]
 )
 _SCALE = click.FloatRange(0, 100, min_open=True)
-_ROOT = click.option("--root", metavar="DIR", required=True, help="The data set's folder, shared by all nodes.")
-_CLUSTER = click.option("--cluster", metavar="NAME", help="Whose Python and runs folder to use.")
+_ROOT = click.option("--root", metavar="DIR", required=True, help="Data set folder, shared by all nodes.")
+_CLUSTER = click.option("--cluster", metavar="NAME", help="Cluster whose Python and runs folder to use.")
 
 
-@click.group(short_help="Bring data sets here, or make them up")
+@click.group(short_help="Download or generate data sets")
 def data() -> None:
-    """Bring data sets here, or make them up. A program of its own does the work: it needs torch, this one does not.
+    """Download or generate data sets. The work runs in a separate process, which needs torch.
 
     \b
     Examples:
@@ -25,7 +25,7 @@ def data() -> None:
     """
 
 
-@data.command(short_help="Make a data set up, of any size")
+@data.command(short_help="Generate a synthetic data set of any size")
 @click.argument("name", type=_NAMES)
 @_ROOT
 @click.option(
@@ -33,14 +33,14 @@ def data() -> None:
     metavar="S",
     type=click.FloatRange(0, 100, min_open=True),
     default=0.01,
-    help="1: real size; default: 0.01.",
+    help="Size relative to the real data set; default: 0.01.",
 )
-@click.option("--seed", metavar="N", type=click.IntRange(0, 2**31 - 1), default=0, help="Default: 0.")
+@click.option("--seed", metavar="N", type=click.IntRange(0, 2**31 - 1), default=0, help="Random seed; default: 0.")
 @_CLUSTER
 def generate(name: str, root: str, scale: float, seed: int, cluster: str | None) -> int:
-    """Make up a data set with the raw format and statistics of the real one, and with something to be learnt.
+    """Generate a synthetic data set with the raw format and statistics of the real one, and a learnable signal.
 
-    How good the best possible model is, is printed and stands beside the data, in truth.json.
+    The score of the best possible model is printed, and saved as truth.json next to the data.
 
     \b
     Example:
@@ -55,10 +55,9 @@ def generate(name: str, root: str, scale: float, seed: int, cluster: str | None)
 @_ROOT
 @_CLUSTER
 def prepare(name: str, root: str, cluster: str | None) -> int:
-    """Download a data set, unless its raw files are in DIR, and convert it, so that the first run need not.
+    """Download a data set, unless its raw files are in DIR, and convert it ahead of the first run.
 
-    Typed again after a break, it goes on where it was. What is converted goes to the runs folder: a DIR with the raw
-    files may be read-only.
+    If interrupted, run it again to continue. Converted files are written to the runs folder, so DIR may be read-only.
 
     \b
     Example:

@@ -11,13 +11,13 @@ from clusterctl.cli.options import cluster_option, echo_json, warn_of
 @click.command(short_help="Show what differs between two runs")
 @click.argument("first", metavar="RUN1")
 @click.argument("second", metavar="RUN2")
-@click.option("--code", is_flag=True, help="Also show the code's differences line by line.")
+@click.option("--code", is_flag=True, help="Also show a line-by-line diff of the code.")
 @click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
 @cluster_option
 def diff(first: str, second: str, code: bool, output: str, cluster: str | None) -> None:
     """Show where RUN1 and RUN2 differ: configuration, code, versions, image, and their results.
 
-    Code is what each run was submitted with. The exit code is 0 whether or not the runs differ.
+    The code compared is what each run was submitted with. The exit code is 0 whether or not the runs differ.
 
     \b
     Examples:

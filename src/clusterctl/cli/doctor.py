@@ -15,7 +15,7 @@ _KEYS = ("name", "verdict", "message", "hint", "fatal")
 @click.option("--cluster", metavar="NAME", help="The cluster to check; default: as in submit.")
 @output_option
 def doctor(cluster: str | None, output: str) -> int:
-    """Check this machine and a cluster, and say what to type where something is wrong. Exit code 1 if anything fails.
+    """Check this machine and a cluster, with a hint for every problem. The exit code is 1 if a check fails.
 
     \b
     Examples:

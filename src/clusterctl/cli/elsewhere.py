@@ -1,4 +1,4 @@
-"""Whether a command works on another machine: where the file of its cluster names a host."""
+"""Forward a command to another machine if its cluster file names a host."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _HERE = {"config", "completion", "sandbox", "init", "image build", "image run", 
 
 
 def forwarding(command: click.Command) -> click.Command:
-    """`command`, which goes to the machine of its cluster where that is another one."""
+    """`command`, forwarded to its cluster's host if there is one."""
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
             command.commands[name] = forwarding(inner)
         return command
     callback = command.callback
-    is_wrapped = hasattr(callback, "here")  # a process may ask for the same command many times
+    is_wrapped = hasattr(callback, "here")  # a process may look up the same command many times
     if callback is None or is_wrapped or not any(parameter.name == "cluster" for parameter in command.params):
         return command
 

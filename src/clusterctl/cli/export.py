@@ -1,4 +1,4 @@
-"""`clusterctl export`: a run as one archive."""
+"""`clusterctl export`: pack a run into an archive."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from clusterctl.api.find import find
 from clusterctl.cli.options import cluster_option, warn_of
 
 
-@click.command(short_help="Put a run into one archive, to keep or send")
+@click.command(short_help="Pack a run into an archive")
 @click.argument("name", metavar="RUN")
-@click.option("--output", metavar="FILE", help="Output file; default: RUN.tar.gz here; -: stdout.")
-@click.option("--no-weights", is_flag=True, help="Leave the trained weights out.")
-@click.option("--work", is_flag=True, help="Add the files that the program wrote into its working directory.")
+@click.option("--output", metavar="FILE", help="Output file; default: RUN.tar.gz in the current folder; -: stdout.")
+@click.option("--no-weights", is_flag=True, help="Leave out the trained weights.")
+@click.option("--work", is_flag=True, help="Include the files the program wrote to its working directory.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @cluster_option
 def export(name: str, output: str | None, no_weights: bool, work: bool, force: bool, cluster: str | None) -> None:
-    """Put RUN into one archive that can be read without clusterctl: record, metrics, weights, report, logs.
+    """Pack RUN into an archive that can be read without clusterctl: record, metrics, weights, report, logs.
 
-    A README.txt inside says what is what. A run that has not ended is exported as it is now. Secrets are hidden.
+    The README.txt inside describes the files. A run that has not ended is exported in its current state. Secrets are
+    redacted.
 
     \b
     Examples:

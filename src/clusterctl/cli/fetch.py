@@ -1,4 +1,4 @@
-"""`clusterctl fetch`: a run of another machine in a folder of this one."""
+"""`clusterctl fetch`: copy a run from another machine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from clusterctl.api.fetch import fetch as fetch_run
 from clusterctl.cli.options import cluster_option
 
 
-@click.command(short_help="Bring the files of a run to this folder")
+@click.command(short_help="Copy a run's files to this machine")
 @click.argument("name", metavar="RUN")
-@click.option("--output", metavar="FOLDER", help="New folder; default: RUN in the current folder.")
-@click.option("--no-weights", is_flag=True, help="Leave the trained weights out.")
+@click.option("--output", metavar="FOLDER", help="Output folder; default: RUN in the current folder.")
+@click.option("--no-weights", is_flag=True, help="Leave out the trained weights.")
 @click.option("--force", is_flag=True, help="Replace FOLDER if it exists.")
 @cluster_option
 def fetch(name: str, output: str | None, no_weights: bool, force: bool, cluster: str | None) -> None:
-    """Bring RUN from the login node of its cluster: record, metrics, report, weights, logs, and the program's files.
+    """Copy RUN from its cluster's login node: record, metrics, report, weights, logs, and the program's files.
 
     The run stays on the cluster. A README.txt in the folder describes the files.
 

@@ -1,4 +1,4 @@
-"""Commands whose cluster is on another machine: sent there as they were typed, with what they need from here."""
+"""Commands whose cluster is on another machine: the command line is sent there with the local files it needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from clusterctl.api.elsewhere import Elsewhere
 
-# Commands that change something there: carried out once, even if the connection breaks.
+# Commands that change something there: run exactly once, even if the connection breaks.
 _CHANGING = {"submit", "resume", "rerun", "cancel", "release", "alloc", "clean", "track", "notify"}
 _CHANGING |= {f"image {name}" for name in ("import", "prune")} | {"data generate", "data prepare"}
 _WITH_JOB = {"submit": "job", "alloc": "job", "nodes": "job"}
@@ -36,7 +36,7 @@ _WAITING = ("--follow", "--wait", "--timeout")
 
 
 def send(name: str, values: dict[str, Any], place: Elsewhere, words: tuple[str, ...]) -> int:
-    """Have the command called `name` carried out where its cluster is; its exit code."""
+    """Run the command `name` on its cluster's host and return its exit code."""
     cargo = _cargo(name, values, place)
     if name in ("report", "export"):
         return _write_here(name, values, place, words)
@@ -44,7 +44,7 @@ def send(name: str, values: dict[str, Any], place: Elsewhere, words: tuple[str, 
         return _show_dashboard(place, words, values["port"])
     follow, wait = values.get("follow") and name != "logs", values.get("wait")
     if name in _CHANGING and not values.get("dry_run"):
-        printed = bytearray()  # to wait is another request, which may be repeated
+        printed = bytearray()  # waiting is a separate request, which may be repeated
         code = _talk(place, _without(words, *_WAITING), cargo, api.Repeat.ONCE, also=printed)
         if code or not (follow or wait):
             return code
@@ -66,7 +66,7 @@ def _is_interactive(name: str, values: dict[str, Any]) -> bool:
 
 
 def _cargo(name: str, values: dict[str, Any], place: Elsewhere) -> Cargo:
-    """What the command takes along; a person may be asked whether a large project is to be copied."""
+    """The files to upload with the command; the user may be asked whether to copy a large project."""
     if name.endswith(" import"):
         source = Path(values["source"])
         return Cargo(uploads=[source.absolute()]) if source.is_file() else Cargo()
@@ -91,7 +91,7 @@ def _cargo(name: str, values: dict[str, Any], place: Elsewhere) -> Cargo:
 
 
 def _without(words: tuple[str, ...], *names: str) -> list[str]:
-    """The command line without some options of the command, and without their values."""
+    """The command line without the options `names` and their values."""
     options = [one for one in click.get_current_context().command.params if isinstance(one, click.Option)]
     with_value = {name for option in options if not option.is_flag for name in option.opts}
     kept, left = [], list(words)
@@ -104,7 +104,7 @@ def _without(words: tuple[str, ...], *names: str) -> list[str]:
 
 
 def _ids(printed: bytearray) -> list[str]:
-    """The runs, or the sweep, that a submission has printed."""
+    """The ids of the runs or sweep printed by a submission."""
     found = []
     for line in printed.decode(errors="replace").splitlines():
         if line.startswith("{"):
@@ -115,14 +115,16 @@ def _ids(printed: bytearray) -> list[str]:
 
 
 def _write_here(name: str, values: dict[str, Any], place: Elsewhere, words: tuple[str, ...]) -> int:
-    """`report` and `export`: what they write goes into a file of this machine."""
+    """Run `report` or `export` there and write the output to a file on this machine."""
     run = values["names"][0] if name == "report" else values["name"]
     suffix = ".html" if name == "report" else ".tar.gz"
     output = values["output"] or f"{Path(run).name.lstrip('@')}{suffix}"
     if output != "-":
         check_output(Path(output), f"{name}{suffix}")
         if name == "export" and Path(output).exists() and not values["force"]:
-            raise UsageError(f"there is a file already: {output}", "--force replaces it; --output names another one")
+            raise UsageError(
+                f"file already exists: {output}", "replace it with --force, or choose another with --output"
+            )
     far = [*_without(words, "--output"), "--output", "-"]
     if output == "-":
         return _talk(place, far, None, api.Repeat.HELD)
@@ -139,7 +141,7 @@ def _write_here(name: str, values: dict[str, Any], place: Elsewhere, words: tupl
 
 
 def _show_dashboard(place: Elsewhere, words: tuple[str, ...], port: int | None) -> int:
-    """The dashboard runs there, at a free port, which is brought to one of this machine."""
+    """Run the dashboard there on a free port and forward that port to this machine."""
     from clusterctl.cli.dashboard import CTRL_C
 
     here = port or _free_port()
@@ -205,7 +207,7 @@ def _talk(
         elif cargo:
             yield from cargo.answer(question)
 
-    with _given_over(interactive=interactive) as signals:
+    with _forwarded_terminal(interactive=interactive) as signals:
         ends = api.Ends(show, _to(2), answer, _notice, 0 if interactive else None, signals)
         return api.Conversation(place.host, place.cluster.remote_python, asked, ends, repeat).result()
 
@@ -224,8 +226,8 @@ def _notice(text: str) -> None:
 
 
 @contextmanager
-def _given_over(*, interactive: bool) -> Iterator[api.Signals]:
-    """Within it Ctrl-C and the terminal's size go to the other machine; each key, too, where `interactive`."""
+def _forwarded_terminal(*, interactive: bool) -> Iterator[api.Signals]:
+    """Forward Ctrl-C and the terminal's size to the other machine, and every key if `interactive`."""
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signals = api.Signals(wake)
@@ -261,14 +263,14 @@ def _given_over(*, interactive: bool) -> Iterator[api.Signals]:
 
 
 def _made_raw() -> list[Any] | None:
-    """Let the terminal pass on each key; its modes before, or None where there is none."""
+    """Put the terminal into raw mode; its earlier modes, or None without a terminal."""
     if not (_is_terminal(0) and _is_terminal(1)):
         return None
     import termios
     import tty
 
     modes = termios.tcgetattr(0)
-    tty.setraw(0, termios.TCSADRAIN)  # what was typed meanwhile is kept
+    tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps pending input
     return modes
 
 

@@ -1,4 +1,4 @@
-"""`clusterctl image`: build, import and look after container images."""
+"""`clusterctl image`: build, import and manage container images."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ from clusterctl.display.plain import plain
 from clusterctl.errors import UsageError
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-cluster_option = click.option("--cluster", metavar="NAME", help="The cluster whose image folder is meant.")
+cluster_option = click.option("--cluster", metavar="NAME", help="Cluster whose image folder to use.")
 folder_options = together(
-    click.option("--images", "folder", metavar="FOLDER", type=_FOLDER, help="The image folder."),
+    click.option("--images", "folder", metavar="FOLDER", type=_FOLDER, help="Image folder."),
     cluster_option,
 )
 making_options = together(
     click.option(
-        "--engine", metavar="NAME", help="docker, podman or buildah; default: CONTAINER_ENGINE, else what works here."
+        "--engine",
+        metavar="NAME",
+        help="docker, podman or buildah; default: CONTAINER_ENGINE, else whichever works here.",
     ),
     click.option(
-        "--output", "folder", metavar="FOLDER", type=_FOLDER, help="Where to leave it; default: the image folder."
+        "--output", "folder", metavar="FOLDER", type=_FOLDER, help="Output folder; default: the image folder."
     ),
     cluster_option,
-    click.option("-v", "--verbose", is_flag=True, help="Show all that the programs at work say."),
+    click.option("-v", "--verbose", is_flag=True, help="Show the full output of the build tools."),
 )
 
 
-@click.group(short_help="Build, import and look after container images")
+@click.group(short_help="Build, import and manage container images")
 def image() -> None:
-    """Build, import and look after container images: NAME.sqsh, with NAME.json beside it.
+    """Build, import and manage container images. An image is NAME.sqsh with its record, NAME.json.
 
-    They lie in the cluster's `images` folder, else in the user's data folder.
+    Images are kept in the cluster's `images` folder, else in the user's data folder.
 
     \b
     Examples:
@@ -50,15 +52,17 @@ def image() -> None:
 
 @image.command(short_help="Build clusterctl's own image")
 @click.argument("name", required=False)
-@click.option("--gpu/--cpu", help="For NVIDIA's GPUs, or without; default: --cpu.")
-@click.option("--base", metavar="IMAGE", help="The base image; `bootstrap` makes one from Debian packages.")
-@click.option("--with", "replacing", metavar="REQUIREMENT", multiple=True, help="Install this, such as torch==2.13.0.")
-@click.option("--fresh", is_flag=True, help="Fetch base image and wheels again.")
+@click.option("--gpu/--cpu", help="Build for NVIDIA GPUs or for CPUs; default: --cpu.")
+@click.option("--base", metavar="IMAGE", help="Base image; `bootstrap` makes one from Debian packages.")
+@click.option(
+    "--with", "replacing", metavar="REQUIREMENT", multiple=True, help="Install this package, such as torch==2.13.0."
+)
+@click.option("--fresh", is_flag=True, help="Download the base image and wheels again.")
 @making_options
 def build(verbose: bool, **wanted: Any) -> None:
     """Build clusterctl's own image with docker, podman or buildah: NAME.sqsh and NAME.json.
 
-    Packages come in the versions that are installed here.
+    Packages are installed in the same versions as here.
 
     \b
     Examples:
@@ -71,16 +75,16 @@ def build(verbose: bool, **wanted: Any) -> None:
     _show_made(built, f"built in {time.monotonic() - began:.1f} s")
 
 
-@image.command(name="import", short_help="Bring in an archive, a .sqsh or a registry's image")
+@image.command(name="import", short_help="Import an archive, a .sqsh file or a registry image")
 @click.argument("source")
 @click.argument("name", required=False)
-@click.option("--fresh", is_flag=True, help="Ask the registry again, even if the image is there.")
+@click.option("--fresh", is_flag=True, help="Check the registry again even if the image exists.")
 @making_options
 def import_(verbose: bool, **wanted: Any) -> None:
-    """Bring SOURCE into the image folder: a file's path, or a reference (REGISTRY#NAME:TAG).
+    """Import SOURCE, a file or an image reference (REGISTRY#NAME:TAG), into the image folder.
 
-    A file is an archive of `docker save` or `buildah push oci-archive:`, or a .sqsh. A reference is imported once, by
-    enroot where it is installed, with enroot's own credentials; else by docker, podman or buildah.
+    A file is a .sqsh or an archive from `docker save` or `buildah push oci-archive:`. A reference is imported once: by
+    enroot, with its own credentials, if it is installed, else by docker, podman or buildah.
 
     \b
     Examples:
@@ -92,29 +96,35 @@ def import_(verbose: bool, **wanted: Any) -> None:
         made = api.import_image(**wanted, progress=progress)
     if made.record and made.record.created < began:
         since = time.localtime(made.path.stat().st_mtime)
-        _show_made(made, f"there since {time.strftime('%F %R', since)}")
+        _show_made(made, f"already imported on {time.strftime('%F %R', since)}")
     else:
-        _show_made(made, f"there in {time.time() - began:.1f} s")
+        _show_made(made, f"imported in {time.time() - began:.1f} s")
 
 
 @image.command(
     short_help="Run a command in an image on this machine",
-    context_settings={"allow_interspersed_args": False},  # what follows IMAGE is the command's
+    context_settings={"allow_interspersed_args": False},  # options after IMAGE belong to the command
 )
 @click.argument("image")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option("--mount", "mounts", metavar="SRC[:DST[:ro]]", multiple=True, help="A folder to see in it.")
-@click.option("--env", "settings", metavar="NAME[=VALUE]", multiple=True, help="A variable that beats the image's own.")
-@click.option("--workdir", metavar="FOLDER", help="Where to start; default: the image's own.")
-@click.option("--writable", is_flag=True, help="Let it write into a copy that is gone afterwards.")
+@click.option("--mount", "mounts", metavar="SRC[:DST[:ro]]", multiple=True, help="Mount a folder in the container.")
+@click.option(
+    "--env",
+    "settings",
+    metavar="NAME[=VALUE]",
+    multiple=True,
+    help="Set an environment variable, overriding the image's.",
+)
+@click.option("--workdir", metavar="FOLDER", help="Working directory; default: the image's.")
+@click.option("--writable", is_flag=True, help="Allow writes, to a copy that is discarded afterwards.")
 @click.option("--home", is_flag=True, help="Mount the home folder.")
-@click.option("--root", is_flag=True, help="Be root inside.")
-@click.option("--entrypoint", is_flag=True, help="Start through the image's entry point.")
+@click.option("--root", is_flag=True, help="Run as root inside the container.")
+@click.option("--entrypoint", is_flag=True, help="Run through the image's entry point.")
 @cluster_option
 def run(command: tuple[str, ...], settings: tuple[str, ...], **wanted: Any) -> None:
-    """Run COMMAND in IMAGE, a .sqsh file or its name in the image folder, as a task of a run would find it there.
+    """Run COMMAND in IMAGE, a .sqsh file or a name in the image folder, as it would run in a task.
 
-    Without a command: what the image itself starts. Needs neither root nor pyxis nor enroot. The options come first.
+    Without COMMAND, run the image's default command. Needs no root, pyxis or enroot. Options come before IMAGE.
 
     \b
     Examples:
@@ -124,16 +134,16 @@ def run(command: tuple[str, ...], settings: tuple[str, ...], **wanted: Any) -> N
     words = command[1:] if command[:1] == ("--",) else command
     argv, environment, unpacks = api.in_image(command=words, environment=dict(map(_variable, settings)), **wanted)
     if sys.stderr.isatty() and unpacks:
-        click.echo(f"unpacking {unpacks}, once", err=True)
+        click.echo(f"unpacking {unpacks} (once only)", err=True)
     sys.stdout.flush()
     os.execve(argv[0], argv, environment)
 
 
-@image.command(name="list", short_help="List the images of the image folder")
+@image.command(name="list", short_help="List images")
 @folder_options
 @output_option
 def list_(folder: Path | None, cluster: str | None, output: str) -> None:
-    """List the images of the image folder: size, age, what is in them.
+    """List the images in the image folder with their size, age and contents.
 
     \b
     Example:
@@ -151,11 +161,11 @@ def list_(folder: Path | None, cluster: str | None, output: str) -> None:
         click.echo(plain(f"no images in {api.images_folder(cluster, folder)}"), err=True)
 
 
-@image.command(short_help="Show all that is known of an image")
+@image.command(short_help="Show an image's record")
 @click.argument("name")
 @folder_options
 def inspect(name: str, folder: Path | None, cluster: str | None) -> None:
-    """Print the record of image NAME, or of the .sqsh at a path, as JSON.
+    """Print the record of image NAME, or of a .sqsh file, as JSON.
 
     \b
     Example:
@@ -164,11 +174,11 @@ def inspect(name: str, folder: Path | None, cluster: str | None) -> None:
     echo_json({"schema_version": 1, **api.image_record(api.find(name, cluster, folder=folder))})
 
 
-@image.command(short_help="Check that images are what their records say")
+@image.command(short_help="Check images against their records")
 @click.argument("names", metavar="NAME...", nargs=-1)
 @folder_options
 def verify(names: tuple[str, ...], folder: Path | None, cluster: str | None) -> int:
-    """Read images NAME..., or all, to the last byte, and compare them with their records.
+    """Read images NAME..., or all images, in full and compare them with their records.
 
     \b
     Example:
@@ -181,16 +191,16 @@ def verify(names: tuple[str, ...], folder: Path | None, cluster: str | None) -> 
         bad += bool(problems)
         click.echo(plain(f"{one.name}: {'; '.join(problems) or 'ok'}"))
     if bad:
-        click.echo("hint: build or import it again", err=True)
+        click.echo("hint: build or import the image again", err=True)
     return int(bad > 0)
 
 
-@image.command(short_help="Remove images, and what killed builds left behind")
+@image.command(short_help="Remove images and leftovers of killed builds")
 @click.argument("names", metavar="NAME...", nargs=-1)
 @folder_options
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def prune(names: tuple[str, ...], folder: Path | None, cluster: str | None, yes: bool) -> None:
-    """Remove images NAME...; without one only what builds and imports that were killed left behind.
+    """Remove images NAME... and the leftovers of killed builds and imports; without NAME, only the leftovers.
 
     \b
     Example:
@@ -214,10 +224,10 @@ def _show_made(made: api.Image, how: str) -> None:
 
 
 def _variable(setting: str) -> tuple[str, str]:
-    """NAME=VALUE, or NAME of a variable that is set here."""
+    """Parse NAME=VALUE, or the NAME of a variable that is set here."""
     name, equals, value = setting.partition("=")
     if not name or (not equals and name not in os.environ):
         raise UsageError(
-            f"--env: no variable: {setting}", "write NAME=VALUE, or the NAME of a variable that is set here"
+            f"--env: not a variable: {setting}", "write NAME=VALUE, or the NAME of a variable that is set here"
         )
     return name, value if equals else os.environ[name]

@@ -15,16 +15,18 @@ from clusterctl.errors import SlurmError, UsageError
 _WIDEST = 44
 
 
-@click.command(short_help="Write a first cluster file and job, from what Slurm says")
+@click.command(short_help="Write a first cluster file and job from Slurm's configuration")
 @click.argument("name", required=False)
-@click.option("--from", "script", metavar="FILE", type=click.Path(path_type=Path), help="Make a job of a batch script.")
-@click.option("--yes", is_flag=True, help="Ask nothing: take what is proposed.")
-@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option(
+    "--from", "script", metavar="FILE", type=click.Path(path_type=Path), help="Convert a batch script to a job."
+)
+@click.option("--yes", is_flag=True, help="Ask nothing and accept the proposed values.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
-    """Ask Slurm what there is, and write cluster/NAME.toml and a first job here.
+    """Query Slurm, and write cluster/NAME.toml and a first job file in this folder.
 
-    Slurm is asked four questions; what it does not say is listed in the end. With --from, the job is that of a batch
-    script, which is read and not executed: what could not be carried over is shown beside it.
+    Four Slurm commands are run; what they do not report is listed at the end. With --from, the job is converted from a
+    batch script, which is read but not executed; anything that could not be converted is shown next to its line.
 
     \b
     Examples:
@@ -42,7 +44,7 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
         files = api.FirstFiles(jobs, (f"what the cluster has: {error.message}",))
     else:
         choices = api.proposed(site)
-        choices = api.as_the_script_says(choices, site, found) if found else choices
+        choices = api.with_script_settings(choices, site, found) if found else choices
         choices = replace(choices, name=name) if name else choices
         files = api.first_files(site, choices if yes else _asked(site, choices, named=bool(name)), jobs=jobs)
     files.write(force=force)
@@ -59,37 +61,37 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
 
 
 def _show(row: api.CarriedLine) -> None:
-    """A statement of the script beside what became of it."""
+    """Show a line of the script next to what it was converted to."""
     shown = plain(" ".join(row.text.split()))
     shown = shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 3]}..."
     number = str(row.number or "")
     results = [plain(" ".join(result.split())) for result in row.became]
-    results += [f"{'note' if results else 'not carried over'}: {plain(row.problem)}"] if row.problem else []
-    for result in results or ["as it is"]:
+    results += [f"{'note' if results else 'not converted'}: {plain(row.problem)}"] if row.problem else []
+    for result in results or ["unchanged"]:
         click.echo(f"{number:>4}  {shown:<{_WIDEST}}  {result}", err=True)
         number = shown = ""
 
 
 def _asked(site: api.Site, choices: api.ClusterChoices, *, named: bool) -> api.ClusterChoices:
-    """What a person answers; Enter takes what is proposed."""
+    """The user's choices; Enter accepts the proposed value."""
     try:
         if not named:
             choices = replace(choices, name=click.prompt("Name of the cluster", choices.name, err=True))
         partitions = click.Choice(list(site.inventory.partitions))
         partition = click.prompt("Partition", choices.partition, type=partitions, err=True)
-        runs = click.prompt("Folder for runs, which all nodes see", choices.runs, err=True)
+        runs = click.prompt("Folder for runs, visible on all nodes", choices.runs, err=True)
         account, qos = _one_of("Account", site.accounts, choices.account), _one_of("QOS", site.qos, choices.qos)
         return replace(choices, partition=partition, runs=runs, account=account, qos=qos)
     except click.Abort:
         if sys.stdin is not None and sys.stdin.isatty():
             raise
-        click.echo(err=True)  # the question has no newline
-        raise UsageError("nobody answered", "add --yes to take what is proposed") from None
+        click.echo(err=True)  # the prompt has no newline
+        raise UsageError("no answer on stdin", "accept the proposed values with: --yes") from None
 
 
 def _one_of(what: str, known: tuple[str, ...], proposed: str) -> str:
-    """One of several, or nothing for Slurm's default; not asked where there is no choice."""
+    """One of several values, or nothing for Slurm's default; not asked if there is no choice."""
     if len(known) < 2:
         return proposed
-    answer: str = click.prompt(f"{what} ({', '.join(known)}; nothing: your default)", proposed, err=True)
+    answer: str = click.prompt(f"{what} ({', '.join(known)}; empty: your default)", proposed, err=True)
     return answer.strip()

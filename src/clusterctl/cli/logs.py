@@ -1,4 +1,4 @@
-"""`clusterctl logs`: show what the ranks of a run wrote."""
+"""`clusterctl logs`: show the logs of a run's ranks."""
 
 from __future__ import annotations
 
@@ -13,28 +13,35 @@ from clusterctl.display.logs import show, show_errors
 from clusterctl.errors import UsageError
 
 
-@click.command(short_help="Show what the ranks of a run wrote")
+@click.command(short_help="Show the logs of a run's ranks")
 @click.argument("name", metavar="RUN")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends; Ctrl-C leaves the run alone.")
 @click.option(
-    "--rank", metavar="N", type=click.IntRange(min=0), help="One rank; default: all, each line with its rank."
+    "-f", "--follow", is_flag=True, help="Follow the logs until the run ends; Ctrl-C does not affect the run."
 )
-@click.option("--node", metavar="NAME", help="The ranks of one node.")
-@click.option("--attempt", metavar="N", type=click.IntRange(min=0), help="One attempt; default: all.")
-@click.option("--tail", metavar="N", type=click.IntRange(min=0), help="The last N lines of each file.")
-@click.option("--since", metavar="TIME", help='Lines from then on: an age (90s, 20m, 4h) or "2026-01-31 12:00:00".')
-@click.option("--grep", metavar="REGEX", help="Lines in which this is found.")
-@click.option("--errors", is_flag=True, help="The first traceback, and which ranks had it; then the other errors.")
-@click.option("--stdout", "stream", flag_value="out", help="Standard output alone.")
-@click.option("--stderr", "stream", flag_value="err", help="Standard error alone.")
-@click.option("--host", is_flag=True, help="Also the batch script's own log.")
-@click.option("-t", "--times", is_flag=True, help="Begin each line with its time (UTC).")
-@click.option("--no-collapse", is_flag=True, help="Every rank's line, also where many wrote the same.")
+@click.option(
+    "--rank",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Only this rank; default: all, each line labelled with its rank.",
+)
+@click.option("--node", metavar="NAME", help="Only the ranks of this node.")
+@click.option("--attempt", metavar="N", type=click.IntRange(min=0), help="Only this attempt; default: all.")
+@click.option("--tail", metavar="N", type=click.IntRange(min=0), help="Only the last N lines of each file.")
+@click.option(
+    "--since", metavar="TIME", help='Only lines since an age (90s, 20m, 4h) or a time ("2026-01-31 12:00:00").'
+)
+@click.option("--grep", metavar="REGEX", help="Only lines that match.")
+@click.option("--errors", is_flag=True, help="Show the first traceback and its ranks, then the other errors.")
+@click.option("--stdout", "stream", flag_value="out", help="Only standard output.")
+@click.option("--stderr", "stream", flag_value="err", help="Only standard error.")
+@click.option("--host", is_flag=True, help="Include the batch script's log.")
+@click.option("-t", "--times", is_flag=True, help="Prefix each line with its time (UTC).")
+@click.option("--no-collapse", is_flag=True, help="Show identical lines from several ranks separately.")
 @cluster_option
 def logs(
     name: str, follow: bool, errors: bool, times: bool, no_collapse: bool, cluster: str | None, **chosen: Any
 ) -> None:
-    """Show what the ranks of RUN wrote, merged by time; what many ranks wrote alike stands once, with their number.
+    """Show the logs of RUN's ranks, merged by time. Identical lines from several ranks are shown once, with a count.
 
     \b
     Examples:
@@ -43,7 +50,7 @@ def logs(
       clusterctl logs @last --errors
     """
     if errors and (follow or chosen["grep"] or chosen["tail"] is not None):
-        raise UsageError("--errors shows errors alone", "leave out --follow, --grep and --tail")
+        raise UsageError("--errors cannot be combined with --follow, --grep or --tail", "leave one of them out")
     reading = find(name, cluster).logs(**chosen)
     if errors:
         show_errors(reading)

@@ -1,4 +1,4 @@
-"""`clusterctl monitor`: runs, training, devices, logs and the queue in one terminal."""
+"""`clusterctl monitor`: runs, training, devices, logs and the queue in the terminal."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from clusterctl.errors import UsageError
 
 @click.command(short_help="Watch runs: curves, GPUs, logs, the queue")
 @click.argument("names", metavar="[RUN]...", nargs=-1)
-@click.option("--once", is_flag=True, help="Print one frame and leave; no terminal is needed.")
+@click.option("--once", is_flag=True, help="Print one frame and exit; needs no terminal.")
 @click.option(
-    "--every", metavar="SECONDS", type=click.FloatRange(min=0.5), default=2.0, help="Between two looks; default: 2."
+    "--every", metavar="SECONDS", type=click.FloatRange(min=0.5), default=2.0, help="Refresh interval; default: 2."
 )
-@click.option("-n", "count", metavar="N", type=click.IntRange(min=1), default=100, help="The newest N; default: 100.")
+@click.option(
+    "-n", "count", metavar="N", type=click.IntRange(min=1), default=100, help="Show the newest N runs; default: 100."
+)
 @cluster_option
 def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluster: str | None) -> None:
-    """Watch RUNs, or the newest ones: curves, nodes and GPUs, logs, events, the queue.
+    """Watch RUNs, or the newest runs: curves, nodes and GPUs, logs, events, the queue.
 
-    It reads the runs' own files and asks Slurm no more often than the cluster allows. Leaving it touches no run.
+    Reads the runs' files and polls Slurm no more often than the cluster file allows. Quitting does not affect the runs.
 
     \b
     Examples:
@@ -44,6 +46,6 @@ def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluste
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise UsageError("monitor needs a terminal", "for one frame: clusterctl monitor --once")
-    from clusterctl.display.monitor.app import Actions, Monitor  # textual: for this alone
+    from clusterctl.display.monitor.app import Actions, Monitor  # textual is only needed here
 
     Monitor(overview, Actions(), every).run()

@@ -1,4 +1,4 @@
-"""`clusterctl nodes`: show partitions and nodes, and where a job would fit."""
+"""`clusterctl nodes`: show free resources and where a job would fit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from clusterctl.cli.options import echo_json, output_option
 from clusterctl.errors import UsageError
 
 
-@click.command(short_help="Show what is free, and where a job would fit")
-@click.option("--cluster", metavar="NAME", help="The cluster to ask; default: as in submit.")
-@click.option("--for", "job", metavar="JOB", help="Say where and when JOB would fit; it is not submitted.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="With --for: change a value, as in submit.")
+@click.command(short_help="Show free resources and where a job would fit")
+@click.option("--cluster", metavar="NAME", help="Cluster to query; default: as in submit.")
+@click.option("--for", "job", metavar="JOB", help="Show where and when JOB would fit, without submitting it.")
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="With --for: override a setting, as in submit."
+)
 @output_option
 def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], output: str) -> None:
-    """Show the partitions and nodes of a cluster: what is free now, what is drained and why.
+    """Show a cluster's partitions and nodes: what is free now, and what is drained and why.
 
-    Free is where there is room. Whether you may have it, Slurm alone knows: --for asks it.
+    A free node may still be closed to you by limits or priorities: --for asks Slurm whether a job would start.
 
     \b
     Examples:
@@ -26,7 +28,7 @@ def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], outpu
       clusterctl nodes --for reddit --set resources.nodes=4
     """
     if settings and not job:
-        raise UsageError("--set changes a job, and none is named", "clusterctl nodes --for JOB --set KEY=VALUE")
+        raise UsageError("--set needs --for", "clusterctl nodes --for JOB --set KEY=VALUE")
     if output == "json":
         known = fit_record(fit(job, cluster, overrides=settings)) if job else nodes_record(nodes_of(cluster), cluster)
         echo_json(known)

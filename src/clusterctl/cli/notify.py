@@ -1,4 +1,4 @@
-"""`clusterctl notify`: tell others what happened to runs, as their [notify] says."""
+"""`clusterctl notify`: send the notifications configured in the runs' [notify]."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from clusterctl.display.plain import plain
 WATCH_SECONDS = 60.0
 
 
-@click.command(short_help="Tell others what happened to runs")
+@click.command(short_help="Send notifications about runs")
 @click.argument("names", metavar="[RUN]...", nargs=-1)
-@click.option("-w", "--watch", is_flag=True, help="Look again every minute, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Check every minute until Ctrl-C.")
 @cluster_option
 def notify(names: tuple[str, ...], watch: bool, cluster: str | None) -> int:
-    """Send the messages about RUNs, or about all runs, that [notify] asks for and that were not sent yet.
+    """Send pending notifications about RUNs, or about all runs, as configured in [notify].
 
-    A run tells by itself when it finishes, fails, restarts or stalls. This command adds what no run can tell, such as a
-    lost node, and tries again what could not be sent. No message is sent twice. Let cron call it, or leave it running
-    with --watch. The exit code is 1 if a message could not be sent.
+    A run sends its own notifications when it finishes, fails, restarts or stalls. This command adds those that a run
+    cannot send, such as for a lost node, and retries failed deliveries. No message is sent twice. Run it from cron, or
+    leave it running with --watch. The exit code is 1 if a message could not be sent.
 
     \b
     Examples:
@@ -34,9 +34,9 @@ def notify(names: tuple[str, ...], watch: bool, cluster: str | None) -> int:
     while True:
         found = notify_about(wanted)
         warn_of(found.problems)
-        for told in found.told:
-            line = f"{told.delivery.outcome}: {told.run} {told.what.event} ({told.channel})"
-            click.echo(plain(f"{line}: {told.delivery.reason}" if told.delivery.reason else line))
+        for one in found.told:
+            line = f"{one.delivery.outcome}: {one.run} {one.what.event} ({one.channel})"
+            click.echo(plain(f"{line}: {one.delivery.reason}" if one.delivery.reason else line))
         if not watch:
-            return int(any(told.delivery.outcome is not Outcome.SENT for told in found.told))
+            return int(any(one.delivery.outcome is not Outcome.SENT for one in found.told))
         time.sleep(WATCH_SECONDS)

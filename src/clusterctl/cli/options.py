@@ -21,7 +21,7 @@ Found = TypeVar("Found")
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """One decorator for several options, in this order."""
+    """A decorator that adds several options in this order."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -32,7 +32,7 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 class WithProgram(click.Command):
-    """A command that takes a program after `--`; click would take the first of its words for an argument."""
+    """A command that takes a program after `--`; click would parse its first word as an argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -43,58 +43,63 @@ class WithProgram(click.Command):
         return [*super().collect_usage_pieces(ctx), "[-- PROGRAM...]"]
 
 
-cluster_option = click.option("--cluster", metavar="NAME", help="The cluster whose runs are meant.")
+cluster_option = click.option("--cluster", metavar="NAME", help="Cluster whose runs to use.")
 output_option = click.option(
-    "-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets."
+    "-o", "output", type=click.Choice(["table", "json"]), default="table", help="Output format."
 )
 resource_options = together(
-    click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Change any value, e.g. train.lr=3e-3."),
+    click.option(
+        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Override any setting, e.g. train.lr=3e-3."
+    ),
     click.option("--nodes", metavar="N", help="Short for --set resources.nodes=N."),
     click.option("--gpus-per-node", metavar="N", help="Short for --set resources.gpus_per_node=N."),
     click.option("--tasks-per-node", metavar="N", help="Short for --set resources.tasks_per_node=N."),
     click.option("--time", metavar="TIME", help="Time limit: 90 (minutes), 4h, 1-00:00:00."),
-    click.option("--partition", metavar="NAME", help="Slurm's partition."),
-    click.option("--account", metavar="NAME", help="Slurm's account."),
-    click.option("--qos", metavar="NAME", help="Slurm's quality of service."),
+    click.option("--partition", metavar="NAME", help="Slurm partition."),
+    click.option("--account", metavar="NAME", help="Slurm account."),
+    click.option("--qos", metavar="NAME", help="Slurm quality of service."),
 )
 sweep_options = click.option(
     "--sweep",
     "axes",
     metavar="KEY=VALUES",
     multiple=True,
-    help="A run for each value: 1e-3,1e-2 or 0..4; or a range: log:1e-4..1e-1.",
+    help="Start one run per value: 1e-3,1e-2 or 0..4; or a range: log:1e-4..1e-1.",
 )
 waiting_options = together(
-    click.option("--hold", is_flag=True, help="Queue it, but do not let it start before `clusterctl release`."),
-    click.option("--follow", is_flag=True, help="Show the training until it ends; Ctrl-C leaves the run alone."),
-    click.option("--wait", is_flag=True, help="Return when the run has ended: 0 if it finished, else 1."),
+    click.option("--hold", is_flag=True, help="Queue it, but hold it until `clusterctl release`."),
+    click.option("--follow", is_flag=True, help="Show the training until it ends; Ctrl-C does not affect the run."),
+    click.option("--wait", is_flag=True, help="Wait for the run to end; exit 0 if it finished, else 1."),
     click.option(
-        "--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="With --wait: exit 124 after this long."
+        "--timeout",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0),
+        help="With --wait: give up and exit 124 after this long.",
     ),
 )
 
 
 def typed_settings(settings: Iterable[str], shortcuts: Mapping[str, str | None]) -> list[str]:
-    """All that was typed to change a job, as KEY=VALUE; the short flags win."""
+    """All settings from the command line as KEY=VALUE; the short flags win."""
     keys = {"name": "name", "code": "container.code"}
     short = {keys.get(flag, f"resources.{flag}"): value for flag, value in shortcuts.items() if value is not None}
     return [*settings, *(f"{key}={value}" for key, value in short.items())]
 
 
 def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None, *, dry_run: bool = False) -> None:
-    """Raise UsageError for flags of `waiting_options` that make no sense together."""
+    """Raise UsageError if flags of `waiting_options` contradict each other."""
     if dry_run and (hold or follow or wait):
-        raise UsageError("--dry-run submits nothing to hold, follow or wait for", "leave the other flag out")
+        raise UsageError("--dry-run cannot be combined with --hold, --follow or --wait", "leave one of them out")
     if hold and (follow or wait):
-        raise UsageError("--hold with --follow or --wait would wait for ever", "leave one of them out")
+        raise UsageError("--hold with --follow or --wait would wait forever", "leave one of them out")
     if follow and wait:
-        raise UsageError("--follow and --wait: only one of them can have the terminal", "leave one of them out")
+        raise UsageError("--follow and --wait cannot be combined", "leave one of them out")
     if timeout is not None and (not wait or math.isnan(timeout)):
-        raise UsageError("--timeout needs --wait, and a number of seconds", "for example --wait --timeout 600")
+        raise UsageError("--timeout needs --wait and a number of seconds", "for example --wait --timeout 600")
 
 
 def await_end(run: Run, follow: bool, wait: bool, timeout: float | None) -> None:
-    """Show or wait for the end of `run` as the flags say; raises RunFailed if it did not finish."""
+    """Follow `run` or wait for it, depending on the flags; raises RunFailed if it did not finish."""
     if follow:
         from clusterctl.display.live_run import show
 
@@ -104,7 +109,7 @@ def await_end(run: Run, follow: bool, wait: bool, timeout: float | None) -> None
 
 
 def echo_next(run: Run, where: str, *, hold: bool, also: str = "") -> None:
-    """Tell a person what to type next; a program reads stdout."""
+    """Print the next command to type, at a terminal only."""
     if sys.stderr.isatty():
         first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
         click.echo(f"{where} on {run.cluster.name}\nnext: {first}{also}", err=True)
@@ -115,7 +120,7 @@ def echo_json(record: Mapping[str, Any]) -> None:
 
 
 def warn(message: str, hint: str = "") -> None:
-    """Something that does not stop the command."""
+    """Print a warning to stderr."""
     from clusterctl.display.plain import plain
 
     click.echo(f"warning: {plain(message)}", err=True)
@@ -124,7 +129,7 @@ def warn(message: str, hint: str = "") -> None:
 
 
 def show_batches(batches: Batches | None) -> None:
-    """Say how the training shares out its examples."""
+    """Print how the training splits its examples over ranks."""
     if batches:
         click.echo(str(batches), err=True)
 
@@ -135,7 +140,7 @@ def warn_of(problems: Iterable[Any]) -> None:
 
 
 def asked_if_large(call: Callable[[bool], Found], *, large: bool) -> Found:
-    """`call(large)`; at a terminal, a person may decide that a large project is copied all the same."""
+    """`call(large)`; at a terminal, the user may confirm copying a large project."""
     from clusterctl.api.submit import LargeCode
 
     try:
@@ -150,7 +155,7 @@ def asked_if_large(call: Callable[[bool], Found], *, large: bool) -> Found:
 
 
 def confirmed(question: str, *, yes: bool) -> bool:
-    """Ask, at a terminal or through stdin. Raises UsageError without an answer."""
+    """Ask for confirmation on stdin. Raises UsageError without an answer."""
     if yes:
         return True
     try:
@@ -159,5 +164,5 @@ def confirmed(question: str, *, yes: bool) -> bool:
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        click.echo(err=True)  # the question has no newline
-    raise UsageError("nobody answered", "add --yes, or pipe the answer: echo y | clusterctl ...")
+        click.echo(err=True)  # the prompt has no newline
+    raise UsageError("no answer on stdin", "add --yes, or pipe the answer: echo y | clusterctl ...")

@@ -1,4 +1,4 @@
-"""`clusterctl release`: let a run start that was submitted with --hold."""
+"""`clusterctl release`: release a run submitted with --hold."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from clusterctl.api.sweeps import sweep_meant
 from clusterctl.cli.options import cluster_option
 
 
-@click.command(short_help="Let a run start that was submitted with --hold")
+@click.command(short_help="Release a run submitted with --hold")
 @click.argument("name", metavar="RUN|SWEEP")
 @cluster_option
 def release(name: str, cluster: str | None) -> None:
-    """Let RUN start, or all runs of a sweep, which were submitted with --hold.
+    """Release RUN, or all runs of SWEEP, submitted with --hold.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`clusterctl report`: one HTML file about a run, a sweep, or several runs."""
+"""`clusterctl report`: an HTML report on a run, a sweep, or several runs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from clusterctl.cli.options import cluster_option, warn_of
 from clusterctl.errors import UsageError
 
 
-@click.command(short_help="Write one HTML file about runs or a sweep")
+@click.command(short_help="Write an HTML report on runs or a sweep")
 @click.argument("names", metavar="RUN|SWEEP...", nargs=-1, required=True)
 @click.option(
-    "--metric", metavar="NAME", help="Rank several runs by it; default: validation score, else test, else loss."
+    "--metric",
+    metavar="NAME",
+    help="Metric to rank several runs by; default: validation score, else test score, else loss.",
 )
-@click.option("--output", metavar="FILE", help="Where to; default: report.html of the run or sweep; -: stdout.")
+@click.option(
+    "--output", metavar="FILE", help="Output file; default: report.html in the run's or sweep's directory; -: stdout."
+)
 @cluster_option
 def report(names: tuple[str, ...], metric: str | None, output: str | None, cluster: str | None) -> None:
-    """Write one HTML file about RUN, which has ended or goes on: curves, phases, nodes, efficiency, configuration.
+    """Write an HTML report on RUN, finished or still running: curves, phases, nodes, efficiency, configuration.
 
-    For a SWEEP or several RUNs: the best run, the effect of the settings, curves over each other, a sortable table.
+    For a SWEEP or several RUNs: the best run, the effect of the settings, overlaid curves, a sortable table.
 
-    The file needs nothing else, no network either: it can be sent, kept and printed.
+    The file is self-contained and needs no network: it can be sent, archived and printed.
 
     \b
     Examples:
@@ -37,11 +41,11 @@ def report(names: tuple[str, ...], metric: str | None, output: str | None, clust
     sweep = sweep_meant(names[0], cluster) if len(names) == 1 else None
     runs = [] if sweep else [find(name, cluster) for name in names]
     if twice := next((run for run in runs if runs.count(run) > 1), None):
-        raise UsageError(f"two names mean the same run: {twice.id}", "name each run once")
+        raise UsageError(f"run named twice: {twice.id}", "name each run once")
     if len(runs) == 1 and metric is not None:
-        raise UsageError("--metric ranks several runs, and this is one", "leave it out, or name more runs")
+        raise UsageError("--metric needs several runs", "leave it out, or name more runs")
     if len(runs) > 1 and output is None:
-        raise UsageError("several runs have no directory in common", "say where to: --output report.html")
+        raise UsageError("a report on several runs needs --output", "for example --output report.html")
     path = Path(output) if output is not None else (sweep or runs[0]).directory.report
     if output != "-":
         check_output(path, "report.html")
@@ -62,7 +66,7 @@ def report(names: tuple[str, ...], metric: str | None, output: str | None, clust
     if output == "-":
         click.echo(text, nl=False)
         return
-    if output is not None and path.exists() and not path.is_file():  # a device or a pipe is not to be replaced
+    if output is not None and path.exists() and not path.is_file():  # a device or a pipe must not be replaced
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
     else:
         write_text(path, text)

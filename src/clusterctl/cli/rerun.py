@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Submit a new run with the code and settings of an earlier one")
 @click.argument("name", metavar="RUN")
-@click.option("--cluster", metavar="NAME", help="Where to run; default: where RUN was sent.")
+@click.option("--cluster", metavar="NAME", help="Where to run; default: RUN's cluster.")
 @options.resource_options
 @click.option("--name", "new_name", metavar="NAME", help="The new run's name; default: RUN's.")
 @click.option("--dry-run", is_flag=True, help="Print the script and submit nothing.")
 @click.option(
-    "--in-allocation", metavar="JOBID", help="Start it at once on the nodes that this job holds (clusterctl alloc)."
+    "--in-allocation", metavar="JOBID", help="Start immediately on the nodes of this allocation (clusterctl alloc)."
 )
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
@@ -40,10 +40,10 @@ def rerun(
     output: str,
     **shortcuts: str | None,
 ) -> None:
-    """Submit a new run with RUN's code and configuration, and the changes that you name.
+    """Submit a new run with RUN's code and configuration, and the given changes.
 
-    RUN may be running, finished or failed. The code is the copy that RUN was submitted with, even if the project has
-    changed or is gone; training starts at step 0. Secrets are not recorded: export them as you did for RUN.
+    RUN may be running, finished or failed. The code is the copy submitted with RUN, even if the project has changed
+    since or no longer exists; training starts at step 0. Secrets are not recorded: export them as you did for RUN.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`clusterctl resume`: start a run again that ended before it was finished."""
+"""`clusterctl resume`: restart an unfinished run from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from clusterctl.cli import options
 from clusterctl.errors import UsageError
 
 
-@click.command(short_help="Start a run again that ended before it was finished")
+@click.command(short_help="Restart an unfinished run from its last checkpoint")
 @click.argument("name", metavar="RUN|SWEEP")
-@click.option("--cluster", metavar="NAME", help="Where to run now; default: where it ran before.")
+@click.option("--cluster", metavar="NAME", help="Where to run; default: where it ran before.")
 @options.resource_options
 @options.sweep_options
 @options.waiting_options
@@ -25,13 +25,13 @@ def resume(
     timeout: float | None,
     **shortcuts: str | None,
 ) -> None:
-    """Start RUN again, which failed, timed out, was cancelled, preempted or lost, from its last checkpoint.
+    """Restart RUN from its last checkpoint after it failed, timed out, or was cancelled, preempted or lost.
 
-    It is the same run with the same code, and a further attempt; resources and most of what it trains with may be
-    changed. Secrets are in no file: have them in your environment, as when you submitted it.
+    This starts a new attempt of the same run with the same code; resources and most training settings may be changed.
+    Secrets are not recorded: export them as you did when submitting.
 
-    Later stages of its job that were cancelled with it are submitted again. Of a SWEEP those runs are started again
-    that have ended unfinished; --sweep adds runs for further values.
+    Later stages that were cancelled with RUN are submitted again. For a SWEEP, all unfinished runs are restarted;
+    --sweep adds runs for more values.
 
     \b
     Examples:
@@ -52,14 +52,14 @@ def resume(
 
         if changes or follow:
             raise UsageError(
-                "a sweep is resumed as it was, and not followed", f"one run: clusterctl resume {sweep.id}.0"
+                "a sweep cannot be changed or followed when resumed", f"resume one run: clusterctl resume {sweep.id}.0"
             )
         resume_sweep(sweep, cluster, axes, hold=hold)
         if wait:
             sweep.wait(timeout)
         return
     if axes:
-        raise UsageError(f"--sweep: {name} is no sweep", "submit it as one: clusterctl submit JOB --sweep ...")
+        raise UsageError(f"--sweep: {name} is not a sweep", "submit it as one: clusterctl submit JOB --sweep ...")
     with shown() as progress:
         run = resume_alone(find(name, cluster), cluster, overrides=changes, hold=hold, progress=progress)
         later = resume_later(run.directory, progress)

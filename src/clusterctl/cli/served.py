@@ -1,4 +1,4 @@
-"""Carries out what was typed on another machine: the program that `remote.package` brings here starts with this."""
+"""Run a command line sent from another machine: the entry point of the program that `remote.package` uploads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _AskedLines(io.TextIOBase):
-    """Standard input: a line is asked for on the machine where the command was typed."""
+    """Standard input that requests each line from the client."""
 
     def __init__(self, asker: Asker, *, terminal: bool) -> None:
         self._asker, self._terminal = asker, terminal
@@ -48,7 +48,7 @@ def _perform(request: RemoteRequest, asker: Asker) -> int:
 
 
 def _await(ids: list[str], *, follow: bool, timeout: float | None) -> None:
-    """Wait for what was submitted a moment ago, as --follow and --wait do."""
+    """Follow or wait for the runs just submitted, as --follow and --wait do."""
     from clusterctl.api.find import find
     from clusterctl.api.sweeps import sweep_meant
     from clusterctl.cli.options import await_end

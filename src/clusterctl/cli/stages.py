@@ -1,4 +1,4 @@
-"""What `submit` does for a job that has stages."""
+"""`submit` for a job with stages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 
 
 def check_stages(*, follow: bool, **one: Any) -> None:
-    """Raise UsageError for options that are for one run."""
+    """Raise UsageError for options that apply to a single run."""
     if follow:
-        raise UsageError("--follow shows one run", "the stages: clusterctl status --watch; one: --stage NAME")
+        raise UsageError(
+            "--follow shows a single run",
+            "watch the stages with: clusterctl status --watch; or choose one: --stage NAME",
+        )
     if given := next((name for name, value in one.items() if value), None):
-        raise UsageError(f"--{given.replace('_', '-')}: the job has several stages", "name the one: --stage NAME")
+        raise UsageError(f"--{given.replace('_', '-')}: the job has several stages", "choose one: --stage NAME")
 
 
 def submit_all(job: str | None, cluster: str | None, output: str, dry_run: str | None, **arguments: Any) -> list[Run]:

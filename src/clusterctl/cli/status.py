@@ -33,15 +33,17 @@ _ENDED_BADLY = (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST, Stage.CANCELLED)
 
 @click.command(short_help="Show runs: stage, progress, accuracy")
 @click.argument("names", metavar="[RUN|SWEEP]...", nargs=-1)
-@click.option("-n", "count", metavar="N", type=click.IntRange(min=1), help="The newest N; default: 10.")
-@click.option("-a", "--all", "everything", is_flag=True, help="All runs, however old.")
-@click.option("--name", metavar="GLOB", multiple=True, help="Runs whose job or id is like this: 'cora*'.")
-@click.option("--state", "stage", metavar="STAGE", multiple=True, help="In this stage, or: alive, running, ended.")
-@click.option("--since", metavar="AGE", help="Submitted no longer ago than this: 90m, 8h, 2d.")
-@click.option("--metric", metavar="NAME", help="Of a sweep: the best run by this metric; default: its score.")
-@click.option("-w", "--watch", is_flag=True, help="Show them again every 2 seconds, until Ctrl-C.")
-@click.option("-o", "output", type=click.Choice(_OUTPUTS), default="table", help="What stdout gets.")
-@click.option("--cluster", metavar="NAME", help="The cluster whose runs are meant; several: NAME,NAME.")
+@click.option("-n", "count", metavar="N", type=click.IntRange(min=1), help="Show the newest N runs; default: 10.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Show all runs.")
+@click.option("--name", metavar="GLOB", multiple=True, help="Only runs whose job or id matches, e.g. 'cora*'.")
+@click.option(
+    "--state", "stage", metavar="STAGE", multiple=True, help="Only runs in this stage, or: alive, running, ended."
+)
+@click.option("--since", metavar="AGE", help="Only runs submitted within this time: 90m, 8h, 2d.")
+@click.option("--metric", metavar="NAME", help="For a sweep: metric that decides the best run; default: its score.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh every 2 seconds until Ctrl-C.")
+@click.option("-o", "output", type=click.Choice(_OUTPUTS), default="table", help="Output format.")
+@click.option("--cluster", metavar="NAME", help="Cluster whose runs to show; several: NAME,NAME.")
 def status(
     names: tuple[str, ...],
     count: int | None,
@@ -51,9 +53,9 @@ def status(
     metric: str | None,
     **chosen: Any,
 ) -> None:
-    """Show RUNs, or the newest ones: stage, progress, time left, loss, accuracy, throughput.
+    """Show RUNs, or the newest runs: stage, progress, time left, loss, accuracy, throughput.
 
-    A sweep is one line among others; named, it is shown with each of its runs and what they change.
+    A sweep is listed on one line. To see its runs and their settings, name it.
 
     \b
     Examples:
@@ -64,13 +66,15 @@ def status(
     """
     narrowed = bool(chosen["name"] or chosen["stage"] or chosen["since"])
     if names and (narrowed or everything or count):
-        raise UsageError("RUN names the runs already", "leave out -n, -a, --name, --state and --since")
+        raise UsageError("RUN cannot be combined with -n, -a, --name, --state or --since", "leave one of them out")
     if watch and output in ("json", "csv"):
-        raise UsageError(f"--watch does not end, and {output} has one", "use -o jsonl: a line whenever a run changes")
+        raise UsageError(f"--watch cannot write {output}", "use -o jsonl, which prints a line whenever a run changes")
     most = None if everything else count or _DEFAULT_COUNT
     if chosen["cluster"] and "," in chosen["cluster"]:
         if names or watch or metric or output in ("jsonl", "csv"):
-            raise UsageError("several clusters are shown once, in a table or as json", "name one: --cluster NAME")
+            raise UsageError(
+                "several clusters can only be shown once, as a table or json", "choose one: --cluster NAME"
+            )
         _show_clusters(chosen.pop("cluster").split(","), output, count=most, **chosen)
         return
     wanted = query(names, **chosen, count=most)
@@ -83,7 +87,9 @@ def status(
     if output in ("table", "wide"):
         any_found, problems = _show_table(wanted, sweep, metric, wide=output == "wide")
         if not any_found and not problems:
-            click.echo("no such runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True)
+            click.echo(
+                "no matching runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True
+            )
     else:
         any_found, problems = _show_data(wanted, output)
     if names and not any_found:
@@ -92,12 +98,12 @@ def status(
 
 
 def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
-    """Show the runs of several clusters, each with the age of its answer."""
+    """Show the runs of several clusters, each with the age of its data."""
     from clusterctl.api.several_clusters import look_at
 
     named = [*dict.fromkeys(filter(None, clusters))]
     if not named:
-        raise UsageError("no cluster is named", "--cluster NAME,NAME")
+        raise UsageError("no cluster named", "for example --cluster NAME,NAME")
     found = look_at(named, **wanted)
     if output == "json":
         records = [
@@ -134,7 +140,7 @@ def _show_table(wanted: Query, sweep: Sweep | None, metric: str | None, *, wide:
 
 
 def _listing(wanted: Query, sweep: Sweep | None, metric: str | None) -> Listing:
-    """The table to show: a sweep in one row, unless it alone is asked for, or runs in a stage are."""
+    """The table to show: one row per sweep, but every run if a single sweep or a stage was asked for."""
     from clusterctl.display import runs_table, sweep_rows
 
     if sweep is None:
@@ -144,7 +150,7 @@ def _listing(wanted: Query, sweep: Sweep | None, metric: str | None) -> Listing:
 
 
 def _show_cause(wanted: Query, found: Listing) -> None:
-    """What ended the newest run, in a line, unless it ended well."""
+    """Show on one line why the newest run ended, unless it finished."""
     newest = found.rows[0]
     run = Run(wanted.folder / newest.run)
     if newest.stage not in _ENDED_BADLY or not run.path.is_dir():  # a sweep

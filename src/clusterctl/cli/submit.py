@@ -1,4 +1,4 @@
-"""`clusterctl submit`: send a job to a cluster."""
+"""`clusterctl submit`: submit a job to a cluster."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
     return click.option(flag, metavar="RUN|SWEEP", multiple=True, help=text)
 
 
-@click.command(cls=options.WithProgram, short_help="Send a job to a cluster")
+@click.command(cls=options.WithProgram, short_help="Submit a job to a cluster")
 @click.argument("job", required=False)
 @click.option("--cluster", metavar="NAME", help="Where to run; default: CLUSTERCTL_CLUSTER, your configuration, local.")
 @options.resource_options
 @click.option("--name", metavar="NAME", help="The run's name; default: the job's.")
-@click.option("--code", metavar="mounted|image", help="Which code runs in an image: this one (default), or its own.")
+@click.option(
+    "--code", metavar="mounted|image", help="Code to run in an image: the local code (default) or the image's."
+)
 @click.option(
     "--dry-run",
     type=click.Choice(["script", "slurm"]),
@@ -36,26 +38,28 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
     help="Print the script and submit nothing; =slurm also asks Slurm whether and when it would start.",
 )
 @click.option(
-    "--in-allocation", metavar="JOBID", help="Start it at once on the nodes that this job holds (clusterctl alloc)."
+    "--in-allocation", metavar="JOBID", help="Start immediately on the nodes of this allocation (clusterctl alloc)."
 )
-@click.option("--stage", metavar="NAME", help="One stage of a job that has several; default: all, one after the other.")
+@click.option("--stage", metavar="NAME", help="Submit only this stage of a job; default: all stages, in order.")
 @options.sweep_options
-@click.option("--sweep-file", metavar="FILE", help="A run for each line of FILE, with the settings on it.")
-@click.option("--samples", metavar="N", type=click.IntRange(min=1), help="Draw N combinations of a sweep at random.")
-@click.option("--sample-seed", metavar="N", type=int, default=0, help="Draw others than with seed 0.")
+@click.option("--sweep-file", metavar="FILE", help="Start one run per line of FILE, with the settings on that line.")
+@click.option("--samples", metavar="N", type=click.IntRange(min=1), help="Sample N random combinations of a sweep.")
+@click.option("--sample-seed", metavar="N", type=int, default=0, help="Seed for --samples; default: 0.")
 @click.option("--at-once", metavar="N", type=click.IntRange(min=1), help="At most N runs of a sweep at the same time.")
 @click.option(
     "--stop-early",
     metavar="EPOCH",
-    help="Short for --set train.stop_early=EPOCH: halve a sweep there, and at twice that.",
+    help="Short for --set train.stop_early=EPOCH: halve a sweep at this epoch and at twice it.",
 )
-@click.option("--large-code", is_flag=True, help="Copy the project, however large it is, without a question.")
-@click.option("--profile", is_flag=True, help="Trace some steps on every rank; short for --set train.profile=[10,20].")
-@_predecessor_option("--after", "Start when RUN, or every run of SWEEP, has finished; repeat it to wait for several.")
+@click.option("--large-code", is_flag=True, help="Copy the project without asking, however large it is.")
+@click.option(
+    "--profile", is_flag=True, help="Profile some steps on every rank; short for --set train.profile=[10,20]."
+)
+@_predecessor_option("--after", "Start when RUN, or every run of SWEEP, has finished; repeatable.")
 @_predecessor_option("--after-any", "Start when RUN, or every run of SWEEP, has ended.")
 @_predecessor_option("--after-start", "Start when RUN, or every run of SWEEP, has started.")
 @options.waiting_options
-@click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="What stdout gets.")
+@click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
 def submit(
     job: str | None,
     program: tuple[str, ...],
@@ -82,9 +86,9 @@ def submit(
     output: str,
     **shortcuts: str | None,
 ) -> None:
-    """Send JOB (a name such as cora, or a path to a TOML file) to a cluster, or PROGRAM without a job.
+    """Submit JOB (a name such as cora, or the path of a TOML file) to a cluster, or PROGRAM without a job.
 
-    PROGRAM replaces that of JOB. Its words are passed on exactly as they are.
+    PROGRAM replaces the job's program. Its arguments are passed on unchanged.
 
     \b
     Examples:
@@ -106,7 +110,7 @@ def submit(
 
         check_sweep(follow=follow, in_allocation=in_allocation, profile=profile, stage=stage)
         if sample_seed and not samples:
-            raise UsageError("--sample-seed needs --samples", "say how many runs to draw: --samples 20")
+            raise UsageError("--sample-seed needs --samples", "for example --samples 20")
         sweep = submit_sweep(
             job,
             cluster,
@@ -127,8 +131,8 @@ def submit(
             sweep.wait(timeout)
         return
     if samples or sample_seed or at_once or stop_early:
-        given = "--samples, --sample-seed, --at-once and --stop-early are of a sweep"
-        raise UsageError(given, "name what is varied: --sweep train.lr=1e-3,1e-2")
+        given = "--samples, --sample-seed, --at-once and --stop-early need a sweep"
+        raise UsageError(given, "for example --sweep train.lr=1e-3,1e-2")
     one: dict[str, Any] = {"stage": stage, "program": program, "profile": profile, "in_allocation": in_allocation}
     try:
         if dry_run:
@@ -154,7 +158,7 @@ def submit(
 
 
 def _send(large_code: bool, *arguments: Any, **named: Any) -> Run:
-    """Submit one run; a person may be asked whether a large project is to be copied."""
+    """Submit one run; the user may be asked whether to copy a large project."""
     from clusterctl.api import submit as api
     from clusterctl.display.build_progress import shown
 
@@ -166,19 +170,19 @@ def _send(large_code: bool, *arguments: Any, **named: Any) -> Run:
 
 
 def echo_run(run: Run, output: str) -> None:
-    """Print a run that was submitted, for a program."""
+    """Print a submitted run for programs to read."""
     record = {"schema_version": 1, "id": run.id, "job_id": run.job_id, "directory": str(run.path)}
     click.echo(json.dumps(record) if output == "json" else run.id)
 
 
 def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> None:
-    """Print the script, and to stderr what is known of the run without submitting it."""
+    """Print the script, and to stderr what can be determined without submitting."""
     from clusterctl.display.plain import plain, plain_lines
 
     script = plain_lines(plan.script) if sys.stdout.isatty() else plan.script
     if plan.waiting:
         click.echo(f"sbatch {' '.join(plan.waiting)}", err=True)
-    click.echo(script, nl=False, color=True)  # a file gets the very script: click would drop escape codes from values
+    click.echo(script, nl=False, color=True)  # verbatim: click would drop escape codes from values
     if plan.programs:
         click.echo(plain(plan.programs), err=True)
     options.show_batches(plan.batches)

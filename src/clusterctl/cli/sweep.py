@@ -1,4 +1,4 @@
-"""What `submit`, `resume` and others do for a sweep in place of a run."""
+"""`submit` and `resume` for a sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def submit_sweep(
     job: str | None, cluster: str | None, output: str, dry_run: str | None, **arguments: Any
 ) -> Sweep | None:
-    """Submit a sweep and say so; a dry run prints the settings of each run instead."""
+    """Submit a sweep and print it; a dry run prints the settings of each run instead."""
     from clusterctl.api import sweep as api
     from clusterctl.api.submit import find_waited_for
     from clusterctl.display.build_progress import shown
@@ -32,7 +32,9 @@ def submit_sweep(
             waited_for.check(wanted.jobs[0].job.resources)
         for place, row in enumerate(api.shown_rows(wanted)):
             click.echo(plain(f"{place:>5}  {' '.join(row)}"))
-        click.echo(f"{len(wanted.jobs)} runs; the script of one: clusterctl submit --dry-run --set ...", err=True)
+        click.echo(
+            f"{len(wanted.jobs)} runs; to see the script of one: clusterctl submit --dry-run --set ...", err=True
+        )
         return None
     with shown() as progress:
         sweep = api.sweep(job, cluster, **arguments, progress=progress)
@@ -42,7 +44,7 @@ def submit_sweep(
 
 
 def resume_sweep(sweep: Sweep, cluster: str | None, axes: tuple[str, ...], *, hold: bool) -> None:
-    """Submit again what did not finish, and say so."""
+    """Submit the unfinished runs again and print the sweep."""
     from clusterctl.api.resume_sweep import resume_sweep as start_again
     from clusterctl.display.build_progress import shown
 
@@ -51,7 +53,7 @@ def resume_sweep(sweep: Sweep, cluster: str | None, axes: tuple[str, ...], *, ho
 
 
 def announce(sweep: Sweep, output: str = "id") -> None:
-    """Print the sweep, and to a person what to type next."""
+    """Print the sweep and, at a terminal, the next command to type."""
     options.warn_of(sweep.warnings)
     runs = sweep.runs
     record = {"schema_version": 1, "id": sweep.id, "runs": [run.id for run in runs], "directory": str(sweep.path)}
@@ -63,12 +65,12 @@ def announce(sweep: Sweep, output: str = "id") -> None:
 def check_sweep(
     *, follow: bool, in_allocation: str | None = None, profile: bool = False, stage: str | None = None
 ) -> None:
-    """Raise UsageError for options of `submit` that a sweep has no use for."""
+    """Raise UsageError for options of `submit` that do not apply to a sweep."""
     if follow:
-        raise UsageError("--follow shows one run", "all of them: clusterctl status --watch SWEEP")
+        raise UsageError("--follow shows a single run", "watch the sweep with: clusterctl status --watch SWEEP")
     if in_allocation:
-        raise UsageError("--sweep: runs in an allocation are no array", "leave one of them out")
+        raise UsageError("--sweep cannot be combined with --in-allocation", "leave one of them out")
     if profile:
-        raise UsageError("--profile: a trace of every run of a sweep", "trace one: submit without --sweep")
+        raise UsageError("--profile cannot be combined with --sweep", "profile a single run")
     if stage:
-        raise UsageError("--stage: a sweep varies a job without stages", "leave one of them out")
+        raise UsageError("--stage cannot be combined with --sweep", "leave one of them out")

@@ -14,13 +14,13 @@ LOOK_SECONDS = 10.0
 
 @click.command(short_help="Copy the metrics of a run to TensorBoard, W&B or MLflow")
 @click.argument("name", metavar="RUN")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended; Ctrl-C leaves the run alone.")
+@click.option("-f", "--follow", is_flag=True, help="Keep copying until the run ends; Ctrl-C does not affect the run.")
 @cluster_option
 def track(name: str, follow: bool, cluster: str | None) -> int:
-    """Copy what is new in the metrics of RUN to the trackers that its [track] names.
+    """Copy new metrics of RUN to the trackers configured in its [track].
 
-    A run is one run in a tracker, through all its restarts and resumes, and no point is there twice. The exit code is 1
-    if a tracker could not be reached; what it lacks is copied the next time.
+    A run stays one run in the tracker through all restarts and resumes, and no point is copied twice. The exit code
+    is 1 if a tracker could not be reached; the missing points are copied next time.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`clusterctl usage`: what runs have used."""
+"""`clusterctl usage`: GPU-hours and CPU-hours used by runs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from clusterctl.api import usage as api
 from clusterctl.cli.options import cluster_option, echo_json, warn_of
 
 
-@click.command(short_help="Sum up the GPU-hours and CPU-hours of runs")
-@click.option("--by", type=click.Choice(["user", "job", "week"]), default="user", help="One row for each of these.")
-@click.option("--since", metavar="AGE", help="Count no hours before this: 8h, 30d; default: all.")
+@click.command(short_help="Show GPU-hours and CPU-hours used by runs")
+@click.option(
+    "--by", type=click.Choice(["user", "job", "week"]), default="user", help="Group rows by this; default: user."
+)
+@click.option("--since", metavar="AGE", help="Count only hours within this time: 8h, 30d; default: all.")
 @click.option("-o", "output", type=click.Choice(["table", "json", "csv"]), default="table", help="Output format.")
 @cluster_option
 def usage(output: str, **wanted: Any) -> None:
-    """Sum up the GPU-hours and CPU-hours of all attempts of the runs in the folder, and how busy GPUs and CPUs were.
+    """Show the GPU-hours and CPU-hours of all attempts of the runs in the runs folder, and GPU and CPU utilization.
 
-    REPEATED is the share of the time whose steps were lost in a failure or restart and done again. The hours are those
-    of what runs asked for, read from their directories: runs that were removed and other jobs do not count.
+    REPEATED is the share of time spent repeating steps lost in a failure or restart. The hours count requested
+    resources and are read from the run directories: removed runs and other jobs are not included.
 
     \b
     Examples:
@@ -43,5 +45,5 @@ def usage(output: str, **wanted: Any) -> None:
 
         usage_table.show(terminal.data(), found)
     else:
-        click.echo("no run has started in this time" if found.since else "no run has started yet", err=True)
+        click.echo("no runs in this time" if found.since else "no runs have started yet", err=True)
     warn_of(found.problems)

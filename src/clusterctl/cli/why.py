@@ -1,4 +1,4 @@
-"""`clusterctl why`: say why a run failed or waits, and how one that runs is doing."""
+"""`clusterctl why`: explain why a run is waiting or has failed, and whether a running one is healthy."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from clusterctl.cli.options import cluster_option, echo_json, output_option
 from clusterctl.display.explanation import explanation, to_json
 
 
-@click.command(short_help="Say why a run waits or failed")
+@click.command(short_help="Explain why a run is waiting or has failed")
 @click.argument("name", metavar="RUN")
 @output_option
 @cluster_option
 def why(name: str, output: str, cluster: str | None) -> None:
-    """Say why RUN failed: the first cause, its rank and node, what followed from it, and what to type next.
+    """Explain why RUN failed: the first cause, its rank and node, what followed from it, and what to type next.
 
-    Of a run that waits it says why, what it asks against what is free, when Slurm expects to start it, and the smallest
-    change that would start it now. Of one that goes on it says whether all ranks get on, which one stands still, and
-    which ones slow the others down.
+    For a queued run: why it is waiting, what it requests compared with what is free, Slurm's start estimate, and the
+    smallest change that would let it start now. For a running run: whether all ranks are making progress, which rank is
+    stuck, and which ranks slow the others down.
 
     \b
     Examples:

@@ -1,9 +1,9 @@
-"""Reads job and cluster files; every value knows where it came from.
+"""Reads job and cluster files; every value records its origin.
 
-Each name is imported when it is first used: a shell that completes a word needs the folders alone, at once.
+Names are imported on first use: shell completion needs only the folders, without delay.
 """
 
-TYPE_CHECKING = False  # as in typing; type checkers know the name
+TYPE_CHECKING = False  # like typing's; type checkers know the name
 if TYPE_CHECKING:
     from clusterctl.config.clusters import chosen_images_folder, chosen_runs_folder, load_cluster
     from clusterctl.config.places import (
@@ -40,7 +40,7 @@ _HOMES = dict.fromkeys(("chosen_images_folder", "chosen_runs_folder", "load_clus
 _HOMES |= dict.fromkeys(("Resolved", "resolve", "resolve_again"), "resolution")
 
 
-if not TYPE_CHECKING:  # type checkers are to find a name that is not there
+if not TYPE_CHECKING:  # so that type checkers still report undefined names
 
     def __getattr__(name: str) -> object:
         from importlib import import_module

@@ -1,4 +1,4 @@
-"""Which cluster is meant, and what its file says."""
+"""Finds and reads the cluster file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Cluster:
-    """The cluster called `name`, else the one of CLUSTERCTL_CLUSTER, else of the user's configuration, else `local`.
+    """The cluster called `name`, or else of CLUSTERCTL_CLUSTER, the user's configuration, or `local`.
 
-    `local` needs no name only where there is no sbatch: on a login node nobody trains by accident (UsageError).
+    `local` is a default only without sbatch, so that nobody trains on a login node by accident (UsageError).
     """
     cwd = cwd or current_folder()
     name = _chosen(name, environment)
@@ -30,7 +30,7 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
         if shutil.which("sbatch", path=environment.get("PATH")):
             raise UsageError(
                 "which cluster? this machine has sbatch, so nothing runs here by default",
-                "--cluster NAME, or CLUSTERCTL_CLUSTER=NAME; `--cluster local` runs on this machine all the same",
+                "--cluster NAME, or CLUSTERCTL_CLUSTER=NAME; to run on this machine anyway: --cluster local",
             )
         name = "local"
     path = find_file("cluster", name, cwd)
@@ -42,19 +42,19 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
 
 
 def cluster_file(name: str | None) -> Path | None:
-    """The file of the cluster that is chosen; None where none is."""
+    """The file of the chosen cluster; None if none is chosen."""
     chosen = _chosen(name, os.environ)
     return find_file("cluster", chosen, current_folder()) if chosen else None
 
 
 def chosen_runs_folder(name: str | None) -> Path:
-    """Where the runs of a cluster are, or those of nowhere in particular where none is chosen: looking harms nobody."""
+    """The runs folder of a cluster, or the default one if none is chosen, which is fine for reading."""
     chosen = _chosen(name, os.environ)
     return runs_folder(load_cluster(chosen) if chosen else None)
 
 
 def chosen_images_folder(name: str | None) -> Path:
-    """Where the images of a cluster are, or the user's own where none is chosen."""
+    """The image folder of a cluster, or the user's own if none is chosen."""
     chosen = _chosen(name, os.environ)
     return images_folder(load_cluster(chosen) if chosen else None)
 
@@ -67,12 +67,12 @@ def _chosen(name: str | None, environment: Mapping[str, str]) -> str | None:
 
 
 def user_file() -> Path:
-    """The user's own configuration, which need not be there."""
+    """The user's own configuration, which may not exist."""
     return user_config_folder() / "config.toml"
 
 
 def user_values() -> Values:
-    """What the user's own configuration says, checked; nothing where there is none."""
+    """The validated values of the user's own configuration; empty if there is none."""
     if came := delivered():
         if came.sent.user is None:
             return Values()

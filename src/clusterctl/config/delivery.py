@@ -1,9 +1,9 @@
-"""Whether this process works for a command that was typed on another machine, and what came with it.
+"""Whether this process runs a command that was typed on another machine, and the data sent with it.
 
-A module of its own without imports: a shell waits for `config.places` at each Tab.
+A separate module without imports, because shell completion waits for `config.places` at each Tab.
 """
 
-TYPE_CHECKING = False  # as in typing
+TYPE_CHECKING = False  # like typing's
 if TYPE_CHECKING:
     from clusterctl.config.sent import Arrival
 
@@ -11,11 +11,11 @@ _delivery: "Arrival | None" = None
 
 
 def deliver(delivery: "Arrival") -> None:
-    """From now on this process works for the command that was typed elsewhere."""
+    """Make this process run a command that was typed on another machine."""
     global _delivery
     _delivery = delivery
 
 
 def delivered() -> "Arrival | None":
-    """What came with the command; None where it was typed on this machine."""
+    """The data sent with the command; None if it was typed on this machine."""
     return _delivery

@@ -1,4 +1,4 @@
-"""Folders: where jobs and clusters are looked for, where runs and this machine's state are kept."""
+"""Folders for job and cluster files, runs, and this machine's state."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ import clusterctl
 from clusterctl.config.delivery import delivered
 from clusterctl.errors import ConfigError, NotFoundError
 
-TYPE_CHECKING = False  # a shell waits at each Tab for what this module imports: hence the imports in functions, too
+TYPE_CHECKING = False  # shell completion waits for this module's imports at each Tab; hence imports in functions
 if TYPE_CHECKING:
     from clusterctl.spec import Cluster
 
-_HOME = "export HOME=FOLDER, a folder of yours: runs, state and caches go below it"
+_HOME = "export HOME=FOLDER, a folder that you own: runs, state and caches go below it"
 
 
 def _own_folder(kind: str) -> Path:
-    """The user's folder for "config", "data", "state" or "cache": what its XDG variable says, else below HOME."""
+    """The user's folder for "config", "data", "state" or "cache": its XDG variable, else a folder below HOME."""
     from platformdirs import PlatformDirs
 
     try:
-        return Path(getattr(PlatformDirs("clusterctl"), f"user_{kind}_dir")).expanduser()  # 4.3 leaves `~` as it is
+        return Path(getattr(PlatformDirs("clusterctl"), f"user_{kind}_dir")).expanduser()  # 4.3 does not expand `~`
     except RuntimeError as error:
         raise ConfigError(f"HOME is not set, and user {os.geteuid()} has no home folder", _HOME) from error
 
 
 def state_path() -> Path:
-    """Where `state_folder` is, or would be."""
+    """The path of `state_folder`, which may not exist yet."""
     return _own_folder("state")
 
 
 def state_folder() -> Path:
-    """Where the emulator and the sandbox live: private and on this machine's own disk."""
+    """The private folder of the emulator and the sandbox, on a local disk."""
     from clusterctl.runs.files import make_private
 
     try:
         return make_private(state_path())
     except OSError as error:
-        message = f"cannot make the state folder: {error.filename}: {error.strerror}"
-        hint = "set XDG_STATE_HOME to a folder of yours" if os.environ.get("XDG_STATE_HOME") else _HOME
+        message = f"cannot create the state folder: {error.filename}: {error.strerror}"
+        hint = "set XDG_STATE_HOME to a folder that you own" if os.environ.get("XDG_STATE_HOME") else _HOME
         raise ConfigError(message, hint) from error
 
 
@@ -51,7 +51,7 @@ def runs_folder(cluster: Cluster | None) -> Path:
 
 
 def runs_at(configured: str | None) -> Path:
-    """`runs_folder` of a cluster that says `configured`, or nothing."""
+    """`runs_folder` of a cluster with the setting `configured`, if any."""
     configured = configured or os.environ.get("CLUSTERCTL_RUNS")
     return expanded(configured).absolute() if configured else _own_folder("data") / "runs"
 
@@ -64,12 +64,12 @@ def images_folder(cluster: Cluster | None) -> Path:
 
 
 def data_folder() -> Path:
-    """What is this user's, and is to be kept."""
+    """The user's permanent data."""
     return _own_folder("data")
 
 
 def cache_folder() -> Path:
-    """What can be made again: wheels, base images' descriptions."""
+    """Data that can be recreated: wheels, descriptions of base images."""
     return _own_folder("cache")
 
 
@@ -78,22 +78,22 @@ def user_config_folder() -> Path:
 
 
 def shipped_folder() -> Path:
-    """The jobs, clusters and data that come with clusterctl: in the wheel, or the checkout that it runs from."""
+    """The jobs, clusters and data shipped with clusterctl, in the wheel or the checkout that it runs from."""
     package = Path(clusterctl.__file__).resolve().parent
     packaged = package / "shipped"
     return packaged if packaged.is_dir() else package.parent.parent
 
 
 def current_folder() -> Path:
-    """The folder in which the command was typed, also if that was on another machine."""
+    """The folder in which the command was typed, possibly on another machine."""
     came = delivered()
     return Path(came.sent.folder) if came else Path.cwd()
 
 
 def find_file(kind: str, name: str, cwd: Path) -> Path:
-    """The file of job or cluster `name` (`kind` is "jobs" or "cluster"); a path is taken as it is.
+    """The file of job or cluster `name` (`kind` is "jobs" or "cluster"), which may also be a path.
 
-    Raises NotFoundError with the nearest name, and ConfigError where a project's file of that name is someone else's.
+    Raises NotFoundError with the nearest name, and ConfigError if the project's file is owned by another user.
     """
     if (came := delivered()) and (sent := came.file(kind)):
         return sent
@@ -104,7 +104,7 @@ def find_file(kind: str, name: str, cwd: Path) -> Path:
         candidates = [folder / f"{name}.toml" for folder in _search_folders(kind, cwd)]
         problem = f"no {noun} named: {name}"
     for path in candidates:
-        with suppress(OSError):  # a name too long, a folder that may not be entered
+        with suppress(OSError):  # the name is too long, or the folder not accessible
             if path.is_file():
                 if len(candidates) > 1 and path.parent in _project_folders(kind, cwd):
                     _require_trusted(path, noun)
@@ -117,7 +117,7 @@ def find_file(kind: str, name: str, cwd: Path) -> Path:
 
 
 def names(kind: str, cwd: Path) -> dict[str, Path]:
-    """Every job or cluster that can be named from `cwd`, the first found of each name."""
+    """Every job or cluster available in `cwd` by name; the first file found wins."""
     found: dict[str, Path] = {}
     for folder in _search_folders(kind, cwd):
         for path in sorted(folder.glob("*.toml")):
@@ -126,32 +126,32 @@ def names(kind: str, cwd: Path) -> dict[str, Path]:
 
 
 def expanded(path: str) -> Path:
-    """`path` with its `~` filled in."""
+    """`path` with `~` expanded."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise ConfigError(f"nobody knows whose home is: {path}", "write the folder's path without `~`") from error
+        raise ConfigError(f"cannot expand `~`: {path}", "write the path without `~`") from error
 
 
 def _search_folders(kind: str, cwd: Path) -> list[Path]:
-    """A project may have its own idea of a job, but not of a cluster that the user knows by name."""
+    """A project may override jobs, but not clusters that the user knows by name."""
     own = [user_config_folder() / kind, shipped_folder() / kind]
     return [*own, *_project_folders(kind, cwd)] if kind == "cluster" else [*_project_folders(kind, cwd), *own]
 
 
 def _project_folders(kind: str, cwd: Path) -> list[Path]:
-    """The current folder's and that of the project around it."""
+    """The current folder's, and that of the enclosing project."""
     roots = (folder for folder in (cwd, *cwd.parents) if is_project(folder))
     return [folder / kind for folder in dict.fromkeys((cwd, next(roots, cwd)))]
 
 
 def is_project(folder: Path) -> bool:
-    """Whether a project has its root in `folder`."""
+    """Whether `folder` is the root of a project."""
     return (folder / ".git").exists() or (folder / "pyproject.toml").exists()
 
 
 def is_home(folder: Path) -> bool:
-    """Whether `folder` is the user's home folder, and no project."""
+    """Whether `folder` is the user's home folder and not a project."""
     return folder.resolve() == Path(os.path.expanduser("~")).resolve() and not is_project(folder)  # noqa: PTH111 - total
 
 
@@ -160,5 +160,5 @@ def _require_trusted(path: Path, noun: str) -> None:
 
     if not is_trusted(path.stat().st_uid):
         shown = f"./{os.path.relpath(path)}"
-        message = f"{noun} {path.stem} is someone else's file: {path} ({owner_name(path)})"
-        raise ConfigError(message, f"read it; if you trust it, name it by its path: {shlex.quote(shown)}")
+        message = f"{noun} {path.stem} is owned by another user: {path} ({owner_name(path)})"
+        raise ConfigError(message, f"review it; if you trust it, use its path: {shlex.quote(shown)}")

@@ -1,6 +1,6 @@
-"""A program on the command line, in place of a job file's `argv`: `clusterctl submit -- python train.py --lr 1`.
+"""A program on the command line instead of a job file's `argv`: `clusterctl submit -- python train.py --lr 1`.
 
-Its words are passed on exactly as they are: nothing here splits, quotes or expands them.
+Its words are passed on unchanged: nothing here splits, quotes or expands them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_NAME = 64
 
 
 def without_job_file(program: Sequence[str]) -> Values:
-    """What a job file would say for `program` alone."""
+    """The values of a job file that would only run `program`."""
     values = Values()
     values.put(("workload",), "command", ORIGIN)
     values.put(("name",), program_name(program), "program name")
@@ -30,7 +30,7 @@ def without_job_file(program: Sequence[str]) -> Values:
 
 
 def program_name(program: Sequence[str]) -> str:
-    """A run's name for `program`: that of its script, else of its module, else of what is started."""
+    """A run name for `program`: from its script, its module, or the executable."""
     words = [str(word) for word in program]
     scripts = (PurePath(word).stem for word in words if _SCRIPT.fullmatch(word))
     modules = (module.rpartition(".")[2] for flag, module in itertools.pairwise(words) if flag == "-m")
@@ -39,12 +39,12 @@ def program_name(program: Sequence[str]) -> str:
 
 
 def parted(typed: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A command line up to `--`, and its program from there on."""
+    """Split a command line at `--` into clusterctl's part and the program."""
     end = typed.index("--") if "--" in typed else len(typed)
     return [*typed[:end]], [*typed[end:]]
 
 
 def with_options(typed: Sequence[str], options: Sequence[str]) -> list[str]:
-    """The command line `typed` with further options, before its program if it has one."""
+    """The command line `typed` with more options, inserted before its program if it has one."""
     ours, program = parted(typed)
     return [*ours, *options, *program]

@@ -1,7 +1,7 @@
 """Job file + cluster file + environment + command line -> one resolved job, every value with its origin.
 
 Later layers win: the cluster's defaults, SBATCH_* of the environment, the job file, `--set`, the program after `--`.
-Tables are merged key by key and mounts appended. A value computed here says so in its origin.
+Tables are merged key by key and mounts appended. The origin of a value computed here records that.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ if TYPE_CHECKING:
 
     from clusterctl.spec import Cluster
 
-# Slurm lets these variables beat the script's own lines; here they are values like any other, with an origin.
+# Slurm lets these variables override the script's own lines; here they are ordinary values with an origin.
 SBATCH_VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_PARTITION": "partition", "SBATCH_QOS": "qos"}
 CLUSTER_DEFAULTS = ("partition", "account", "qos", "gpus_per_node")
 DEFAULT_WARNING_SECONDS = 120
-# What a run is found, watched and ended by is not the user's to change through [resources] sbatch.
+# clusterctl uses these options to find, watch and end runs, so [resources] sbatch must not change them.
 RESERVED_OPTIONS = frozenset(
     {"array", "chdir", "error", "export", "hold", "input", "job-name", "mem", "no-requeue", "ntasks", "ntasks-per-node"}
     | {"open-mode", "output", "parsable", "signal", "test-only", "uid", "wait", "wrap"}
 )
-# Nor what Slurm and the batch script tell the tasks, and the script's own variables.
+# The same goes for variables by which Slurm and the batch script inform the tasks, and the script's own variables.
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
     {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder", "found", "full"}
-    | {"gone", "late", "mark", "marks", "no_work", "node_check", "notifier", "number", "opening", "own_job", "python"}
-    | {"python_is_named", "ranks", "refused", "restarts", "run", "running", "said", "setup", "signal", "srun"}
+    | {"gone", "late", "mark", "marks", "no_work", "node_check", "notifier", "number", "opening", "own_job", "problem"}
+    | {"python", "python_is_named", "ranks", "refused", "restarts", "run", "running", "setup", "signal", "srun"}
     | {"staging", "start", "task", "text", "tracker", "tracker_input", "tracker_pid", "tracking", "try", "unfit"}
 )
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A job ready to be planned, the cluster it goes to, and the origin of every value that is not a default.
+    """A job ready for planning, its cluster, and the origin of every value that is not a default.
 
-    `typed` is the command that asks for it, such as ("submit", "cora"), and `settings` are the KEY=VALUE given with it.
+    `typed` is the command line, such as ("submit", "cora"), and `settings` are its KEY=VALUE options.
     """
 
     job: Job
@@ -75,7 +75,7 @@ class Resolved:
     secrets: Secrets = field(default_factory=Secrets)
     typed: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-    stage: str | None = None  # which one of the job file's
+    stage: str | None = None  # of the job file
 
 
 def resolve(
@@ -87,11 +87,11 @@ def resolve(
     program: Sequence[str] = (),
     stage: str | None = None,
 ) -> Resolved:
-    """Resolve `job` (a name or a path) for `cluster`; `program` replaces its `argv`, and needs no job.
+    """Resolve `job` (a name or a path) for `cluster`; `program` replaces its `argv`, and works without a job.
 
-    Of a job with stages, `stage` is the one that is meant.
+    `stage` selects a stage of a job with stages.
 
-    Raises ConfigError with every problem and its place at once.
+    Raises ConfigError with all problems and their locations.
     """
     cwd, settings = cwd or current_folder(), tuple(settings)
     values = Values()
@@ -107,7 +107,7 @@ def resolve(
         path, file = cwd / f"the {ORIGIN}", without_job_file(program)
     else:
         hint = "clusterctl submit cora, or a program: clusterctl submit -- python train.py"
-        raise UsageError("what to run? neither a job nor a program is named", hint)
+        raise UsageError("nothing to run: neither a job nor a program is given", hint)
     values.layer(_user_values())
     values.layer(_cluster_values(cluster))
     for variable, name in SBATCH_VARIABLES.items():
@@ -139,16 +139,16 @@ def resolve_again(
     environment: Mapping[str, str] = os.environ,
     run_json: Path = Path("run.json"),
 ) -> Resolved:
-    """Resolve the job of a run once more, from its record in run.json, for a further attempt on `cluster`.
+    """Resolve the job of a run again, from its record in run.json, for another attempt on `cluster`.
 
-    What was computed, or came from a cluster, is so anew. Secrets are in no record: they come from `environment`, or
-    from `settings`. Raises ConfigError with every problem at once, such as a secret that is not there.
+    Values that were computed or came from a cluster are determined again. Secrets are not recorded: they come from
+    `environment` or `settings`. Raises ConfigError with all problems, such as a missing secret.
     """
     values, settings = Values(), tuple(settings)
     values.layer(_cluster_values(cluster))
     for key, value in leaves_as_written(record):
         origin = origins.get(".".join(key), "")
-        anew = origin.startswith(("default: ", "cluster ")) and key != ("code",)  # its copy is in the run
+        anew = origin.startswith(("default: ", "cluster ")) and key != ("code",)  # the run has a copy of the code
         if not anew and value is not None:
             values.put(key, value, origin or "the run")
     overrides = _overrides(settings, record.get("workload"))
@@ -163,7 +163,7 @@ def resolve_again(
 
 
 def _read_job(values: Values, cluster: Cluster, file: Path, cwd: Path) -> tuple[Job, dict[str, str]]:
-    """The job that `values` describe, complete and checked, and the origins by key."""
+    """The job described by `values`, completed and validated, and the origins by key."""
     job = _completed(read_values(Job, values, file), values, file, cwd)
     if problems := list(contradictions(job, cluster)):
         raise explained(problems, values, file)
@@ -179,7 +179,7 @@ def _overrides(settings: Iterable[str], workload: object) -> Values:
 
 
 def _alternative(key: Key, workload: object) -> Key | None:
-    """The key of [train] that `key` stands instead of, such as batch_size for global_batch_size, and back."""
+    """The alternative to `key` in [train], such as batch_size for global_batch_size, and vice versa."""
     if workload not in WORKLOADS or key[:-1] != ("train",):
         return None
     train: type = WORKLOADS[str(workload)].train
@@ -199,24 +199,24 @@ def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, s
                 values.put(("env", name), given, f"environment {name}")
     if missing:
         hint = f"set {'it' if len(missing) == 1 else 'them'} in your environment: export {' '.join(missing)}"
-        raise ConfigError(f"the run has secrets, which no file keeps: {', '.join(missing)}", hint)
+        raise ConfigError(f"the run needs secrets, which are not stored: {', '.join(missing)}", hint)
 
 
 def _asked(name: str) -> str:
-    """The variable's value where the command was typed, if that was on another machine."""
+    """The variable's value on the machine where the command was typed, if that is another one."""
     came = delivered()
     return b"".join(came.ask({"variable": name})).decode(errors="surrogateescape") if came else ""
 
 
 def _user_values() -> Values:
-    """What the user's configuration gives to every job, under the job's own keys."""
+    """Defaults for every job from the user's configuration, with the job's keys."""
     values = user_values()
     values.drop(("cluster",))
     return values
 
 
 def _cluster_values(cluster: Cluster) -> Values:
-    """What the cluster gives to every job, under the job's own keys."""
+    """Defaults for every job from the cluster, with the job's keys."""
     values, origin = Values(), f"cluster {cluster.name}"
     for name in CLUSTER_DEFAULTS:
         if getattr(cluster, name) is not None:
@@ -231,7 +231,7 @@ def _cluster_values(cluster: Cluster) -> Values:
 
 
 def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
-    """Fill in what depends on other values, and make paths absolute (relative to the job file; `--set`: to here)."""
+    """Fill in dependent values, and make paths absolute (relative to the job file; for `--set`: to `cwd`)."""
 
     def absolute(key: tuple[str, ...], path: str | None) -> str | None:
         if path is None:
@@ -248,8 +248,8 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         code = str(cwd)
         values.origins["code",] = "default: the current folder"
         if is_home(cwd):
-            message = f"a run gets a copy of the current folder, and this is your home folder: {cwd}"
-            raise ConfigError(message, "change to the folder of the program, or name it: --set code=FOLDER")
+            message = f"refusing to copy your home folder, the current folder, into a run: {cwd}"
+            raise ConfigError(message, "change to the folder of the program, or set it: --set code=FOLDER")
     image = job.container.image
     if image and image.startswith((".", "~")):
         image = absolute(("container", "image"), image)
@@ -269,7 +269,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
 
 
 def _wrong_options(train: NodeClassificationTrain) -> Iterator[Problem]:
-    """What is wrong with the options of a model of ours; those of a user's model are checked where it is made."""
+    """Problems with the options of a built-in model; those of a user's model are checked when it is created."""
     if train.model in BUILT_IN:
         try:
             from_record(BUILT_IN[train.model], train.options)
@@ -281,7 +281,7 @@ def _wrong_options(train: NodeClassificationTrain) -> Iterator[Problem]:
 def _not_of_this_model(train: NodeClassificationTrain) -> Iterator[Problem]:
     """Settings that the chosen model does not have."""
     if train.model == "rgat" and train.sampling == "labor":
-        yield Problem(("train", "sampling"), 'model "rgat" samples uniformly; leave this out')
+        yield Problem(("train", "sampling"), 'model "rgat" samples uniformly; remove this key')
     if train.model != "rgat" and train.generated:
         yield Problem(("train", "generated"), 'only model "rgat" has a graph to generate; set data.root or data.load')
 
@@ -291,16 +291,16 @@ def _without_effect(train: GraphClassificationTrain) -> Iterator[Problem]:
     if ":" not in train.model:
         if train.options:
             yield Problem(
-                ("train", "options"), f'model "{train.model}" has none; set layers, hidden_channels and the like'
+                ("train", "options"), f'model "{train.model}" has no options; set layers, hidden_channels and the like'
             )
         return
     for name in ("layers", "hidden_channels", "readout", "dropout"):
         if getattr(train, name) != getattr(GraphClassificationTrain, name):
-            yield Problem(("train", name), "means nothing to a model of your own; set it in train.options")
+            yield Problem(("train", name), "has no effect on your own model; set it in train.options")
 
 
 def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
-    """What is wrong with a job although every single value is right, and what is not the user's to set."""
+    """Problems with combinations of values, and settings that are reserved for clusterctl."""
     resources = job.resources
     if job.workload == "command" and not any(job.argv[:1]):
         yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
@@ -309,7 +309,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("argv",), message, hint="without a job: clusterctl submit -- python train.py")
     own = {name.replace("_", "-") for name in vars(resources)} | RESERVED_OPTIONS
     for name in sorted(own & set(resources.sbatch)):
-        yield Problem(("resources", "sbatch", name), "clusterctl sets this option; use the key of the job file for it")
+        yield Problem(("resources", "sbatch", name), "clusterctl sets this option; use the job file's key instead")
     if job.notify.command and not job.notify.command[0]:
         yield Problem(("notify", "command"), 'needs a program, such as ["mail", "-s", "clusterctl", "me@example.org"]')
     for name in (*job.env, job.notify.url_variable or ""):
@@ -321,18 +321,18 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     if getattr(job.train, "device", "auto") == "cuda" and not resources.gpus_per_node:
         yield Problem(("train", "device"), '"cuda" needs resources.gpus_per_node')
     if 0 in getattr(job.train, "fan_out", ()):
-        yield Problem(("train", "fan_out"), "needs one number a layer, each above 0, or -1 for all neighbours")
+        yield Problem(("train", "fan_out"), "needs one number per layer, each above 0, or -1 for all neighbours")
     if getattr(job.train, "sampling", "") == "labor" and getattr(job.train, "replace", False):
-        yield Problem(("train", "replace"), 'sampling "labor" draws without replacement; leave this out')
+        yield Problem(("train", "replace"), 'sampling "labor" draws without replacement; remove this key')
     if isinstance(job.train, NodeClassificationTrain):
         yield from _wrong_options(job.train)
         yield from _not_of_this_model(job.train)
     if job.data.load and not WORKLOADS[job.workload].loads:
-        yield Problem(("data", "load"), f'workload "{job.workload}" loads no data so')
+        yield Problem(("data", "load"), f'not supported by workload "{job.workload}"')
     if job.data.cache and not isinstance(job.train, NodeTrain | NodeClassificationTrain | LinkPredictionTrain):
         yield Problem(("data", "cache"), f'workload "{job.workload}" reads no features of sampled nodes')
     if job.data.cache and getattr(job.train, "model", "") == "rgat":
-        yield Problem(("data", "cache"), 'model "rgat" keeps its features in memory; leave this out')
+        yield Problem(("data", "cache"), 'model "rgat" keeps its features in memory; remove this key')
     if job.data.cache and getattr(job.train, "cache_first_aggregation", False):
         message = "train.cache_first_aggregation keeps a table as large as the features in memory"
         yield Problem(("data", "cache"), message)
@@ -343,12 +343,12 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     if isinstance(job.train, GraphClassificationTrain):
         yield from _without_effect(job.train)
     if getattr(job.train, "stop_early", 0) and getattr(job.train, "folds", 1) > 1:
-        yield Problem(("train", "stop_early"), "a run with several folds cannot be compared with others halfway")
+        yield Problem(("train", "stop_early"), "not supported with several folds")
     image = job.container.image
     if job.container.code == "image" and not image:
         yield Problem(("container", "code"), '"image" needs an image; set container.image')
     if image and resources.stage_code:
-        yield Problem(("resources", "stage_code"), "an image is on each node's own disk already; leave this out")
+        yield Problem(("resources", "stage_code"), "not needed: an image is on a local disk already; remove this key")
     if job.container.workdir and not job.container.workdir.startswith("/"):
         yield Problem(("container", "workdir"), f"not an absolute path: {job.container.workdir}")
     if image and cluster.runtime == "pyxis" and not cluster.is_slurm:

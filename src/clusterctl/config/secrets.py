@@ -1,6 +1,6 @@
-"""Secrets: variables of [env] whose values appear in no script, record or message; and that with a webhook's URL.
+"""Secrets: variables of [env], and that of a webhook's URL, whose values must not appear in scripts or messages.
 
-They travel in the environment of sbatch (docs/decisions/0009-secrets.md).
+They are passed in the environment of sbatch (docs/decisions/0009-secrets.md).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     WithEnv = TypeVar("WithEnv", Job, Cluster)
 
 HIDDEN = "***"
-_SHORTEST = 4  # characters: to hide every "1" or "yes" would spoil a text and keep no secret
+_SHORTEST = 4  # characters: hiding every "1" or "yes" would garble the text and protect nothing
 _ENV_SETTING = re.compile(r"((?:--set=)?\s*env\s*(?:\.[^=]*)?=).*", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Secrets:
-    """Which variables are secret (by patterns such as "*TOKEN*", in any case), and which values they had anywhere."""
+    """The patterns of secret variables (such as "*TOKEN*", in any case), and all values they had anywhere."""
 
     patterns: tuple[str, ...] = SECRETS
     values: frozenset[str] = frozenset()
@@ -37,17 +37,17 @@ class Secrets:
         return any(fnmatchcase(str(name).upper(), pattern.upper()) for pattern in self.patterns)
 
     def having(self, *environments: object) -> Secrets:
-        """With the values of secret variables in `environments` added; non-mappings are ignored."""
+        """A copy with the secret values in `environments` added; non-mappings are ignored."""
         tables = [table for table in environments if isinstance(table, dict)]
         found = {str(value) for table in tables for name, value in table.items() if name in self}
         return replace(self, values=self.values | found)
 
     def hide_in(self, spec: WithEnv) -> WithEnv:
-        """A job or cluster as it may be shown and recorded."""
+        """A copy of a job or cluster that may be shown and recorded."""
         return replace(spec, env={name: HIDDEN if name in self else value for name, value in spec.env.items()})
 
     def hide(self, text: str) -> str:
-        """`text` without the values, as they are or as a string of TOML or JSON would hold them."""
+        """`text` without the secret values, whether plain or escaped as in TOML or JSON."""
         for value in sorted(self.values, key=len, reverse=True):
             if len(value) >= _SHORTEST:
                 for form in {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}:
@@ -55,18 +55,18 @@ class Secrets:
         return text
 
     def hide_typed(self, words: Sequence[str]) -> list[str]:
-        """A command line that may be recorded: `--set env.NAME=...` keeps its name and loses its value."""
+        """A command line that may be recorded: `--set env.NAME=...` without its value."""
         ours, program = parted(words)
         return [self.hide(word) for word in [*(_ENV_SETTING.sub(rf"\1{HIDDEN}", word) for word in ours), *program]]
 
     def parted(self, environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """The variables that a script may show, and those that it may not."""
+        """Split `environment` into variables that may appear in a script, and secret ones."""
         secret = {name: value for name, value in environment.items() if name in self}
         return {name: value for name, value in environment.items() if name not in secret}, secret
 
 
 def secrets_of(job: Job, cluster: Cluster, environment: Mapping[str, str]) -> Secrets:
-    """Those that a run of `job` has, with the URL that it notifies if that is in `environment`."""
+    """The secrets of a run of `job`, including its notification URL if that is in `environment`."""
     name = job.notify.url_variable
     if name is None:
         return Secrets(cluster.secrets)

@@ -1,6 +1,6 @@
-"""What a command that was typed on another machine brings along: its files, variables and code.
+"""The data sent with a command from another machine: its files, variables and code.
 
-The files never touch this machine's disk: a cluster file may hold the value of a secret variable.
+The files are never written to this machine's disk, since a cluster file may contain a secret.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SentFile:
-    """A text file of the other machine, by its absolute path there."""
+    """A text file of the other machine, with its absolute path there."""
 
     path: str
     text: str
@@ -23,7 +23,7 @@ class SentFile:
 
 @dataclass(frozen=True)
 class SentProject:
-    """A folder of code of the other machine, and what git says of it; `tree` is its content (`launch.sent_code`)."""
+    """A code folder of the other machine and its git state; `tree` is its content's digest (`launch.sent_code`)."""
 
     path: str
     tree: str
@@ -35,27 +35,27 @@ class SentProject:
 
 @dataclass(frozen=True)
 class Sent:
-    """All of it; paths are the other machine's. `job` is None where the job is one that comes with clusterctl."""
+    """All data; paths are the other machine's. `job` is None if the job is shipped with clusterctl."""
 
     folder: str
     cluster: SentFile
     user: SentFile | None = None  # the user's configuration
     job: SentFile | None = None
     others: tuple[SentFile, ...] = ()
-    uploads: tuple[str, ...] = ()  # files of any size that the command line names
+    uploads: tuple[str, ...] = ()  # files of any size named on the command line
     projects: tuple[SentProject, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """What was sent, and how to ask the other machine for more: a question, and the pieces of its answer."""
+    """The received data, and a function that asks the other machine for more: a question -> pieces of the answer."""
 
     sent: Sent
     ask: Callable[[Mapping[str, object]], Iterator[bytes]] = field(repr=False)
 
     def file(self, kind: str) -> Path | None:
-        """The job file ("jobs") or the cluster file ("cluster") of the command."""
+        """The command's job file ("jobs") or cluster file ("cluster")."""
         sent = self.sent.job if kind == "jobs" else self.sent.cluster
         return Path(sent.path) if sent else None
 

@@ -1,4 +1,4 @@
-"""Reads a TOML file into raw values, each with the place that it came from ("jobs/cora.toml:7")."""
+"""Reads a TOML file into raw values, each with its location ("jobs/cora.toml:7")."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _HINT = "`clusterctl config keys` lists every key"
 
 @dataclass
 class Values:
-    """Nested raw values, and the origin of every leaf by its path. Later layers replace what earlier ones said."""
+    """Nested raw values, and the origin of every leaf by its path. Later layers override earlier ones."""
 
     tree: dict[str, Any] = field(default_factory=dict)
     origins: dict[Key, str] = field(default_factory=dict)
 
     def put(self, key: Key, value: Any, origin: str) -> None:
-        """Set one value; tables on the way are made. A table put whole is put key by key."""
+        """Set one value, creating parent tables. A table is set key by key."""
         self.origins |= dict.fromkeys(put(self.tree, key, value), origin)
 
     def drop(self, key: Key) -> None:
-        """Forget the value at `key`, if there is one."""
+        """Remove the value at `key`, if there is one."""
         table = self.get(key[:-1])
         if isinstance(table, dict):
             table.pop(key[-1], None)
@@ -49,7 +49,7 @@ class Values:
         return value
 
     def origin(self, key: Key) -> str:
-        """Where the value at `key` came from: its own origin, or that of the table or list that holds it."""
+        """The origin of the value at `key`: its own, or that of the table or list that contains it."""
         for length in range(len(key), 0, -1):
             if key[:length] in self.origins:
                 return self.origins[key[:length]]
@@ -62,12 +62,14 @@ class Values:
 
 
 def read_toml(path: Path) -> Values:
-    """The values of the file at `path`. Raises ConfigError for a file that cannot be read or is no TOML."""
+    """The values of the file at `path`. Raises ConfigError if it cannot be read or is not TOML."""
     shown = shown_path(path)
     try:
         content = content_of(path)
         if len(content) > _LARGEST_BYTES:
-            raise ConfigError(f"{shown}: larger than 1 MiB", "is it a job file or cluster file? they are short TOML")
+            raise ConfigError(
+                f"{shown}: larger than 1 MiB", "is it a job file or cluster file? those are short TOML files"
+            )
         text = content.decode()
         tree = tomllib.loads(text)
     except OSError as error:
@@ -80,14 +82,14 @@ def read_toml(path: Path) -> Values:
     lines = _lines(text)
     values = Values()
     for key, value in leaves(tree):
-        # A key inside an inline table or a dotted key has no line of its own: take that of what holds it.
+        # A key in an inline table or a dotted key has no line of its own: use that of its parent.
         line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
         values.put(key, value, f"{shown}:{line}" if line else shown)
     return values
 
 
 def content_of(path: Path) -> bytes:
-    """What is in the file, here or where the command was typed, up to a byte more than a configuration may have."""
+    """The file's content, from here or from the user's machine, up to one byte more than the size limit."""
     if (came := delivered()) and (sent := came.text(path)) is not None:
         return sent.encode(errors="surrogateescape")
     with path.open("rb") as file:
@@ -95,7 +97,7 @@ def content_of(path: Path) -> bytes:
 
 
 def read_values(cls: type[T], values: Values, path: Path, hint: str = _HINT) -> T:
-    """The `cls` that `values` describe. Raises ConfigError with every problem and its place; `path` has the rest."""
+    """Build `cls` from `values`. Raises ConfigError with all problems and their locations, or `path` without one."""
     try:
         return from_record(cls, values.tree, parse=True)
     except InvalidRecord as error:
@@ -103,7 +105,7 @@ def read_values(cls: type[T], values: Values, path: Path, hint: str = _HINT) -> 
 
 
 def explained(problems: list[Problem], values: Values, path: Path, hint: str = _HINT) -> ConfigError:
-    """One error that names every problem with its place, the first one first in the file."""
+    """One error for all problems with their locations, in the order of the file."""
     file = shown_path(path)
     hint = next((problem.hint for problem in problems if problem.hint), hint)
     lines = [f"{values.origin(problem.path) or file}: {problem}" for problem in problems]
@@ -114,13 +116,13 @@ def explained(problems: list[Problem], values: Values, path: Path, hint: str = _
 
 
 def shown_path(path: Path) -> str:
-    """`path` as a person would type it from here."""
+    """`path` as one would type it in the current folder."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("../..") else relative
 
 
 def _lines(text: str) -> dict[Key, int]:
-    """Key -> line number, by the look of the lines: tomllib does not tell. Good enough for messages."""
+    """Key -> line number, found heuristically since tomllib does not report it. Good enough for messages."""
     table: Key = ()
     found: dict[Key, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):

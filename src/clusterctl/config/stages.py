@@ -1,4 +1,4 @@
-"""The stages of a job file: `[[stage]]`, each the job with some values of its own, after the stage before it.
+"""The stages of a job file: each `[[stage]]` is the job with some changed values, and runs after the previous stage.
 
 workload = "command"
 [resources]
@@ -33,12 +33,12 @@ CONDITIONS = ("after", "after_any", "after_start")
 
 
 class HasStages(ConfigError):
-    """One run was to be made of a job that has stages."""
+    """A single run was requested of a job with stages."""
 
 
 @dataclass(frozen=True)
 class StageOfJob:
-    """One stage: its values, and which others it waits for, by condition."""
+    """One stage: its values, and the stages it waits for, by condition."""
 
     name: str
     values: Values
@@ -46,14 +46,14 @@ class StageOfJob:
 
 
 def parted(file: Values, path: Path) -> list[StageOfJob]:
-    """Take the stages out of the values of the job file at `path`. Raises ConfigError."""
+    """Extract the stages from the values of the job file at `path`. Raises ConfigError."""
     tables = file.get((_TABLE,))
     place = file.origin((_TABLE,))
     file.drop((_TABLE,))
     if tables is None:
         return []
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ConfigError(f"{place}: stages are tables", "write [[stage]] above the values of each")
+        raise ConfigError(f"{place}: stages must be tables", "write [[stage]] above the values of each")
     stages: list[StageOfJob] = []
     for table in tables:
         stages.append(_stage(dict(table), stages, place, shown_path(path)))
@@ -65,11 +65,11 @@ def _stage(table: dict[str, Any], before: list[StageOfJob], place: str, file: st
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(f"{place}: a stage needs a name", 'such as name = "train", of letters, digits, . _ and -')
     if name in known:
-        raise ConfigError(f"{place}: two stages are called {name}", "give each a name of its own")
+        raise ConfigError(f"{place}: duplicate stage name: {name}", "give each stage its own name")
     waits = {condition: table.pop(condition) for condition in CONDITIONS if condition in table}
     for condition, others in waits.items():
         if not isinstance(others, list) or not set(map(str, others)) <= set(known):
-            hint = f"a list of stages above it: {', '.join(known) or 'there is none'}"
+            hint = f"list only earlier stages: {', '.join(known) or 'there are none'}"
             raise ConfigError(f"{place}: stage {name}: {condition} = {others!r}", hint)
     if not waits:
         waits = {"after": known[-1:]}
@@ -80,13 +80,13 @@ def _stage(table: dict[str, Any], before: list[StageOfJob], place: str, file: st
 
 
 def stages_of(job: str, cwd: Path) -> list[StageOfJob]:
-    """The stages of the job called `job`; none of most jobs. Raises what `find_file` and `read_toml` raise."""
+    """The stages of the job called `job`; most jobs have none. Raises what `find_file` and `read_toml` raise."""
     path = find_file("jobs", job, cwd)
     return parted(read_toml(path), path)
 
 
 def chosen(stages: list[StageOfJob], name: str | None, path: Path) -> StageOfJob | None:
-    """The stage called `name`; None where the job has no stages. Raises ConfigError for one that it does not have."""
+    """The stage called `name`; None if the job has no stages. Raises ConfigError for an unknown stage."""
     if name is None and not stages:
         return None
     names = ", ".join(stage.name for stage in stages)

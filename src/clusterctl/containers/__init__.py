@@ -1,1 +1,1 @@
-"""Container images: references, mounts, and the flags that tell pyxis about them."""
+"""Container images: building, importing and running them; references, mounts and pyxis flags."""

@@ -1,6 +1,6 @@
 """Started by path, in front of a task's command: `python -I -S .../clusterctl/containers FLAGS -- COMMAND`.
 
-Python puts this folder first on its path; what is imported is the package that the folder belongs to.
+Python puts this folder first on its path; it is replaced by the one that holds the clusterctl package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Images run by Apptainer: what a task sees in its container, as words of `apptainer exec`.
+"""Running images with Apptainer: a task's container view as arguments of `apptainer exec`.
 
-By apptainer-exec(1) and Apptainer's user guide. Like pyxis, Apptainer hands on the host's variables but those that the
-image has of its own; APPTAINERENV_X beats the image's X.
+Follows apptainer-exec(1) and Apptainer's user guide. Like pyxis, Apptainer passes on the host's variables except those
+that the image sets itself; APPTAINERENV_X overrides the image's X.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from clusterctl.errors import ConfigError
 if TYPE_CHECKING:
     from clusterctl.containers.pyxis import ContainerView, Mount
 
-# The names of the variables that the run sets come as `$0`. Values must not show up among the words of a process.
+# `$0` holds the names of the variables that the run sets. Their values must not show up in a process's arguments.
 _HAND_ON = 'for n in $0; do eval "[ -z \\"\\${$n+x}\\" ] || export APPTAINERENV_$n=\\"\\$$n\\""; done; exec "$@"'
 _ADDRESS = re.compile(r"(?:docker|oras|library)://[\w./:@-]+", re.ASCII)
 
 
 def is_address(image: str) -> bool:
-    """Whether Apptainer itself is to fetch the image, on each node."""
+    """Whether Apptainer itself has to fetch the image, on each node."""
     return _ADDRESS.fullmatch(image) is not None
 
 
 def runner(view: ContainerView, *, gpus: bool) -> tuple[str, ...]:
-    """What comes before the command of a task. Raises ConfigError for a mount that Apptainer cannot make."""
+    """The words to put before a task's command. Raises ConfigError for a mount that Apptainer does not support."""
     switches = {
         "--nv": gpus,
         "--no-home": not view.mount_home,
@@ -46,6 +46,6 @@ def runner(view: ContainerView, *, gpus: bool) -> tuple[str, ...]:
 
 def _bind(mount: Mount) -> str:
     if others := set(mount.flags) - {"ro", "rw"}:
-        message = f"container.mounts: Apptainer knows no flag but ro and rw: {', '.join(sorted(others))} in {mount}"
+        message = f"container.mounts: Apptainer supports only ro and rw: {', '.join(sorted(others))} in {mount}"
         raise ConfigError(message, "leave it out on this cluster")
     return ":".join([mount.source, mount.target, *mount.flags[:1]])

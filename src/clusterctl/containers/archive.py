@@ -1,7 +1,7 @@
 """Image archives, as `docker save` and `buildah push oci-archive:` write them: configuration and layers.
 
-Nothing of an archive is unpacked: its members are read where they lie; compressed layers are decompressed into unnamed
-temporary files. Sources: https://github.com/moby/docker-image-spec, https://github.com/opencontainers/image-spec
+Archives are not unpacked: members are read in place, and compressed layers are decompressed into unnamed temporary
+files. Sources: https://github.com/moby/docker-image-spec, https://github.com/opencontainers/image-spec
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OCI_REFERENCE = "org.opencontainers.image.ref.name"
 
 @dataclass(frozen=True, kw_only=True)
 class ImageConfig:
-    """What an image says about how it is to be run."""
+    """How an image wants to be run."""
 
-    digest: str  # of the configuration, which names every layer: what docker calls the image's id
+    digest: str  # of the configuration, which names every layer; docker calls it the image ID
     environment: tuple[str, ...] = ()  # NAME=VALUE
     volumes: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class ImageConfig:
 
 @dataclass(frozen=True)
 class Archive:
-    """An open archive: configuration, and one readable tar file a layer, the lowest first."""
+    """An open archive: its configuration and one readable tar file per layer, the lowest first."""
 
     config: ImageConfig
     layers: Sequence[tarfile.TarFile]
@@ -68,9 +68,9 @@ class Archive:
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[Archive]:
-    """Open the archive at `path`, its layers checked against the digests in its configuration.
+    """Open the archive at `path` and check its layers against the digests in its configuration.
 
-    Raises ImageError, naming `path`, for anything that is no archive of one image, or a damaged one.
+    Raises ImageError, naming `path`, if this is not an archive of a single image, or if it is damaged.
     """
     try:
         with ExitStack() as stack:
@@ -93,7 +93,7 @@ def open_archive(path: Path) -> Iterator[Archive]:
 
 
 class _Members:
-    """The members of the outer archive by name. A link leads to another member, or nowhere."""
+    """The members of the outer archive by name. Links are followed only to other members."""
 
     def __init__(self, outer: tarfile.TarFile) -> None:
         self._outer = outer
@@ -104,13 +104,13 @@ class _Members:
 
     def open(self, name: str) -> IO[bytes]:
         member = self._members.get(name)
-        for _ in range(8):  # `docker save` wrote a layer once and linked to it
+        for _ in range(8):  # `docker save` writes a repeated layer once and links to it
             if member is None or not (member.issym() or member.islnk()):
                 break
             base = posixpath.dirname(member.name) if member.issym() else ""
             member = self._members.get(posixpath.normpath(f"/{base}/{member.linkname}").lstrip("/"))
         if member is None or not member.isfile():
-            raise BadArchive(f"no file: {name}")
+            raise BadArchive(f"missing file: {name}")
         return cast("IO[bytes]", self._outer.extractfile(member))
 
     def json(self, name: str) -> Any:
@@ -119,19 +119,19 @@ class _Members:
 
 
 def _described(found: _Members) -> tuple[ImageConfig, list[str], list[str]]:
-    """The configuration, the members that are layers, and the digests of the layers' contents."""
+    """The configuration, the names of the layers, and the digests of their contents."""
     if "manifest.json" in found:
         config_name, layers = _docker(found)
     elif "index.json" in found:
         config_name, layers = _oci(found)
     else:
-        raise BadArchive("neither manifest.json nor index.json in it")
+        raise BadArchive("it has neither manifest.json nor index.json")
     with found.open(config_name) as file:
         content = file.read(_MOST_JSON)
     config = json.loads(content)
     diff_ids = config["rootfs"]["diff_ids"]
     if len(diff_ids) != len(layers):
-        raise BadArchive(f"{len(layers)} layers where its configuration has {len(diff_ids)}")
+        raise BadArchive(f"{len(layers)} layers, but its configuration lists {len(diff_ids)}")
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
     return ImageConfig.of(config.get("config") or {}, digest), layers, diff_ids
 
@@ -140,23 +140,23 @@ def _docker(found: _Members) -> tuple[str, list[str]]:
     images = found.json("manifest.json")
     if len(images) != 1:
         tags = [tag for image in images for tag in image.get("RepoTags") or ()]
-        raise BadArchive(f"{len(images)} images in it, not one: {', '.join(tags)}")
+        raise BadArchive(f"expected one image, found {len(images)}: {', '.join(tags)}")
     return images[0]["Config"], images[0]["Layers"]
 
 
 def _oci(found: _Members) -> tuple[str, list[str]]:
     listed = found.json("index.json")["manifests"]
-    for _ in range(4):  # an index may hold an index, one manifest a platform
+    for _ in range(4):  # an index may hold another index, with one manifest per platform
         if len(listed) != 1:
             listed = [one for one in listed if _is_for_this_platform(one)] or listed
         if len(listed) != 1:
             tags = [one.get("annotations", {}).get(_OCI_REFERENCE, one["digest"]) for one in listed]
-            raise BadArchive(f"{len(listed)} images in it, not one: {', '.join(tags)}")
+            raise BadArchive(f"expected one image, found {len(listed)}: {', '.join(tags)}")
         manifest = found.json(_blob(listed[0]["digest"]))
         if "manifests" not in manifest:
             return _blob(manifest["config"]["digest"]), [_blob(layer["digest"]) for layer in manifest["layers"]]
         listed = manifest["manifests"]
-    raise BadArchive("an index in an index in an index")
+    raise BadArchive("indexes are nested too deeply")
 
 
 def _is_for_this_platform(descriptor: Mapping[str, Any]) -> bool:
@@ -197,20 +197,20 @@ def _plain(file: IO[bytes], folder: Path) -> Iterator[IO[bytes]]:
 
 def _unzstd(file: IO[bytes], plain: IO[bytes]) -> None:
     if shutil.which("zstd") is None:
-        raise ImageError("a layer is compressed with zstd, and there is no zstd here", "apt install zstd")
+        raise ImageError("a layer is compressed with zstd, but zstd is not on PATH", "apt install zstd")
     with subprocess.Popen(["zstd", "-dcq"], stdin=subprocess.PIPE, stdout=plain, stderr=subprocess.DEVNULL) as process:
         assert process.stdin is not None
         try:
             with process.stdin:
                 shutil.copyfileobj(file, process.stdin, _MEBIBYTE)
         except BrokenPipeError:
-            pass  # its exit code says it
+            pass  # the exit code tells why
     if process.returncode:
-        raise BadArchive("a layer that zstd cannot read")
+        raise BadArchive("zstd cannot read a layer")
 
 
 def _check(layer: IO[bytes], diff_id: str, name: str) -> None:
     digest = hashlib.file_digest(cast("Any", layer), "sha256").hexdigest()
     if diff_id != f"sha256:{digest}":
-        raise BadArchive(f"a damaged layer: {name}")
+        raise BadArchive(f"damaged layer: {name}")
     layer.seek(0)

@@ -1,4 +1,4 @@
-"""`make container`: base image, wheels, clusterctl, one build, one squashfs in the image folder."""
+"""`make container`: install wheels and clusterctl on a base image, and pack it as a squashfs in the image folder."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from clusterctl.containers.listener import ProgressListener
 
 DEFAULT_BASES = {"cpu": "python:3.11-slim", "gpu": "nvcr.io/nvidia/pyg:24.11-py3"}
-BOOTSTRAP = "bootstrap"  # a base image from Debian packages, where no registry of images can be reached
+BOOTSTRAP = "bootstrap"  # a base image made from Debian packages, for sites that cannot reach an image registry
 _SUITES = {"3.11": "bookworm", "3.13": "trixie"}  # Python minor version -> the Debian release that has it
 _LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 _DOCKERFILE = 'FROM scratch\nADD root.tar /\nENV LANG=C.UTF-8\nCMD ["python3"]\n'
 EXTRAS = ("train", "accelerate")
-# Asked of the base image: which wheels it can take, and whether it brings a torch of its own.
+# Run inside the base image: which wheels fit it, and whether it already has torch.
 _PROBE = """import importlib.metadata as m, importlib.util as u, json, sys
 version = lambda name: m.version(name) if u.find_spec(name) else None
 python = "%d.%d" % sys.version_info[:2]
@@ -43,15 +43,15 @@ print(json.dumps({"python": python, "torch": version("torch"), "pyg": version("t
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """What to build. Raises UsageError for a name that no flag could carry."""
+    """What to build. Raises UsageError for a name that cannot be passed to pyxis or Slurm."""
 
     name: str
     kind: str = "cpu"  # which Dockerfile: cpu or gpu
     base: str | None = None  # default: the Dockerfile's; or "bootstrap"
     extras: tuple[str, ...] = EXTRAS
-    replacing: tuple[str, ...] = ()  # requirements that win over clusterctl's own, such as "torch==2.13.0"
+    replacing: tuple[str, ...] = ()  # requirements that override clusterctl's own, such as "torch==2.13.0"
     commit: str = ""
-    fresh: bool = False  # base image and wheels as they are now, not as they were when last asked for
+    fresh: bool = False  # fetch base image and wheels again instead of using the cached ones
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -59,7 +59,7 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class Base:
-    """What the base image brings."""
+    """The base image, and the packages it already has."""
 
     reference: str
     python: str
@@ -70,9 +70,9 @@ class Base:
 def build(
     request: BuildRequest, engine: Engine, folder: Path, cache: Path, python: str, progress: ProgressListener
 ) -> Image:
-    """Build `request` with `engine` and leave it in the image folder `folder`.
+    """Build `request` with `engine` into the image folder `folder`.
 
-    `cache` keeps wheels and what is known of base images; `python` is the minor version of a bootstrapped base.
+    `cache` holds wheels and facts about base images; `python` is the minor version for a bootstrapped base.
     Raises ImageError.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,41 +95,41 @@ def build(
     progress.stage(f"{engine.kind} builds {tag}")
     with tempfile.TemporaryDirectory(prefix=".build-", dir=wheels.parent) as context:
         _fill(Path(context), request.kind, wheels, want.requirements)
-        engine.build(Path(context), tag, arguments, progress.say)
+        engine.build(Path(context), tag, arguments, progress.output)
     return packed(engine, tag, request.name, f"built from {base.reference}", folder, progress)
 
 
-def bootstrapped(engine: Engine, python: str, say: Callable[[str], None], *, fresh: bool = False) -> str:
-    """The reference of a base image with Debian's `python`, made if `engine` has none yet, or `fresh`.
+def bootstrapped(engine: Engine, python: str, report: Callable[[str], None], *, fresh: bool = False) -> str:
+    """The reference of a base image with Debian's `python`; built if `engine` has none yet, or if `fresh`.
 
-    Raises ImageError where mmdebstrap is missing or fails, or no Debian release has that Python.
+    Raises ImageError if mmdebstrap is missing or fails, or if no Debian release has that Python.
     """
     suite = _SUITES.get(python)
     if suite is None:
         known = " or ".join(_SUITES)
-        raise ImageError(f"no Debian release has Python {python}", f"run clusterctl with Python {known}, or give BASE=")
+        raise ImageError(f"no Debian release has Python {python}", f"run clusterctl with Python {known}, or set BASE=")
     reference = f"localhost/clusterctl-base:{suite}"
     if fresh or engine.describe(reference) is None:
         if shutil.which("mmdebstrap") is None:
-            raise ImageError("no mmdebstrap on PATH to make a base image with", "apt install mmdebstrap")
+            raise ImageError("mmdebstrap, which makes the base image, is not on PATH", "apt install mmdebstrap")
         with tempfile.TemporaryDirectory(prefix="clusterctl-base-") as folder:
-            say(f"mmdebstrap {suite}: Debian with Python {python}")
-            _debian(Path(folder, "root.tar"), suite, say)
+            report(f"mmdebstrap {suite}: Debian with Python {python}")
+            _debian(Path(folder, "root.tar"), suite, report)
             Path(folder, "Dockerfile").write_text(_DOCKERFILE)
-            engine.build(Path(folder), reference, {}, say)
+            engine.build(Path(folder), reference, {}, report)
     return reference
 
 
 def _base(request: BuildRequest, engine: Engine, cache: Path, python: str, progress: ProgressListener) -> Base:
-    """The base image, there and asked what it brings. Raises ImageError."""
+    """Fetch the base image if needed and look at its packages. Raises ImageError."""
     reference = request.base or DEFAULT_BASES[request.kind]
     if reference == BOOTSTRAP:
         progress.stage("base image")
-        reference = bootstrapped(engine, python, progress.say, fresh=request.fresh)
+        reference = bootstrapped(engine, python, progress.output, fresh=request.fresh)
     found = engine.describe(reference)
     if found is None or (request.fresh and request.base != BOOTSTRAP):
         progress.stage(f"{engine.kind} pulls {reference}")
-        engine.pull(reference, progress.say)
+        engine.pull(reference, progress.output)
         found = engine.known(reference)
     note = cache / "bases" / f"{found.digest.removeprefix('sha256:')}.json"
     answer: Any = read_json(note)
@@ -145,13 +145,13 @@ def _probed(engine: Engine, reference: str) -> Any:
     try:
         return json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError) as error:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        message = f"the base image has no Python that works: {reference}: {last}"
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        message = f"the base image has no working Python: {reference}: {last}"
         raise ImageError(message, "choose one that has: BASE=python:3.11-slim, or BASE=bootstrap") from error
 
 
 def _fill(context: Path, kind: str, wheels: Path, requirements: tuple[str, ...]) -> None:
-    """Lay out what the Dockerfile copies. Wheels are linked, not copied, where the file system can."""
+    """Lay out the files that the Dockerfile copies. Wheels are hard-linked."""
     recipe = shipped_folder() / "containers"
     shutil.copyfile(recipe / f"Dockerfile.{kind}", context / "Dockerfile")
     shutil.copyfile(recipe / "install.sh", context / "install.sh")
@@ -163,12 +163,12 @@ def _fill(context: Path, kind: str, wheels: Path, requirements: tuple[str, ...])
     write_project_wheel(context / "project")
 
 
-def _debian(target: Path, suite: str, say: Callable[[str], None]) -> None:
+def _debian(target: Path, suite: str, report: Callable[[str], None]) -> None:
     command = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates,python3"]
     command += ['--aptopt=Acquire::Languages "none"']
     command += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
-    code, lines = follow([*command, suite, str(target)], say)
+    code, lines = follow([*command, suite, str(target)], report)
     if code != 0:
         errors = [line for line in lines if line.startswith("E:")] or lines[-1:]
-        message = errors[0] if errors else "it said nothing"
-        raise ImageError(f"mmdebstrap failed: {message}", "is there a network and room here? else give BASE=IMAGE")
+        message = errors[0] if errors else "no output"
+        raise ImageError(f"mmdebstrap failed: {message}", "check network and disk space, or set BASE=IMAGE")

@@ -1,8 +1,8 @@
-"""What is in an image file, without unpacking it: interpreter, packages, the environment that it will impose.
+"""The contents of an image file, read without unpacking it: interpreter, packages, and the environment it imposes.
 
-A task inside an image has the variables that enroot would give it, so that an image behaves here as under pyxis: the
-host's come in, but for its language; what the image defines beats them, unless the variable was named; PATH is the
-image's alone. A login shell then reads the image's /etc/profile.
+A task inside an image gets the variables that enroot would give it, so that an image behaves here as under pyxis: the
+host's variables are passed on except its locale; the image's own definitions override them unless the variable was
+named; PATH comes from the image alone. A login shell then reads the image's /etc/profile.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
     from clusterctl.containers.folder import ImageRecord
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Never the image's to say, or of no consequence to a run.
+# The image may not set these, or they do not matter to a run.
 _OWN = frozenset({"HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "USER", "_"})
-_LANGUAGE = frozenset({"LANG", "LANGUAGE", "LC_ALL"})  # which pyxis keeps out
+_LANGUAGE = frozenset({"LANG", "LANGUAGE", "LC_ALL"})  # pyxis does not pass these on
 _PAGE = 4096
 _LINE = re.compile(
     r"(?P<kind>[-dlbcps])(?P<mode>\S{9})\s+\S+\s+(?P<size>\d+)(?:,\s*\d+)? \S+ \S+ squashfs-root(?P<path>/.*)"
 )
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>[\w.]+)-(?P<version>[^/-]+)\.dist-info$")
-_SHELLS = ("usr/bin/dash", "usr/bin/bash", "bin/dash", "bin/bash", "bin/busybox")  # one of them is /bin/sh, as a rule
+_SHELLS = ("usr/bin/dash", "usr/bin/bash", "bin/dash", "bin/bash", "bin/busybox")  # /bin/sh is usually one of these
 _MACHINES = {21: "ppc64le", 22: "s390x", 62: "x86_64", 183: "aarch64", 243: "riscv64"}  # elf(5)'s e_machine
 _SECONDS = 60
-_MOST_STEPS = 400  # links may lead in circles
+_MOST_STEPS = 400  # links may form a loop
 
 
 @dataclass(frozen=True)
 class Contents:
-    """`links` maps each path to what it links to, "" for what is no link; it is empty where only a record was read."""
+    """`links` maps each path to its link target, "" if it is not a link; it is empty if only a record was read."""
 
     unpacked_bytes: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)  # name -> version
-    python: str | None = None  # minor version, such as 3.11, where a record says so
+    python: str | None = None  # minor version, such as 3.11, if a record has it
     links: Mapping[str, str] = field(default_factory=dict)
-    programs: frozenset[str] = frozenset()  # the files that can be executed
-    machine: str | None = None  # whose programs these are, as uname names it
+    programs: frozenset[str] = frozenset()  # the executable files
+    machine: str | None = None  # the architecture, as uname names it
 
     def resolved(self, path: str) -> str:
-        """Where `path` leads to through the links of the image, whether something is there or not."""
+        """Where `path` leads through the image's links, whether or not the target exists."""
         done, parts = "", path.strip("/").split("/")
         for _ in range(_MOST_STEPS):
             if not parts:
@@ -63,7 +63,7 @@ class Contents:
         return done or "/"
 
     def minor_of(self, python: str) -> str | None:
-        """The minor version of the interpreter at `python`, by its name or by the folders of its packages."""
+        """The minor version of the interpreter at `python`, from its name or its package folders."""
         for path in (self.resolved(python), python):
             if match := re.fullmatch(r"python(\d+\.\d+)", posixpath.basename(path)):
                 return match[1]
@@ -73,11 +73,11 @@ class Contents:
 
 
 class Unreadable(Exception):
-    """What unsquashfs says of an image that it cannot read."""
+    """unsquashfs cannot read the image; carries its message."""
 
 
 def look_into(image: Path) -> Contents | None:
-    """The contents of `image`, by the record beside it, else by a listing of its files; None without unsquashfs.
+    """The contents of `image`, from the record beside it or else from a file listing; None without unsquashfs.
 
     Raises Unreadable.
     """
@@ -89,13 +89,13 @@ def look_into(image: Path) -> Contents | None:
     except FileNotFoundError:
         return None
     except (OSError, subprocess.SubprocessError) as error:
-        said = str(getattr(error, "stderr", "") or error).strip().splitlines()
-        raise Unreadable(said[-1].removeprefix("FATAL ERROR: ")) from error
+        output = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        raise Unreadable(output[-1].removeprefix("FATAL ERROR: ")) from error
     return replace(_listed(lines, parse_environment(variables.splitlines())), machine=_machine(image))
 
 
 def _machine(image: Path) -> str | None:
-    """By the first of the usual shells that is there."""
+    """The architecture of the first shell found."""
     try:
         program = unsquashfs("-cat", str(image), *_SHELLS, check=False, seconds=_SECONDS)
     except (OSError, subprocess.SubprocessError):
@@ -107,12 +107,12 @@ def _machine(image: Path) -> str | None:
 
 
 def _record(image: Path) -> ImageRecord | None:
-    """What was written down of `image`, if it is of this very file."""
-    from clusterctl.containers.folder import read_record  # not at every start of a task
+    """The record of `image`, if it describes this very file."""
+    from clusterctl.containers.folder import read_record  # imported late: not needed at every task start
 
     try:
         record = read_record(image)
-    except ImageError:  # damaged: the image itself knows better
+    except ImageError:  # damaged record: read the image itself
         return None
     return record if record and record.size == image.stat().st_size else None
 
@@ -131,9 +131,9 @@ def _listed(listing: str, environment: Mapping[str, str]) -> Contents:
 
 
 def unsquashfs(*words: str, check: bool = True, seconds: float | None = None) -> str:
-    """What unsquashfs prints; of files that are not all there, with `check` off, those that are.
+    """The output of unsquashfs. With `check` off, requested files may be missing.
 
-    Raises FileNotFoundError, or SubprocessError where it fails or takes too long.
+    Raises FileNotFoundError, or SubprocessError if it fails or takes too long.
     """
     done = subprocess.run(
         ["unsquashfs", *words],
@@ -148,13 +148,13 @@ def unsquashfs(*words: str, check: bool = True, seconds: float | None = None) ->
 
 
 def parse_environment(lines: Iterable[str]) -> dict[str, str]:
-    """What /etc/environment or an image's configuration sets: one NAME=VALUE a line, values as they are."""
+    """The variables of /etc/environment or an image's configuration: one NAME=VALUE per line, taken literally."""
     pairs = (line.partition("=") for line in lines if not line.lstrip().startswith("#"))
     return {name.strip(): value for name, equals, value in pairs if equals and name.strip()}
 
 
 def inside(host: Mapping[str, str], image: Mapping[str, str], kept: Collection[str]) -> dict[str, str]:
-    """The environment of a task: `host` is what srun gave it, `kept` names what the image must not change."""
+    """A task's environment: `host` comes from srun, `kept` names the variables the image must not change."""
     entering = {name: value for name, value in host.items() if name in kept or name not in _LANGUAGE}
     imposed = {name: _read(value, host) for name, value in image.items() if name not in kept or name not in host}
     path = {} if "PATH" in kept and "PATH" in host else {"PATH": imposed.get("PATH", _PATH)}
@@ -162,7 +162,7 @@ def inside(host: Mapping[str, str], image: Mapping[str, str], kept: Collection[s
 
 
 def overridden(host: Mapping[str, str], image: Mapping[str, str], kept: Collection[str]) -> list[str]:
-    """The variables that the host sets and the image changes, where a run may care."""
+    """The variables set by the host and changed by the image, without those that do not matter to a run."""
     return sorted(
         name
         for name, value in image.items()
@@ -171,6 +171,6 @@ def overridden(host: Mapping[str, str], image: Mapping[str, str], kept: Collecti
 
 
 def _read(value: str, host: Mapping[str, str]) -> str:
-    """A value of /etc/environment as enroot reads it: without quotes around it, `${NAME}` being the host's."""
+    """A value of /etc/environment as enroot reads it: unquoted, with `${NAME}` taken from the host."""
     quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
     return re.sub(r"\$\{(\w+)\}", lambda match: host.get(match[1], ""), value[1:-1] if quoted else value)

@@ -1,4 +1,4 @@
-"""What builds images: docker, podman or buildah, whichever is there, and what their last words mean."""
+"""Image engines (docker, podman or buildah, whichever is installed), and what their error messages mean."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 KINDS = ("docker", "podman", "buildah")
 _INSTALL = "apt install buildah, or start a docker daemon; CONTAINER_ENGINE= chooses one"
 _NO_IDS = (
-    "no ids are set aside for you in /etc/subuid and /etc/subgid; "
-    "root sets some: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 YOU"
+    "you have no ID ranges in /etc/subuid and /etc/subgid; "
+    "root can add some: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 YOU"
 )
 _ANSWER_SECONDS = 20
 _LAST_LINES = 60
-# buildah has no export; without root its mounts are seen in its own namespace alone. $0 is buildah, $1 the container.
+# buildah has no export; without root its mounts are visible only in its own namespace. $0: buildah, $1: container.
 _EXPORT = 'root=$("$0" mount "$1") && tar -C "$root" -cf - . && "$0" umount "$1" >/dev/null'
 _BOOTSTRAP = "BASE=bootstrap makes a base image from Debian packages, without a registry"
 _NO_SPACE = "no space left"
-# Its message -> what is wrong, what to type; the first match counts. Docker 20-28, podman 4, buildah 1.28, enroot 4.
+# Engine's message -> our message and hint; the first match wins. Docker 20-28, podman 4, buildah 1.28, enroot 4.
 _KNOWN = (
     (r"no space left on device", _NO_SPACE, "make room{room}; see: df -h"),
-    (r"disk quota exceeded", "the quota is used up", "make room{room}; see: quota -s"),
+    (r"disk quota exceeded", "the disk quota is used up", "make room{room}; see: quota -s"),
     (
         (
             r"no such host|dial tcp|connection refused|i/o timeout|TLS handshake|network is unreachable|"
             r"server misbehaving|certificate signed by unknown|proxyconnect|curl: \((?:5|6|7|28|35|60)\)"
         ),
-        "the registry cannot be reached",
+        "cannot reach the registry",
         f"is there a network here? {_BOOTSTRAP}",
     ),
     (
         r"unauthorized|authentication required|denied: requested access|forbidden|no basic auth|error code: 40[13]",
-        "the registry refuses",
+        "the registry refused access",
         "is the name right? if so: {login}",
     ),
     (
@@ -61,29 +61,29 @@ _KNOWN = (
     ),
     (
         r"permission denied.*docker\.sock|newuidmap|cannot (?:setup|clone).*user ?namespace|/etc/subuid",
-        "you may not build images here",
-        "join the group docker, get lines in /etc/subuid and /etc/subgid, or ask for a machine where you may",
+        "no permission to build images here",
+        "join the docker group, get entries in /etc/subuid and /etc/subgid, or build on another machine",
     ),
     (
         r"No matching distribution found|Could not find a version",
         "a wheel is missing",
-        "get the wheels again: clusterctl image build --fresh",
+        "download the wheels again: clusterctl image build --fresh",
     ),
 )
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine: which kind, its program, and how it keeps images, where that can be chosen."""
+    """One engine: its kind, its program, and its image storage where that can be chosen."""
 
     kind: str
     program: str
     storage: Storage | None = None
 
-    def build(self, context: Path, tag: str, arguments: Mapping[str, str], say: Callable[[str], None]) -> None:
-        """Build `context`/Dockerfile as `tag`, without a network. `say` gets what the engine says, line by line.
+    def build(self, context: Path, tag: str, arguments: Mapping[str, str], report: Callable[[str], None]) -> None:
+        """Build `context`/Dockerfile as `tag`, without a network. `report` gets each line of the engine's output.
 
-        For buildah without root the network is there all the same: the recipes do not use it.
+        Rootless buildah cannot switch the network off; the recipes do not use it.
         """
         words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
         words += ["--file", str(context / "Dockerfile"), "--tag", tag, str(context)]
@@ -93,25 +93,25 @@ class Engine:
         elif self.kind == "podman":
             command = [self.program, "build", layers, "--network=none", "--pull=never", *words]
         else:
-            # Its chroot isolation needs no other program and knows no --network=none: root gives it an empty network.
+            # chroot isolation needs no other program but has no --network=none: root gives it an empty namespace.
             alone = ["unshare", "--net"] if os.geteuid() == 0 else []
             command = [*alone, self.program, "bud", layers, "--isolation=chroot", "--network=host", "--pull-never"]
             command += words
         before = self._layers()
         try:
-            self._follow(command, "build", say)
+            self._follow(command, "build", report)
         except ImageError as error:
             left = self._layers() - before
-            if left and _NO_SPACE in error.message:  # else they save the next build the steps that went well
+            if left and _NO_SPACE in error.message:  # otherwise keep them: the next build starts from these layers
                 self._ask(["rmi", *sorted(left)])
             raise
 
-    def pull(self, reference: str, say: Callable[[str], None]) -> None:
-        """Fetch `reference` from its registry. Raises ImageError with a hint for what went wrong there."""
-        self._follow([self.program, "pull", reference], "pull", say)
+    def pull(self, reference: str, report: Callable[[str], None]) -> None:
+        """Pull `reference` from its registry. Raises ImageError with a hint that fits the cause."""
+        self._follow([self.program, "pull", reference], "pull", report)
 
     def describe(self, reference: str) -> ImageConfig | None:
-        """The configuration of the image that is there under `reference`, or None."""
+        """The configuration of the local image `reference`, or None."""
         inspect = ["inspect", "--type", "image"] if self.kind == "buildah" else ["image", "inspect"]
         done = self._ask([*inspect, reference])
         if done.returncode != 0:
@@ -122,14 +122,14 @@ class Engine:
         return ImageConfig.of(found[0].get("Config") or {}, _digest(found[0]["Id"]))
 
     def known(self, reference: str) -> ImageConfig:
-        """The configuration of the image `reference`. Raises ImageError where it is not there."""
+        """The configuration of the local image `reference`. Raises ImageError if there is none."""
         found = self.describe(reference)
         if found is None:
             raise ImageError(f"{self.kind} has no image {reference}", f"see: {self.kind} images")
         return found
 
     def run(self, reference: str, *argv: str) -> subprocess.CompletedProcess[str]:
-        """Run `argv` in a container of `reference` that is thrown away."""
+        """Run `argv` in a throw-away container of `reference`."""
         if self.kind != "buildah":
             return self._ask(["run", "--rm", "--network=none", "--entrypoint=", reference, *argv])
         with self._working_container(reference) as container:
@@ -144,21 +144,21 @@ class Engine:
                 shell = [*rootless, "sh", "-c", _EXPORT, self.program, container]
             else:
                 shell = [self.program, "export", container]
-            with tempfile.TemporaryFile() as said:
+            with tempfile.TemporaryFile() as errors:
                 with subprocess.Popen(
-                    shell, env=self._environment, stdout=subprocess.PIPE, stderr=said, pipesize=2**20
+                    shell, env=self._environment, stdout=subprocess.PIPE, stderr=errors, pipesize=2**20
                 ) as process:
                     assert process.stdout is not None
                     try:
                         yield process.stdout
-                        process.stdout.read()  # the padding of a tar file, which its reader may leave
+                        process.stdout.read()  # a tar reader may leave the padding unread
                     except ImageError:
                         process.stdout.close()
                         if process.wait() in (0, -signal.SIGPIPE, 128 + signal.SIGPIPE):
-                            raise  # the reader's fault; else the engine's words say more
+                            raise  # the reader failed; otherwise the engine's own message is more useful
                 if process.returncode != 0:
-                    said.seek(0)
-                    raise failure(self.kind, "export", said.read().decode(errors="replace").splitlines())
+                    errors.seek(0)
+                    raise failure(self.kind, "export", errors.read().decode(errors="replace").splitlines())
 
     @contextmanager
     def _working_container(self, reference: str) -> Iterator[str]:
@@ -179,7 +179,7 @@ class Engine:
         return {**os.environ, "STORAGE_DRIVER": self.storage.driver} if self.storage else dict(os.environ)
 
     def _layers(self) -> set[str]:
-        """The images that an earlier build was made of, and that one which failed has left."""
+        """The intermediate images of earlier builds, including those left by a failed one."""
         listed = ["images", "--all", "--quiet", "--no-trunc", "--filter", "dangling=true"]
         return set() if self.kind == "docker" else set(self._ask(listed).stdout.split())
 
@@ -189,16 +189,16 @@ class Engine:
             command, env=self._environment, capture_output=True, text=True, errors="replace", check=False
         )
 
-    def _follow(self, command: Sequence[str], what: str, say: Callable[[str], None]) -> None:
-        code, said = follow(command, say, self._environment)
+    def _follow(self, command: Sequence[str], what: str, report: Callable[[str], None]) -> None:
+        code, lines = follow(command, report, self._environment)
         if code != 0:
-            raise failure(self.kind, what, said)
+            raise failure(self.kind, what, lines)
 
 
 def follow(
-    command: Sequence[str], say: Callable[[str], None], environment: Mapping[str, str] | None = None
+    command: Sequence[str], report: Callable[[str], None], environment: Mapping[str, str] | None = None
 ) -> tuple[int, list[str]]:
-    """Run `command`, telling `say` what it says while it does; its exit code and its last lines."""
+    """Run `command`, passing each line of its output to `report`; its exit code and its last lines."""
     last: deque[str] = deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
         command,
@@ -212,36 +212,36 @@ def follow(
         assert process.stdout is not None
         for line in process.stdout:
             last.append(line.rstrip())
-            say(line.rstrip())
+            report(line.rstrip())
     return process.returncode, list(last)
 
 
-def failure(engine: str, what: str, said: Sequence[str]) -> ImageError:
-    """What the last lines of an engine, or of enroot, mean."""
-    message, hint = explain(said, engine)
+def failure(engine: str, what: str, output: Sequence[str]) -> ImageError:
+    """The error that explains the last lines of an engine, or of enroot."""
+    message, hint = explain(output, engine)
     return ImageError(f"{engine} {what} failed: {message}", hint)
 
 
-def explain(said: Sequence[str], engine: str) -> tuple[str, str]:
-    """The message and the hint for the last lines that `engine` said."""
-    text = "\n".join(said)
-    lines = [line.strip() for line in said if line.strip()]
+def explain(output: Sequence[str], engine: str) -> tuple[str, str]:
+    """The message and the hint for the last lines that `engine` printed."""
+    text = "\n".join(output)
+    lines = [line.strip() for line in output if line.strip()]
     errors = [line for line in lines if re.match(r"(?i)(error|fatal|failed)\b", line)]
-    line = (errors or lines or ["it said nothing"])[-1]
+    line = (errors or lines or ["no output"])[-1]
     login, room = f"{engine} login REGISTRY", f": {engine} {'rmi --prune' if engine == 'buildah' else 'image prune'}"
     if engine == "enroot":
         login, room = "a line for it in ~/.config/enroot/.credentials", ""
     for pattern, message, hint in _KNOWN:
         if match := re.search(pattern, text, re.IGNORECASE):
-            whole = next((one for one in said if match[0].splitlines()[0] in one), line)
+            whole = next((one for one in output if match[0].splitlines()[0] in one), line)
             return f"{message}: {whole.strip()}", hint.format(login=login, room=room)
-    return line, "run the same command with -v to see its whole output"
+    return line, "run the same command with -v to see its full output"
 
 
 def find_engine(chosen: str | None = None, environment: Mapping[str, str] = os.environ) -> Engine:
-    """The engine that `chosen` or CONTAINER_ENGINE names, else the first that works.
+    """The engine named by `chosen` or CONTAINER_ENGINE, else the first that works.
 
-    A docker client without a daemon is no engine. Raises ConfigError for a name that is none, ImageError without one.
+    A docker client without a daemon does not count. Raises ConfigError for an unknown name, ImageError if none works.
     """
     wanted = chosen or environment.get("CONTAINER_ENGINE")
     if wanted:
@@ -261,8 +261,8 @@ def find_engine(chosen: str | None = None, environment: Mapping[str, str] = os.e
             if not problem:
                 return _engine(kind, program, environment)
             problems.append(f"{kind}: {problem}")
-    found = "; ".join(problems) or "neither docker, podman nor buildah on PATH"
-    raise ImageError(f"nothing here can build or fetch an image: {found}", _INSTALL)
+    found = "; ".join(problems) or "docker, podman and buildah are not on PATH"
+    raise ImageError(f"no program here can build or pull an image: {found}", _INSTALL)
 
 
 def _engine(kind: str, program: str, environment: Mapping[str, str]) -> Engine:
@@ -270,21 +270,21 @@ def _engine(kind: str, program: str, environment: Mapping[str, str]) -> Engine:
 
 
 def _problem(kind: str, program: str) -> str:
-    """Why `program` cannot build, or nothing."""
+    """Why `program` cannot build; empty if it can."""
     words = ["version", "--format", "{{.Server.Version}}"] if kind == "docker" else ["--version"]
     try:
         done = subprocess.run([program, *words], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return f"it does not answer within {_ANSWER_SECONDS} s"
+        return f"no answer within {_ANSWER_SECONDS} s"
     except OSError as error:
         return str(error.strerror)
     if done.returncode == 0:
         return "" if kind == "docker" or os.geteuid() == 0 or _may_map_ids(program) else _NO_IDS
-    return "no daemon answers" if kind == "docker" else (done.stderr.strip().splitlines() or ["it fails"])[-1]
+    return "the daemon does not answer" if kind == "docker" else (done.stderr.strip().splitlines() or ["it fails"])[-1]
 
 
 def _may_map_ids(program: str) -> bool:
-    """Whether this user's buildah or podman has more ids than the user's own: an image has files of several users."""
+    """Whether buildah or podman can map more IDs than the user's own: images contain files of several users."""
     words = [program, "unshare", "cat", "/proc/self/uid_map"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
     return sum(int(count) for count in re.findall(r"(\d+)$", done.stdout, re.MULTILINE)) != 1

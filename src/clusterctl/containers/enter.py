@@ -1,6 +1,6 @@
-"""Run a command inside a .sqsh image without pyxis: unpack it once a node, enter it, become the command.
+"""Run a command inside a .sqsh image without pyxis: unpack it once per node, enter it, exec the command.
 
-Takes pyxis's flags. What it lacks against enroot: hooks (of GPU drivers, too) and named containers.
+Takes pyxis's flags. Unlike enroot it has no hooks (not even for GPU drivers) and no named containers.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from clusterctl.errors import Cause, ClusterctlError, TaskError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# enroot starts a login shell: /etc/profile and what lies in profile.d set PATH.
+# enroot starts a login shell: /etc/profile and profile.d set PATH.
 _LOGIN = ("/bin/sh", "-l")
 _EXEC = ("-c", 'exec "$@"', "sh")
-_RC = "/etc/rc"  # what the image itself starts, as enroot writes it: cd WORKDIR, exec ENTRYPOINT CMD
+_RC = "/etc/rc"  # the image's own start-up script, as enroot writes it: cd WORKDIR, exec ENTRYPOINT CMD
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """`FLAGS -- COMMAND`: becomes the command, or ends with the exit code of an error.
+    """`FLAGS -- COMMAND`: exec the command, or exit with the code of an error.
 
-    `--release IMAGE` removes the image's tree from this node, unless someone runs in it.
+    `--release IMAGE` removes the image's tree from this node unless it is in use.
     """
     try:
         if arguments[:1] == ["--release"]:
@@ -39,14 +39,14 @@ def main(arguments: Sequence[str]) -> NoReturn:
         end = arguments.index("--") if "--" in arguments else len(arguments)
         become(ContainerView.parse(arguments[:end]), arguments[end + 1 :])
     except ClusterctlError as error:
-        # A task's log tells `why` the cause, as the batch script's lines do.
+        # `why` reads the cause from the task's log, as it does from the batch script's lines.
         start = f"clusterctl[{error.cause}]:" if "CLUSTERCTL_ATTEMPT" in os.environ else "error:"
         print(error.text.replace("error:", start, 1), file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None
 
 
 def become(view: ContainerView, command: Sequence[str]) -> NoReturn:
-    """Turn this process into `command` inside the image of `view`; without one, into what the image itself starts."""
+    """Exec `command` inside the image of `view`; without one, the image's own entry point."""
     tree = hold(Path(view.image), _owner(os.environ) if view.writable else "")
     enter(tree, view)
     environment = inside(os.environ, parse_environment(_text("/etc/environment").splitlines()), view.environment)
@@ -56,32 +56,32 @@ def become(view: ContainerView, command: Sequence[str]) -> NoReturn:
     try:
         os.chdir(workdir)
     except OSError as error:
-        message = f"no folder to work in inside the image: {workdir}: {error.strerror}"
+        message = f"cannot use the working directory in the image: {workdir}: {error.strerror}"
         raise TaskError(message, "see [container] workdir", Cause.LAUNCH) from None
     words = program(command, entrypoint=view.entrypoint, rc=Path(_RC).is_file())
     try:
         os.execve(_LOGIN[0], [*_LOGIN, *words], environment)
     except OSError as error:
         message = f"cannot start /bin/sh in {view.image}: {error.strerror}"
-        raise TaskError(message, "is it an image of this machine's kind?", Cause.IMAGE) from None
+        raise TaskError(message, "was the image built for this machine's architecture?", Cause.IMAGE) from None
 
 
 def _owner(environment: Mapping[str, str]) -> str:
-    """Who writes into a tree of their own: the tasks of one step on one node, as under pyxis."""
+    """Identifies who shares a writable tree: the tasks of one step on one node, as under pyxis."""
     names = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "SLURMD_NODENAME")
     words = [environment.get(name, "") for name in names]
     return re.sub(r"[^\w.-]", "_", ".".join(words)) if words[0] else str(os.getpid())
 
 
 def program(command: Sequence[str], *, entrypoint: bool, rc: bool) -> list[str]:
-    """What the login shell is to do: `command` as it stands, or as the image's own entry point takes it."""
+    """The login shell's arguments: run `command` directly, or pass it to the image's entry point."""
     if rc and (entrypoint or not command):
         return [_RC, *command]
     return [*_EXEC, *command] if command else []
 
 
 def own_workdir(rc: str) -> str:
-    """Where an image's /etc/rc goes first."""
+    """The directory that an image's /etc/rc changes to."""
     match = re.search(r"^\s*cd\s+(.+?)\s*(?:&&|\|\||;|$)", rc, re.MULTILINE)
     try:
         words = shlex.split(match[1]) if match else []

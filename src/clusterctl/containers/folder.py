@@ -1,4 +1,4 @@
-"""The image folder: NAME.sqsh with NAME.json beside it. What is new is written aside, then renamed."""
+"""The image folder: NAME.sqsh with NAME.json beside it. New files are written under another name, then renamed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SUFFIX = ".sqsh"
 SCHEMA_VERSION = 1
 _MAGIC = b"hsqs"
 _SUPERBLOCK_BYTES = 96
-_AT_WORK_SECONDS = 3600  # what has not been written for so long belongs to nobody
-_UNFIT = frozenset(",:+%\\\n /")  # in a name: pyxis's flags, Slurm's patterns and paths could not carry it
-# Where an image's interpreter is looked for, the first that there is; its version is in the name of its library.
+_AT_WORK_SECONDS = 3600  # a temporary file not written for this long has been abandoned
+_UNFIT = frozenset(",:+%\\\n /")  # not allowed in a name: special to pyxis's flags, Slurm's patterns or paths
+# Where to look for an image's interpreter, in order of preference; its library folder is named after its version.
 _LIBRARIES = ("opt/venv", "opt/conda", "usr/local", "usr")
 _LIBRARY = re.compile(rf"({'|'.join(_LIBRARIES)})/lib/python(3\.\d+)(?:/(?:site|dist)-packages(?:/([^/]+))?)?")
 _INSTALLED = re.compile(r"([A-Za-z0-9][\w.]*)-([^-/]+)\.dist-info")
@@ -40,24 +40,24 @@ class ImageRecord:
     """An image of the image folder."""
 
     name: str
-    digest: str  # sha256 of the image's configuration, or of the .sqsh where it has none: what identifies it
+    digest: str  # sha256 of the image's configuration, or of the .sqsh if it has none: identifies the image
     sqsh: str  # sha256 of the .sqsh
     size: int  # of the .sqsh, in bytes
-    source: str  # a reference, a file's name, or how it was built
+    source: str  # a reference, a file name, or how it was built
     created: float  # seconds since the epoch
     python: str | None = None  # minor version, such as "3.11"
     versions: Mapping[str, str] = field(default_factory=dict)  # of the packages that training needs
-    environment: Mapping[str, str] = field(default_factory=dict)  # what the image will impose on a task
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables that the image sets for a task
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Image:
-    """One image of the folder; no record where somebody else put the file there, or it is damaged."""
+    """One image of the folder. `record` is None if it is damaged, or if the file was put there by other means."""
 
     path: Path
     record: ImageRecord | None
-    problem: str = ""  # of the record
+    problem: str = ""  # with the record
 
     @property
     def name(self) -> str:
@@ -65,14 +65,14 @@ class Image:
 
 
 class PackageScan:
-    """Finds Python and its packages among the paths of a root file system, shown one by one."""
+    """Finds Python and its packages from the paths of a root file system, passed in one by one."""
 
     def __init__(self) -> None:
         self._pythons: dict[str, str] = {}  # prefix -> minor version
         self._packages: dict[str, dict[str, str]] = {}  # prefix -> package -> version
 
     def see(self, path: str) -> None:
-        """Take note of `path`, relative to the root."""
+        """Inspect `path`, relative to the root."""
         match = _LIBRARY.fullmatch(path)
         if not match:
             return
@@ -87,7 +87,7 @@ class PackageScan:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of each package the version that the first interpreter would import."""
+        """Package -> the version that the preferred interpreter would import."""
         merged: dict[str, str] = {}
         for prefix in reversed(_LIBRARIES):
             merged |= self._packages.get(prefix, {})
@@ -95,14 +95,14 @@ class PackageScan:
 
 
 def check_name(name: str) -> str:
-    """`name` if it can be a file's name that every flag carries. Raises UsageError."""
+    """`name`, if it is a valid file name that every flag can carry. Raises UsageError."""
     if not name or name.startswith((".", "-")) or _UNFIT & set(name) or not name.isprintable():
-        raise UsageError(f"not a name for an image: {name!r}", "use letters, digits, '-', '_' and '.'")
+        raise UsageError(f"invalid image name: {name!r}", "use letters, digits, '-', '_' and '.'")
     return name
 
 
 def name_of(reference: str) -> str:
-    """A file's name for `reference`: nvcr.io#nvidia/pyg:24.11-py3 is nvcr.io-nvidia-pyg-24.11-py3."""
+    """A file name for `reference`: nvcr.io#nvidia/pyg:24.11-py3 becomes nvcr.io-nvidia-pyg-24.11-py3."""
     without_user = reference.rpartition("@")[2] if "@sha256:" not in reference else reference
     short = re.sub(r"@sha256:([0-9a-f]{12})[0-9a-f]*", r"-\1", without_user)
     return re.sub(r"[^\w.-]+", "-", short, flags=re.ASCII).strip("-.")
@@ -113,17 +113,17 @@ def record_path(sqsh: Path) -> Path:
 
 
 def read_record(sqsh: Path) -> ImageRecord | None:
-    """What is known of the image at `sqsh`; None where nobody wrote it down. Raises ImageError for a damaged one."""
+    """The record of the image at `sqsh`; None if there is none. Raises ImageError if it is damaged."""
     path = record_path(sqsh)
     try:
         found: Any = read_json(path)
         if found is None:
             return None
         if found.pop("schema_version") != SCHEMA_VERSION:
-            raise ImageError(f"written by another version: {path}", f"clusterctl image verify {sqsh.stem}")
+            raise ImageError(f"written by another clusterctl: {path}", f"clusterctl image verify {sqsh.stem}")
         return ImageRecord(**found)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ImageError(f"damaged: {path}", f"import or build the image again; or remove it: rm {path}") from error
+        raise ImageError(f"damaged: {path}", f"import or build the image again, or remove it: rm {path}") from error
 
 
 def images_in(folder: Path) -> list[Image]:
@@ -139,26 +139,26 @@ def _looked_at(path: Path) -> Image:
 
 
 def find_image(folder: Path, name: str) -> Image:
-    """The image that `name` names in `folder`, or the file that it is the path of. Raises NotFoundError."""
+    """The image called `name` in `folder`, or the file at the path `name`. Raises NotFoundError."""
     path = Path(name) if "/" in name else folder / f"{name.removesuffix(SUFFIX)}{SUFFIX}"
     if not path.is_file():
         close = nearest(name.removesuffix(SUFFIX), [image.name for image in images_in(folder)])
-        hint = f"did you mean {close}?" if close else "see what there is with: clusterctl image list"
+        hint = f"did you mean {close}?" if close else "list images with: clusterctl image list"
         raise NotFoundError(f"no such image: {path}", hint)
     return _looked_at(path)
 
 
 def imported(folder: Path, reference: str, name: str | None = None) -> Image | None:
-    """The image that was imported from `reference` before, as `name`; None where there is none."""
+    """The image imported earlier from `reference` as `name`, or None."""
     path = folder / f"{name or name_of(reference)}{SUFFIX}"
     found = _looked_at(path) if path.is_file() else None
     return found if found and found.record and found.record.source == reference else None
 
 
 def publish(sqsh: Path, folder: Path, name: str, source: str, scan: PackageScan, config: ImageConfig) -> Image:
-    """Give the finished file `sqsh` its name in `folder`, the same file system; its record goes first.
+    """Rename the finished file `sqsh` into `folder`, on the same file system; its record goes first.
 
-    Whoever sees the image sees its record too; between the two renames an older image has the newer record.
+    A visible image thus always has a record; between the two renames an older image has the newer record.
     """
     checksum = sha256_of(sqsh)
     record = ImageRecord(
@@ -182,19 +182,19 @@ def publish(sqsh: Path, folder: Path, name: str, source: str, scan: PackageScan,
 
 
 def write_record(sqsh: Path, record: ImageRecord) -> None:
-    """Describe the image at `sqsh` to everybody who may read it."""
+    """Write the record of the image at `sqsh`, readable by everybody."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, **to_record(record)}, indent=1)
     write_text(record_path(sqsh), f"{text}\n", mode=0o644)
 
 
 def is_squashfs(path: Path) -> bool:
-    """Whether `path` begins as a squashfs does."""
+    """Whether `path` starts with the squashfs magic number."""
     with path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
 def _bytes_used(sqsh: Path) -> int:
-    """How long the file is by its superblock; more where the superblock itself is cut off."""
+    """The file's length according to its superblock, or more than it has if the superblock itself is cut off."""
     with sqsh.open("rb") as file:
         superblock = file.read(_SUPERBLOCK_BYTES)
     return max(int.from_bytes(superblock[40:48], "little"), _SUPERBLOCK_BYTES)
@@ -206,21 +206,21 @@ def sha256_of(path: Path) -> str:
 
 
 def verify(image: Image) -> list[str]:
-    """What is wrong with `image`; nothing if it is what its record says, to the last byte."""
+    """The problems with `image`; empty if it matches its record to the last byte."""
     if not is_squashfs(image.path):
-        return ["it is no squashfs"]
+        return ["not a squashfs"]
     size, whole = image.path.stat().st_size, _bytes_used(image.path)
     if size < whole:
-        return [f"it is cut off: {size} bytes of {whole}"]
+        return [f"truncated: {size} of {whole} bytes"]
     if image.record is None:
         return [image.problem or f"no record beside it: {record_path(image.path)}"]
     if size != image.record.size:
-        return [f"it has {size} bytes, its record says {image.record.size}"]
-    return [] if sha256_of(image.path) == image.record.sqsh else ["its content is not what its record says"]
+        return [f"it has {size} bytes, but its record has {image.record.size}"]
+    return [] if sha256_of(image.path) == image.record.sqsh else ["its checksum differs from its record"]
 
 
 def leftovers(folder: Path, now: float) -> list[Path]:
-    """What builds and imports that were killed left in `folder`, and records without an image; `now` as time.time()."""
+    """Files left in `folder` by killed builds and imports, and records without an image; `now` as time.time()."""
     aside = [path for path in folder.glob(".*") if now - _last_written(path) > _AT_WORK_SECONDS]
     orphans = [path for path in folder.glob("[!.]*.json") if not path.with_suffix(SUFFIX).exists()]
     return sorted([*aside, *orphans])
@@ -237,5 +237,5 @@ def remove(path: Path) -> None:
 
 
 def _last_written(path: Path) -> float:
-    """When something in `path` was last written: a build at work writes its squashfs, not its folder."""
+    """When anything in `path` was last written: a running build writes its squashfs, not its folder."""
     return max(one.stat().st_mtime for one in (path, *path.rglob("*")))

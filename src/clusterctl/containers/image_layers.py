@@ -1,8 +1,8 @@
 """Layers of an image, merged into one root: a pure function over names. Nothing is written, so nothing can escape.
 
-As overlayfs does it (and so docker, podman, buildah, enroot): what a layer holds takes the place of what lies below it;
-a folder over a folder keeps what is in it; `.wh.NAME` takes away the NAME of lower layers, `.wh..wh..opq` all that they
-have in a folder. No link is ever followed: a symbolic link is its text.
+Follows overlayfs (as do docker, podman, buildah and enroot): an entry replaces the same entry of lower layers; a folder
+over a folder merges their contents; `.wh.NAME` removes NAME from lower layers, `.wh..wh..opq` everything that they have
+in a folder. Symbolic links are copied as text and never followed.
 Source: https://github.com/opencontainers/image-spec/blob/main/layer.md
 """
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
-_HINT = "make it again: docker save IMAGE -o FILE, or buildah push IMAGE oci-archive:FILE; trust none of unknown origin"
-_ESCAPE = "an entry that leads out of the root: "
+_HINT = "save it again: docker save IMAGE -o FILE, or buildah push IMAGE oci-archive:FILE; trust no unknown source"
+_ESCAPE = "an entry escapes the root: "
 DEVICES = (tarfile.CHRTYPE, tarfile.BLKTYPE)
 
 
 class BadArchive(ImageError):
-    """An archive that is damaged, or tries to leave the root; the message names the entry."""
+    """An archive that is damaged or tries to escape the root; the message names the entry."""
 
     def __init__(self, reason: str, path: Path | None = None) -> None:
         super().__init__(f"{path}: bad archive: {reason}" if path else f"bad archive: {reason}", _HINT)
@@ -35,7 +35,7 @@ class BadArchive(ImageError):
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """What a name stands for: a member of a layer. Hard links of one file share one Content."""
+    """The layer member behind a name. Hard links to one file share one Content."""
 
     layer: int
     member: tarfile.TarInfo
@@ -45,7 +45,7 @@ class Content:
 class _Node:
     content: Content | None = None  # None: a folder that no layer describes
     children: dict[str, _Node] = field(default_factory=dict)
-    layer: int = -1  # the highest that touched it
+    layer: int = -1  # the highest layer that touched it
 
     @property
     def is_folder(self) -> bool:
@@ -53,15 +53,15 @@ class _Node:
 
 
 def merge(layers: Sequence[Iterable[tarfile.TarInfo]]) -> Iterator[tuple[str, Content | None]]:
-    """Every path of the merged root with its content, folders before what is in them, names in order.
+    """Every path of the merged root with its content, folders before their entries, names sorted.
 
-    Device nodes are left out; a folder without an entry of its own has None. Raises BadArchive, with the entry's name,
-    for an archive that would leave the root: `..`, absolute names, a name below a link of the same layer.
+    Device nodes are left out; a folder without an entry of its own has None. Raises BadArchive, naming the entry, for
+    an archive that would escape the root: `..`, absolute names, a name below a link of the same layer.
     """
     root = _Node()
     for number, layer in enumerate(layers):
         members = [(parts_of(member), member) for member in layer]
-        for parts, member in members:  # whatever their place in the layer: they mean the layers below
+        for parts, member in members:  # wherever they are in the layer, whiteouts apply to the layers below
             _take_away(root, parts, member.name)
         for parts, member in members:
             if parts and not parts[-1].startswith(WHITEOUT) and member.type not in DEVICES:
@@ -70,9 +70,9 @@ def merge(layers: Sequence[Iterable[tarfile.TarInfo]]) -> Iterator[tuple[str, Co
 
 
 def parts_of(member: tarfile.TarInfo, *, link: bool = False) -> list[str]:
-    """The components of an entry's name, or of the name that its hard link means; none for the root itself.
+    """The components of an entry's name, or of its hard link's target; empty for the root itself.
 
-    Raises BadArchive for a name that leads out of the root.
+    Raises BadArchive for a name that escapes the root.
     """
     name = member.linkname if link else member.name
     parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -90,7 +90,7 @@ def _take_away(root: _Node, parts: list[str], name: str) -> None:
             folder.children.clear()
         return
     hidden = parts[-1].removeprefix(WHITEOUT)
-    if hidden.startswith(WHITEOUT):  # marks that AUFS left behind
+    if hidden.startswith(WHITEOUT):  # AUFS metadata
         return
     if hidden in ("", ".", ".."):
         raise BadArchive(_ESCAPE + name)
@@ -104,7 +104,7 @@ def _put(root: _Node, parts: list[str], member: tarfile.TarInfo, layer: int) -> 
         below = folder.children.get(part)
         if below is None or not below.is_folder:
             if below is not None and below.layer == layer:
-                raise BadArchive(f"an entry below a file or link: {member.name}")
+                raise BadArchive(f"an entry is below a file or link: {member.name}")
             below = folder.children[part] = _Node(layer=layer)
         below.layer = layer
         folder = below
@@ -117,10 +117,10 @@ def _put(root: _Node, parts: list[str], member: tarfile.TarInfo, layer: int) -> 
 
 
 def _linked(root: _Node, member: tarfile.TarInfo) -> Content:
-    """The content of the file that a hard link names."""
+    """The content that a hard link points to."""
     target = _find(root, parts_of(member, link=True))
     if target is None or target.content is None or target.is_folder:
-        raise BadArchive(f"a hard link to no file: {member.name} -> {member.linkname}")
+        raise BadArchive(f"a hard link has no target: {member.name} -> {member.linkname}")
     return target.content
 
 

@@ -1,4 +1,7 @@
-"""Bring an image into the image folder: an archive, a .sqsh, a local image or a registry's. Once, whoever asks."""
+"""Import an image into the image folder: from an archive, a .sqsh, a local engine or a registry.
+
+Processes that ask for the same image at the same time share one import.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ _ARCHIVE_ENDINGS = re.compile(r"\.(sqsh|squashfs|tar|tar\.gz|tgz|tar\.zst|oci|do
 
 
 def import_file(path: Path, name: str | None, folder: Path, progress: ProgressListener) -> Image:
-    """The archive or .sqsh at `path` as the image `name` of `folder`. Raises NotFoundError, ImageError."""
+    """Import the archive or .sqsh at `path` as the image `name` of `folder`. Raises NotFoundError, ImageError."""
     if not path.is_file():
-        raise NotFoundError(f"no such file: {path}", "an image of a registry is written registry#name:tag")
+        raise NotFoundError(f"no such file: {path}", "write an image in a registry as registry#name:tag")
     name = files.check_name(name or _ARCHIVE_ENDINGS.sub("", path.name))
     folder.mkdir(parents=True, exist_ok=True)
     if files.is_squashfs(path):
@@ -54,10 +57,10 @@ def import_reference(
     engine: str | None = None,
     fresh: bool = False,
 ) -> Image:
-    """The image that `reference` means, as `name` in `folder`; what was imported under it before, unless `fresh`.
+    """Import `reference` as `name` into `folder`, or reuse an earlier import unless `fresh`.
 
-    Of all processes that ask at a time one imports, the others wait. enroot does it where it is installed, with its
-    own credentials; else an engine. Raises ConfigError for what is no reference, ImageError.
+    When several processes ask at once, one imports and the others wait. Uses enroot with its own credentials if it is
+    installed, otherwise an engine. Raises ConfigError for an invalid reference, ImageError.
     """
     check_image(reference)
     name = files.check_name(name or files.name_of(reference))
@@ -82,7 +85,7 @@ def import_reference(
 def keep(
     members: Iterable[Member], config: ImageConfig, name: str, source: str, folder: Path, progress: ProgressListener
 ) -> Image:
-    """Pack `members` and `config` aside, then publish them as the image `name` of `folder`. Raises ImageError."""
+    """Pack `members` and `config` into a temporary file, then publish it as `name` in `folder`. Raises ImageError."""
     files.check_name(name)
     folder.mkdir(parents=True, exist_ok=True)
     scan = files.PackageScan()
@@ -93,7 +96,7 @@ def keep(
 
 
 def packed(engine: Engine, reference: str, name: str, source: str, folder: Path, progress: ProgressListener) -> Image:
-    """The engine's image `reference` as NAME.sqsh in `folder`."""
+    """Pack the engine's image `reference` as NAME.sqsh in `folder`."""
     config = engine.known(reference)
     progress.stage(f"writing {name}{files.SUFFIX}")
     with engine.exported(reference) as stream:
@@ -101,7 +104,7 @@ def packed(engine: Engine, reference: str, name: str, source: str, folder: Path,
 
 
 def as_engines_write(reference: str) -> str:
-    """`reference`, written as enroot does, as docker, podman and buildah do, its registry spelled out."""
+    """Convert `reference` from enroot's notation to that of docker, podman and buildah, with an explicit registry."""
     head, _, digest = reference.partition("@sha256:")
     head = head.rpartition("@")[2]  # enroot's USER@
     registry, _, image = head.rpartition("#")
@@ -114,15 +117,15 @@ def _some_engine(chosen: str | None) -> Engine:
     try:
         return find_engine(chosen)
     except ImageError as error:
-        raise ImageError(error.message, f"{error.hint}; enroot would do too") from error
+        raise ImageError(error.message, f"{error.hint}; or install enroot") from error
 
 
 def _pulled(engine: Engine, reference: str, name: str, folder: Path, progress: ProgressListener) -> None:
     local = reference
-    if "#" in reference or engine.describe(reference) is None:  # else it was built or pulled here before
+    if "#" in reference or engine.describe(reference) is None:  # otherwise it was built or pulled here before
         local = as_engines_write(reference)
         progress.stage(f"{engine.kind} pulls {local}")
-        engine.pull(local, progress.say)
+        engine.pull(local, progress.output)
     packed(engine, local, name, reference, folder, progress)
 
 
@@ -130,22 +133,23 @@ def _enroot(enroot: str, reference: str, name: str, place: Path, folder: Path, p
     progress.stage(f"enroot imports {reference}")
     sqsh = place / "image.sqsh"
     environment = {**os.environ, "ENROOT_SQUASH_OPTIONS": " ".join(COMPRESSION)}
-    code, said = follow([enroot, "import", "--output", str(sqsh), f"docker://{reference}"], progress.say, environment)
+    command = [enroot, "import", "--output", str(sqsh), f"docker://{reference}"]
+    code, output = follow(command, progress.output, environment)
     if code != 0 or not sqsh.is_file():
-        raise failure("enroot", "import", said)
+        raise failure("enroot", "import", output)
     _published(sqsh, name, reference, folder)
 
 
 def _published(sqsh: Path, name: str, source: str, folder: Path) -> Image:
-    """The finished squashfs `sqsh` under its name, described by what is in it."""
+    """Publish the finished squashfs `sqsh`, with a record made from its contents."""
     try:
         listing = unsquashfs("-d", "", "-l", str(sqsh))
         environment = unsquashfs("-cat", str(sqsh), "etc/environment", check=False)
     except FileNotFoundError:
-        raise ImageError("no unsquashfs on PATH", "apt install squashfs-tools") from None
+        raise ImageError("unsquashfs is not on PATH", "apt install squashfs-tools") from None
     except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise ImageError(f"unsquashfs failed: {last}", "is the file whole? copy it again") from None
+        last = (error.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ImageError(f"unsquashfs failed: {last}", "is the file complete? copy it again") from None
     scan = files.PackageScan()
     for line in listing.splitlines():
         scan.see(line.removeprefix("/"))

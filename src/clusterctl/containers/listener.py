@@ -1,19 +1,19 @@
-"""Where builds and imports report how far they are."""
+"""Progress reports of builds and imports."""
 
 from __future__ import annotations
 
 
 class ProgressListener:
-    """Ignores what is reported; `display.build_progress` shows it."""
+    """Ignores every report; `display.build_progress` shows them."""
 
     def stage(self, text: str, total: int | None = None) -> None:
-        """A new stage begins, of `total` bytes where that is known."""
+        """A new stage begins, of `total` bytes if known."""
 
-    def say(self, line: str) -> None:
+    def output(self, line: str) -> None:
         """A program printed `line`."""
 
     def advance(self, size: int) -> None:
-        """`size` bytes more are done."""
+        """`size` more bytes are done."""
 
 
 SILENT = ProgressListener()

@@ -1,7 +1,7 @@
-"""Entering an image's file tree: user and mount namespaces, mounts, chroot. Linux alone has what this takes.
+"""Entering an image's file tree: user and mount namespaces, mounts, chroot. Linux only.
 
-Everything happens in this very process, which then becomes the task: a process that stayed in between would keep the
-warning signal from it.
+Everything happens in this process, which then becomes the task: a parent process in between would catch the warning
+signal instead of the task.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 # unshare(2), mount(2), statvfs(3)
 _NEW_MOUNTS, _NEW_USER = 0x20000, 0x10000000
 _READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
-# A mount's own flags, which a remount has to repeat in a user namespace: statvfs's bits -> mount's.
+# In a user namespace a remount must repeat the mount's existing flags: statvfs bits -> mount bits.
 _KEPT = {2: _NO_SUID, 4: _NO_DEV, 8: _NO_EXEC, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 _FLAGS = {"ro": _READ_ONLY, "nosuid": _NO_SUID, "nodev": _NO_DEV, "noexec": _NO_EXEC}
 _OF_THE_HOST = ("/sys", "/dev", "/etc/hosts", "/etc/resolv.conf", "/etc/machine-id")
-_SCRATCH = ("/tmp", "/run", "/var/lock")  # a fresh one each, in memory
-_HINT = "does the kernel let users mount in their own namespaces? sysctl kernel.apparmor_restrict_unprivileged_userns"
+_SCRATCH = ("/tmp", "/run", "/var/lock")  # each gets an empty tmpfs
+_HINT = "are unprivileged user namespaces allowed? check: sysctl kernel.apparmor_restrict_unprivileged_userns"
 
 
 def enter(tree: Path, view: ContainerView) -> None:
-    """Make `tree` the root of this process, with the mounts of `view`; afterwards nothing else of the host is there.
+    """Make `tree` the root of this process, with the mounts of `view`; the rest of the host is no longer visible.
 
-    Raises TaskError where the kernel does not allow it, or a mount's source is missing.
+    Raises TaskError if the kernel does not allow it, or if a mount's source is missing.
     """
     home = os.environ.get("HOME", "/")
     _unshare(remap_root=view.remap_root)
     _mount(None, "/", None, _REC | _PRIVATE)
-    with _told(f"cannot enter {tree}"):
+    with _os_errors(f"cannot enter {tree}"):
         _mount(str(tree), str(tree), None, _BIND | _REC)
         os.chdir(tree)
         for name in ("proc", "sys", "dev", "tmp", "etc"):
@@ -50,7 +50,7 @@ def enter(tree: Path, view: ContainerView) -> None:
         at_home = os.open(home, os.O_PATH) if view.mount_home else None
         os.chroot(".")
         os.chdir("/")
-    # From here on every path is the image's; what is outside is reached by its descriptor alone.
+    # From here on every path is the image's; the host can be reached only through open descriptors.
     for folder in filter(os.path.lexists, _SCRATCH):
         _mount("tmpfs", _make_place(folder, folder=True), "tmpfs", _NO_SUID | _NO_DEV, "mode=1777")
     for target, descriptor in sources.items():
@@ -68,7 +68,7 @@ def enter(tree: Path, view: ContainerView) -> None:
 
 
 def _unshare(*, remap_root: bool) -> None:
-    """Namespaces of this process's own. Root needs none for users; whoever may not do without maps itself to itself."""
+    """Give this process its own namespaces. Unprivileged users also get a user namespace with an identity mapping."""
     user, group = os.geteuid(), os.getegid()
     libc = _libc()
     if user == 0 and libc.unshare(_NEW_MOUNTS) == 0:
@@ -76,7 +76,7 @@ def _unshare(*, remap_root: bool) -> None:
     if libc.unshare(_NEW_USER | _NEW_MOUNTS):
         hint = "ask your administrator for user namespaces: sysctl user.max_user_namespaces"
         raise TaskError(f"cannot make a user namespace: {os.strerror(ctypes.get_errno())}", hint, Cause.LAUNCH)
-    with _told("cannot map this user into a namespace"):
+    with _os_errors("cannot map this user into a namespace"):
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{0 if remap_root else user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{0 if remap_root else group} {group} 1")
@@ -92,7 +92,7 @@ def _open(mount: Mount) -> int:
 
 
 def _bind(source: int, target: str, flags: tuple[str, ...] = ()) -> None:
-    """Mount what the descriptor `source` stands for, whatever is mounted below it included."""
+    """Mount what the descriptor `source` refers to, including everything mounted below it."""
     path = f"/proc/self/fd/{source}"
     place = _make_place(target, folder=Path(path).is_dir())
     _mount(path, place, None, _BIND | _REC)
@@ -102,9 +102,9 @@ def _bind(source: int, target: str, flags: tuple[str, ...] = ()) -> None:
 
 
 def _make_place(target: str, *, folder: bool) -> str:
-    """`target` as a folder or file that something can be mounted on; its real path, whatever links lead there."""
+    """Create `target` as a folder or file to mount on; its real path, with links resolved."""
     place = Path(os.path.realpath(target))
-    with _told(f"cannot make {target} in the image"):
+    with _os_errors(f"cannot make {target} in the image"):
         (place if folder else place.parent).mkdir(parents=True, exist_ok=True)
         if not folder:
             place.touch()
@@ -112,7 +112,7 @@ def _make_place(target: str, *, folder: bool) -> str:
 
 
 def _name_the_user(home: str) -> None:
-    """Give this user and group a name in the image, which may know root alone: libraries ask for it."""
+    """Give this user and group a name in the image, which may define only root: libraries look it up."""
     user, group, name = os.getuid(), os.getgid(), os.environ.get("USER", "")
     name = name if re.fullmatch(r"[\w.-]+", name) else "user"
     _add_line("/etc/passwd", user, f"{name}:x:{user}:{group}::{home}:/bin/sh")
@@ -120,7 +120,7 @@ def _name_the_user(home: str) -> None:
 
 
 def _add_line(table: str, number: int, line: str) -> None:
-    """Show `table` of the image with `line` at its end, unless it has one for `number`."""
+    """Bind a copy of the image's `table` with `line` appended, unless it has an entry for `number`."""
     path, aside = Path(table), Path("/tmp/.table")
     known = path.read_text(errors="surrogateescape") if path.is_file() else ""
     if any(entry.split(":")[2:3] == [str(number)] for entry in known.splitlines()):
@@ -148,7 +148,7 @@ def _libc() -> ctypes.CDLL:
 
 
 @contextmanager
-def _told(message: str) -> Iterator[None]:
+def _os_errors(message: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

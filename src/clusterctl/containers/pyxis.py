@@ -1,7 +1,7 @@
-"""What a task inside an image is to see, as pyxis's flags say it: one grammar for srun and for our own runner.
+"""What a task sees inside its image, written as pyxis flags: one grammar for srun and for our own runner.
 
-All of it is explicit: a site's enroot.conf must not change a run. The container is unnamed: a named one outlives its
-job and leaves an unpacked image on every node. Flags as in pyxis 0.24's `srun --help`.
+Every setting is explicit: a site's enroot.conf must not change a run. The container is unnamed: a named one outlives
+its job and leaves an unpacked image on every node. Flags as in pyxis 0.24's `srun --help`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.spec import Container
 
 IMAGE_PYTHON = "/opt/venv/bin/python"
-# mount(8)'s, of which enroot takes any; `ro` is the one that is used.
+# enroot accepts any flag of mount(8); clusterctl itself uses only `ro`.
 FLAGS = frozenset(
     {"ro", "rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "shared", "rshared"}
     | {"nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "relatime", "nofail"}
@@ -46,7 +46,7 @@ _REFERENCE = re.compile(
 
 @dataclass(frozen=True)
 class Mount:
-    """As enroot writes it: SRC:DST[:flag+flag]. The separators cannot be escaped, so paths must not hold them."""
+    """A mount in enroot's notation, SRC:DST[:flag+flag]. Separators cannot be escaped: paths must not contain them."""
 
     source: str
     target: str
@@ -54,10 +54,10 @@ class Mount:
 
     @classmethod
     def parse(cls, text: str) -> Mount:
-        """Parse `text`; SRC alone means the same path inside. Raises ConfigError for anything pyxis would misread."""
+        """Parse `text`; SRC alone mounts at the same path inside. Raises ConfigError for what pyxis would misread."""
         source, *rest = text.split(":")
         if len(rest) > 2:
-            raise ConfigError(f"container.mounts: more than SRC:DST:FLAGS: {text}", "a ':' in a path cannot be mounted")
+            raise ConfigError(f"container.mounts: more than SRC:DST:FLAGS: {text}", "paths must not contain ':'")
         target = rest[0] if rest and rest[0] else source
         flags = tuple(rest[1].split("+")) if len(rest) == 2 else ()
         mount = cls(source, target, flags)
@@ -66,22 +66,22 @@ class Mount:
                 raise ConfigError(f"container.mounts: not an absolute path: {path!r} in {text}", "write /SRC:/DST")
         mount.check()
         if not target.strip("/"):
-            message = f"container.mounts: nothing can be mounted over the image itself: {text}"
+            message = f"container.mounts: cannot mount over the image's root: {text}"
             raise ConfigError(message, "write /SRC:/DST")
         for flag in flags:
             if flag not in FLAGS and not flag.startswith("x-"):
                 close = difflib.get_close_matches(flag, FLAGS, n=1)
                 known = f"did you mean {close[0]}?" if close else f"flags: {', '.join(sorted(FLAGS))}"
-                raise ConfigError(f"container.mounts: no flag of a mount: {flag!r} in {text}", known)
+                raise ConfigError(f"container.mounts: unknown mount flag: {flag!r} in {text}", known)
         return mount
 
     def check(self) -> None:
-        """Raise ConfigError for a path that the grammar of mounts cannot carry."""
+        """Raise ConfigError for a path that cannot be written as a mount."""
         for path in (self.source, self.target):
             if found := _UNCARRIED.search(path):
                 raise ConfigError(
                     f"container.mounts: {found[0]!r} in a mounted path: {path}",
-                    "pyxis cannot escape ',', ':' and '+'; mount a folder above it, or a link without them",
+                    "pyxis cannot escape ',', ':' and '+'; mount a parent folder, or a link without them",
                 )
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerView:
-    """`environment` names the variables whose values on the host beat the image's own."""
+    """`environment` names the variables whose host values override the image's."""
 
     image: str
     mounts: tuple[Mount, ...] = ()
@@ -102,7 +102,7 @@ class ContainerView:
     environment: tuple[str, ...] = ()
 
     def flags(self) -> list[str]:
-        """As srun's options; every switch is there, so that no setting of a site decides."""
+        """As srun's options. Every switch is given, so that no site setting applies."""
         mounts = ",".join(dict.fromkeys(map(str, self.mounts)))
         return [
             f"--container-image={self.image}",
@@ -125,9 +125,9 @@ class ContainerView:
                 field, switch = _SWITCHES[name]
                 switches[field] = switch
             else:
-                raise UsageError(f"no flag of a container: {flag}")
+                raise UsageError(f"unknown container flag: {flag}")
         if "container-image" not in values:
-            raise UsageError("no image to run in", "--container-image=/path/to/image.sqsh")
+            raise UsageError("no container image given", "--container-image=/path/to/image.sqsh")
         return cls(
             image=values["container-image"],
             mounts=tuple(map(Mount.parse, filter(None, values.get("container-mounts", "").split(",")))),
@@ -138,10 +138,10 @@ class ContainerView:
 
 
 def removing(names: str) -> tuple[str, ...]:
-    """What each node is to run so that no container of this job is left whose name ends as `names` says, a pattern.
+    """A command for each node that removes this job's containers whose names end with the pattern `names`.
 
-    pyxis would refuse to make such a container anew, or take it for a whole one. It is called pyxis_<job>.<step>; one
-    with a name, X, is pyxis_X or pyxis_<job>_X, as the site has it.
+    pyxis would refuse to create such a container again, or reuse a half-made one. It is called pyxis_<job>.<step>; one
+    named X is pyxis_X or pyxis_<job>_X, depending on the site.
     """
     return ("sh", "-c", _REMOVE, names)
 
@@ -154,10 +154,10 @@ def check_image(image: str) -> str:
     if image.startswith("/"):
         return image
     if image.endswith(".sqsh"):
-        raise ConfigError(f"container.image: a relative path: {image}", f"write ./{image}")
+        raise ConfigError(f"container.image: relative path: {image}", f"write ./{image}")
     first, slash, rest = image.removeprefix("docker://").partition("/")
     if slash and "#" not in first and re.search(r"[.:]|^localhost$", first):
-        message = f"container.image: a registry ends with '#', not with '/': {image}"
+        message = f"container.image: a registry must be followed by '#', not '/': {image}"
         raise ConfigError(message, f'write "{first}#{rest}"')
     if not _REFERENCE.fullmatch(image):
         raise ConfigError(
@@ -170,18 +170,17 @@ def check_image(image: str) -> str:
 def make_view(
     image: str, container: Container, mounts: Iterable[Mount], environment: Iterable[str], workdir: str | None
 ) -> ContainerView:
-    """What the tasks of a job see in `image`.
+    """What a job's tasks see in `image`, which has been checked.
 
-    `mounts` are the run's own. `environment` names every variable that the run sets: an image's own value would win
-    over the host's otherwise. `image` has been checked. Raises ConfigError for what the grammar of the flags cannot
-    carry.
+    `mounts` are those that the run itself needs. `environment` names every variable that the run sets: the image's
+    value would override it otherwise. Raises ConfigError for a path or value that the flags cannot express.
     """
     every = [*mounts, *(Mount.parse(text) for text in container.mounts)]
     for mount in every:
         mount.check()
     return ContainerView(
         image=image,
-        # A folder comes before what is mounted below it, which it would hide.
+        # Parents come first: mounting one later would hide the mounts below it.
         mounts=tuple(sorted(every, key=lambda mount: mount.target.count("/"))),
         workdir=container.workdir or workdir,
         writable=container.writable,

@@ -1,7 +1,7 @@
-"""A root file system, member by member, into a squashfs that pyxis and enroot run: no root, no unpacking, no devices.
+"""Pack a root file system, member by member, into a squashfs for pyxis and enroot: no root, no unpacking, no devices.
 
-The members go to mksquashfs as a tar stream; nothing of them is ever a file on this machine. What enroot needs to know
-of an image's configuration lies in four files: /etc/environment, /etc/fstab, /etc/rc and /etc/rc.local.
+The members go to mksquashfs as a tar stream and are never files on this machine. enroot reads an image's
+configuration from four files: /etc/environment, /etc/fstab, /etc/rc and /etc/rc.local.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from clusterctl.containers.archive import Archive, ImageConfig
     from clusterctl.containers.image_layers import Content
 
-# zstd at level 3 is 14 times as fast as enroot's default, and half the size (docs/benchmarks.md).
+# zstd at level 3 is 14 times as fast as enroot's default at half the size (docs/benchmarks.md).
 COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "3", "-b", "1M")
-_MOST_SPARSE = 2**30  # engines write no sparse files; a few bytes could claim to be terabytes
+_MOST_SPARSE = 2**30  # engines write no sparse files, and a few bytes could claim to be terabytes
 _MEBIBYTE = 2**20
 
-_VOLUME = "none x-create=dir,bind,rw,nosuid,nodev"  # a folder of the root itself, bound over a root that is read-only
+_VOLUME = "none x-create=dir,bind,rw,nosuid,nodev"  # bind a folder over itself: writable in a read-only root
 
-# A member of the root: path, links, modes and size as the tar format has them, and the content of a file.
+# A member of the root: path, links, mode and size as in the tar format, and the content of a file.
 Member = tuple[tarfile.TarInfo, "IO[bytes] | None"]
 
 
 def members_of(archive: Archive) -> Iterator[Member]:
-    """The merged root of `archive`, folders first; of hard links the first in order is the file."""
+    """The merged root of `archive`, folders first; the first of several hard links is stored as the file."""
     written: dict[Content, str] = {}
     for path, content in merge(archive.layers):
         if content is None:
@@ -60,7 +60,7 @@ def members_of(archive: Archive) -> Iterator[Member]:
 
 
 def members_of_stream(stream: IO[bytes]) -> Iterator[Member]:
-    """The root that `docker export` or `tar` writes, which is merged already. Raises BadArchive if it breaks off."""
+    """The already merged root that `docker export` or `tar` writes. Raises BadArchive if the stream is truncated."""
     pipe = cast("IO[bytes]", _Forward(stream))
     try:
         with tarfile.open(fileobj=pipe, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
@@ -76,8 +76,8 @@ def members_of_stream(stream: IO[bytes]) -> Iterator[Member]:
 
 
 def configuration_files(config: ImageConfig) -> dict[str, str]:
-    """What enroot reads of an image's configuration: path -> text."""
-    variables = [line.split("\n", 1)[0] for line in config.environment]  # one a line: there is no way to quote
+    """The files from which enroot reads an image's configuration: path -> text."""
+    variables = [line.split("\n", 1)[0] for line in config.environment]  # one per line; newlines cannot be quoted
     comments = [f"# {key} {value}".replace("\n", " ") for key, value in sorted(config.labels.items())]
     workdir = shlex.quote(config.workdir)
     words = [shlex.join(config.entrypoint)] if config.entrypoint else []
@@ -104,7 +104,7 @@ def configuration_files(config: ImageConfig) -> dict[str, str]:
 
 
 def _field(path: str) -> str:
-    """A field of fstab(5): what would end it is written in octal."""
+    """A field of fstab(5), with separators escaped in octal."""
     return re.sub(r"[\s\\]", lambda match: f"\\{ord(match[0]):03o}", path, flags=re.ASCII)
 
 
@@ -115,9 +115,9 @@ def pack(
     seen: Callable[[str], None],
     progress: Callable[[int], None],
 ) -> None:
-    """Write `members` and what `config` says as a squashfs to `target`, a new file.
+    """Write `members` and the settings of `config` to `target`, a new squashfs.
 
-    `seen` gets every path, `progress` the bytes that it added. Raises ImageError without mksquashfs or room.
+    `seen` gets every path, `progress` the bytes it added. Raises ImageError if mksquashfs or disk space is missing.
     """
     ours = configuration_files(config)
     needed = [_folders_to(path) for path in (config.workdir, *config.volumes)]
@@ -146,7 +146,7 @@ def pack(
 
 
 def _written(stream: IO[bytes]) -> tarfile.TarFile:
-    """A tar file to be written to `stream`; tarfile's own streams copy everything twice more."""
+    """A tar file that writes to `stream`; tarfile's own stream mode copies everything twice more."""
     return tarfile.TarFile(
         fileobj=cast("IO[bytes]", _Counted(stream)),
         mode="w",
@@ -158,7 +158,7 @@ def _written(stream: IO[bytes]) -> tarfile.TarFile:
 
 
 class _Counted:
-    """A pipe to write to; tarfile asks where it begins."""
+    """A pipe to write to that knows its position: tarfile asks for it at the start."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.write = stream.write
@@ -168,7 +168,7 @@ class _Counted:
 
 
 class _Forward:
-    """A pipe as a file that is read from its beginning to its end, skipping what is not wanted."""
+    """A pipe presented as a file that can only be read and skipped forward."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -191,9 +191,9 @@ class _Forward:
 
 
 def _folders_to(path: str) -> list[str]:
-    """The folders on the way to an image's working directory or volume, which is one, too.
+    """An image's working directory or volume and its parent folders.
 
-    /etc/rc cannot make them in a root that is read-only; for a volume enroot would make one that nobody may enter.
+    /etc/rc cannot create them in a read-only root; for a volume enroot would create one that nobody can enter.
     """
     parts = [part for part in path.split("/") if part not in ("", ".")]
     return [] if ".." in parts else ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
@@ -206,30 +206,30 @@ def _folder(path: str) -> tarfile.TarInfo:
 
 
 def _plainly(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo:
-    """`member` under `name` as anybody can unpack and remove it: root's, and its owner may read, write and enter."""
+    """`member` as `name`, so that anyone can unpack and remove it: owned by root, with full access for the owner."""
     if member.issparse() and member.size > _MOST_SPARSE:
-        raise BadArchive(f"a sparse file of {member.size / 1e9:.0f} GB: {name}")
+        raise BadArchive(f"sparse file of {member.size / 1e9:.0f} GB: {name}")
     plain = tarfile.TarInfo(name)
     plain.type, plain.size = member.type, 0
-    if member.isreg():  # sparse and contiguous files are read as plain ones
+    if member.isreg():  # sparse and contiguous files become regular ones
         plain.type, plain.size = tarfile.REGTYPE, member.size
     plain.linkname = member.linkname
     plain.mode = stat.S_IMODE(member.mode) | (0o700 if member.isdir() else 0o600)
-    plain.mtime = max(0, min(int(member.mtime), 2**32 - 1))  # what squashfs can hold
+    plain.mtime = max(0, min(int(member.mtime), 2**32 - 1))  # squashfs stores 32 bits
     return plain
 
 
 @contextmanager
 def _mksquashfs(target: Path) -> Iterator[IO[bytes]]:
-    """What is written to the stream, a tar file, becomes the squashfs `target`."""
+    """A stream for a tar file, which becomes the squashfs `target`."""
     program = shutil.which("mksquashfs")
     if program is None:
-        raise ImageError("no mksquashfs on PATH", "apt install squashfs-tools")
+        raise ImageError("mksquashfs is not on PATH", "apt install squashfs-tools")
     options = ["-tar", "-noappend", "-no-progress", "-quiet", "-all-root", "-root-mode", "0755", "-no-xattrs"]
     command = [program, "-", str(target), *COMPRESSION, *options]
     with (
-        tempfile.TemporaryFile() as said,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said, pipesize=_MEBIBYTE) as process,
+        tempfile.TemporaryFile() as output,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, pipesize=_MEBIBYTE) as process,
     ):
         assert process.stdin is not None
         try:
@@ -242,15 +242,15 @@ def _mksquashfs(target: Path) -> Iterator[IO[bytes]]:
             process.kill()
             raise
         if process.wait() != 0:
-            said.seek(0)
-            raise _failure(said.read().decode(errors="replace"), target)
+            output.seek(0)
+            raise _failure(output.read().decode(errors="replace"), target)
 
 
-def _failure(said: str, target: Path) -> ImageError:
-    if "No space left" in said:
+def _failure(output: str, target: Path) -> ImageError:
+    if "No space left" in output:
         return ImageError(f"no space left for the image: {target.parent}", f"df -h {target.parent}")
-    if "nvalid option" in said or "nvalid compressor" in said or "not supported" in said:
-        hint = "squashfs-tools 4.5 or later is needed; see: mksquashfs -version"
-        return ImageError("mksquashfs is too old here", hint)
-    last = said.strip().splitlines()[-1:] or ["it said nothing"]
-    return ImageError(f"mksquashfs failed: {last[0]}", f"is there room, and may you write to {target.parent}?")
+    if "nvalid option" in output or "nvalid compressor" in output or "not supported" in output:
+        hint = "install squashfs-tools 4.5 or later; see: mksquashfs -version"
+        return ImageError("mksquashfs is too old", hint)
+    last = output.strip().splitlines()[-1:] or ["no output"]
+    return ImageError(f"mksquashfs failed: {last[0]}", f"check free space and your write permission: {target.parent}")

@@ -1,7 +1,7 @@
-"""How buildah and podman keep images: layer upon layer, or (driver vfs) each layer as a copy of all that is below it.
+"""How buildah and podman store images: as overlaid layers, or (driver vfs) with a full copy of everything per layer.
 
-Without root they take vfs wherever fuse-overlayfs is missing, though since 5.13 Linux lets a user mount overlays
-(seen with buildah 1.28). So overlay is tried, and where only vfs is left, a build makes one layer instead of many.
+Without root they choose vfs if fuse-overlayfs is missing, although Linux has let users mount overlays since 5.13
+(seen with buildah 1.28). So overlay is tried first, and if only vfs works, a build makes one layer instead of many.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _ANSWER_SECONDS = 20
 _BASE_BYTES = 300_000_000  # of a base image with Python
-_COMPILED = 1.25  # what is installed, against what the wheels hold: Python's compiled files come on top
-_VFS_COPIES = 2  # the container at work, and the image that it becomes
-OVERLAY_HINT = "apt install fuse-overlayfs: then layers share what they have in common"
+_COMPILED = 1.25  # installed size / unpacked wheels: includes Python's compiled files
+_VFS_COPIES = 2  # the working container and the image made from it
+OVERLAY_HINT = "apt install fuse-overlayfs, so that layers share their files"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Storage:
 
 
 def find_storage(program: str, environment: Mapping[str, str]) -> Storage | None:
-    """The storage of buildah or podman: its own, but overlay instead of vfs where that works. None: it does not say."""
+    """The storage that buildah or podman uses, with overlay in place of vfs if that works; None if unknown."""
     own = _asked(program, environment)
     if own and own.copies_layers and "STORAGE_DRIVER" not in environment:
         other = _asked(program, {**environment, "STORAGE_DRIVER": "overlay"})
@@ -49,7 +49,7 @@ def find_storage(program: str, environment: Mapping[str, str]) -> Storage | None
 
 
 def space_for(wheels: Iterable[Path], storage: Storage | None) -> int:
-    """About how many bytes a build with `wheels` takes where images are kept: themselves, and what they unpack to."""
+    """Estimated bytes that a build with `wheels` takes in image storage: the wheels and their unpacked contents."""
     needed = _BASE_BYTES
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
@@ -59,15 +59,15 @@ def space_for(wheels: Iterable[Path], storage: Storage | None) -> int:
 
 
 def check_space(needed: int, storage: Storage | None) -> str:
-    """How much room the build takes and has, in words. Raises ImageError where it cannot do."""
+    """A sentence about the space that the build needs and has. Raises ImageError if there is not enough."""
     words = f"the build takes about {needed / 1e9:.1f} GB"
     if storage is None:
         return words
     free = shutil.disk_usage(nearest_existing(storage.folder)).free
     words += f" of {free / 1e9:.1f} GB free in {storage.folder} ({storage.driver})"
     if needed > free:
-        room = "make room, or keep images elsewhere: CONTAINERS_STORAGE_CONF names a storage.conf with a graphroot"
-        raise ImageError(f"too little room: {words}", OVERLAY_HINT if storage.copies_layers else room)
+        room = "free some space, or set CONTAINERS_STORAGE_CONF to a storage.conf with another graphroot"
+        raise ImageError(f"not enough disk space: {words}", OVERLAY_HINT if storage.copies_layers else room)
     return f"{words}; {OVERLAY_HINT}" if storage.copies_layers else words
 
 
@@ -78,7 +78,7 @@ def _asked(program: str, environment: Mapping[str, str]) -> Storage | None:
             command, env=dict(environment), capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False
         )
         store: dict[str, Any] = json.loads(done.stdout)["store"]
-        known = {name.lower(): value for name, value in store.items()}  # podman's begin in lower case
+        known = {name.lower(): value for name, value in store.items()}  # podman's names start in lower case
         return Storage(known["graphdrivername"], Path(known["graphroot"]))
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -1,11 +1,11 @@
-"""Which torch pip would take, the CPU build or the one for CUDA, and how large it is: resolved, before any download.
+"""Which torch pip would install, the CPU or the CUDA build, and its size: resolved before anything is downloaded.
 
-`make setup` asks before clusterctl is installed, so this imports the standard library alone.
+`make setup` runs this before clusterctl is installed, so it imports only the standard library.
 
-    python -m clusterctl.containers.torch_build 'torch==2.13.0'    # prints pip's options, and what it found to stderr
+    python -m clusterctl.containers.torch_build 'torch==2.13.0'    # prints pip's options; its findings go to stderr
 
-The package index's own torch for Linux is the one for CUDA. PyTorch has an index of CPU builds, which
-TORCH_CPU_INDEX names: a machine without an NVIDIA driver, and the CPU image, take theirs from there.
+The default torch for Linux is the CUDA build. PyTorch has an index of CPU builds, whose URL is in TORCH_CPU_INDEX:
+machines without an NVIDIA driver, and the CPU image, use that one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 INDEX = "TORCH_CPU_INDEX"
 _ANSWER_SECONDS = 5
-_CUDA = ("nvidia-", "nvidia_", "cuda-")  # how the packages begin that torch's build for CUDA needs
+_CUDA = ("nvidia-", "nvidia_", "cuda-")  # prefixes of the packages that the CUDA build needs
 
 
 @dataclass(frozen=True)
 class Wheels:
-    """What pip would install: its torch, if that is among it, and whether it is for CUDA; `bytes` as far as known."""
+    """What pip would install: the torch version, if any, and whether it is a CUDA build; `bytes` as far as known."""
 
     torch: str
     cuda: bool
@@ -40,20 +40,20 @@ class Wheels:
 
 
 def cpu_index(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Pip's options for the index of CPU builds that the user names; none: what pip finds by its own settings."""
+    """Pip's options for the index of CPU builds that the user named; empty if none: pip's own settings apply."""
     index = environment.get(INDEX)
     return (f"--extra-index-url={index}",) if index else ()
 
 
 def has_driver() -> bool:
-    """Whether this machine has NVIDIA's driver, which brings nvidia-smi."""
+    """Whether this machine has NVIDIA's driver, which includes nvidia-smi."""
     return shutil.which("nvidia-smi") is not None
 
 
 def resolved(words: Sequence[str]) -> Wheels | None:
-    """What `pip install WORDS` would bring into this environment; None where pip cannot tell.
+    """What `pip install WORDS` would install into this environment; None if pip cannot tell.
 
-    Before version 25.3 pip would download it all to know.
+    Pip before 25.3 would download everything to find out.
     """
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run"]
     command += ["--report=-", *words]
@@ -64,7 +64,7 @@ def resolved(words: Sequence[str]) -> Wheels | None:
 
 
 def described(wheels: Wheels, *, cuda_is_of_use: bool) -> Iterator[str]:
-    """What is said before it is downloaded."""
+    """Lines to print before the download."""
     least = "" if wheels.all_sizes_known else "at least "
     size = f"{wheels.count} wheels, {least}{_megabytes(wheels.bytes)}"
     if not wheels.torch:
@@ -72,7 +72,7 @@ def described(wheels: Wheels, *, cuda_is_of_use: bool) -> Iterator[str]:
         return
     yield f"torch {wheels.torch}, {'built for CUDA' if wheels.cuda else 'the CPU build'}: {size}"
     if wheels.cuda and not cuda_is_of_use:
-        yield f"hint: the CPU build is a tenth of that: {INDEX}=URL names PyTorch's own index of CPU builds"
+        yield f"hint: the CPU build is a tenth of that: set {INDEX} to the URL of PyTorch's index of CPU builds"
 
 
 def _pip_only_resolves() -> bool:

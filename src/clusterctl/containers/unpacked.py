@@ -1,7 +1,7 @@
-"""An image's file tree on this node: unpacked once, shared by all who run in it, in memory where there is room.
+"""An image's file tree on this node: unpacked once, shared by all tasks that run in it, in memory if it fits.
 
-The lease is a lock of the kernel's, which on a node's own file systems can be trusted: whoever runs in the image shares
-it, through exec and until the process ends, however it ends; whoever unpacks or removes has it alone.
+Trees are protected by flock, which is reliable on a node's local file systems: tasks that run in the image hold a
+shared lock, across exec and until they end for any reason; unpacking and removing take an exclusive lock.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from clusterctl.runs.files import make_private
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-KEPT_SECONDS = 3600.0  # an unused tree, for whoever comes back to it
-_SHARED = ("/dev/shm", "/tmp", "/var/tmp")  # by everybody on a node, the fastest first
-_OWNED = "+"  # in the name of a tree that was written to: nobody comes back to it
+KEPT_SECONDS = 3600.0  # how long an unused tree is kept for the next run
+_SHARED = ("/dev/shm", "/tmp", "/var/tmp")  # shared by all users of a node, the fastest first
+_OWNED = "+"  # marks the name of a writable tree, which is never reused
 _SPARE_BYTES = 64 * 2**20
-_TIMES_SMALLER = 4  # than its content an image is at most, as a rule
-_ELSEWHERE = "set CLUSTERCTL_UNPACK to a folder on a larger disk of this machine's own"
-_NOTHING_FATAL = 2  # unsquashfs: all is there but what only root may make
+_TIMES_SMALLER = 4  # the usual maximum ratio of unpacked to packed size
+_ELSEWHERE = "set CLUSTERCTL_UNPACK to a folder on a larger local disk"
+_NOTHING_FATAL = 2  # unsquashfs: complete except for files that only root can create
 _LOOK_AGAIN_SECONDS = 0.05
 
 
 def hold(image: Path, owner: str = "", environment: Mapping[str, str] = os.environ) -> Path:
-    """The tree of `image`, which stays until this process - whatever program it becomes - has ended.
+    """The tree of `image`, kept until this process, or the program it turns into with exec, has ended.
 
-    With an `owner` it is a tree apart, for those alone who name the same one: to write into. Raises TaskError where
-    the image cannot be unpacked.
+    With an `owner` it is a separate, writable tree, shared only with callers that pass the same owner. Raises TaskError
+    if the image cannot be unpacked.
     """
     folder = _lock_folder(environment)
     lock = folder / f"{_key(image)}{f'{_OWNED}{owner}' if owner else ''}.lock"
@@ -57,15 +57,15 @@ def hold(image: Path, owner: str = "", environment: Mapping[str, str] = os.envir
 
 
 def _held(descriptor: int, lock: Path, unpack: Callable[[], Path]) -> Path | None:
-    """The tree under `lock`, shared from now on; None where it was made just now, or the lock taken away meanwhile."""
+    """The tree under `lock`, now locked as shared; None, to try again, if it was just unpacked or the lock removed."""
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     if _is_removed(descriptor, lock):
         return None
     if tree := _noted(lock):
         os.utime(lock)
         return tree
-    # Gives up the shared one first: someone may be faster. Whoever waited for the lock would wait for those who run in
-    # the tree by then, and they may be waiting for this task.
+    # flock drops the shared lock first, so another task may be faster. Blocking here could deadlock: the tasks that run
+    # in the tree by then may be waiting for this one.
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -77,18 +77,18 @@ def _held(descriptor: int, lock: Path, unpack: Callable[[], Path]) -> Path | Non
 
 
 def release(image: Path, environment: Mapping[str, str] = os.environ) -> None:
-    """Remove the trees of `image` from this node, but for those that someone runs in."""
+    """Remove the trees of `image` from this node, except those in use."""
     for lock in _lock_folder(environment).glob(f"{glob.escape(_key(image))}*.lock"):
         _remove_unused(lock)
 
 
 def stores(environment: Mapping[str, str] = os.environ) -> list[Path]:
-    """The folders of this node's own where a tree may go, the fastest first; programs can be started from each."""
+    """This node's local folders that can hold a tree, the fastest first; all allow programs to be executed."""
     chosen = environment.get("CLUSTERCTL_UNPACK")
     in_memory, *on_disk = _SHARED
     places = (chosen,) if chosen else (in_memory, environment.get("XDG_RUNTIME_DIR"), *on_disk)
     found = [Path(place) for place in dict.fromkeys(filter(None, places)) if _is_usable(Path(place))]
-    # Who else makes our folder in a place that is everybody's keeps us out of that place, not of all.
+    # If another user has created our folder in a shared place, skip that place but not the others.
     return [place for place in found if chosen or not _is_taken(_own(place))]
 
 
@@ -98,7 +98,7 @@ def own_folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def room(store: Path) -> int:
-    """Bytes that may be written to `store`; of memory half of what is available, for the program needs some too."""
+    """Bytes that may be written to `store`; at most half of the available memory, since the program needs some too."""
     status = os.statvfs(store)
     free = status.f_bavail * status.f_frsize
     return min(free, _available_memory() // 2) if _is_memory(store) else free
@@ -111,7 +111,7 @@ def is_here(image: Path, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def unpacked_bytes(image: Path) -> int:
-    """What `image` takes when it is unpacked. Raises TaskError for what unsquashfs cannot read."""
+    """The unpacked size of `image`. Raises TaskError if unsquashfs cannot read it."""
     try:
         found = look_into(image)
     except Unreadable as error:
@@ -122,13 +122,13 @@ def unpacked_bytes(image: Path) -> int:
 
 
 def _unpack(image: Path, locks: Path, name: str, environment: Mapping[str, str]) -> Path:
-    """Make room, unpack `image` aside, and give it its name."""
+    """Make room, unpack `image` under a temporary name, and rename it."""
     for other in _locks(locks, but=name):
         if _OWNED in other.stem or time.time() - other.stat().st_mtime > KEPT_SECONDS:
             _remove_unused(other)
     store = _roomy(unpacked_bytes(image), locks, name, environment)
     folder = _private(store)
-    for left in folder.glob(f".{name}.*"):  # by one who was killed: the lock is ours alone
+    for left in folder.glob(f".{name}.*"):  # left by a killed process: we hold the exclusive lock
         _remove_tree(left)
     aside, tree = folder / f".{name}.{os.getpid()}", folder / name
     try:
@@ -141,7 +141,7 @@ def _unpack(image: Path, locks: Path, name: str, environment: Mapping[str, str])
 
 
 def _roomy(needed: int, locks: Path, name: str, environment: Mapping[str, str]) -> Path:
-    """The first store that `needed` bytes fit into; trees that nobody runs in yield."""
+    """The first store with room for `needed` bytes, after removing unused trees if necessary."""
     places = stores(environment)
     for unused in ((), _locks(locks, but=name)):
         for other in unused:
@@ -150,7 +150,7 @@ def _roomy(needed: int, locks: Path, name: str, environment: Mapping[str, str]) 
             if room(store) > needed + _SPARE_BYTES:
                 return store
     found = ", ".join(f"{place} ({room(place) / 1e6:.0f} MB free)" for place in places)
-    message = f"no room to unpack the image: it takes {needed / 1e6:.0f} MB of {found}"
+    message = f"no room to unpack the image: it needs {needed / 1e6:.0f} MB: {found}"
     raise TaskError(message, _ELSEWHERE, Cause.DISK)
 
 
@@ -175,12 +175,12 @@ def _remove_unused(lock: Path) -> None:
 def _remove_tree(tree: Path) -> None:
     for parent, _, _ in os.walk(tree):
         with suppress(OSError):
-            Path(parent).chmod(0o700)  # an image may have folders that even their owner cannot change
+            Path(parent).chmod(0o700)  # an image may have folders that not even their owner can write to
     shutil.rmtree(tree, ignore_errors=True)
 
 
 def _key(image: Path) -> str:
-    """Names the content of `image` as far as that is known without reading it."""
+    """Identifies the content of `image` without reading it."""
     try:
         status = image.stat()
     except OSError as error:
@@ -194,7 +194,7 @@ def _key(image: Path) -> str:
 def _lock_folder(environment: Mapping[str, str]) -> Path:
     if places := stores(environment):
         return _private(places[0])
-    message = "no folder to unpack an image into: none is writable and lets programs start"
+    message = "no folder to unpack an image into: none is both writable and allows programs to run"
     raise TaskError(message, _ELSEWHERE, Cause.LAUNCH)
 
 
@@ -203,7 +203,7 @@ def _own(store: Path) -> Path:
 
 
 def _is_taken(folder: Path) -> bool:
-    """Whether somebody else has made `folder`, or a link in its place."""
+    """Whether `folder` belongs to another user, or is a link."""
     try:
         return folder.is_symlink() or folder.stat().st_uid != os.geteuid()
     except FileNotFoundError:
@@ -213,7 +213,7 @@ def _is_taken(folder: Path) -> bool:
 def _private(store: Path) -> Path:
     folder = make_private(_own(store))
     if _is_taken(folder):
-        raise TaskError(f"belongs to someone else: {folder}", "remove it, or ask its owner to", Cause.LAUNCH)
+        raise TaskError(f"owned by another user: {folder}", "remove it, or ask its owner to", Cause.LAUNCH)
     return folder
 
 
@@ -229,7 +229,7 @@ def _is_removed(descriptor: int, lock: Path) -> bool:
 
 
 def _noted(lock: Path) -> Path | None:
-    """The tree that is under `lock`, if it is there."""
+    """The tree recorded in `lock`, if it exists."""
     tree = Path(lock.read_text() or "/nowhere/at/all")
     return tree if tree.is_dir() else None
 
@@ -254,11 +254,11 @@ def _unsquashfs(arguments: list[str]) -> None:
     try:
         done = subprocess.run(["unsquashfs", *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except FileNotFoundError:
-        raise TaskError("no unsquashfs on PATH", "apt-get install squashfs-tools", Cause.LAUNCH) from None
+        raise TaskError("unsquashfs is not on PATH", "apt-get install squashfs-tools", Cause.LAUNCH) from None
     if done.returncode in (0, _NOTHING_FATAL):
         return
     lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-    said = lines[-1].removeprefix("FATAL ERROR: ") if lines else f"exit code {done.returncode}"
-    hint = "is the image whole (clusterctl image verify), and is there room? df -h"
+    problem = lines[-1].removeprefix("FATAL ERROR: ") if lines else f"exit code {done.returncode}"
+    hint = "check the image and disk space: clusterctl image verify, df -h"
     cause = Cause.DISK if any(os.strerror(ENOSPC) in line for line in lines) else Cause.IMAGE
-    raise TaskError(f"unsquashfs: {said}", hint, cause)
+    raise TaskError(f"unsquashfs: {problem}", hint, cause)

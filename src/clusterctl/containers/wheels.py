@@ -1,7 +1,7 @@
-"""The wheels of an image: those that it needs, downloaded once, here, and clusterctl's own.
+"""The wheels of an image: its requirements, downloaded once on this machine, and clusterctl's own wheel.
 
-A build needs no network, and no certificates of the site. Ours is made from the files that run here, without a build
-tool: same files, same bytes. Format: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
+The build itself then needs no network and no site certificates. Our wheel is made from the installed files without a
+build tool, reproducibly. Format: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from clusterctl.runs.once import prepared_once
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# Every glibc that wheels are made for, up to that of Debian 12 and Ubuntu 22.04.
+# The glibc versions that wheels are built for, up to that of Debian 12 and Ubuntu 22.04.
 _GLIBC_MINORS = range(35, 4, -1)
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _SHIPPED = ("jobs", "cluster", "data", "containers")
-_TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can hold
+_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can store
 _WHEEL = "Wheel-Version: 1.0\nGenerator: clusterctl\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _ENTRY_POINTS = "[console_scripts]\nclusterctl = clusterctl.__main__:main\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What an image needs to have installed."""
+    """The Python packages that an image needs."""
 
     python: str  # minor version, such as "3.11"
     requirements: tuple[str, ...]
-    options: tuple[str, ...] = ()  # of pip: where else to look
+    options: tuple[str, ...] = ()  # for pip: further indexes
     for_gpus: bool = False
 
     @property
@@ -59,10 +59,10 @@ class Wanted:
 def wanted(
     python: str, extras: Iterable[str], *, own_torch: bool, replacing: Iterable[str] = (), for_gpus: bool = False
 ) -> Wanted:
-    """clusterctl's own requirements with `extras`, in the versions that are installed here where there are any.
+    """clusterctl's requirements with `extras`, pinned to the versions installed here where there are any.
 
-    So a run computes inside its image what it computes outside. `replacing` are requirements that win over these, such
-    as "torch==2.13.0"; with `own_torch` the base image's is kept. An image `for_gpus` gets no CPU build of torch.
+    So a run behaves the same inside its image as outside. `replacing` overrides requirements, for example
+    "torch==2.13.0"; `own_torch` keeps the base image's torch. An image `for_gpus` never gets the CPU build of torch.
     """
     chosen = {_name(one): one for one in replacing}
     found: dict[str, str] = {}
@@ -81,18 +81,18 @@ def wanted(
     return Wanted(python=python, requirements=tuple(sorted(pinned.values())), options=options, for_gpus=for_gpus)
 
 
-def wheelhouse(cache: Path, want: Wanted, say: Callable[[str], None] = SILENT.stage, *, fresh: bool = False) -> Path:
-    """The folder with the wheels of `want` and all that they need, downloaded if it is not there yet, or `fresh`.
+def wheelhouse(cache: Path, want: Wanted, report: Callable[[str], None] = SILENT.stage, *, fresh: bool = False) -> Path:
+    """The folder with the wheels of `want` and their dependencies, downloaded if it is missing, or if `fresh`.
 
-    `say` gets what is about to be downloaded, and how large it is. Raises ImageError if pip cannot get them.
+    `report` gets a description and the size of the download. Raises ImageError if pip cannot download them.
     """
     folder = cache / "wheelhouses" / want.key
     if fresh and folder.exists():
         shutil.rmtree(folder)
-    return prepared_once(folder, lambda building: _download(building, want, say))
+    return prepared_once(folder, lambda building: _download(building, want, report))
 
 
-def _download(folder: Path, want: Wanted, say: Callable[[str], None]) -> None:
+def _download(folder: Path, want: Wanted, report: Callable[[str], None]) -> None:
     machine = platform.machine()
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in _GLIBC_MINORS]
     platforms += [f"manylinux2014_{machine}", f"linux_{machine}"]
@@ -100,29 +100,29 @@ def _download(folder: Path, want: Wanted, say: Callable[[str], None]) -> None:
     words += [*(f"--platform={one}" for one in platforms), *want.requirements]
     if wheels := torch_build.resolved(["--ignore-installed", *words]):
         for line in torch_build.described(wheels, cuda_is_of_use=want.for_gpus):
-            say(line)
+            report(line)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--dest", str(folder)]
     done = subprocess.run([*command, *words], capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         raise _failure(done.stderr, want)
 
 
-def _failure(said: str, want: Wanted) -> ImageError:
-    lines = [line for line in said.splitlines() if line.startswith("ERROR")] or said.splitlines()[-1:]
-    message = lines[-1].removeprefix("ERROR: ") if lines else "it said nothing"
-    if "No module named pip" in said:
-        return ImageError("there is no pip beside this Python to download wheels with", "python -m ensurepip")
-    if "No space left" in said:
+def _failure(output: str, want: Wanted) -> ImageError:
+    lines = [line for line in output.splitlines() if line.startswith("ERROR")] or output.splitlines()[-1:]
+    message = lines[-1].removeprefix("ERROR: ") if lines else "no output"
+    if "No module named pip" in output:
+        return ImageError("this Python has no pip to download wheels with", "python -m ensurepip")
+    if "No space left" in output:
         return ImageError(f"no space left for wheels: {message}", "see: df -h")
-    if "No matching distribution" in said and "torch" in message:
-        hint = f"name the index that has it: {torch_build.INDEX}=URL; or choose another: --with 'torch>=2.6'"
+    if "No matching distribution" in output and "torch" in message:
+        hint = f"name an index that has it: {torch_build.INDEX}=URL; or choose another version: --with 'torch>=2.6'"
     else:
-        hint = "is there a network here? pip's settings count: pip config list"
+        hint = "check the network and pip's settings: pip config list"
     return ImageError(f"cannot download wheels for Python {want.python}: {message}", hint)
 
 
 def _as_here(name: str) -> str:
-    """The version that is installed here, pinned; nothing where it is not."""
+    """The requirement pinned to the version installed here; empty if it is not installed."""
     try:
         return f"{name}=={metadata.version(name)}"
     except metadata.PackageNotFoundError:
@@ -135,7 +135,7 @@ def _name(requirement: str) -> str:
 
 
 def write_project_wheel(folder: Path) -> Path:
-    """Write the wheel of this clusterctl into `folder`; its path."""
+    """Write the wheel of this clusterctl into `folder` and return its path."""
     info = f"clusterctl-{__version__}.dist-info"
     files = _package_files()
     for name, text in {"METADATA": _metadata(), "WHEEL": _WHEEL, "entry_points.txt": _ENTRY_POINTS}.items():
@@ -165,7 +165,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _metadata() -> str:
-    """Name, version and requirements as they are installed here, without the long description."""
+    """The installed name, version and requirements, without the long description."""
     found = metadata.metadata("clusterctl")
     lines = [("Metadata-Version", "2.1"), ("Name", "clusterctl"), ("Version", __version__)]
     for header in ("Requires-Python", "Requires-Dist", "Provides-Extra"):

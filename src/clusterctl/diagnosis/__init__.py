@@ -1,1 +1,1 @@
-"""Why a run waits, failed, hangs or is slow: evidence from its files and from Slurm, judged by pure rules."""
+"""Why a run is waiting, failed, hung or slow: evidence from its files and from Slurm, judged by pure functions."""

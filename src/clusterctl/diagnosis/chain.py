@@ -1,6 +1,6 @@
-"""Why a run that waits for others has not started: what became of them, and of those that they wait for in turn.
+"""Why a run that depends on others has not started: the state of those runs, and of the runs they depend on.
 
-A sweep that is waited for is one of these others, with all its runs.
+A run may also depend on a sweep, which counts as one with all its runs.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from clusterctl.slurm import Slurm
     from clusterctl.spec import Cluster
 
-MOST_LINKS = 50  # looked at for one run: a chain is short, a record may be damaged
+MOST_LINKS = 50  # examined per run: chains are short, but a record may be damaged
 _ENDED = {
     Stage.FAILED: "failed",
     Stage.TIMED_OUT: "reached its time limit",
-    Stage.PREEMPTED: "was preempted and not started again",
+    Stage.PREEMPTED: "was preempted and not restarted",
     Stage.CANCELLED: "was cancelled",
     Stage.LOST: "was lost",
 }
@@ -42,9 +42,9 @@ _ENDED = {
 
 @dataclass(frozen=True)
 class Link:
-    """A run or a sweep that is waited for, and what it waits for itself.
+    """A run or sweep that another run depends on, and its own dependencies.
 
-    `statuses` are those of its runs, without those that cannot be read.
+    `statuses` are those of its readable runs.
     """
 
     predecessor: Predecessor
@@ -61,7 +61,7 @@ class Link:
 
 
 def read_chain(status: Status, slurm_of: Callable[[Cluster], Slurm]) -> tuple[Link, ...]:
-    """The runs and sweeps that the run of `status` waits for, and those before them, each once."""
+    """The runs and sweeps that the run of `status` depends on, directly and indirectly, each once."""
     found: dict[str, tuple[Status, ...]] = {}
     folder, waiting = status.record.run.path.parent, [status]
     while waiting and len(found) < MOST_LINKS:
@@ -71,7 +71,7 @@ def read_chain(status: Status, slurm_of: Callable[[Cluster], Slurm]) -> tuple[Li
         every = dict.fromkeys(run for several in runs.values() for run in several)
         read = {one.record.run: one for one in report(every, slurm_of).statuses}
         found |= {name: tuple(read[run] for run in runs[name] if run in read) for name in ids}
-        waiting = [first for name in ids if (first := _never_begun(found[name]))]
+        waiting = [first for name in ids if (first := _not_started(found[name]))]
     return _links(status, found, {status.record.run.id})
 
 
@@ -82,13 +82,13 @@ def _runs_of(folder: Path, name: str) -> tuple[RunDir, ...]:
         return ()
 
 
-def _never_begun(statuses: Sequence[Status]) -> Status | None:
-    """The first of a sweep's runs, which all wait for the same, or the one run; None once any has started."""
+def _not_started(statuses: Sequence[Status]) -> Status | None:
+    """The run, or the first of a sweep's runs, which all have the same dependencies; None once any has started."""
     return statuses[0] if statuses and not any(one.attempts for one in statuses) else None
 
 
 def explain_chain(status: Status, chain: Sequence[Link]) -> tuple[Finding, tuple[str, ...]] | None:
-    """Why the run of `status` has not started, and what to type; None where it waits for no run any more."""
+    """Why the run of `status` has not started, and what to type; None if it is no longer waiting for a run."""
     run = status.record.run.id
     never = [link for link in chain if link.standing is Standing.NEVER]
     awaited = [link for link in chain if link.standing is Standing.OPEN]
@@ -97,14 +97,14 @@ def explain_chain(status: Status, chain: Sequence[Link]) -> tuple[Finding, tuple
     if status.stage is Stage.CANCELLED:
         if status.reason != NEVER_STARTS:
             return None
-        because = _became(never[0], "waited") if never else "a run that it waited for had not finished at that time"
+        because = _outcome(never[0]) if never else "a run it depends on had not finished at that time"
         return Finding(Cause.CANCELLED, f"Slurm cancelled it before it started, because {because}", facts=facts), again
     if never:
-        cause = f"it will not start, because {_became(never[0], 'waits')}"
+        cause = f"it will not start, because {_outcome(never[0])}"
         return Finding(Cause.PENDING, cause, facts=facts), (f"clusterctl cancel {run}", *again)
     if not awaited or status.reason == HELD:
         return None
-    cause = "it waits for " + " and ".join(_awaited(link) for link in awaited)
+    cause = "waiting for " + " and ".join(_awaited(link) for link in awaited)
     first = next(_first(awaited))
     return Finding(Cause.PENDING, cause, facts=facts), (f"clusterctl status {first}", f"clusterctl cancel {run}")
 
@@ -114,18 +114,18 @@ def _links(status: Status, found: dict[str, tuple[Status, ...]], seen: set[str])
     for one in status.record.predecessors:
         known, first = found.get(one.run, ()), one.run not in seen
         seen.add(one.run)
-        waits = _never_begun(known) if first else None
+        waits = _not_started(known) if first else None
         links.append(Link(one, known, _links(waits, found, seen) if waits else ()))
     return tuple(links)
 
 
-def _became(link: Link, waits: str) -> str:
+def _outcome(link: Link) -> str:
     name, condition = link.predecessor
     if link.is_sweep:
         never = sum(standing(condition, status) is Standing.NEVER for status in link.statuses)
-        return f"{never} of the {len(link.statuses)} runs of {name}, which it {waits} for, did not finish"
+        return f"{never} of the {len(link.statuses)} runs of {name}, on which it depends, did not finish"
     stage = link.statuses[0].stage
-    return f"{name}, which it {waits} for, {_ENDED.get(stage, stage)}"
+    return f"{name}, on which it depends, {_ENDED.get(stage, stage)}"
 
 
 def _awaited(link: Link) -> str:
@@ -134,7 +134,7 @@ def _awaited(link: Link) -> str:
 
 
 def _lines(chain: Sequence[Link], indent: str = "") -> Iterator[str]:
-    """The chain as a tree, a line a run."""
+    """The chain as a tree, one line per run."""
     for link in chain:
         yield f"{indent}{link.predecessor.run}: {_state(link)}"
         yield from _lines(link.before, f"{indent}  ")
@@ -144,31 +144,31 @@ def _state(link: Link) -> str:
     if not link.statuses:
         return "cannot be read"
     awaited = [_awaited(one) for one in link.before if one.standing is Standing.OPEN]
-    waits = f", waits for {' and '.join(awaited)}" if awaited else ""
+    waits = f", waiting for {' and '.join(awaited)}" if awaited else ""
     if link.is_sweep:
         counts = Counter(status.stage for status in link.statuses)
         return f"{len(link.statuses)} runs: {stages_in_words(counts)}{waits}"
     status = link.statuses[0]
-    stage = status.stage if status.sure else f"{status.stage}, as far as is known"
+    stage = status.stage if status.sure else f"{status.stage} (last known)"
     done = None if status.stage.ended else progress(status.metrics)
     if waits:
         return f"{stage}{waits}"
     if status.stage is Stage.QUEUED and status.reason:
         return f"{stage}: {in_words(status.reason).words}"
     if status.reason == NEVER_STARTS:
-        return f"{stage}, because of a run that it waited for"
+        return f"{stage}, because of a run it depends on"
     return f"{stage}, {int(done * 100)} % done" if done is not None else str(stage)
 
 
 def _to_resume(never: Sequence[Link]) -> Iterator[str]:
-    """What to type for the runs that failed: the first of the chain first, as one that waits is not to be refused."""
+    """The commands to resume the failed runs, in order of their dependencies."""
     for link in never:
         yield from _to_resume([one for one in link.before if one.standing is Standing.NEVER])
         yield f"clusterctl resume {link.predecessor.run}"
 
 
 def _first(awaited: Sequence[Link]) -> Iterator[str]:
-    """The runs that hold up all others: they wait for none."""
+    """The runs that all others are waiting for."""
     for link in awaited:
         before = [one for one in link.before if one.standing is Standing.OPEN]
         yield from _first(before) if before else [link.predecessor.run]

@@ -1,4 +1,4 @@
-"""Why a run is where it is: its files and, where they leave something open, Slurm's answers, judged by pure rules."""
+"""The state of a run explained from its files and, where they are not enough, from Slurm, by pure functions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found out about a run, the most important first; what to type next; what could not be read."""
+    """Findings about a run, the most important first; what to type next; what could not be read."""
 
     status: Status
     findings: tuple[Finding, ...]
@@ -50,9 +50,9 @@ class Diagnosis:
 
 
 def diagnose(run: RunDir, slurm_of: SlurmOf = Slurm.of) -> Diagnosis:
-    """Why `run` waits or failed, or how it is doing.
+    """Explain why `run` is waiting or has failed, or whether it is healthy.
 
-    Raises ConfigError where its record cannot be read. A Slurm that does not answer is no error: it is in `unknown`.
+    Raises ConfigError if its record cannot be read. If Slurm does not answer, that is listed in `unknown`.
     """
     found = report([run], slurm_of)
     if not found.statuses:
@@ -69,12 +69,12 @@ def diagnose_status(
     sleep: Callable[[float], None] = time.sleep,
     seen: Seen | None = None,
 ) -> Diagnosis:
-    """As `diagnose`, for a run whose status is known already: of a run that goes on, Slurm is asked nothing.
+    """Like `diagnose`, for a run whose status is already known. For a running run, Slurm is not queried.
 
-    `seen` gets the events that were read, as of `gather`.
+    `seen` gets the events read, as in `gather`.
     """
     trace = gather(status, clock, seen=seen)
-    if _goes_on(trace):
+    if _is_active(trace):
         trace = listen_again(trace, clock, sleep)
     found = judge(trace)
     waits = status.record.predecessors and not status.attempts and not trace.cancelled and status.sure
@@ -87,15 +87,15 @@ def diagnose_status(
     return found
 
 
-def _goes_on(trace: RunTrace) -> bool:
-    """Whether its ranks should be at work now."""
+def _is_active(trace: RunTrace) -> bool:
+    """Whether its ranks should be working now."""
     status = trace.status
     has_nodes = bool(trace.attempts) and trace.attempts[-1].exit_code is None and status.stage is not Stage.QUEUED
     return has_nodes and not status.stage.ended and not status.suspended
 
 
 def judge(trace: RunTrace) -> Diagnosis:
-    """The diagnosis of a run by what was gathered: a pure rule."""
+    """The diagnosis of a run from the evidence gathered; a pure function."""
     status, past, unknown = trace.status, trace.attempts[:-1], [*trace.unknown]
     last = trace.attempts[-1] if trace.attempts else None
     number = last.number if last else None
@@ -105,10 +105,10 @@ def judge(trace: RunTrace) -> Diagnosis:
         found, past = (_waiting(trace),), trace.attempts
     elif cancelled := _cancelled_between(trace):
         found, past = (cancelled,), trace.attempts
-    elif last and (status.stage.ended or last.exit_code is not None):  # the files may know of the end before Slurm does
+    elif last and (status.stage.ended or last.exit_code is not None):  # the files may record the end before Slurm does
         found = (explain_attempt(last, trace),)
     elif status.stage.ended:
-        found = (_never_began(trace),)
+        found = (_never_started(trace),)
     elif status.suspended:
         found = (_suspended(number),)
     else:
@@ -122,13 +122,13 @@ def judge(trace: RunTrace) -> Diagnosis:
         fact = f"{text}; set train.global_batch_size instead of train.batch_size"
         found = (replace(found[0], facts=(*found[0].facts, fact)), *found[1:])
     if not status.sure:
-        unknown.append("what Slurm says of the job: it was not asked, or did not answer")
+        unknown.append("the job's state in Slurm: not queried, or no answer")
     history = tuple(explain_attempt(attempt, trace) for attempt in past)
     return Diagnosis(status, found, commands(trace, found[0]), _each_once(*unknown), history)
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """What `why -o json` prints; `schemas/why.json` describes it."""
+    """The output of `why -o json`, described in `schemas/why.json`."""
     found, *others = diagnosis.findings
     return {
         "schema_version": SCHEMA_VERSION,
@@ -166,7 +166,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _with_the_queue(found: Diagnosis, slurm_of: SlurmOf) -> Diagnosis:
-    from clusterctl.diagnosis.waiting import explain_waiting  # to plan other submissions takes a while to import
+    from clusterctl.diagnosis.waiting import explain_waiting  # slow to import
 
     status = found.status
     if not status.record.is_ours:
@@ -174,7 +174,7 @@ def _with_the_queue(found: Diagnosis, slurm_of: SlurmOf) -> Diagnosis:
     try:
         waiting = explain_waiting(status, slurm_of(status.record.cluster))
     except SlurmError as error:
-        return replace(found, unknown=(*found.unknown, f"why it waits: {error.message}"))
+        return replace(found, unknown=(*found.unknown, f"why it is waiting: {error.message}"))
     finding = replace(found.headline, cause=waiting.cause, facts=waiting.facts, hint=waiting.hint)
     return replace(
         found,
@@ -185,7 +185,7 @@ def _with_the_queue(found: Diagnosis, slurm_of: SlurmOf) -> Diagnosis:
 
 
 def accounting_may_help(found: Finding) -> bool:
-    """Whether Slurm's accounting may know more: who cancelled it, or what nothing else tells."""
+    """Whether Slurm's accounting may know more, such as who cancelled the run."""
     return found.certainty != CERTAIN or found.cause_class is Cause.CANCELLED
 
 
@@ -194,43 +194,43 @@ def _each_once(*items: str) -> tuple[str, ...]:
 
 
 def _cancelled_between(trace: RunTrace) -> Finding | None:
-    """Cancelled after its last attempt had ended, while it waited for the next."""
+    """Cancelled after its last attempt had ended, while waiting for the next."""
     if trace.status.stage is not Stage.CANCELLED or not trace.cancelled or not trace.attempts:
         return None
     last, (when, by) = trace.attempts[-1], trace.cancelled
-    if last.end is None or when <= last.end + 1:  # the batch script notes whole seconds
+    if last.end is None or when <= last.end + 1:  # the batch script records whole seconds
         return None
-    return Finding(Cause.CANCELLED, f"cancelled by {by} while it waited to start again", attempt=last.number)
+    return Finding(Cause.CANCELLED, f"cancelled by {by} while waiting to restart", attempt=last.number)
 
 
 def _waiting(trace: RunTrace) -> Finding:
     reason = trace.status.reason
-    cause = f"waits in the queue: {reason}" if reason else "waits in the queue"
-    return Finding(Cause.PENDING, cause, hint="squeue --me --start shows when Slurm expects to start it")
+    cause = f"waiting in the queue: {reason}" if reason else "waiting in the queue"
+    return Finding(Cause.PENDING, cause, hint="see Slurm's start estimate: squeue --me --start")
 
 
 def _suspended(attempt: int | None) -> Finding:
-    cause = "Slurm has suspended its job (scontrol suspend, or another job's turn), and stopped its processes"
-    return Finding(Cause.PENDING, cause, attempt=attempt, hint="it goes on by itself when Slurm resumes the job")
+    cause = "Slurm suspended the job and its processes (scontrol suspend, or gang scheduling)"
+    return Finding(Cause.PENDING, cause, attempt=attempt, hint="it continues when Slurm resumes the job")
 
 
-def _never_began(trace: RunTrace) -> Finding:
-    """Ended without an attempt: its batch script never got so far."""
+def _never_started(trace: RunTrace) -> Finding:
+    """Ended without an attempt: its batch script never got that far."""
     if trace.cancelled:
         by = trace.cancelled.by
-        return Finding(Cause.CANCELLED, f"cancelled by {by} before it began" if by else "cancelled before it began")
+        return Finding(Cause.CANCELLED, f"cancelled by {by} before it started" if by else "cancelled before it started")
     if trace.status.reason == NEVER_STARTS:
         predecessors = trace.status.record.predecessors
         runs = [one.run for one in predecessors if one.condition is Condition.FINISHED]
         which = f"{'one of ' * (len(runs) > 1)}{', '.join(runs)}"
-        cause = f"cancelled by Slurm before it started: {which}, which it waited for, did not finish"
+        cause = f"cancelled by Slurm before it started: it depends on {which}, which did not finish"
         return Finding(Cause.CANCELLED, cause, LIKELY)
     if trace.status.stage is Stage.CANCELLED:
-        return Finding(Cause.CANCELLED, "cancelled by scancel before it began, not by clusterctl")
+        return Finding(Cause.CANCELLED, "cancelled by scancel before it started, not by clusterctl")
     if known := known_line(trace.slurm_lines):
         return known
     if trace.status.attempt is not None:
-        return Finding(Cause.UNKNOWN, "what its attempts left can no longer be read", UNSURE)
+        return Finding(Cause.UNKNOWN, "its attempts' files can no longer be read", UNSURE)
     if trace.status.stage is Stage.LOST:
-        return Finding(Cause.UNKNOWN, "Slurm does not know its job, and nothing tells how it ended", UNSURE)
-    return Finding(Cause.LAUNCH, "its batch script never began", LIKELY)
+        return Finding(Cause.UNKNOWN, "Slurm no longer knows the job, and there is no record of how it ended", UNSURE)
+    return Finding(Cause.LAUNCH, "its batch script never started", LIKELY)

@@ -1,4 +1,4 @@
-"""What a run asked for and did not use, in plain words, each with what to change next time."""
+"""Resources that a run requested but did not use, each with what to change next time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from clusterctl.observe.stage import Status
     from clusterctl.observe.timeline import Span
 
-IDLE_PERCENT = 30.0  # a GPU that works less was not needed, or is kept waiting
-MUCH = 0.4  # of a step, for its input or for communication
-UNUSED_SHARE = 0.5  # of the CPUs or the memory asked for
+IDLE_PERCENT = 30.0  # a GPU that is less busy was not needed, or is kept waiting
+MUCH = 0.4  # share of a step for its input or for communication
+UNUSED_SHARE = 0.5  # of the CPUs or memory requested
 WASTE = 0.05  # of the time paid for
 SHORT = 0.25  # of the time limit
 _HEADROOM = 1.25
-_SHORTEST_SECONDS = 600  # below this a run says little about what it needs
+_SHORTEST_SECONDS = 600  # a shorter run shows little about its needs
 
 
 class GpuUse(NamedTuple):
@@ -38,24 +38,24 @@ class GpuUse(NamedTuple):
 
 @dataclass(frozen=True)
 class Use:
-    """Asked for and used. Times in seconds, memory in bytes; None where nobody measured."""
+    """Resources requested and used. Times in seconds, memory in bytes; None if not measured."""
 
     nodes: int
     tasks_per_node: int
     cpus_per_task: int
     gpus_per_node: GpuCount
     time_limit: float
-    memory_asked: float | None = None  # per node, where the job says
-    cpu_busiest: float | None = None  # cores in use on the busiest node, at its busiest
-    memory_highest: float | None = None  # of the node with the most
+    memory_asked: float | None = None  # per node, if the job sets it
+    cpu_busiest: float | None = None  # peak cores in use, on the busiest node
+    memory_highest: float | None = None  # peak, on the node that used the most
     gpus: tuple[GpuUse, ...] = ()
     split: dict[str, float] = field(default_factory=dict)  # part of a step -> seconds
     queued: float = 0.0
-    held: float = 0.0  # by all attempts: what is paid for
+    held: float = 0.0  # by all attempts: the time charged
     longest: float = 0.0  # the longest attempt
     restarts: int = 0
-    undone: float = 0.0  # spent on steps that a restart did again
-    restarting: float = 0.0  # spent by attempts after the first before their training
+    undone: float = 0.0  # spent on steps that were repeated after a restart
+    restarting: float = 0.0  # spent by restarted attempts before training
     finished: bool = False
     batch_key: str = "batch_size"
 
@@ -70,7 +70,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing that could be better. `change` is what to add to the next submit; empty where it is no key's matter."""
+    """One suggestion. `change` is what to add to the next submit; empty if no key can change it."""
 
     subject: str
     text: str
@@ -78,7 +78,7 @@ class Advice:
 
 
 def use_of(status: Status, history: History, now: float) -> Use:
-    """The use of a run until `now`, or its end."""
+    """The resource use of a run until `now` or its end."""
     resources = status.record.job.resources
     phases = {number: timeline.phases(now) for number, timeline in history.attempts.items()}
     held = {number: timeline.held(now) for number, timeline in history.attempts.items()}
@@ -114,12 +114,12 @@ def use_of(status: Status, history: History, now: float) -> Use:
 
 
 def advise(use: Use) -> list[Advice]:
-    """All advice that applies, what costs most first; nothing for what nobody measured."""
+    """All advice that applies, the most expensive first; none for what was not measured."""
     return [*_gpus(use), *_waiting_in_a_step(use), *_restarts(use), *_cpus(use), *_memory(use), *_time(use)]
 
 
 def input_share(use: Use) -> float | None:
-    """The share of a step that waits for its input; None without a split."""
+    """The share of a step spent waiting for its input; None without a split."""
     return _share(use, "sampling", "gathering")
 
 
@@ -129,7 +129,7 @@ def _gpus(use: Use) -> Iterator[Advice]:
     unused = [gpu for gpu in use.gpus if gpu.percent < GPU_IDLE_PERCENT]
     if percent < IDLE_PERCENT and len(unused) < len(use.gpus):
         idle = use.gpu_hours * (1 - percent / 100)
-        text = f"The GPUs worked {percent:.0f} % of the time: {idle:.1f} of {use.gpu_hours:.1f} GPU hours were idle."
+        text = f"The GPUs were busy {percent:.0f} % of the time: {idle:.1f} of {use.gpu_hours:.1f} GPU hours were idle."
         change = "" if (input_share(use) or 0) > MUCH else f"--set train.{use.batch_key}=N, larger"
         yield Advice("GPUs idle", text, change)
     if unused:
@@ -138,16 +138,16 @@ def _gpus(use: Use) -> Iterator[Advice]:
         busy = Counter(gpu.node for gpu in use.gpus if gpu.percent >= GPU_IDLE_PERCENT)
         needed = max(busy.values(), default=0)
         change = f"--set resources.gpus_per_node={use.gpus_per_node.of_same_type(needed)}"
-        text = f"{len(unused)} of {len(use.gpus)} GPUs did nothing: {names}{more}."
+        text = f"{len(unused)} of {len(use.gpus)} GPUs were idle: {names}{more}."
         yield Advice("GPUs unused", text, change if needed < use.gpus_per_node else "")
 
 
 def _waiting_in_a_step(use: Use) -> Iterator[Advice]:
     if (share := input_share(use) or 0) > MUCH:
-        text = f"{share:.0%} of a step waits for its input: sampling neighbours and gathering their features."
+        text = f"{share:.0%} of a step is spent waiting for input: sampling neighbours and gathering features."
         yield Advice("Input-bound", text, f"--set resources.cpus_per_task={2 * use.cpus_per_task}")
     if (share := _share(use, "communication") or 0) > MUCH:
-        text = f"{share:.0%} of a step is communication between the ranks: fewer nodes, or a larger batch, cost less."
+        text = f"{share:.0%} of a step is communication between ranks: fewer nodes or a larger batch would cost less."
         yield Advice("Communication", text, f"--set train.{use.batch_key}=N, larger")
 
 
@@ -158,7 +158,7 @@ def _restarts(use: Use) -> Iterator[Advice]:
         paid = f"{wasted * gpus / 3600:.1f} GPU hours" if gpus else f"{wasted * use.nodes / 3600:.1f} node hours"
         text = (
             f"{use.restarts} restart{'s' if use.restarts > 1 else ''} cost {paid}: "
-            f"{use.undone:.0f} s of steps were done twice, {use.restarting:.0f} s went into starting again."
+            f"{use.undone:.0f} s of steps were repeated, and {use.restarting:.0f} s were spent restarting."
         )
         yield Advice("Restarts", text, "more frequent checkpoints" if use.undone > use.restarting else "")
 
@@ -169,7 +169,7 @@ def _cpus(use: Use) -> Iterator[Advice]:
         return
     needed = max(1, math.ceil(use.cpu_busiest * _HEADROOM / use.tasks_per_node))
     if use.cpu_busiest < UNUSED_SHARE * asked and needed < use.cpus_per_task:
-        text = f"At its busiest a node used {use.cpu_busiest:.1f} of the {asked} CPUs that it had."
+        text = f"No node used more than {use.cpu_busiest:.1f} of its {asked} CPUs."
         yield Advice("Too many CPUs", text, f"--set resources.cpus_per_task={needed}")
 
 
@@ -180,7 +180,7 @@ def _memory(use: Use) -> Iterator[Advice]:
         gigabytes = max(1, math.ceil(use.memory_highest * _HEADROOM / 2**30))
         text = (
             f"No node used more than {use.memory_highest / 2**30:.1f} of the {use.memory_asked / 2**30:.0f} GiB "
-            "of memory that were asked for."
+            "of memory requested."
         )
         yield Advice("Too much memory", text, f"--set resources.memory={gigabytes}G")
 
@@ -189,8 +189,8 @@ def _time(use: Use) -> Iterator[Advice]:
     if use.finished and use.longest < SHORT * use.time_limit and use.time_limit > 2 * _SHORTEST_SECONDS:
         minutes = max(10, math.ceil(use.longest * 2 / 60))
         text = (
-            f"The run took {use.longest / 60:.0f} of {use.time_limit / 60:.0f} minutes: Slurm starts a job earlier "
-            "that fits into a gap."
+            f"The run took {use.longest / 60:.0f} of {use.time_limit / 60:.0f} minutes: Slurm may start it earlier "
+            "with a shorter limit."
         )
         yield Advice("Time limit", text, f"--set resources.time={minutes}m")
 

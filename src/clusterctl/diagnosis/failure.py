@@ -1,7 +1,7 @@
-"""Why an attempt failed: the first cause among all that its ranks and Slurm reported, by causal rules before times.
+"""Why an attempt failed: the first cause among the reports of its ranks and Slurm, by causal rules, then by time.
 
-Clocks of nodes differ by up to seconds, so times decide only between messages that are causes by themselves. What a
-rank reports because another one died, or because it was told to end, is a cause only where there is nothing else.
+Node clocks differ by up to seconds, so times decide only between messages that are causes in their own right. What a
+rank reports because another one died, or because it was terminated, is a cause only if there is nothing else.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.endings import Ending, job_ending, lost_nodes, warned_before_it_began
+from clusterctl.diagnosis.endings import Ending, job_ending, lost_nodes, warned_before_start
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Finding
-from clusterctl.diagnosis.signatures import Level, Signature, most_telling, python_error, signature
+from clusterctl.diagnosis.signatures import Level, Signature, most_specific, python_error, signature
 from clusterctl.diagnosis.standstill import hang, left_early, noticed, outside_collectives, someone_left
 from clusterctl.errors import Cause
 from clusterctl.observe.alike import pattern
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
     from clusterctl.observe.deaths import Death
 
-CLOCK_SECONDS = 2.0  # by which clocks of nodes may differ without anybody having noticed
-_SOONER_SECONDS = 5.0  # a rank that failed so long before Slurm ended the job failed by itself
-_BY_SIGKILL = "killed by SIGKILL: by hand, by the kernel, or by an administrator"
+CLOCK_SECONDS = 2.0  # how far node clocks may drift apart unnoticed
+_SOONER_SECONDS = 5.0  # a rank that failed this long before Slurm ended the job failed on its own
+_BY_SIGKILL = "killed by SIGKILL: manually, by the kernel, or by an administrator"
 _MOST_CONSEQUENCES = 8  # lines
-_MOST_STRETCHES = 6  # of ranks in a line
+_MOST_STRETCHES = 6  # of consecutive ranks on a line
 _OOM_KILL = re.compile("oom-kill event|OOM killer")
-_OWN_MISTAKE = re.compile(  # errors that a program raises of itself, never because it lost a peer
+_OWN_MISTAKE = re.compile(  # errors that a program raises on its own, never because it lost a peer
     r"(Assertion|Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error\b"
 )
-_OTHERS = re.compile(r"(slurmstepd|srun)[\w.-]*: |Traceback \(")  # Slurm's lines, and a traceback that was cut off
+_OTHERS = re.compile(r"(slurmstepd|srun)[\w.-]*: |Traceback \(")  # Slurm's lines, and a truncated traceback
 _REFUSALS = {
-    Refusal.SUPERSEDED: "a newer attempt has begun",
+    Refusal.SUPERSEDED: "a newer attempt has started",
     Refusal.CANCELLED: "the run was cancelled",
     Refusal.NO_PROGRESS: "this attempt made no progress",
     Refusal.RESTART_LIMIT: "restart limit ({limit}) reached",
@@ -53,7 +53,7 @@ _REFUSALS = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """What one rank told, or what srun told of it. `time` by the clock of its node, `order` by srun."""
+    """What a rank, or srun, reported about its end. `time` is by its node's clock, `order` is srun's."""
 
     rank: int
     node: str
@@ -71,10 +71,10 @@ class Candidate:
 
 
 def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
-    """The first cause of the end of `attempt`, and what followed from it."""
-    told, ending = candidates(attempt), _ending(attempt, trace)
+    """The first cause of the end of `attempt`, and its consequences."""
+    reports, ending = candidates(attempt), _ending(attempt, trace)
     silent = [rank for rank in attempt.ranks if rank.began and rank.exit_code is None and rank.raised is None]
-    first = min(told, key=_earliest, default=None)
+    first = min(reports, key=_earliest, default=None)
     more_than_a_code = first and (first.signature.cause is not Cause.USER or first.traceback)
     if attempt.alarm and not _came_before(first, attempt.alarm.time) and not _slurm_lost_them(attempt, ending):
         found = hang(attempt)
@@ -84,19 +84,19 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         found = _unfit_nodes(attempt.unfit)
     elif attempt.no_work:
         cause, facts = (Cause.DISK, ()) if attempt.disk_full else (Cause.LAUNCH, attempt.lines[-1:])
-        reason = "the disk of the run directory is full" if attempt.disk_full else "its code could not be copied"
-        found = Finding(cause, f"the run's working directory could not be made: {reason}", CERTAIN, facts=facts)
+        reason = "the disk of the run directory is full" if attempt.disk_full else "the code could not be copied"
+        found = Finding(cause, f"cannot create the run's working directory: {reason}", CERTAIN, facts=facts)
     elif attempt.disk_full and not (first and first.primary and more_than_a_code):
-        words = "the disk of the run directory was full when it ended, and what its ranks had to say may be lost"
+        words = "the disk of the run directory was full when it ended, and messages of its ranks may be lost"
         found = Finding(Cause.DISK, words, LIKELY)
     elif before := _before_any_rank(attempt):
         found = before
     elif first and not first.primary and not silent and (gone := left_early(attempt)):
         found = someone_left(gone)
     elif first and (first.primary or not silent):
-        found = _told_by(first, told, left_early(attempt, first.time))
-        if attempt.arriving and {rank.rank for rank in silent} - {candidate.rank for candidate in told}:
-            found = replace(found, certainty=LIKELY)  # what another one wrote before may not be seen here yet
+        found = _reported_by(first, reports, left_early(attempt, first.time))
+        if attempt.arriving and {rank.rank for rank in silent} - {candidate.rank for candidate in reports}:
+            found = replace(found, certainty=LIKELY)  # an earlier report of another rank may not be visible here yet
     elif silent and not attempt.arriving:
         found = _died_silently(attempt, silent)
     else:
@@ -108,29 +108,29 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         found = replace(found, step=rank.beat.step)
     if attempt.refused:
         why = _REFUSALS[attempt.refused].format(limit=trace.status.record.job.restart.limit)
-        found = replace(found, facts=(*found.facts, f"not started again: {why}"))
-    return replace(found, attempt=attempt.number, secondary=_consequences(attempt, told, found))
+        found = replace(found, facts=(*found.facts, f"not restarted: {why}"))
+    return replace(found, attempt=attempt.number, secondary=_consequences(attempt, reports, found))
 
 
 def _unfit_nodes(unfit: Mapping[str, str]) -> Finding:
     (node, problem), *others = unfit.items()
-    facts = tuple(f"{other} failed it too: {words}" for other, words in others)
-    hint = "tell the administrators of the cluster; runs are kept off it by hand with resources.exclude"
-    return Finding(Cause.NODE, f"failed its check: {problem}", CERTAIN, node=node, facts=facts, hint=hint)
+    facts = tuple(f"{other} also failed it: {words}" for other, words in others)
+    hint = "report it to the administrators of the cluster; to avoid the node, set resources.exclude"
+    return Finding(Cause.NODE, f"failed the node check: {problem}", CERTAIN, node=node, facts=facts, hint=hint)
 
 
 def candidates(attempt: AttemptTrace) -> list[Candidate]:
-    """What each rank told, one candidate a rank: what is most special about it."""
+    """The most specific report of each rank, one candidate per rank."""
     known = {rank.rank: rank for rank in attempt.ranks}
     died = {death.rank: death for death in reversed(deaths(attempt.lines)) if attempt.whole or death.rank in known}
     ranks = {rank: attempt.rank(rank) for rank in died} | known
     out_of_memory = {rank.node for rank in attempt.ranks if _OOM_KILL.search("\n".join(rank.last_words))}
     found = (_candidate(rank, died.get(number), rank.node in out_of_memory) for number, rank in sorted(ranks.items()))
-    return [_without_a_clock_that_is_off(candidate, attempt) for candidate in found if candidate]
+    return [_without_impossible_time(candidate, attempt) for candidate in found if candidate]
 
 
-def _without_a_clock_that_is_off(candidate: Candidate, attempt: AttemptTrace) -> Candidate:
-    """A rank cannot have failed before the batch script began, nor after it ended: such a time is dropped."""
+def _without_impossible_time(candidate: Candidate, attempt: AttemptTrace) -> Candidate:
+    """Drop a time before the batch script started or after it ended: that clock is wrong."""
     earliest = (attempt.start or 0.0) - CLOCK_SECONDS
     latest = (attempt.end or float("inf")) + CLOCK_SECONDS
     known = candidate.time is not None and earliest <= candidate.time <= latest
@@ -138,7 +138,7 @@ def _without_a_clock_that_is_off(candidate: Candidate, attempt: AttemptTrace) ->
 
 
 def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -> Candidate | None:
-    """What `rank` failed of by itself; nothing of one that left with 0, whatever srun says of its step."""
+    """Why `rank` failed on its own; None if it exited with 0, whatever srun reports about its step."""
     how = death.how if death else ""
     base = Candidate(
         rank=rank.rank,
@@ -152,27 +152,27 @@ def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -
     )
     if rank.exit_code == 0:
         return None
-    # srun says so of every task that ends on a node where the kernel killed any process of the step.
+    # srun reports this for every task that ends on a node where the kernel killed any process of the step.
     out_of_memory = node_out_of_memory or "out of memory" in how.lower()
     killed = how.startswith("Killed") or (rank.raised is not None and rank.raised.signal == SIGKILL)
     if out_of_memory and (killed or (rank.exit_code is None and rank.raised is None and how)):
-        words = "used more memory than the job asked for on its node, and was killed by the kernel"
+        words = "exceeded the job's memory on its node and was killed by the kernel"
         return replace(base, signature=Signature(Cause.HOST_MEMORY), words=words, traceback="")
-    found = _by_its_own_words(base, rank, how, killed=killed)
+    found = _own_report(base, rank, how, killed=killed)
     if found and out_of_memory and found.signature.cause is Cause.USER:
-        words = f"failed where the kernel killed a process, for lack of memory: {found.words}"
+        words = f"failed on a node where the kernel killed a process for lack of memory: {found.words}"
         return replace(found, signature=Signature(Cause.HOST_MEMORY), words=words, certain=False)
     return found
 
 
-def _by_its_own_words(base: Candidate, rank: RankTrace, how: str, *, killed: bool) -> Candidate | None:
-    """By its exception, else by what it printed, else by its exit code or `how` srun saw it end."""
+def _own_report(base: Candidate, rank: RankTrace, how: str, *, killed: bool) -> Candidate | None:
+    """From its exception, else its output, else its exit code or `how` srun saw it end."""
     if rank.raised:
         return _from_exception(base, rank)
     if rank.exit_code in (EXIT_TERMINATED, EXIT_HUNG, EXIT_RESTART):
         return None
-    if said := _from_last_words(base, rank):
-        return said
+    if printed := _from_last_words(base, rank):
+        return printed
     if killed:
         return replace(base, signature=Signature(Cause.KILLED), words=f"was {_BY_SIGKILL}")
     if how and not how.startswith("Exited with exit code"):
@@ -190,14 +190,14 @@ def _by_its_own_words(base: Candidate, rank: RankTrace, how: str, *, killed: boo
 
 
 def _from_exception(base: Candidate, rank: RankTrace) -> Candidate | None:
-    """The exception that a rank wrote down. Of a program that it started, the program's own last words say more."""
+    """The exception recorded by a rank. If it started a program, that program's stderr is more specific."""
     raised, known = rank.raised, None
     assert raised is not None
     if raised.code is None:
         last_line = "".join(raised.traceback.strip().splitlines()[-1:])
         known = signature(f"{raised.type}: {raised.message}") or signature(last_line)
-    elif said := _from_last_words(base, rank):
-        return said
+    elif printed := _from_last_words(base, rank):
+        return printed
     elif raised.signal == SIGKILL:
         return replace(base, signature=Signature(Cause.KILLED), words=f"its program was {_BY_SIGKILL}")
     elif raised.signal != SIGTERM:
@@ -212,54 +212,54 @@ def _from_exception(base: Candidate, rank: RankTrace) -> Candidate | None:
 
 
 def _from_last_words(base: Candidate, rank: RankTrace) -> Candidate | None:
-    """What stderr says: a Python traceback first, then any line that is known."""
+    """The cause in stderr: a Python traceback if there is one, else any known line."""
     if error := python_error(rank.last_words):
         line, traceback = error
         return replace(base, signature=signature(line) or base.signature, words=line, traceback=traceback)
-    known = most_telling(rank.last_words)
+    known = most_specific(rank.last_words)
     return known and replace(base, signature=known, words=known.words)
 
 
 def _with_last_line(words: str, rank: RankTrace) -> str:
-    """`words`, and what the rank printed last on stderr: argparse and most compiled programs leave no traceback."""
+    """`words` and the rank's last line on stderr: argparse and most compiled programs print no traceback."""
     own = [line.strip() for line in rank.last_words if not _OTHERS.match(line)]
     return f"{words}: {own[-1]}" if own else words
 
 
 def _earliest(candidate: Candidate) -> tuple[int, float, int]:
-    """Causes before echoes, then times, then srun's order; without a time by order alone."""
+    """Causes before echoes, then by time, then by srun's order; without a time, only by order."""
     time = candidate.time if candidate.time is not None else float("-inf") if candidate.order is not None else 1e18
     return candidate.signature.level, time, candidate.order if candidate.order is not None else 1 << 30
 
 
 def _came_before(first: Candidate | None, moment: float | None) -> bool:
-    """Whether a rank had failed by itself before `moment`; None: nobody knows when that was."""
+    """Whether a rank had failed on its own before `moment` (None: unknown)."""
     return first is not None and first.primary and moment is not None and first.time is not None and first.time < moment
 
 
 def _may_have_come_first(other: Candidate, first: Candidate) -> bool:
-    """Whether the clocks leave it open which of two ranks failed first."""
+    """Whether clock differences make it uncertain which of two ranks failed first."""
     if other.time is None or first.time is None:
         return True
     return other.node != first.node and other.time - first.time < CLOCK_SECONDS
 
 
-def _told_by(first: Candidate, told: Iterable[Candidate], gone: list[RankTrace]) -> Finding:
+def _reported_by(first: Candidate, reports: Iterable[Candidate], gone: list[RankTrace]) -> Finding:
     close = [
         other
-        for other in told
+        for other in reports
         if first.primary and other.primary and other.words != first.words and _may_have_come_first(other, first)
     ]
-    facts = [f"rank {other.rank} failed within {CLOCK_SECONDS:g} s too: {other.words}" for other in close[:3]]
-    same = sorted(other.rank for other in told if other.rank != first.rank and other.words == first.words)
+    facts = [f"rank {other.rank} also failed within {CLOCK_SECONDS:g} s: {other.words}" for other in close[:3]]
+    same = sorted(other.rank for other in reports if other.rank != first.rank and other.words == first.words)
     if same:
         facts.append(f"the same on {_ranks(same)}")
     may_follow = bool(gone) and first.signature.cause is Cause.USER and not _OWN_MISTAKE.match(first.words)
     if may_follow:
-        facts.append(f"{_ranks([rank.rank for rank in gone])} had left with 0 before")
+        facts.append(f"{_ranks([rank.rank for rank in gone])} had exited with 0 before")
     certain = first.primary and first.certain and not close and not may_follow
     if not first.primary:
-        facts.append("every rank names another one's end, and none its own: the cause lies between them")
+        facts.append("every rank reports the end of another rank, and none its own: the cause is unclear")
     return Finding(
         first.signature.cause,
         first.words,
@@ -273,20 +273,20 @@ def _told_by(first: Candidate, told: Iterable[Candidate], gone: list[RankTrace])
 
 
 def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
-    """What ended the job from outside: by Slurm's lines, by cancel.json, by what Slurm says of the job."""
+    """What ended the job from outside, from Slurm's log lines, cancel.json, and the job's state in Slurm."""
     last = bool(trace.attempts) and attempt.number == trace.attempts[-1].number
-    said = job_ending(attempt)
+    logged = job_ending(attempt)
     terminated = attempt.signal == "TERM" or trace.status.stage is Stage.CANCELLED
-    if trace.cancelled and last and (said is None or said.cause is Cause.CANCELLED) and terminated:
+    if trace.cancelled and last and (logged is None or logged.cause is Cause.CANCELLED) and terminated:
         when, by = trace.cancelled
         return Ending(Cause.CANCELLED, f"cancelled by {by}" if by else "cancelled", time=when)
     if not last and any(rank.superseded for rank in attempt.ranks):
-        words = "a newer attempt took its place while it still ran: Slurm had lost sight of its node"
+        words = "a newer attempt replaced it while it was still running: Slurm had lost contact with its node"
         return Ending(Cause.NODE, words, certain=False)
-    if said and said.cause is Cause.CANCELLED and last:
-        return replace(said, words=_cancelled_by(trace))
-    if said:
-        return said
+    if logged and logged.cause is Cause.CANCELLED and last:
+        return replace(logged, words=_cancelled_by(trace))
+    if logged:
+        return logged
     end, stage = attempt.end or 0.0, trace.status.stage if last else None
     jobs = [accounted for accounted in trace.accounted if "." not in accounted.step] if last else []
     states = {job.state for job in jobs}
@@ -300,32 +300,31 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
         return Ending(Cause.CANCELLED, _cancelled_by(trace), time=end)
     if attempt.exit_code is None and any(job.signal == SIGKILL for job in jobs):
         return Ending(Cause.KILLED, f"its batch script was {_BY_SIGKILL}", time=end)
-    if warned_before_it_began(attempt):
-        return _warned(attempt, trace, "before any rank had begun")
+    if warned_before_start(attempt):
+        return _warned(attempt, trace, "before any rank had started")
     if attempt.exit_code == EXIT_RESTART and attempt.alarm is None:
-        return _warned(attempt, trace, "saved and left")
+        return _warned(attempt, trace, "saved a checkpoint and exited")
     if (not last or attempt.requeued) and attempt.signal == "TERM":
-        return Ending(Cause.PREEMPTED, "it was ended from outside, and started again", time=end, certain=False)
+        return Ending(Cause.PREEMPTED, "it was terminated from outside and restarted", time=end, certain=False)
     if not last and attempt.exit_code is None and not attempt.arriving:
-        words = "its batch script ended without a word: its first node was lost, or the job was requeued"
+        words = "its batch script ended without a message: its first node was lost, or the job was requeued"
         return Ending(Cause.NODE, words, certain=False)
     return None
 
 
 def _warned(attempt: AttemptTrace, trace: RunTrace, then: str) -> Ending:
-    """Slurm sends the same signal before a time limit and a preemption; the clock tells which it was."""
+    """Slurm sends the same signal before a time limit and a preemption; the elapsed time tells them apart."""
     end = attempt.end or 0.0
     if reached_limit(replace(attempt, exit_code=EXIT_RESTART), trace.status.record.job.resources):
-        return Ending(Cause.TIME, f"it was warned of its time limit, {then}", time=end)
-    return Ending(
-        Cause.PREEMPTED, f"it was warned long before its time limit (a preemption, or by hand), {then}", time=end
-    )
+        return Ending(Cause.TIME, f"it received the warning before its time limit, {then}", time=end)
+    words = f"it received the warning signal long before its time limit (a preemption, or manually), {then}"
+    return Ending(Cause.PREEMPTED, words, time=end)
 
 
 def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
-    """Whether the ranks that stood still were on nodes that Slurm lost: it notices later than the watchdog.
+    """Whether the stuck ranks were on nodes that Slurm lost, which it notices later than the watchdog.
 
-    Where all stood in a collective, and nothing told them apart, any node that Slurm lost is what they waited for.
+    If all ranks were in a collective and no suspect is known, they were waiting for any node that Slurm lost.
     """
     if attempt.alarm is None or ending is None or ending.cause is not Cause.NODE:
         return False
@@ -337,50 +336,50 @@ def _cancelled_by(trace: RunTrace) -> str:
     uid = next((accounted.by for accounted in trace.accounted if accounted.by), "")
     if not uid.isdecimal():
         return "cancelled by scancel, not by clusterctl"
-    return f"cancelled by {user_name(int(uid))}, with scancel"
+    return f"cancelled by {user_name(int(uid))} with scancel"
 
 
 def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Finding:
-    facts = _standing_before_the_end(attempt) if ending.cause is Cause.TIME and attempt.start and attempt.end else ()
+    facts = _stuck_before_the_end(attempt) if ending.cause is Cause.TIME and attempt.start and attempt.end else ()
     certainty = CERTAIN if ending.certain else LIKELY
     return Finding(ending.cause, ending.words, certainty, node=ending.node, stage=attempt.rank(0).stage, facts=facts)
 
 
-def _standing_before_the_end(attempt: AttemptTrace) -> tuple[str, ...]:
-    """A time limit may be the end of a run that had long stood still."""
+def _stuck_before_the_end(attempt: AttemptTrace) -> tuple[str, ...]:
+    """Evidence that a run was already stuck when it reached its time limit."""
     if attempt.reported:
-        return (f"it stood still before: {noticed(attempt.reported)}",)
+        return (f"it was stuck before: {noticed(attempt.reported)}",)
     beats = [rank.beat for rank in attempt.ranks if rank.beat and rank.beat.phase == Stage.TRAINING and rank.beat.step]
     still = [beat.time - beat.still_since for beat in beats]
     usual = max((beat.slow_seconds or 0.0 for beat in beats), default=0.0)
     if beats and min(still) > max(60.0, 10 * usual):
-        return (f"no rank had done a step for {min(still):.0f} s before",)
+        return (f"no rank had completed a step for {min(still):.0f} s",)
     return ()
 
 
 def _died_silently(attempt: AttemptTrace, silent: list[RankTrace]) -> Finding:
-    """A process that is killed by the kernel or with its node writes nothing."""
+    """A process killed by the kernel or along with its node leaves no message."""
     numbers = {rank.rank for rank in silent}
     nodes = {rank.node for rank in attempt.ranks if rank.node}
     gone = sorted(nodes - {rank.node for rank in attempt.ranks if rank.rank not in numbers})
     if len(nodes) > 1 and gone and len(gone) < len(nodes):
-        words = f"nothing tells of the end of any rank on {', '.join(gone)}: the node was lost"
+        words = f"no rank on {', '.join(gone)} left a record of its end: the node was lost"
         return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=gone[0])
     if attempt.signal == "LOST":
-        words = f"srun ended without a word on {_ranks([rank.rank for rank in silent])}: a node was lost"
+        words = f"srun ended without a report on {_ranks([rank.rank for rank in silent])}: a node was lost"
         return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
-    words = "ended without a word: killed from outside, or by the kernel"
+    words = "ended without a message: killed from outside or by the kernel"
     return Finding(Cause.KILLED, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
 
 
 def known_line(lines: Iterable[str]) -> Finding | None:
-    """What the most telling of `lines` means, if it names a cause, for what no rank has reported."""
-    known = most_telling(lines)
+    """The meaning of the most specific of `lines`, if it names a cause that no rank has reported."""
+    known = most_specific(lines)
     return Finding(known.cause, known.words) if known and known.level is Level.PRIMARY else None
 
 
 def _before_any_rank(attempt: AttemptTrace) -> Finding | None:
-    """What srun and pyxis report where no rank wrote a word, as of the import of a warm run's image."""
+    """What srun and pyxis report if no rank wrote anything, e.g. about importing a warm run's image."""
     if any(rank.began or rank.last_words for rank in attempt.ranks) or not (known := known_line(attempt.lines)):
         return None
     return replace(known, node=next((death.node for death in deaths(attempt.lines)), ""))
@@ -390,19 +389,19 @@ def _unexplained(attempt: AttemptTrace) -> Finding:
     if known := known_line(attempt.lines):
         return known
     if attempt.arriving:
-        words = "what its nodes wrote of its end is not to be seen on this machine yet"
+        words = "its nodes' last files are not visible on this machine yet"
         return Finding(
-            Cause.UNKNOWN, words, UNSURE, hint="ask again in a minute: its file system tells other nodes late"
+            Cause.UNKNOWN, words, UNSURE, hint="try again in a minute: its file system shows changes with a delay"
         )
     if attempt.exit_code is None:
-        return Finding(Cause.UNKNOWN, "its batch script ended without a word", UNSURE)
+        return Finding(Cause.UNKNOWN, "its batch script ended without a message", UNSURE)
     if not any(rank.began for rank in attempt.ranks):
-        return Finding(Cause.LAUNCH, f"no rank ever began: srun ended with {attempt.exit_code}", LIKELY)
-    return Finding(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank says why", UNSURE)
+        return Finding(Cause.LAUNCH, f"no rank ever started: srun ended with exit code {attempt.exit_code}", LIKELY)
+    return Finding(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank reported why", UNSURE)
 
 
-def _consequences(attempt: AttemptTrace, told: list[Candidate], found: Finding) -> tuple[Consequence, ...]:
-    words = {candidate.rank: candidate.words for candidate in told}
+def _consequences(attempt: AttemptTrace, reports: list[Candidate], found: Finding) -> tuple[Consequence, ...]:
+    words = {candidate.rank: candidate.words for candidate in reports}
     return tuple(
         Consequence(rank.rank, rank.node, words.get(rank.rank, "ended with the others"))
         for rank in attempt.ranks
@@ -411,9 +410,9 @@ def _consequences(attempt: AttemptTrace, told: list[Candidate], found: Finding) 
 
 
 def counted(secondary: Iterable[Consequence]) -> list[str]:
-    """The consequences in few lines: which ranks reported what, the most frequent first.
+    """The consequences summarized: which ranks reported what, the most frequent first.
 
-    Messages that differ in numbers alone (ports, addresses) are one line, in the words of the first rank.
+    Messages that differ only in numbers (ports, addresses) share a line, with the text of the first rank.
     """
     alike: dict[str, list[Consequence]] = {}
     for consequence in secondary:
@@ -425,7 +424,7 @@ def counted(secondary: Iterable[Consequence]) -> list[str]:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """rank 3; ranks 0-2, 5; of many stretches, the first ones."""
+    """Such as `rank 3` or `ranks 0-2, 5`; only the first of many stretches."""
     stretches: list[list[int]] = []
     for rank in sorted(ranks):
         if stretches and rank == stretches[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""One thing that `clusterctl why` has found out about a run."""
+"""One finding of `clusterctl why` about a run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Consequence:
 
 @dataclass(frozen=True)
 class Finding:
-    """A cause, where and when it was, and what followed from it. `str(finding)` is its one line.
+    """A cause, where and when it occurred, and what followed from it. `str(finding)` is a one-line summary.
 
-    `certainty` is "certain", "likely" (the evidence fits, and leaves other readings open) or "unknown". `hint` is what
-    to do, in words.
+    `certainty` is "certain", "likely" (consistent with the evidence, which allows other explanations) or "unknown".
+    `hint` is what to do, in words.
     """
 
     cause_class: Cause
@@ -43,7 +43,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """Where it was: `rank 2 on node2`; empty where no rank is to blame."""
+        """Where it occurred: `rank 2 on node2`, or the node; empty if neither is known."""
         node = f" on {self.node}" if self.node else ""
         return f"rank {self.rank}{node}" if self.rank is not None else self.node
 

@@ -1,7 +1,7 @@
-"""Whether a training learns: a pure rule over the course of its loss, and over its score where there is one.
+"""Whether a training is learning: a pure function of the course of its loss and, if there is one, its score.
 
-The rule would rather miss a training that does not learn than blame one that does: it compares means of many steps and
-counts their uncertainty in favour of the training.
+False alarms are worse than missed ones: the rule compares means of many steps and gives the training the benefit of
+their uncertainty.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from clusterctl.observe.course import Course
     from clusterctl.observe.stage import Status
 
-SAME_LOSS = 0.02  # relative; two losses that differ by less are the same
+SAME_LOSS = 0.02  # relative; losses that differ by less count as equal
 SCORE_MARGIN = 0.15  # of chance * (1 - chance): an accuracy of 0.11 is still chance for ten classes, 0.53 for two
-_ERRORS = 2  # standard errors that a mean may be off
+_ERRORS = 2  # standard errors by which a mean may be off
 
 
 @dataclass(frozen=True)
 class NotLearning:
-    """What is wrong: a few words for a table, a sentence for `why`, and what to try."""
+    """The problem in a few words for a table, as a sentence for `why`, and what to try."""
 
     note: str
     text: str
@@ -33,12 +33,12 @@ class NotLearning:
 
 
 def not_learning(course: Course | None) -> NotLearning | None:
-    """Why the training of `course` does not learn; None if it does, if it is too early to tell, or if in doubt."""
+    """Why the training of `course` is not learning; None if it is, if it is too early to tell, or in doubt."""
     return (_broken(course) or _at_chance(course) or _flat(course)) if course else None
 
 
 def single_steps(status: Status) -> str:
-    """What is wrong where the batches of several ranks grew until each epoch is one step; empty if nothing is."""
+    """The problem that the ranks' batches together cover the whole training set; empty if they do not."""
     train, ranks = status.record.job.train, status.record.job.resources.nodes * status.record.tasks_per_node
     if not isinstance(train, LoopTrain) or train.global_batch_size or ranks == 1:
         return ""
@@ -58,7 +58,7 @@ def _broken(course: Course) -> NotLearning | None:
 
 
 def _at_chance(course: Course) -> NotLearning | None:
-    """Loss and score are those of a guess, log(classes) and 1 / classes, whatever the data and the model."""
+    """Loss and score equal those of guessing, log(classes) and 1 / classes, whatever the data and the model."""
     if course.classes is None or course.newest is None:
         return None
     (loss, error), guess, chance = course.newest, math.log(course.classes), 1 / course.classes
@@ -70,11 +70,11 @@ def _at_chance(course: Course) -> NotLearning | None:
         if not score <= chance + SCORE_MARGIN * chance * (1 - chance):
             return None
         text += f", and so is the {metric.label} of {metric.text(score)}"
-    return _finding("loss at chance", text, "check that the model sees what the labels depend on; try another train.lr")
+    return _finding("loss at chance", text, "check that the labels depend on what the model sees; try another train.lr")
 
 
 def _flat(course: Course) -> NotLearning | None:
-    """The loss is still what it was in the first steps."""
+    """The loss is the same as in the first steps."""
     if course.steps < 2 * LEAST_STEPS or course.first is None or course.newest is None:
         return None
     (before, error_before), (now, error_now) = course.first, course.newest
@@ -85,4 +85,4 @@ def _flat(course: Course) -> NotLearning | None:
 
 
 def _finding(note: str, text: str, hint: str) -> NotLearning:
-    return NotLearning(f"not learning: {note}", f"the training does not learn: {text}", hint)
+    return NotLearning(f"not learning: {note}", f"the training is not learning: {text}", hint)

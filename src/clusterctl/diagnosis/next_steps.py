@@ -20,7 +20,7 @@ _SIZE = re.compile(r"([0-9]+)([KMGT]?B?)")
 
 
 def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
-    """The commands that make sense now, the most useful first, each ready to be typed."""
+    """The commands to try next, the most useful first."""
     run = trace.status.record.run.id
     rank = f" --rank {found.rank}" if found.rank is not None else ""
     attempt = f" --attempt {found.attempt}" if found.attempt else ""
@@ -41,33 +41,33 @@ def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
         case Cause.USER:
             return (log, host, again)
         case Cause.HANG | Cause.IDLE_GPUS | Cause.KILLED | Cause.UNKNOWN | Cause.NETWORK:
-            return (log, host, _onwards(trace))
+            return (log, host, _resume(trace))
         case Cause.HOST_MEMORY | Cause.GPU_MEMORY:
-            return (_onwards(trace, *_less_memory(trace, found)), log)
+            return (_resume(trace, *_less_memory(trace, found)), log)
         case Cause.TIME:
-            return (_onwards(trace, f"resources.time={slurm_time(2 * trace.status.record.job.resources.time)}"), log)
+            return (_resume(trace, f"resources.time={slurm_time(2 * trace.status.record.job.resources.time)}"), log)
         case Cause.NODE:
-            return (_onwards(trace, *([f"resources.exclude={found.node}"] if found.node else [])), host)
+            return (_resume(trace, *([f"resources.exclude={found.node}"] if found.node else [])), host)
         case Cause.PREEMPTED | Cause.CANCELLED:
-            return (_onwards(trace), log)
+            return (_resume(trace), log)
         case Cause.DATA:
             root = trace.status.record.job.data.root
             return (f"ls -l {shlex.quote(root)}/raw" if root else log, again)
         case Cause.DISK:
-            return (f"df -h {shlex.quote(str(trace.status.record.run.path.parent))}", log, _onwards(trace))
+            return (f"df -h {shlex.quote(str(trace.status.record.run.path.parent))}", log, _resume(trace))
         case _:  # IMAGE, LAUNCH
             return (host, doctor, again)
 
 
 def submission(record: RunRecord) -> list[str]:
-    """The submission as it was typed; by the job's name if it was typed with a secret."""
+    """The command line of the submission, or the job's name if it contained a secret."""
     if record.argv[:1] != ("submit",) or any("***" in word for word in record.argv):
         return ["submit", record.job.name, "--cluster", record.cluster.name]
     return list(record.argv)
 
 
-def _onwards(trace: RunTrace, *changes: str) -> str:
-    """Go on from the newest checkpoint, with `changes`; what never began is submitted again."""
+def _resume(trace: RunTrace, *changes: str) -> str:
+    """Resume from the newest checkpoint with `changes`; a run that never started is submitted again."""
     if not trace.attempts:
         return _again(trace, *changes)
     return shlex.join(["clusterctl", "resume", trace.status.record.run.id, *_settings(changes)])
@@ -82,7 +82,7 @@ def _again(trace: RunTrace, *changes: str) -> str:
 
 
 def _less_memory(trace: RunTrace, found: Finding) -> list[str]:
-    """Twice the memory of the host where its amount is known, half the batch on a GPU."""
+    """Twice the host memory, if its amount is known; for GPU memory, half the batch."""
     job = trace.status.record.job
     size = _SIZE.fullmatch(job.resources.memory or "")
     if found.cause_class is Cause.HOST_MEMORY and size:

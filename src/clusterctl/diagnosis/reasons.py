@@ -1,7 +1,7 @@
-"""Why Slurm lets a job wait: its reason codes, in words.
+"""Slurm's reason codes for a pending job, in words.
 
 The codes are those of squeue(1), "JOB REASON CODES", and of Slurm's page on resource limits, from 22.05 to 25.05. Sites
-can make their own: what is not known here is shown as Slurm says it.
+can define their own: unknown codes are shown unchanged.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What would end the waiting."""
+    """What would end the wait."""
 
-    ROOM = "room"  # nodes becoming free: a smaller or shorter run may start at once
-    LIMIT = "limit"  # a limit on the user, the account or the partition: a smaller run may keep within it
-    TIME = "time"  # the passing of time, or the end of another job
-    PERSON = "person"  # somebody has to do something
+    ROOM = "room"  # free nodes: a smaller or shorter run may start at once
+    LIMIT = "limit"  # a limit on the user, the account or the partition: a smaller run may stay within it
+    TIME = "time"  # time, or the end of another job
+    PERSON = "person"  # an action by a person
     UNKNOWN = "unknown"
 
 
@@ -34,56 +34,70 @@ _LIMITS_HINT = "your limits: sacctmgr show assoc user=$USER format=account,parti
 _ASK_SITE = "ask the administrators of the cluster"
 
 _REASONS = {
-    "None": Reason("Slurm has not looked at it yet", Kind.TIME),
-    "Priority": Reason("jobs with a higher priority wait ahead of it in the same partition", Kind.ROOM),
-    "Resources": Reason("it is next in line, and waits for what it asks for to become free", Kind.ROOM),
-    "ReqNodeNotAvail": Reason("a node that it needs is down, drained, reserved or about to be maintained", Kind.ROOM),
-    "NodeDown": Reason("a node that it needs is down", Kind.ROOM),
+    "None": Reason("Slurm has not considered it yet", Kind.TIME),
+    "Priority": Reason("jobs with a higher priority are ahead of it in the same partition", Kind.ROOM),
+    "Resources": Reason("it is next in line, and the resources it requests are not free yet", Kind.ROOM),
+    "ReqNodeNotAvail": Reason("a node it needs is down, drained, reserved or scheduled for maintenance", Kind.ROOM),
+    "NodeDown": Reason("a node it needs is down", Kind.ROOM),
     "Nodes_required_for_job_are_DOWN": Reason(
-        "nodes that it needs are down, drained, or reserved for jobs in partitions with a higher priority", Kind.ROOM
+        "nodes it needs are down, drained, or reserved for jobs in partitions with a higher priority", Kind.ROOM
     ),
-    "BadConstraints": Reason("no node has what it asks for, all together", Kind.LIMIT, "see: clusterctl nodes"),
-    "PartitionNodeLimit": Reason("it asks for more nodes than its partition gives to one job", Kind.LIMIT),
-    "PartitionTimeLimit": Reason("it asks for more time than its partition gives to one job", Kind.LIMIT),
-    "PartitionDown": Reason("its partition starts no jobs at present", Kind.LIMIT),
-    "PartitionInactive": Reason("its partition takes and starts no jobs at present", Kind.LIMIT),
-    "MaxMemPerLimit": Reason("it asks for more memory than a job may have per node or CPU", Kind.LIMIT),
+    "BadConstraints": Reason(
+        "no node has the combination of resources it requests", Kind.LIMIT, "see: clusterctl nodes"
+    ),
+    "PartitionNodeLimit": Reason("it requests more nodes than its partition allows per job", Kind.LIMIT),
+    "PartitionTimeLimit": Reason("it requests more time than its partition allows per job", Kind.LIMIT),
+    "PartitionDown": Reason("its partition is not starting jobs at the moment", Kind.LIMIT),
+    "PartitionInactive": Reason("its partition is not accepting or starting jobs at the moment", Kind.LIMIT),
+    "MaxMemPerLimit": Reason("it requests more memory than allowed per node or CPU", Kind.LIMIT),
     "AccountNotAllowed": Reason("its account may not use this partition", Kind.LIMIT),
     "QOSNotAllowed": Reason("its quality of service may not use this partition", Kind.LIMIT),
-    "InvalidAccount": Reason("its account is not valid any more", Kind.PERSON, "submit it again with --account"),
-    "InvalidQOS": Reason("its quality of service is not valid any more", Kind.PERSON, "submit it again with --qos"),
-    "Licenses": Reason("a licence that it asks for is in use", Kind.TIME, "see: scontrol show licenses"),
-    "Reservation": Reason("its reservation has not begun, or has no room left", Kind.TIME, "scontrol show reservation"),
-    "ReservationDeleted": Reason("its reservation does not exist any more", Kind.PERSON, "submit it again without it"),
-    "Dependency": Reason("it waits for another job to end", Kind.TIME),
-    "DependencyNeverSatisfied": Reason(
-        "the job that it waits for ended otherwise: it will never start", Kind.PERSON, "cancel it: clusterctl cancel"
+    "InvalidAccount": Reason("its account is no longer valid", Kind.PERSON, "submit it again with --account"),
+    "InvalidQOS": Reason("its quality of service is no longer valid", Kind.PERSON, "submit it again with --qos"),
+    "Licenses": Reason("a licence it requests is in use", Kind.TIME, "see: scontrol show licenses"),
+    "Reservation": Reason(
+        "its reservation has not started yet, or is fully used", Kind.TIME, "scontrol show reservation"
     ),
-    "BeginTime": Reason("its time to begin lies ahead (Slurm also waits a while after a requeue)", Kind.TIME),
-    "Cleaning": Reason("its last attempt is still being cleaned up on its nodes", Kind.TIME),
-    "Prolog": Reason("the prolog of its nodes runs", Kind.TIME),
-    "JobHeldUser": Reason("it is held, by its user", Kind.PERSON),
-    "JobHeldAdmin": Reason("it is held, by an administrator", Kind.PERSON, _ASK_SITE),
+    "ReservationDeleted": Reason("its reservation no longer exists", Kind.PERSON, "submit it again without it"),
+    "Dependency": Reason("it is waiting for another job to end", Kind.TIME),
+    "DependencyNeverSatisfied": Reason(
+        "the job it depends on did not end as required: it will never start",
+        Kind.PERSON,
+        "cancel it: clusterctl cancel",
+    ),
+    "BeginTime": Reason("its start time has not been reached (Slurm also delays a requeued job)", Kind.TIME),
+    "Cleaning": Reason("its last attempt is still being cleaned up on the nodes", Kind.TIME),
+    "Prolog": Reason("the prolog is running on its nodes", Kind.TIME),
+    "JobHeldUser": Reason("it is held by its user", Kind.PERSON),
+    "JobHeldAdmin": Reason("it is held by an administrator", Kind.PERSON, _ASK_SITE),
     "launch_failed_requeued_held": Reason(
-        "Slurm could not start it on its nodes, and holds it since", Kind.PERSON, "see host.log of the last attempt"
+        "Slurm could not start it on its nodes, and has held it since", Kind.PERSON, "see host.log of the last attempt"
     ),
     "JobLaunchFailure": Reason("Slurm could not start it on its nodes", Kind.PERSON, _ASK_SITE),
-    "JobHoldMaxRequeue": Reason("it was requeued more often than the site allows, and is held since", Kind.PERSON),
+    "JobHoldMaxRequeue": Reason(
+        "it was requeued more often than the site allows, and has been held since", Kind.PERSON
+    ),
     "job_requeued_in_held_state": Reason("it was requeued and held", Kind.PERSON),
-    "DeadLine": Reason("it cannot end before its deadline any more", Kind.PERSON, "submit it again, shorter"),
-    "BurstBufferResources": Reason("there is no room in the burst buffer", Kind.TIME),
+    "DeadLine": Reason(
+        "it can no longer end before its deadline", Kind.PERSON, "submit it again with a shorter time limit"
+    ),
+    "BurstBufferResources": Reason("the burst buffer is full", Kind.TIME),
     "BurstBufferStageIn": Reason("its burst buffer is being filled", Kind.TIME),
-    "PowerNotAvail": Reason("the cluster's power cap leaves no room for it", Kind.TIME),
+    "PowerNotAvail": Reason("the cluster's power cap does not allow it", Kind.TIME),
     "PowerReserved": Reason("the cluster's power is reserved for other jobs", Kind.TIME),
-    "SchedDefer": Reason("the site starts no job at once: it waits for the next look at the queue", Kind.TIME),
-    "JobArrayTaskLimit": Reason("its array runs as many tasks at once as it may", Kind.TIME),
-    "AssociationJobLimit": Reason("your account runs as many jobs as it may", Kind.LIMIT, _LIMITS_HINT),
-    "AssociationResourceLimit": Reason("your account holds as much as it may", Kind.LIMIT, _LIMITS_HINT),
-    "AssociationTimeLimit": Reason("your account has used up its time", Kind.LIMIT, _LIMITS_HINT),
-    "QOSJobLimit": Reason("your quality of service runs as many jobs as it may", Kind.LIMIT, _LIMITS_HINT),
-    "QOSResourceLimit": Reason("your quality of service holds as much as it may", Kind.LIMIT, _LIMITS_HINT),
-    "QOSTimeLimit": Reason("your quality of service has used up its time", Kind.LIMIT, _LIMITS_HINT),
-    "QOSUsageThreshold": Reason("too little is left of your share in this quality of service", Kind.TIME, _LIMITS_HINT),
+    "SchedDefer": Reason(
+        "the site does not start jobs at submission: it is waiting for the next scheduling cycle", Kind.TIME
+    ),
+    "JobArrayTaskLimit": Reason("its array has reached its limit of concurrent tasks", Kind.TIME),
+    "AssociationJobLimit": Reason("your account has reached its limit of running jobs", Kind.LIMIT, _LIMITS_HINT),
+    "AssociationResourceLimit": Reason("your account has reached its resource limit", Kind.LIMIT, _LIMITS_HINT),
+    "AssociationTimeLimit": Reason("your account has reached its time limit", Kind.LIMIT, _LIMITS_HINT),
+    "QOSJobLimit": Reason("your quality of service has reached its limit of running jobs", Kind.LIMIT, _LIMITS_HINT),
+    "QOSResourceLimit": Reason("your quality of service has reached its resource limit", Kind.LIMIT, _LIMITS_HINT),
+    "QOSTimeLimit": Reason("your quality of service has reached its time limit", Kind.LIMIT, _LIMITS_HINT),
+    "QOSUsageThreshold": Reason(
+        "your remaining share in this quality of service is too small", Kind.TIME, _LIMITS_HINT
+    ),
 }
 _BY_LOWER_CASE = {code.lower(): reason for code, reason in _REASONS.items()}
 
@@ -93,7 +107,7 @@ _FAMILY = re.compile(
     r"(?:Per(?P<each>User|Account|Acct|PU|PA|Job|Node))?(?:Limit)?",
     re.ASCII,
 )
-_WHAT = {  # by how it begins: Cpu and Cpus, Mem and Memory, Wall and WallDuration
+_WHAT = {  # by prefix: Cpu and Cpus, Mem and Memory, Wall and WallDuration
     "cpu": "CPUs",
     "gres": "GPUs and other devices",
     "mem": "memory",
@@ -111,14 +125,14 @@ _EACH = {"user": "a user", "pu": "a user", "account": "an account", "acct": "an 
 
 
 def in_words(code: str) -> Reason:
-    """The reason that Slurm gives as `code`, such as "Resources" or "ReqNodeNotAvail, UnavailableNodes:n3"."""
+    """The reason for Slurm's `code`, such as "Resources" or "ReqNodeNotAvail, UnavailableNodes:n3"."""
     head, comma, rest = code.strip("()").replace(" ", "_").partition(",")
     detail = f" ({rest.strip('_').replace('_', ' ')})" if comma and not head.startswith("Nodes_required") else ""
     if known := _BY_LOWER_CASE.get(head.lower()):
         return replace(known, words=known.words + detail)
     if match := _FAMILY.fullmatch(head):
         return _limit(match)
-    return Reason(f"Slurm says: {code}" if code else "Slurm gives no reason", Kind.UNKNOWN)
+    return Reason(f"Slurm's reason: {code}" if code else "Slurm gives no reason", Kind.UNKNOWN)
 
 
 def _limit(match: re.Match[str]) -> Reason:
@@ -128,10 +142,10 @@ def _limit(match: re.Match[str]) -> Reason:
         what = f"{what} x minutes" if what else "minutes"
     each = (match["each"] or "").lower()
     if match["scope"] == "Min":
-        words = f"it asks for fewer {what} than your {whose} demands of a job"
+        words = f"it requests fewer {what} than your {whose} requires per job"
     elif match["scope"] == "Grp":
         holders = "all jobs" if not each else f"all jobs of {_EACH.get(each, f'a {each}')}"
-        words = f"{holders} in your {whose} together hold as much as they may: {what}"
+        words = f"{holders} in your {whose} together have reached their limit: {what}"
     else:
         holder = {"": "", "job": " for one job", "node": " for one node"}.get(each, f" for {_EACH.get(each, each)}")
         words = f"the limit of your {whose}{holder} is reached: {what}"

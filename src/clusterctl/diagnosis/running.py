@@ -1,4 +1,4 @@
-"""How a run that goes on is doing: well, standing still, or slowed down by some of its ranks."""
+"""Whether a running run is healthy, stuck, or slowed down by some of its ranks."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from clusterctl.spec import Watchdog
 
 LEAST_SLOWDOWN = 1.5
-LEAST_SECONDS = 0.002  # a step; less is noise of the machine
+LEAST_SECONDS = 0.002  # per step; less is noise
 _NOT_STAGED = re.compile(rf"clusterctl: (?P<node>\S+) {IN_VAIN}: (?P<problem>.+)")
 
 
 def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
-    """What is wrong with the last attempt, the worst first, by its heartbeats; else one finding, that it goes well."""
+    """The problems of the last attempt by its heartbeats, the worst first; or one finding that it is healthy."""
     if not trace.attempts:
-        return (Finding(Cause.HEALTHY, "has its nodes, and its batch script has not begun yet", LIKELY),)
+        return (Finding(Cause.HEALTHY, "nodes allocated; its batch script has not started yet", LIKELY),)
     attempt = trace.attempts[-1]
     beats = {rank.rank: rank.beat for rank in attempt.ranks if rank.beat}
     not_staged = _not_staged(attempt.lines)
@@ -50,14 +50,14 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
         words = f"{trace.status.stage}; no rank has sent a heartbeat yet"
         return (Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=not_staged),)
     idle = _idle(trace, attempt, beats) or _gpus_idle(trace, attempt, beats)
-    wrong = (_standing_still(trace, attempt, beats), idle, _slowed(attempt, beats))
-    first, *others = [finding for finding in wrong if finding] or [_well(attempt, beats)]
+    wrong = (_stuck(trace, attempt, beats), idle, _slowed(attempt, beats))
+    first, *others = [finding for finding in wrong if finding] or [_healthy(attempt, beats)]
     clocks = (f"the clock of {node} is off by {seconds:+.0f} s" for node, seconds in sorted(trace.clocks.items()))
     return (replace(first, facts=(*first.facts, *not_staged, *clocks)), *others)
 
 
 def _not_staged(lines: Iterable[str]) -> tuple[str, ...]:
-    """The nodes that could not copy the modules to their own disks, and why the first one could not."""
+    """The nodes that could not copy the modules to their local disks, and why the first one could not."""
     found = {match["node"]: match["problem"] for line in lines if (match := _NOT_STAGED.search(line))}
     if not found:
         return ()
@@ -72,11 +72,11 @@ def unheard(trace: RunTrace) -> list[str]:
     attempt = trace.attempts[-1]
     heard = {rank.rank for rank in attempt.ranks if rank.beat}
     missing = len(set(range(attempt.tasks)) - heard)
-    return [f"the heartbeats of {missing} of {attempt.tasks} ranks: they have written none yet"] if missing else []
+    return [f"heartbeats of {missing} of {attempt.tasks} ranks: not written yet"] if missing else []
 
 
-def _standing_still(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
-    """A rank that writes no more while others do, or one that does no step for longer than the watchdog would wait."""
+def _stuck(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
+    """A rank that stopped writing heartbeats while others did not, or that has been in a step for too long."""
     newest = max(beat.time for beat in beats.values())
     settings = trace.status.record.job.watchdog
     silent = {
@@ -90,10 +90,10 @@ def _standing_still(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, 
         first = min(silent)
         return node_fell_silent(attempt, nodes, beats[first].phase, f"no heartbeat for {silent[first]:.0f} s")
     for rank, seconds in silent.items():
-        words = f"has written no heartbeat for {seconds:.0f} s while others have: stopped, or its node is ill"
+        words = f"has written no heartbeat for {seconds:.0f} s while others have: stopped, or its node is faulty"
         return _of_rank(attempt, rank, beats[rank], Cause.HANG, words)
     if (seconds := trace.now - newest) > 3 * SILENT_SECONDS:
-        words = f"no rank has written a heartbeat for {seconds:.0f} s: the nodes, or their file system, stand"
+        words = f"no rank has written a heartbeat for {seconds:.0f} s: the nodes or their file system are stuck"
         return _of_rank(attempt, min(beats), beats[min(beats)], Cause.HANG, words)
     late = {rank: beat for rank, beat in beats.items() if beat.time - beat.still_since > patience(settings, beat)}
     if not late:
@@ -101,12 +101,12 @@ def _standing_still(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, 
     rank = min(late, key=lambda rank: (late[rank].waiting is not None, late[rank].step, rank))
     seconds = late[rank].time - late[rank].still_since
     off = "" if settings.enabled else "; the watchdog is off"
-    words = f"stands still while {late[rank].phase} for {seconds:.0f} s{off}"
+    words = f"stuck while {late[rank].phase} for {seconds:.0f} s{off}"
     return _of_rank(attempt, rank, late[rank], Cause.HANG, words)
 
 
 def _idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
-    """A program that logs no steps, and that has done nothing on any rank for a while."""
+    """A program that logs no steps and has been idle on all ranks for a while."""
     settings = trace.status.record.job.watchdog
     seconds = idle_together(beats.values(), attempt.tasks)
     if seconds is None or seconds < min(IDLE_SECONDS, settings.idle or IDLE_SECONDS):
@@ -114,12 +114,12 @@ def _idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> 
     present = {rank: beat for rank, beat in beats.items() if beat.phase != ENDED}
     last = min(present, key=lambda rank: (present[rank].idle or 0.0, rank))
     since = strftime("%Y-%m-%d %H:%M:%S", localtime(max(0.0, present[last].time - seconds)))
-    words = f"reports no steps and has been idle since {since}: for {seconds:.0f} s {DID_NOTHING}"
-    facts = [f"rank {gone.rank} left with 0 before" for gone in left_early(attempt)[:1]]
+    words = f"logs no steps and has been idle since {since}: for {seconds:.0f} s {DID_NOTHING}"
+    facts = [f"rank {gone.rank} had exited with 0 before" for gone in left_early(attempt)[:1]]
     if len({int((beat.idle or 0.0) / IDLE_SECONDS) for beat in present.values()}) > 1:
-        facts.append(f"the last to do anything was rank {last} on {beats[last].host}")
+        facts.append(f"the last active rank was rank {last} on {beats[last].host}")
     facts.append(noticed(attempt.reported) if attempt.reported else _coming(settings))
-    hint = "" if attempt.reported else "logging steps shows more: see docs/guides/when-a-run-fails.md"
+    hint = "" if attempt.reported else "log steps for a better diagnosis: see docs/guides/when-a-run-fails.md"
     traceback = whereabouts(attempt) if attempt.reported else ""
     return Finding(
         Cause.HANG,
@@ -134,7 +134,7 @@ def _idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> 
 
 
 def _gpus_idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
-    """GPUs that have done nothing on any node for a while."""
+    """GPUs that have been idle on all nodes for a while."""
     settings = trace.status.record.job.watchdog
     present = [beat for beat in beats.values() if beat.phase != ENDED]
     seconds = min((beat.gpu_idle or 0.0 for beat in present), default=0.0)
@@ -142,13 +142,13 @@ def _gpus_idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]
         return None
     since = strftime("%Y-%m-%d %H:%M:%S", localtime(max(0.0, max(beat.time for beat in present) - seconds)))
     coming = _will(action(settings, logs_steps=True, how=IDLE_GPUS), "idle_gpu", settings.idle_gpu)
-    facts = (coming if settings.enabled and settings.idle_gpu else "watchdog.idle_gpu can end such a run",)
-    words = f"no GPU of any node has done anything since {since}: for {seconds:.0f} s"
+    facts = (coming if settings.enabled and settings.idle_gpu else "set watchdog.idle_gpu to end such runs",)
+    words = f"all GPUs on all nodes have been idle since {since}: for {seconds:.0f} s"
     return Finding(Cause.IDLE_GPUS, words, CERTAIN, attempt.number, stage=present[0].phase, facts=facts)
 
 
 def _coming(settings: Watchdog) -> str:
-    """What the watchdog will make of a program that stays idle."""
+    """What the watchdog will do if the program stays idle."""
     if not settings.enabled or not settings.idle:
         return "the watchdog is off"
     return _will(action(settings, logs_steps=False), "idle", settings.idle)
@@ -170,37 +170,37 @@ def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
     worst = slow[0]
     facts = [f"rank {other.rank} on {beats[other.rank].host}: {other.slowdown:.1f} times" for other in slow[1:4]]
     words = (
-        f"slows the others down: {worst.seconds * 1000:.0f} ms of a step for its own part, "
+        f"slows the others down: {worst.seconds * 1000:.0f} ms of its own work per step, "
         f"{worst.slowdown:.1f} times the others' {worst.usual_seconds * 1000:.0f} ms"
     )
     found = _of_rank(attempt, worst.rank, beats[worst.rank], Cause.STRAGGLER, words)
     return replace(found, certainty=CERTAIN, facts=tuple(facts))
 
 
-def _well(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding:
+def _healthy(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding:
     first = beats[min(beats)]
     if first.idle is not None:
-        return _at_work(attempt, beats)
+        return _working(attempt, beats)
     known = first.step_seconds if first.phase == Stage.TRAINING else None
-    pace = f", {known * 1000:.0f} ms a step" if known else ""
+    pace = f", {known * 1000:.0f} ms per step" if known else ""
     done = f", step {first.step}" if first.step else ""
-    words = f"{len(beats)} of {attempt.tasks} ranks get on: {first.phase}{done}{pace}"
+    words = f"{len(beats)} of {attempt.tasks} ranks are making progress: {first.phase}{done}{pace}"
     return Finding(Cause.HEALTHY, words, CERTAIN, attempt.number, stage=first.phase, step=first.step or None)
 
 
-def _at_work(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding:
-    """Of a program that logs no steps; some ranks may wait for the others for long, as in an evaluation."""
+def _working(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding:
+    """For a program that logs no steps; some ranks may wait a long time for others, e.g. during evaluation."""
     idle = {rank: beat.idle for rank, beat in beats.items() if beat.phase != ENDED and (beat.idle or 0) > IDLE_SECONDS}
     busy = len(beats) - len(idle)
-    words = f"reports no steps; {busy} of {attempt.tasks} ranks did something within the last minute"
+    words = f"logs no steps; {busy} of {attempt.tasks} ranks were active within the last minute"
     least = min((seconds or 0.0 for seconds in idle.values()), default=0.0)
-    facts = (f"the other {len(idle)} have been idle for {least:.0f} s and more",) if idle else ()
+    facts = (f"the other {len(idle)} have been idle for {least:.0f} s or more",) if idle else ()
     return Finding(Cause.HEALTHY, words, CERTAIN, attempt.number, stage=beats[min(beats)].phase, facts=facts)
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank that takes `slowdown` times as long for its part of a step as the median of all."""
+    """A rank that takes `slowdown` times as long for its own work in a step as the median rank."""
 
     rank: int
     slowdown: float
@@ -211,10 +211,10 @@ class Straggler:
 def stragglers(busy: Mapping[int, float | None]) -> list[Straggler]:
     """The ranks that are clearly slower than the others, the slowest first. Two ranks are compared with each other.
 
-    In synchronous training the steps of all ranks take as long as the slowest rank's, and all ranks are at the same
-    step: what tells them apart is the part of the step in which a rank does not wait for the others.
+    In synchronous training all ranks are at the same step, and each step takes as long as on the slowest rank. The
+    difference is in the part of a step in which a rank is not waiting for the others.
 
-    `busy`: rank -> the seconds of a training step in which it does not wait; None where it has not said.
+    `busy`: rank -> seconds per training step in which it is not waiting; None if unknown.
     """
     known = {rank: seconds for rank, seconds in busy.items() if seconds is not None}
     if not known:

@@ -1,8 +1,8 @@
-"""What messages mean: from a line of an exception or a log to a class of cause, by a table.
+"""A table from lines of exceptions and logs to classes of causes.
 
-`level` tells a cause from its echo: a rank whose peer died says "connection closed", which explains nothing. The lines
-of srun, slurmstepd, torch and glibc were seen in runs; those of pyxis, enroot, Apptainer, NCCL and CUDA come from their
-documentation and public reports (tests/diagnosis/README.md).
+`level` separates causes from echoes: a rank whose peer died reports "connection closed", which explains nothing. The
+lines of srun, slurmstepd, torch and glibc were captured in runs; those of pyxis, enroot, Apptainer, NCCL and CUDA are
+from their documentation and public reports (tests/diagnosis/README.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Level(IntEnum):
-    """How near a message is to the cause: what a rank did, what the network may have done, what others' ends do."""
+    """How close a message is to the cause: a rank's own failure, a network failure, an echo of another rank's end."""
 
     PRIMARY = 0
     NETWORK = 1
@@ -26,7 +26,7 @@ class Level(IntEnum):
 
 
 class Detail(IntEnum):
-    """How much a message says: what went wrong, which step failed of it, or only that something did."""
+    """How specific a message is: the reason, the step that failed, or only that something failed."""
 
     REASON = 0
     STEP = 1
@@ -34,7 +34,7 @@ class Detail(IntEnum):
 
 
 class Signature(NamedTuple):
-    """A message that is known. `words` say what it means, in place of the message itself where they are not empty."""
+    """The meaning of a known message. `words`, unless empty, replace the message."""
 
     cause: Cause
     level: Level = Level.PRIMARY
@@ -49,9 +49,9 @@ def _row(
     return re.compile(pattern, re.IGNORECASE), Signature(cause, level, words, detail)
 
 
-# The first match counts: what is special stands before what is general.
+# The first match counts: specific patterns come before general ones.
 _TABLE = (
-    # What the end of others sounds like.
+    # Echoes of the end of other ranks.
     _row(r"watchdog caught collective operation timeout|collective operation timeout", Cause.HANG, Level.ECHO),
     _row(r"timed out (waiting|after) \S+ ?ms|wait timeout|monitoredBarrier", Cause.HANG, Level.ECHO),
     _row(r"connection (closed|reset) by (remote )?peer|broken pipe", Cause.NETWORK, Level.ECHO),
@@ -61,42 +61,42 @@ _TABLE = (
     _row(r"failed to (recv|send), got 0 bytes|TCPStore.*(closed|failed|broken)", Cause.NETWORK, Level.ECHO),
     _row(r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory", Cause.GPU_MEMORY),
     _row(r"CUBLAS_STATUS_ALLOC_FAILED|NCCL WARN Cuda failure.*out of memory", Cause.GPU_MEMORY),
-    _row(r"out of shared memory|killed by signal: bus error", Cause.HOST_MEMORY, words="no room in /dev/shm"),
+    _row(r"out of shared memory|killed by signal: bus error", Cause.HOST_MEMORY, words="no space left in /dev/shm"),
     _row(r"oom-kill|out of memory|OOM killer", Cause.HOST_MEMORY),
     _row(r"DefaultCPUAllocator|can't allocate memory|cannot allocate memory|std::bad_alloc", Cause.HOST_MEMORY),
     _row(r"^MemoryError\b|numpy\S*_ArrayMemoryError|unable to allocate .*[GM]iB", Cause.HOST_MEMORY),
     _row(
         r"pyxis: .*(no space left on device|disk quota exceeded)",
         Cause.DISK,
-        words=r"no room for the image where the node unpacks it (see ENROOT_DATA_PATH): \1",
+        words=r"no space to unpack the image on the node (see ENROOT_DATA_PATH): \1",
     ),
     _row(r"no space left on device|ENOSPC|disk quota exceeded|EDQUOT", Cause.DISK),
-    # pyxis prints what enroot, curl and unsquashfs wrote, indented: the reason is among these lines.
+    # pyxis prints the output of enroot, curl and unsquashfs indented: the reason is among these lines.
     _row(
         r"enroot-mount: .*mount: (\S+) at .*no such file or directory|pyxis: .*source path does not exist:? *(\S*)",
         Cause.LAUNCH,
-        words=r"what is to be mounted does not exist on the node: \1\2",
+        words=r"mount source does not exist on the node: \1\2",
     ),
     _row(
         r"(?:(?:enroot-switchroot|execve\(\)|python[\d.]*|/sh): .*|pyxis: .*)exec format error",
         Cause.IMAGE,
-        words="the image is for another architecture than the node's (Exec format error)",
+        words="the image was built for a different architecture than the node's (Exec format error)",
     ),
     _row(
-        r"apptainer: ((command )?not found|permission denied)",  # the latter where PATH has a folder nobody may enter
+        r"apptainer: ((command )?not found|permission denied)",  # the latter if PATH contains an inaccessible folder
         Cause.LAUNCH,
-        words="Apptainer is missing where the job ran",
+        words="Apptainer is not installed on the node",
     ),
     _row(
         r"FATAL: +container creation failed: .*mount source (\S+) doesn't exist",
         Cause.LAUNCH,
-        words=r"what is to be mounted does not exist on the node: \1",
+        words=r"mount source does not exist on the node: \1",
     ),
     _row(r"FATAL: +(could not open image|unable to (handle|open|build from) |failed to retrieve)", Cause.IMAGE),
     _row(
         r"unrecognized option '--container-|SPANK plugin .pyxis. option .* not found",
         Cause.LAUNCH,
-        words="pyxis is missing where the job ran: srun has no --container-image there",
+        words="pyxis is not installed on the node: srun has no --container-image option",
     ),
     _row(
         r"pyxis: .*URL (\S+) returned error code: (40[13])",
@@ -104,8 +104,8 @@ _TABLE = (
         words=r"the registry denied access, or has no such image (\2): \1",
     ),
     _row(r"pyxis: .*URL (\S+) returned error code: 404", Cause.IMAGE, words=r"not in the registry (404): \1"),
-    _row(r"pyxis: .*could not resolve host:? *(\S*)", Cause.NETWORK, words=r"the node cannot find the registry: \1"),
-    _row(r"pyxis: .*\[ERROR\] File already exists: (\S+)", Cause.IMAGE, words=r"an earlier start left a container: \1"),
+    _row(r"pyxis: .*could not resolve host:? *(\S*)", Cause.NETWORK, words=r"the node cannot resolve the registry: \1"),
+    _row(r"pyxis: .*\[ERROR\] File already exists: (\S+)", Cause.IMAGE, words=r"a container was left behind: \1"),
     _row(r"pyxis: +\[ERROR\] (.+)", Cause.IMAGE, words=r"\1"),
     _row(r"pyxis:  +((?:curl|enroot-\w+): .+)", Cause.IMAGE, words=r"\1"),
     _row(r"pyxis:  +(?!\[)(.*(?:failed|fatal|error|cannot|denied|killed|unbound).*)", Cause.IMAGE, words=r"\1"),
@@ -118,7 +118,7 @@ _TABLE = (
     _row(r"uncorrectable ECC|\bXid\b|fallen off the bus|NVRM|hardware error", Cause.NODE),
     _row(r"stale file handle|input/output error|transport endpoint is not connected", Cause.NODE),
     _row(r"read-only file system|EROFS", Cause.NODE),
-    # The network, when nobody died.
+    # Network failures without a dead peer.
     _row(r"connection refused|no route to host|network is unreachable", Cause.NETWORK, Level.NETWORK),
     _row(r"name or service not known|temporary failure in name resolution", Cause.NETWORK, Level.NETWORK),
     _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, Level.NETWORK),
@@ -130,13 +130,13 @@ _TABLE = (
     _row(r"srun: error: .*(credential|protocol)", Cause.LAUNCH),
     _row(r"too many open files", Cause.LAUNCH, words="too many open files (ulimit -n)"),
 )
-# A line of the batch script's, from before there is an attempt to record anything in.
+# A line of the batch script, from before there is an attempt directory to record it in.
 _SCRIPT = re.compile(rf"clusterctl\[(?P<cause>{'|'.join(Cause)})\]: (?P<words>.*)")
 _NAME = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Failed)(?:: .*)?$")
 
 
 def signature(text: str) -> Signature | None:
-    """What `text` means, or None for one that is not known."""
+    """The meaning of `text`, or None if unknown."""
     if ours := _SCRIPT.match(text):
         return Signature(Cause(ours["cause"]), words=ours["words"])
     for pattern, meaning in _TABLE:
@@ -145,19 +145,19 @@ def signature(text: str) -> Signature | None:
     return None
 
 
-def most_telling(lines: Iterable[str]) -> Signature | None:
-    """The meaning of the line that says most: causes before echoes, reasons before what frames them, then the first.
+def most_specific(lines: Iterable[str]) -> Signature | None:
+    """The meaning of the most specific line: causes before echoes, reasons before their context, then the first.
 
-    Its words are the line itself where they are not in the table.
+    Its words are the line itself unless the table has some.
     """
     known = (meaning._replace(words=meaning.words or line.strip()) for line in lines if (meaning := signature(line)))
     return min(known, key=lambda meaning: (meaning.level, meaning.detail), default=None)
 
 
 def python_error(lines: tuple[str, ...]) -> tuple[str, str] | None:
-    """The last line of the first Python traceback among `lines` and the traceback's text; None where there is none.
+    """The last line of the first Python traceback in `lines`, and the traceback; None without one.
 
-    Of a chain ("During handling of the above exception ...") the last one counts, as it is what ended the program.
+    In a chain ("During handling of the above exception ...") the last one counts, since it ended the program.
     """
     start = next((i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")), None)
     if start is None:

@@ -1,4 +1,4 @@
-"""Who held the others up: the watchdog's alarm, read together with the stacks that the ranks left."""
+"""Which rank is stuck, from the watchdog's alarm and the stacks recorded by the ranks."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ _COLLECTIVES = frozenset(
     | {"gather", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send", "synchronize", "wait"}
 )
 _LIBRARIES = ("site-packages", "dist-packages", "/lib/python3", "clusterctl/runs/", "<frozen ")
-DID_NOTHING = "no rank printed anything or used its processors, disk or GPUs"
+DID_NOTHING = "no rank printed anything or used its CPUs, disk or GPUs"
 _MOST_LINES = 24
-_ANSWER_SECONDS = 4.5  # by when a living rank answers an alarm; stopped ones do when they are told to end, at 6 s
+_ANSWER_SECONDS = 4.5  # a live rank answers an alarm within this time; stopped ones only when terminated, at 6 s
 _WORDS = {
-    "silent": "its process wrote no heartbeat any more: stopped, or in native code that keeps Python's lock",
+    "silent": "its process stopped writing heartbeats: stopped, or in native code that holds Python's lock",
     "behind": "it is behind the other ranks",
-    "busy": "it did not come to the collective in which the other ranks waited for it",
-    "alone": "it did no further step",
+    "busy": "it did not enter the collective in which the other ranks waited for it",
+    "alone": "it made no further steps",
 }
 
 
 def no_writer(rank: RankTrace) -> str:
-    """What became of the process that writes the heartbeats and events of a node's ranks."""
+    """What happened to the process that writes the heartbeats and events of a node's ranks."""
     assert rank.writer is not None
     error = rank.writer.error
-    return f"the writer of its node ended and was {f'not started again: {error}' if error else 'started again'}"
+    return f"the writer of its node ended and was {f'not restarted: {error}' if error else 'restarted'}"
 
 
 def ended_writers(ranks: Iterable[RankTrace]) -> tuple[str, ...]:
-    """One fact for each node whose writer has ended."""
+    """One fact per node whose writer has ended."""
     found = {rank.node: no_writer(rank) for rank in ranks if rank.writer}
     return tuple(words.replace("its node", node or "a node", 1) for node, words in sorted(found.items()))
 
 
 def hang(attempt: AttemptTrace) -> Finding:
-    """The rank that stood still, where it stood, and how sure that is."""
+    """The stuck rank, where it was stuck, and how certain that is."""
     alarm = attempt.alarm
     assert alarm is not None
     if alarm.how == IDLE_GPUS:
-        words = f"no GPU of any node did anything for {alarm.still_seconds:.0f} s"
-        ends = "the watchdog ends such a run (watchdog.idle_gpu)"
+        words = f"all GPUs on all nodes were idle for {alarm.still_seconds:.0f} s"
+        ends = "the watchdog ends such runs (watchdog.idle_gpu)"
         return Finding(Cause.IDLE_GPUS, words, stage=alarm.phase, traceback=whereabouts(attempt), facts=(ends,))
     suspects = list(alarm.suspects)
     certainty = CERTAIN if len(suspects) == 1 else LIKELY
@@ -60,29 +60,29 @@ def hang(attempt: AttemptTrace) -> Finding:
     if (nodes := silent_nodes(attempt.ranks, silent)) and len(silent) == len(suspects):
         if several_each(nodes):
             return node_fell_silent(attempt, nodes, alarm.phase, noticed(alarm))
-        words, certainty = f"{words}; or its node was lost, cut off, or frozen", LIKELY
+        words, certainty = f"{words}; or its node was lost, disconnected, or frozen", LIKELY
     if alarm.how == "unknown" and (apart := outside_collectives(attempt)):
-        suspects, words, certainty = apart, "the other ranks are in a collective, and it is not", LIKELY
+        suspects, words, certainty = apart, "the other ranks are in a collective, but it is not", LIKELY
     if not suspects and (gone := left_early(attempt, alarm.time)):
         return someone_left(gone, noticed(alarm))
     if alarm.how == IDLE:
-        words = f"its program logs no steps, and {DID_NOTHING}"
+        words = f"the program logs no steps, and {DID_NOTHING}"
         return Finding(
             Cause.HANG, words, LIKELY, stage=alarm.phase, traceback=whereabouts(attempt), facts=(noticed(alarm),)
         )
     if not suspects:
-        suspects, words, certainty = [alarm.seen], "nothing tells the ranks apart; this one was noticed first", UNSURE
+        suspects, words, certainty = [alarm.seen], "no rank stands out; this one was noticed first", UNSURE
     rank = attempt.rank(suspects[0])
     stack = _main_thread(rank.frozen or ("" if alarm.how == "silent" else rank.stacks))
     facts = [noticed(alarm)]
     if len(suspects) > 1:
-        facts.append(f"as do ranks {', '.join(map(str, suspects[1:6]))}{' and others' * (len(suspects) > 6)}")
+        facts.append(f"like ranks {', '.join(map(str, suspects[1:6]))}{' and others' * (len(suspects) > 6)}")
     if attempt.collectives:
         folder = f"attempts/{attempt.number}/collectives"
         facts.append(f"NCCL's flight recorder left {plural(attempt.collectives, 'file')} in {folder}")
     return Finding(
         Cause.HANG,
-        f"stood still{_place(stack)} while {alarm.phase}: {words}",
+        f"stuck{_place(stack)} while {alarm.phase}: {words}",
         certainty,
         rank=rank.rank,
         node=rank.node,
@@ -93,7 +93,7 @@ def hang(attempt: AttemptTrace) -> Finding:
 
 
 def left_early(attempt: AttemptTrace, before: float | None = None) -> list[RankTrace]:
-    """The ranks that left with 0 while others did not, the first one first; `before` a moment, if it is given."""
+    """The ranks that exited with 0 while others did not, in order; only those `before` a moment, if given."""
     gone = [rank for rank in attempt.ranks if rank.exit_code == 0 and rank.ended is not None and not rank.superseded]
     if before is not None:
         gone = [rank for rank in gone if rank.ended is not None and rank.ended < before]
@@ -101,13 +101,13 @@ def left_early(attempt: AttemptTrace, before: float | None = None) -> list[RankT
 
 
 def someone_left(gone: list[RankTrace], *facts: str) -> Finding:
-    """The others waited for a rank, or lost it, that had left as if all was done."""
+    """The others waited for, or lost, a rank that had exited as if the training was complete."""
     first, *more = gone
     step = f" after step {first.beat.step}" if first.beat and first.beat.step else ""
     also = (f"as did ranks {', '.join(str(rank.rank) for rank in more[:5])}{' and others' * (len(more) > 5)}",)
     return Finding(
         Cause.USER,
-        f"left with 0{step} while the others went on",
+        f"exited with 0{step} while the others continued",
         LIKELY,
         rank=first.rank,
         node=first.node,
@@ -116,7 +116,7 @@ def someone_left(gone: list[RankTrace], *facts: str) -> Finding:
 
 
 def silent_nodes(ranks: Collection[RankTrace], silent: Collection[int]) -> dict[str, list[int]]:
-    """The nodes of the `silent` ranks, each with all its ranks: if none of these was heard of, but others were."""
+    """The nodes of the `silent` ranks, with their ranks, if all ranks on them are silent and others are not."""
     by_node: dict[str, list[int]] = {}
     for rank in ranks:
         by_node.setdefault(rank.node, []).append(rank.rank)
@@ -127,18 +127,18 @@ def silent_nodes(ranks: Collection[RankTrace], silent: Collection[int]) -> dict[
 
 
 def several_each(nodes: Mapping[str, Collection[int]]) -> bool:
-    """Whether each node has more than one rank: a lone rank that was stopped looks like a lost node."""
+    """Whether each node has more than one rank: a single stopped rank looks like a lost node."""
     return bool(nodes) and all(len(ranks) > 1 for ranks in nodes.values())
 
 
 def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], stage: str, *facts: str) -> Finding:
     names = list(nodes)
-    words = f"{', '.join(names)} fell silent with all ranks there: lost, cut off, or frozen"
+    words = f"{', '.join(names)} stopped responding with all its ranks: lost, disconnected, or frozen"
     return Finding(Cause.NODE, words, LIKELY, attempt.number, node=names[0], stage=stage, facts=facts)
 
 
 def outside_collectives(attempt: AttemptTrace) -> list[int]:
-    """The ranks whose main thread is in no collective, where those of others are; else none."""
+    """The ranks whose main thread is not in a collective while those of others are; else none."""
     apart = [rank.rank for rank in attempt.ranks if rank.stacks and not _is_in_a_collective(rank.stacks)]
     missing = [rank.rank for rank in attempt.ranks if not rank.stacks and rank.exit_code is None]
     found = missing if missing and len(missing) < len(attempt.ranks) else apart
@@ -150,18 +150,18 @@ def _is_in_a_collective(stacks: str) -> bool:
 
 
 def _answered(rank: RankTrace, alarm: Alarm) -> bool:
-    """Whether any process of the rank still ran when the alarm was raised: what started a program answers for it."""
+    """Whether any process of the rank was alive when the alarm was raised, such as the one that started a program."""
     return rank.answered is not None and rank.answered - alarm.time < _ANSWER_SECONDS
 
 
 def whereabouts(attempt: AttemptTrace) -> str:
-    """Where the first rank was that told, as far as a task can see that of its program."""
-    told = next((rank for rank in attempt.ranks if rank.stacks), None)
-    if told is None:
+    """The stacks of the first rank that recorded any, as far as a task can see those of its program."""
+    recorded = next((rank for rank in attempt.ranks if rank.stacks), None)
+    if recorded is None:
         return ""
-    lines = told.stacks.splitlines()
+    lines = recorded.stacks.splitlines()
     more = [f"... {len(lines) - _MOST_LINES} more in attempts/{attempt.number}/stacks"] if lines[_MOST_LINES:] else []
-    return "\n".join([f"rank {told.rank}:", *lines[:_MOST_LINES], *more])
+    return "\n".join([f"rank {recorded.rank}:", *lines[:_MOST_LINES], *more])
 
 
 def noticed(alarm: Alarm) -> str:
@@ -169,7 +169,7 @@ def noticed(alarm: Alarm) -> str:
 
 
 def _place(stack: str) -> str:
-    """The innermost place in a program of the user's or ours, else the innermost of all; empty without a stack."""
+    """The innermost frame of the user's program or of clusterctl, else of any library; empty without a stack."""
     frames = list(_FRAME.finditer(stack))
     own = [frame for frame in frames if not any(part in frame["file"] for part in _LIBRARIES)]
     innermost = (own or frames)[-1:]
@@ -179,7 +179,7 @@ def _place(stack: str) -> str:
 def _main_thread(stacks: str) -> str:
     """The stack of the main thread, the innermost call last.
 
-    It is the first of those that a rank tells itself, and the last of faulthandler's, whose calls come in reverse.
+    It comes first in the stacks recorded by a rank, and last in faulthandler's, which list calls in reverse.
     """
     blocks = stacks.strip().split("\n\n")
     if stacks.startswith("Thread MainThread"):

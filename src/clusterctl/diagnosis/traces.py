@@ -1,4 +1,4 @@
-"""Everything that a run left behind, parsed: the evidence that `clusterctl why` judges."""
+"""The evidence for `clusterctl why`: everything a run recorded, parsed."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ if TYPE_CHECKING:
 
     Seen = Callable[[int, int, Iterable[Event]], object]  # attempt, rank, its events
 
-SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may hold that up for a while
+SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may delay that
 _LOOKS = 3
 _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
 _BEGAN = re.compile(r"=== (?P<number>\d{1,9}) ===$", re.ASCII)  # by launch/batch.sh
-# What comes before what was printed: a time, and what torch.distributed puts before each line of a traceback.
+# Prefixes of log lines: a time, and the rank that torch.distributed adds to each line of a traceback.
 _BEGINNINGS = "0123456789["
 _BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? )?(\[rank\d+\]:( |$))?")
 
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One rank: how far it came, how it ended, its last heartbeat and its last words on stderr.
+    """One rank: how far it got, how it ended, its last heartbeat and its last lines on stderr.
 
-    `stacks` is what it told itself when the watchdog asked, at `answered`; `frozen` what faulthandler wrote the moment
-    that a signal reached it: of a stopped process, where it stood before it was woken. `superseded`: a newer attempt
-    came.
+    `stacks` were recorded by the rank at `answered`, on request of the watchdog; `frozen` by faulthandler as soon as a
+    signal arrived, which shows where a stopped process was before it was resumed. `superseded`: a newer attempt
+    replaced it.
     """
 
     rank: int
@@ -76,7 +76,7 @@ class RankTrace:
     answered: float | None = None
     stacks: str = ""
     frozen: str = ""
-    writer: WriterEnded | None = None  # the last time that the writer of its node had ended
+    writer: WriterEnded | None = None  # the last end of its node's writer
     beat: Beat | None = None
     last_words: tuple[str, ...] = ()
 
@@ -87,7 +87,7 @@ class RankTrace:
 
 @dataclass(frozen=True)
 class Alarm:
-    """What the watchdog wrote when it found the attempt stuck."""
+    """The watchdog's record of a stuck attempt."""
 
     time: float
     seen: int
@@ -99,20 +99,20 @@ class Alarm:
 
 @dataclass(frozen=True)
 class AttemptTrace(HostRecord):
-    """One attempt: what its batch script wrote, and its ranks.
+    """One attempt: the record of its batch script, and its ranks.
 
-    `lines` of srun, slurmstepd and pyxis are from its own log, `job_lines` from that of the job, which attempts share.
+    `lines` of srun, slurmstepd and pyxis are from the attempt's log, `job_lines` from the job's, shared by attempts.
     """
 
     tasks: int = 1
-    whole: bool = True  # whether `ranks` are all that have begun
+    whole: bool = True  # whether `ranks` includes all that started
     lines: tuple[str, ...] = ()
     job_lines: tuple[str, ...] = ()
     ranks: tuple[RankTrace, ...] = ()
     alarm: Alarm | None = None
     reported: Alarm | None = None  # an alarm that ended nothing
     collectives: int = 0  # files of NCCL's flight recorder
-    arriving: bool = False  # its end is so recent that what other nodes wrote of it may not be seen here yet
+    arriving: bool = False  # its end is so recent that other nodes' files may not be visible here yet
 
     def rank(self, number: int) -> RankTrace:
         return self._by_number.get(number) or RankTrace(number)
@@ -124,7 +124,7 @@ class AttemptTrace(HostRecord):
 
 @dataclass(frozen=True)
 class RunTrace:
-    """A run: its status, its attempts, what Slurm wrote and knows, who cancelled it; `unknown` is what is missing."""
+    """A run: status, attempts, Slurm's log and accounting, cancellation; `unknown` lists what could not be read."""
 
     status: Status
     now: float
@@ -133,15 +133,15 @@ class RunTrace:
     cancelled: Cancellation | None = None
     accounted: tuple[Accounted, ...] = ()
     unknown: tuple[str, ...] = ()
-    clocks: Mapping[str, float] = field(default_factory=dict)  # node -> the seconds by which its clock is off
+    clocks: Mapping[str, float] = field(default_factory=dict)  # node -> seconds by which its clock is off
 
 
 def gather(
     status: Status, clock: Callable[[], float] = time.time, *, most_ranks: int | None = None, seen: Seen | None = None
 ) -> RunTrace:
-    """Look at every file that the run of `status` left; `seen` gets the events of each rank that were read.
+    """Read all files of the run of `status`; `seen` gets the events read for each rank.
 
-    With `most_ranks`, at so many ranks of the last attempt alone, those first that Slurm or the watchdog named first.
+    With `most_ranks`, only that many ranks of the last attempt, starting with those named by the watchdog and Slurm.
     """
     run, now = status.record.run, clock()
     look = _Look(status, now, most_ranks, seen)
@@ -164,10 +164,10 @@ def gather(
 def listen_again(
     trace: RunTrace, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
 ) -> RunTrace:
-    """`trace` with those heartbeats that seem old as a second look finds them, in the times of this machine's clock.
+    """`trace` with apparently old heartbeats read again, and their times corrected to this machine's clock.
 
-    Their nodes' clocks may be off: a rank is alive if it has written anew since the first look. Takes no time where all
-    heartbeats seem fresh.
+    Their nodes' clocks may be off: a rank is alive if it has written a new heartbeat since. Takes no time if all
+    heartbeats are recent.
     """
     beats = {
         rank.rank: rank.beat
@@ -199,7 +199,7 @@ def _earlier(beat: Beat, seconds: float) -> Beat:
 
 
 def by_attempt(slurm_lines: Iterable[str]) -> dict[int, tuple[str, ...]]:
-    """The lines of slurm.log that came after each attempt's batch script had written its number there."""
+    """The lines of slurm.log by attempt: those after the number written by its batch script."""
     found: dict[int, list[str]] = {}
     number = -1
     for line in slurm_lines:
@@ -211,7 +211,7 @@ def by_attempt(slurm_lines: Iterable[str]) -> dict[int, tuple[str, ...]]:
 
 
 def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
-    """`trace` with what Slurm's accounting, or else its controller, says of an ended job; nothing depends on it."""
+    """`trace` with the record of an ended job in Slurm's accounting, else in its controller, if either has one."""
     record, job_id = trace.status.record, trace.status.job_id
     if job_id is None or not record.is_ours or not trace.status.stage.ended:
         return trace
@@ -226,12 +226,12 @@ def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> Ru
     try:
         return replace(trace, accounted=accounted({record.run: job_id}, ask, patient=False).get(record.run, ()))
     except SlurmError as error:
-        return replace(trace, unknown=(*trace.unknown, f"how Slurm saw its job end: {error.message}"))
+        return replace(trace, unknown=(*trace.unknown, f"the job's end in Slurm: {error.message}"))
 
 
 @dataclass
 class _Look:
-    """One look at the files of a run; `unknown` collects what could not be read."""
+    """Reads the files of a run; `unknown` collects what could not be read."""
 
     status: Status
     now: float
@@ -250,7 +250,7 @@ class _Look:
         if self.most_ranks is not None and self.most_ranks < tasks:
             named = _named_first(sorted({*own, *logs}), alarm, lines)[: self.most_ranks]
         events, beats = self._read(attempt, named)
-        if named is not None and not events.keys() >= {*named}:  # they are not where Slurm places tasks by default
+        if named is not None and not events.keys() >= {*named}:  # tasks are not placed in Slurm's default order
             named = None
             events, beats = self._read(attempt, None)
         ranks = sorted({*events, *own, *logs} if named is None else named)
@@ -271,7 +271,7 @@ class _Look:
         )
 
     def _read(self, attempt: Attempt, named: Sequence[int] | None) -> tuple[dict[int, list[Event]], dict[int, Beat]]:
-        """The events and heartbeats of all ranks, or of those that share a node with `named` ones."""
+        """The events and heartbeats of all ranks, or of those on the nodes of the `named` ones."""
         if named is None:
             files, beats = event_files(attempt), all_beats(attempt)
         else:
@@ -287,9 +287,9 @@ class _Look:
         return events, beats
 
     def _arrives(self, attempt: Attempt) -> bool:
-        """Whether what other nodes wrote before `attempt` began, or ended, may not be seen here yet.
+        """Whether files that other nodes wrote before `attempt` started or ended may not be visible here yet.
 
-        By the clock of the file server: those of nodes may be off.
+        Measured by the file server's clock, since node clocks may be off.
         """
         late = lateness(attempt.path)
         return late > 0 and self.now - modified_at(attempt.host_json) / 1e9 < late
@@ -297,7 +297,7 @@ class _Look:
     def _at_rank(
         self, attempt: Attempt, number: int, events: Iterable[Event], beat: Beat | None, *, over: bool
     ) -> RankTrace:
-        """Its last words matter once the attempt is `over`."""
+        """One rank; its last lines are only read once the attempt is `over`."""
         log = attempt.log(number, "err")
         words = _lines(log, _TAIL_BYTES, self.unknown, missing_ok=True) if over and _has_content(log) else ()
         return RankTrace(
@@ -309,14 +309,14 @@ class _Look:
 
 
 def _named_first(ranks: Iterable[int], alarm: Alarm | None, lines: Iterable[str]) -> list[int]:
-    """`ranks`, beginning with those that the watchdog named, then those whose death srun reported, in that order."""
+    """`ranks`, starting with those named by the watchdog, then those whose end srun reported, in that order."""
     named = [*alarm.suspects, alarm.seen] if alarm else []
     known = dict.fromkeys(ranks)
     return [rank for rank in dict.fromkeys([*named, *(death.rank for death in deaths(lines)), *known]) if rank in known]
 
 
 def _recorded(events: Iterable[Event]) -> dict[str, Any]:
-    """What a rank's events say of it, by the names of RankTrace."""
+    """The facts in a rank's events, by the field names of RankTrace."""
     facts: dict[str, Any] = {}
     for event in events:
         match event:
@@ -340,9 +340,9 @@ def _recorded(events: Iterable[Event]) -> dict[str, Any]:
 
 
 def _has_content(path: Path) -> bool:
-    """Whether a file is worth opening, which costs more than looking: most ranks write nothing to stderr.
+    """Whether a file is worth opening, which costs more than stat: most ranks write nothing to stderr.
 
-    What cannot be looked at is opened, and says why.
+    If stat fails, opening the file reports why.
     """
     try:
         return status_of(path).st_size > 0
@@ -369,7 +369,7 @@ def parse_alarm(fields: Fields) -> Alarm | None:
 def _lines(
     path: Path, most_bytes: int, unknown: list[str], *, head: bool = False, missing_ok: bool = False
 ) -> tuple[str, ...]:
-    """The last lines of a log, as text; with `head`, of a longer one the first ones too, and not what lies between."""
+    """The last lines of a log as text; with `head`, also the first lines of a longer one."""
 
     def read(file: IO[bytes]) -> tuple[bytes, int, bytes]:
         size = file.seek(0, 2)
@@ -382,7 +382,7 @@ def _lines(
         begin, start, end = read_regular(path, read)
     except (FileNotFoundError, NotADirectoryError):
         if not missing_ok:
-            unknown.append(f"{path.parent.name}/{path.name}: there is no such file")
+            unknown.append(f"{path.parent.name}/{path.name}: missing")
         return ()
     except OSError as error:
         unknown.append(f"{path.parent.name}/{path.name}: {error.strerror}")

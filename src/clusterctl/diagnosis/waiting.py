@@ -1,6 +1,6 @@
-"""Why a run waits, when it may start, and the smallest change that would start it now: gathered, then judged purely.
+"""Why a run is waiting, when it may start, and the smallest change that would let it start now.
 
-squeue is asked for the one job and sinfo once, then `sbatch --test-only` for a few changes in turn.
+Evidence comes from squeue, sinfo, and `sbatch --test-only` for a few changes in turn; it is judged by pure functions.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
 
     Ask = Callable[[Plan], Estimate | None]
 
-MOST_CHANGES = 6  # questions to Slurm about one run: enough to find the usual ways out, few enough to be polite
-NOW_SECONDS = 60  # a start within so long is one now: Slurm looks at its queue once in a while
+MOST_CHANGES = 6  # queries to Slurm per run: enough for the usual alternatives, few enough to be polite
+NOW_SECONDS = 60  # a start this soon counts as now: Slurm schedules periodically
 _SHORTEST_SECONDS = 600
 _HELD = ("JobHeldUser", "job_requeued_in_held_state", "launch_failed_requeued_held")
-_FLAGS = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition")  # that `submit` has of its own
+_FLAGS = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition")  # resources with their own flag in `submit`
 
 
 @dataclass(frozen=True)
 class Change:
-    """Other resources for the same job, what differs in words, and what to type for it."""
+    """Other resources for the same job, the difference in words, and what to type for it."""
 
     words: str
     resources: Resources
-    settings: tuple[tuple[str, str], ...]  # names below [resources] and their new values; none: edit the job file
+    settings: tuple[tuple[str, str], ...]  # keys of [resources] with new values; none: edit the job file
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A change, and when Slurm would start it (`sbatch --test-only`); None where it would not take it."""
+    """A change, and when Slurm would start it (`sbatch --test-only`); None if Slurm rejects it."""
 
     change: Change
     start: float | None
@@ -62,16 +62,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class QueueEvidence:
-    """All that is known of a run that waits. Times are seconds since the epoch.
+    """All that is known about a waiting run. Times are seconds since the epoch.
 
-    `control` is Slurm's estimate for the very same job sent once more: what it says beyond the run's own estimate is
-    the run's own weight in it.
+    `control` is Slurm's estimate for an identical job: the excess over the run's own estimate is the delay caused by
+    the run itself.
     """
 
     run: str
     job: WaitingJob
     resources: Resources
-    typed: tuple[str, ...]  # the submission's own words
+    typed: tuple[str, ...]  # the submission's command line
     now: float
     inventory: Inventory | None = None
     control: float | None = None
@@ -81,7 +81,7 @@ class QueueEvidence:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Why a run waits: the reason in words, facts, what to do, what to type, and what is not known."""
+    """Why a run is waiting: the reason in words, facts, what to do, what to type, and what is unknown."""
 
     cause: str
     facts: tuple[str, ...]
@@ -91,7 +91,7 @@ class Waiting:
 
 
 def explain_waiting(status: Status, slurm: Slurm) -> Waiting:
-    """Why the queued run of `status` waits, when it may start, and what would start it now: nine questions at most."""
+    """Why the queued run of `status` is waiting and what would start it now, with at most nine queries to Slurm."""
 
     def ask(plan: Plan) -> Estimate | None:
         return estimate_start(plan, slurm.path_of("sbatch"), slurm.environment)
@@ -101,7 +101,7 @@ def explain_waiting(status: Status, slurm: Slurm) -> Waiting:
 
 
 def gather_pending(status: Status, slurm: Slurm, clock: Callable[[], float] = time.time) -> QueueEvidence:
-    """Ask why the queued run of `status` waits, and what is free. What is not answered is named, and is no error."""
+    """Query why the queued run of `status` is waiting, and what is free. Queries without an answer go to `unknown`."""
     record, unknown = status.record, []
     job = WaitingJob(status.job_id or "", status.reason, record.job.resources.partition or "", None, "")
     try:
@@ -118,9 +118,9 @@ def gather_pending(status: Status, slurm: Slurm, clock: Callable[[], float] = ti
 
 
 def try_changes(evidence: QueueEvidence, record: RunRecord, changes: Sequence[Change], ask: Ask) -> QueueEvidence:
-    """`evidence` with Slurm's answer on one change after the other, until one would start now, or Slurm falls silent.
+    """`evidence` with Slurm's answers to the changes in turn, until one would start now or Slurm does not answer.
 
-    `ask` is `sbatch --test-only`; it is asked once more than there are changes at most.
+    `ask` is `sbatch --test-only`, called at most once more than there are changes.
     """
     try:
         evidence = replace(evidence, control=_start(record, evidence.resources, ask) if changes else None)
@@ -130,8 +130,8 @@ def try_changes(evidence: QueueEvidence, record: RunRecord, changes: Sequence[Ch
             if smallest_change(evidence)[0]:
                 break
     except ClusterctlError as error:
-        silence = f"what else would start now: {error.message}"
-        evidence = replace(evidence, unknown=(*evidence.unknown, silence))
+        problem = f"what else would start now: {error.message}"
+        evidence = replace(evidence, unknown=(*evidence.unknown, problem))
     return evidence
 
 
@@ -141,9 +141,9 @@ def may_be_changed(job: WaitingJob) -> bool:
 
 
 def changes(evidence: QueueEvidence) -> tuple[Change, ...]:
-    """The changes worth trying, the smallest first, at most six: what alters the result of a run least comes first.
+    """The changes worth trying, at most six, starting with those that affect the run's result least.
 
-    None where no change can help.
+    Empty if no change can help.
     """
     found: list[Change] = []
     for change in _all_changes(evidence) if may_be_changed(evidence.job) else ():
@@ -153,7 +153,7 @@ def changes(evidence: QueueEvidence) -> tuple[Change, ...]:
 
 
 def explain(evidence: QueueEvidence) -> Waiting:
-    """Why the run of `evidence` waits, and what to do about it."""
+    """Why the run of `evidence` is waiting, and what to do about it."""
     reason = in_words(evidence.job.reason)
     found, doubt = smallest_change(evidence)
     by_hand = f"{found.words}: change [resources] in the job file" if found and not found.settings else ""
@@ -167,11 +167,11 @@ def explain(evidence: QueueEvidence) -> Waiting:
 
 
 def smallest_change(evidence: QueueEvidence) -> tuple[Change | None, str]:
-    """The first change that Slurm would start now; and, where that cannot be told, why.
+    """The first change that Slurm would start now, and why that is uncertain, if it is.
 
-    `sbatch --test-only` (seen with 22.05) counts every job that waits ahead in the same partition, and the run itself
-    is one of them: it would be gone. Whether it counts is measured with the run's own job sent once more.
-    Of a run that can never start as it is there is no estimate: it is counted where what the change asks for is free.
+    `sbatch --test-only` (seen with 22.05) counts every job ahead in the same partition, including the run itself,
+    which the change would replace. An identical job shows whether it is counted.
+    A run that can never start has no estimate: it is assumed to count if the resources of the change are free.
     """
     own, doubt = _own_weight(evidence), ""
     for trial in evidence.trials:
@@ -181,12 +181,12 @@ def smallest_change(evidence: QueueEvidence) -> tuple[Change | None, str]:
             continue
         if own is not None or elsewhere or evidence.job.reason != "Priority":
             return trial.change, ""
-        doubt = "whether a smaller run would be let past the jobs ahead: Slurm gives no estimate for this one"
+        doubt = "whether a smaller run could start before the jobs ahead: Slurm gives no estimate for this run"
     return None, doubt
 
 
 def _own_weight(evidence: QueueEvidence) -> float | None:
-    """The seconds by which the run itself delays a job like it in Slurm's estimates; None where that is not known."""
+    """The seconds by which the run itself delays an identical job in Slurm's estimates; None if unknown."""
     if evidence.job.start is None or evidence.control is None:
         return None
     weight = _weight(evidence)
@@ -194,7 +194,7 @@ def _own_weight(evidence: QueueEvidence) -> float | None:
 
 
 def _presumed_weight(evidence: QueueEvidence, change: Change) -> float:
-    """The seconds by which the run itself delays `change` in Slurm's estimate, where nothing could be measured."""
+    """The assumed seconds by which the run itself delays `change` in Slurm's estimate, if it cannot be measured."""
     partition = _partition(evidence.inventory, evidence.job.partition)
     if evidence.inventory is None or partition is None:
         return 0
@@ -203,9 +203,9 @@ def _presumed_weight(evidence: QueueEvidence, change: Change) -> float:
 
 
 def _weight(evidence: QueueEvidence) -> float:
-    """The seconds that Slurm counts for the run where it counts it: its limit times its share of the partition's nodes.
+    """The seconds that Slurm counts for a waiting run: its time limit times its share of the partition's nodes.
 
-    As slurmctld does (`_delayed_job_start_time`), in whole minutes.
+    In whole minutes, like slurmctld's `_delayed_job_start_time`.
     """
     resources, partition = evidence.resources, _partition(evidence.inventory, evidence.job.partition)
     nodes = len(partition.nodes) if partition else 0
@@ -214,11 +214,11 @@ def _weight(evidence: QueueEvidence) -> float:
 
 def _facts(evidence: QueueEvidence, found: Change | None) -> Iterator[str]:
     job, asked = evidence.job, asked_of(evidence.resources)
-    yield f"it asks for {described(asked)}"
+    yield f"it requests {described(asked)}"
     if partition := _partition(evidence.inventory, job.partition):
         assert evidence.inventory is not None
         room = room_for(asked, partition, evidence.inventory)
-        against = "; ".join(room.objections) or "there is room for it now"
+        against = "; ".join(room.objections) or "it would fit now"
         yield f"partition {partition.name}: {against}"
     if job.dependency:
         yield f"it depends on: {job.dependency}"
@@ -226,11 +226,11 @@ def _facts(evidence: QueueEvidence, found: Change | None) -> Iterator[str]:
         yield f"it would start now with {found.words}"
     elif evidence.trials:
         tried = ", ".join(trial.change.words for trial in evidence.trials)
-        yield f"tried, and none would start now: {tried}"
+        yield f"tried, but none would start now: {tried}"
 
 
 def described(asked: Asked) -> str:
-    """4 nodes with 16 CPUs, 4 a100 GPUs and 64 GiB each, for 2:00:00."""
+    """Such as `4 nodes, with 16 CPUs, 4 a100 GPUs and 64 GiB each, for 2:00:00`."""
     parts = [plural(asked.cpus, "CPU")]
     if asked.gpus:
         parts.append(plural(asked.gpus, f"{asked.gpu_type} GPU".strip()))
@@ -262,7 +262,7 @@ def _all_changes(evidence: QueueEvidence) -> Iterator[Change]:
 
 
 def _shorter(resources: Resources, partition: Partition | None) -> Iterator[Change]:
-    """Less time: what the partition gives at most, else half - a gap before the next job's start may do."""
+    """A shorter time limit: the partition's, else half, which may fit before the next job's start."""
     longest = partition.longest if partition else None
     seconds = longest if longest and longest < resources.time else resources.time // 2 // 60 * 60
     if seconds >= _SHORTEST_SECONDS:
@@ -270,12 +270,12 @@ def _shorter(resources: Resources, partition: Partition | None) -> Iterator[Chan
 
 
 def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Iterator[Change]:
-    """Less memory, fewer GPUs, fewer nodes: as much as is free."""
+    """Less memory, fewer GPUs or fewer nodes: what is free now."""
     starting = [node for node in nodes if node.can_start]
     if resources.memory and asked.memory:
         free = sorted((node.memory_unallocated for node in starting), reverse=True)[: asked.nodes]
         if len(free) == asked.nodes and 0 < free[-1] < asked.memory:
-            yield _change(f"{free[-1]} MiB of memory a node", resources, memory=f"{free[-1]}M")
+            yield _change(f"{free[-1]} MiB of memory per node", resources, memory=f"{free[-1]}M")
     if resources.gpus_per_node and not resources.gres:
         gpus = sorted((gpus_free(node, asked) for node in starting), reverse=True)[: asked.nodes]
         if len(gpus) == asked.nodes and 0 < gpus[-1] < asked.gpus:
@@ -289,9 +289,9 @@ def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Itera
 
 
 def _fewer_gpus(resources: Resources, gpus: GpuCount) -> Change:
-    """One task a GPU stays one task a GPU."""
+    """Keep one task per GPU, if there was one."""
     tasks = {"tasks_per_node": int(gpus)} if resources.tasks_per_node == resources.gpus_per_node else {}
-    words = f"{gpus.in_words} a node instead of {int(resources.gpus_per_node or 0)}"
+    words = f"{gpus.in_words} per node instead of {int(resources.gpus_per_node or 0)}"
     return _change(words, resources, gpus_per_node=gpus, **tasks)
 
 
@@ -311,7 +311,7 @@ def _partition(inventory: Inventory | None, name: str) -> Partition | None:
 
 
 def _commands(evidence: QueueEvidence, change: Change | None) -> tuple[str, ...]:
-    """To cancel the run and to submit it again: what was typed, and the change behind it, where the last one wins."""
+    """Cancel the run and submit it again with the change appended to the command line, where the last value wins."""
     if change is None:
         held = evidence.job.reason.replace(" ", "_") in _HELD
         return (f"clusterctl release {shlex.quote(evidence.run)}",) if held else ()
@@ -324,7 +324,7 @@ def _commands(evidence: QueueEvidence, change: Change | None) -> tuple[str, ...]
 
 
 def _start(record: RunRecord, resources: Resources, ask: Ask) -> float | None:
-    """When Slurm would start the run's job with these resources; None where it refuses them."""
+    """When Slurm would start the run's job with these resources; None if it rejects them."""
     resolved = Resolved(replace(record.job, resources=resources), record.cluster, {}, Path("job.toml"))
     plan = make_plan(resolved, record.run, record.run.code, clusterctl.__version__)
     try:

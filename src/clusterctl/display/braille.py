@@ -1,4 +1,4 @@
-"""Line charts as braille text: two by four dots a character, the band between low and high shaded lightly."""
+"""Line charts as braille text: two by four dots per character, the band between low and high lightly shaded."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # by column, then 
 def chart(
     points: Sequence[Point], width: int, height: int, style: str = "cyan", *, span: tuple[float, float] | None = None
 ) -> Text:
-    """`points` in `height` lines of `width` characters: a scale at the left, the mean as a line, its band behind it.
+    """`points` in `height` lines of `width` characters: a scale on the left, the mean as a line, its band behind it.
 
-    Extreme values lie outside the scale: `▲` in the first line and `▼` in the last one mark where.
-    `span` are the least and greatest x of the chart; default: those of the points.
+    Values outside the scale are marked by `▲` on the first line and `▼` on the last.
+    `span` is the range of x; default: that of the points.
     """
     if not points or height < 1 or width < 16:
         return Text("no values yet" if not points else "", "dim")
@@ -52,7 +52,7 @@ _Grid = list[list[int]]
 def _grids(
     points: Sequence[Point], columns: int, height: int, bounds: Bounds, span: tuple[float, float] | None
 ) -> tuple[_Grid, _Grid, list[list[str]]]:
-    """The dots of the line and of the band, and the marks of what lies outside `bounds`, row by row."""
+    """The dots of the line and of the band, and the marks for values outside `bounds`, row by row."""
     first, last = span or (points[0].x, points[-1].x)
     low, high = bounds
     width, rows = 2 * columns - 1, 4 * height - 1
@@ -73,7 +73,7 @@ def _grids(
             marks[-1][column(point.x) // 2] = _BELOW
     places = [(column(point.x), row(point.high), row(point.mean), row(point.low)) for point in points]
     for (x0, top0, y0, bottom0), (x1, top1, y1, bottom1) in pairwise([places[0], *places]):
-        for x in range(x0, x1 + 1):  # the band too goes on between two points
+        for x in range(x0, x1 + 1):  # the band is interpolated between two points, too
             there = (x - x0) / (x1 - x0) if x1 > x0 else 1.0
             top, bottom = round(top0 + (top1 - top0) * there), round(bottom0 + (bottom1 - bottom0) * there)
             for filled in range(top + (x + top) % 2, bottom + 1, 2):  # every other dot: a shade
@@ -89,7 +89,7 @@ def _dot(grid: _Grid, x: int, y: int) -> None:
 
 
 def _append_row(text: Text, line: list[int], band: list[int], marks: list[str], style: str) -> None:
-    """Characters of one look together: a terminal gets few changes of colour."""
+    """Append one row, with as few changes of colour as possible."""
     run, run_style = "", style
     for dots, shade, mark in zip(line, band, marks, strict=True):
         here = _MARK_STYLE if mark else style if dots else "bright_black" if shade else run_style

@@ -1,6 +1,6 @@
-"""How far a build or an import is: one line with a bar on a terminal, a line a stage elsewhere.
+"""Progress of an image build or import: a progress bar on a terminal, one line per stage elsewhere.
 
-rich is imported with the first thing to show: most submissions import no image.
+rich is imported when there is something to show: most submissions import no image.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REFRESH_SECONDS = 0.2
 
 
 class Shown(ProgressListener):
-    """The last line of an engine is shown, with `verbose` all."""
+    """Shows the last line of the engine's output, or all of it with `verbose`."""
 
     def __init__(self, console: Console | None, verbose: bool) -> None:
         self._console, self._verbose = console, verbose
@@ -38,17 +38,17 @@ class Shown(ProgressListener):
         if self._bar is None:
             console.print(plain(text), soft_wrap=True, markup=False)
         else:
-            self._task = self._bar.add_task(plain(text), total=total, said="")
+            self._task = self._bar.add_task(plain(text), total=total, output="")
 
-    def say(self, line: str) -> None:
-        """Show a line that a program wrote."""
+    def output(self, line: str) -> None:
+        """Show a line of a program's output."""
         if self._verbose:
             self._opened().print(f"  {plain(line)}", soft_wrap=True, markup=False)
         elif line.strip():
-            self._update(said=plain(line).strip()[:60])
+            self._update(output=plain(line).strip()[:60])
 
     def advance(self, size: int) -> None:
-        """Count bytes; drawn a few times a second."""
+        """Count bytes; redrawn a few times a second."""
         self._done += size
         now = time.monotonic()
         if now - self._drawn > _REFRESH_SECONDS:
@@ -56,20 +56,20 @@ class Shown(ProgressListener):
             self._update(completed=self._done)
 
     def stop(self) -> None:
-        """Leave the terminal."""
+        """Release the terminal."""
         if self._bar is not None:
             self._bar.stop()
 
     def finish(self) -> None:
-        """Fill the bar of the stage that is over."""
-        self._update(completed=self._done or 1, total=self._done or 1, said="")
+        """Fill the bar of the finished stage."""
+        self._update(completed=self._done or 1, total=self._done or 1, output="")
 
     def _update(self, **values: Any) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, **values)
 
     def _opened(self) -> Console:
-        """The console, with a bar where it is a terminal."""
+        """The console, with a bar if it is a terminal."""
         from clusterctl.display import terminal
 
         self._console = self._console or terminal.messages()
@@ -84,18 +84,18 @@ def _bar(console: Console) -> Progress:
     from rich.text import Text
 
     class Bytes(ProgressColumn):
-        """Nothing while no bytes are counted."""
+        """The bytes so far; empty until some are counted."""
 
         def render(self, task: Task) -> Text:
             return DownloadColumn().render(task) if task.completed else Text("")
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), Bytes(), TimeElapsedColumn())
-    return Progress(*columns, TextColumn("{task.fields[said]}", markup=False, style="dim"), console=console)
+    return Progress(*columns, TextColumn("{task.fields[output]}", markup=False, style="dim"), console=console)
 
 
 @contextmanager
 def shown(console: Console | None = None, *, verbose: bool = False) -> Iterator[Shown]:
-    """A listener that shows what it hears on stderr."""
+    """A listener that shows progress on stderr."""
     listener = Shown(console, verbose)
     try:
         yield listener

@@ -1,4 +1,4 @@
-"""Tables of partitions and nodes: what is free, what is not and why, where a job would fit."""
+"""Tables of partitions and nodes: free resources, unavailable nodes with the reason, where a job would fit."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from clusterctl.slurm import Inventory, Node, Partition
     from clusterctl.slurm.fits import Largest, Room
 
-_PANE_WIDTH = 100  # longer lines are cut by the pane
-_LONGEST_NAME = 256  # of a host; Python reads no number of thousands of digits
+_PANE_WIDTH = 100  # the pane truncates longer lines
+_LONGEST_NAME = 256  # of a host; int() rejects numbers of thousands of digits
 
 
 def show_partitions(console: Console, inventory: Inventory) -> None:
-    """One line a partition: what is free in it now, and the largest job that there is room for."""
+    """One line per partition: what is free now, and the largest job that would fit."""
     rows = [_partition_row(partition, inventory) for partition in inventory.partitions.values()]
-    show_columns(console, ("PARTITION", "NODES", "GPUS FREE", "CPUS FREE", "ROOM NOW FOR"), rows)
+    show_columns(console, ("PARTITION", "NODES", "GPUS FREE", "CPUS FREE", "LARGEST JOB NOW"), rows)
 
 
 def show_nodes(console: Console, nodes: Iterable[Node]) -> None:
-    """One line for all nodes that are in the same state, by their names as Slurm writes them."""
+    """One line for all nodes in the same state, named in Slurm's notation."""
     alike: dict[Row, list[str]] = {}
     for node in nodes:
         alike.setdefault(_node_row(node), []).append(node.name)
@@ -43,7 +43,7 @@ def show_nodes(console: Console, nodes: Iterable[Node]) -> None:
 
 
 def node_lines(inventory: Inventory) -> list[str]:
-    """Both tables as plain lines, for a pane."""
+    """Both tables as plain lines, for the monitor's pane."""
     console = Console(file=StringIO(), width=_PANE_WIDTH, color_system=None, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
         show_partitions(console, inventory)
@@ -53,12 +53,12 @@ def node_lines(inventory: Inventory) -> list[str]:
 
 
 def show_room(console: Console, rooms: Sequence[Room]) -> None:
-    """One line a partition: whether a job would fit into it now."""
+    """One line per partition: whether a job would fit now."""
     rows = [
         (room.partition, "yes" if room.fits_now else "no", str(room.nodes_with_room), "; ".join(room.objections))
         for room in rooms
     ]
-    show_columns(console, ("PARTITION", "FITS NOW", "NODES WITH ROOM", "WHY NOT"), rows)
+    show_columns(console, ("PARTITION", "FITS NOW", "NODES WITH ROOM", "REASON"), rows)
 
 
 def largest_in_words(largest: Largest | None) -> str:
@@ -70,7 +70,7 @@ def largest_in_words(largest: Largest | None) -> str:
 
 
 def node_set(names: Sequence[str]) -> str:
-    """The names as Slurm writes them: node[1-3,7],login."""
+    """The names in Slurm's notation: node[1-3,7],login."""
     parted = []
     for name in names:
         prefix = name.rstrip("0123456789") if len(name) < _LONGEST_NAME else name
@@ -111,9 +111,10 @@ def _gpus(nodes: Iterable[Node]) -> str:
 
 
 def verdict(answer: Estimate | SlurmRefused | None) -> str:
-    """Slurm's own answer in words."""
+    """Slurm's answer in words."""
     if answer is None:
-        return "Slurm gave no time (sbatch --test-only)"
+        return "no start estimate from Slurm (sbatch --test-only)"
     if isinstance(answer, SlurmError):
-        return f"Slurm would not take it: {answer.words}\nhint: {answer.hint}"
-    return f"Slurm would start it {when(answer.start, time.time())}, in partition {answer.partition}"
+        return f"Slurm would reject it: {answer.words}\nhint: {answer.hint}"
+    start = when(answer.start, time.time())
+    return f"estimated start: {start}, in partition {answer.partition}"

@@ -1,4 +1,4 @@
-"""The runs of several clusters, one table below the other."""
+"""The runs of several clusters, one table per cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def show(console: Console, clusters: Iterable[Answered], *, wide: bool) -> None:
-    """Each cluster's name and the age of its answer, and its runs below."""
+    """Print each cluster's name and the age of its data, followed by its runs."""
     for number, one in enumerate(clusters):
         if number:
             console.print()
@@ -33,4 +33,4 @@ def _state(one: Answered) -> str:
     if one.report is None:
         return "no answer"
     runs = "" if one.report.statuses else "no runs, "
-    return f"{runs}no answer now; as of {duration(one.age)} ago" if one.problem else f"{runs}as of now"
+    return f"{runs}not responding; as of {duration(one.age)} ago" if one.problem else f"{runs}up to date"

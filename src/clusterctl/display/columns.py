@@ -1,4 +1,4 @@
-"""A plain table: titles, rows of text, no lines; columns that are empty in every row are left out."""
+"""A plain table without lines; columns that are empty in every row are left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = tuple[str, ...]
 
 
 def show_columns(console: Console, titles: Row, rows: Sequence[Row], numbers: Row = ()) -> None:
-    """Print the table; the columns called `numbers` are aligned to the right."""
+    """Print the table; the columns in `numbers` are right-aligned."""
     shown = [column for column in range(len(titles)) if any(row[column] for row in rows)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in shown:

@@ -1,4 +1,4 @@
-"""The table of what differs between two runs, and the code line by line."""
+"""The table of differences between two runs, and the diff of their code."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _of_code(changes: Sequence[CodeChange]) -> Iterator[Row]:
     for one in changes[:_MOST_FILES]:
         yield plain(one.name), "", one.change.value
     if (more := len(changes) - _MOST_FILES) > 0:
-        yield f"and {plural(more, 'more file')}; -o json lists all", "", ""
+        yield f"and {plural(more, 'more file')}; list all with -o json", "", ""
 
 
 def _is_shown(one: Result) -> bool:
@@ -108,13 +108,13 @@ def _show_lines(console: Console, one: FileDifference) -> None:
     console.print()
     if not one.lines:
         why = (
-            "not text, or too large to compare line by line"
+            "binary, or too large to compare line by line"
             if one.lines is None
-            else "only its permissions differ, or a secret"
+            else "only permissions or a secret differ"
         )
         console.print(Text(f"{plain(one.name)} {one.change.value}: {why}"))
         return
     for line in one.lines:
-        for shown in line.split("\n"):  # the second one is of a file without a newline at its end
+        for shown in line.split("\n"):  # a second line notes a missing newline at the end of the file
             style = "bold" if line.startswith(("---", "+++")) else _STYLES.get(shown[:1], "")
             console.print(Text(plain(shown), style=style), soft_wrap=True)

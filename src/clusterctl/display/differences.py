@@ -1,4 +1,4 @@
-"""What differs between two runs, as text for a terminal."""
+"""Differences between two runs, as text for a terminal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def value_text(value: Any) -> str:
-    """A value as a file would have it."""
+    """A value in TOML."""
     return plain(as_toml(value)) or "not set"
 
 
 def change_line(change: Difference) -> str:
-    """Such as `train.lr: 0.01 -> 0.003`."""
+    """A line such as `train.lr: 0.01 -> 0.003`."""
     return f"{plain(change.key)}: {value_text(change.first)} -> {value_text(change.second)}"

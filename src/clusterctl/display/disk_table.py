@@ -1,4 +1,4 @@
-"""What takes room on the disk, what may be removed, and which old runs stay."""
+"""Tables of disk usage, of what can be removed, and of old runs that are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = ("SIZE", "COUNT")
 
 
 def show(console: Console, found: CleanUp) -> None:
-    """Print a table of each; none of what is empty."""
+    """Print the tables that are not empty."""
     taken = [(as_bytes(one.bytes), str(one.count), one.kind.value, os.fspath(one.path)) for one in found.taken]
     show_columns(console, ("SIZE", "COUNT", "WHAT", "WHERE"), taken, _NUMBERS)
     if found.removals:
@@ -26,7 +26,7 @@ def show(console: Console, found: CleanUp) -> None:
         show_columns(console, ("SIZE", "ENDED", "TO REMOVE"), rows, _NUMBERS)
     if found.staying:
         console.print()
-        show_columns(console, ("STAYS", "BECAUSE"), found.staying)
+        show_columns(console, ("KEPT", "REASON"), found.staying)
 
 
 def _ago(since: float | None, now: float) -> str:

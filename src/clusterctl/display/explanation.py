@@ -1,4 +1,4 @@
-"""A diagnosis as `clusterctl why` shows it: the cause on top, then what followed, then what to type. Plain text."""
+"""The output of `clusterctl why`: the cause first, then what followed, then what to type. Plain text."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
     from clusterctl.observe.stage import Status
 
 _TITLES = {
-    Cause.USER: "an error in the job or its program",
+    Cause.USER: "error in the job or its program",
     Cause.HOST_MEMORY: "out of memory",
-    Cause.GPU_MEMORY: "out of memory on a GPU",
+    Cause.GPU_MEMORY: "GPU out of memory",
     Cause.TIME: "time limit",
     Cause.PREEMPTED: "preempted",
     Cause.NODE: "node failure",
-    Cause.IMAGE: "the container image",
-    Cause.DATA: "the data",
-    Cause.NETWORK: "the network",
+    Cause.IMAGE: "container image",
+    Cause.DATA: "data",
+    Cause.NETWORK: "network",
     Cause.HANG: "no progress",
-    Cause.DISK: "no room on disk",
+    Cause.DISK: "disk full",
     Cause.CANCELLED: "cancelled",
     Cause.KILLED: "killed",
-    Cause.LAUNCH: "the launch",
+    Cause.LAUNCH: "launch",
     Cause.UNKNOWN: "unexplained",
     Cause.FINISHED: "finished",
     Cause.PENDING: "waiting",
-    Cause.HEALTHY: "in order",
-    Cause.STRAGGLER: "a slow rank",
+    Cause.HEALTHY: "healthy",
+    Cause.STRAGGLER: "slow rank",
     Cause.NOT_LEARNING: "not learning",
     Cause.IDLE_GPUS: "idle GPUs",
 }
 _MOST_TRACEBACK_LINES = 30
 _FIRST_RANKS = 32
-_LONGEST_CONSEQUENCE = 160  # echoes are long, and explain nothing
+_LONGEST_CONSEQUENCE = 160  # repeated errors are long and explain nothing
 
 
 def explanation(diagnosis: Diagnosis) -> list[str]:
-    """The lines for a person; each is safe for a terminal."""
+    """The lines to print; each is safe for a terminal."""
     status, (found, *others) = diagnosis.status, diagnosis.findings
     title = _TITLES[found.cause_class]
-    said = "" if title == status.stage else f": {title}"
-    lines = [f"{status.record.run.id} {status.stage}{said}", f"  {plain(str(found))}"]
+    suffix = "" if title == status.stage else f": {title}"
+    lines = [f"{status.record.run.id} {status.stage}{suffix}", f"  {plain(str(found))}"]
     where = [
         f"attempt {found.attempt}" if found.attempt is not None else "",
         plain(found.stage),
@@ -69,11 +69,11 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
         lines += [f"  {plain(fact)}" for fact in other.facts]
     if diagnosis.history:
         lines += [
-            "before:",
+            "earlier attempts:",
             *(f"  attempt {past.attempt}: {past.cause_class}: {plain(str(past))}" for past in diagnosis.history),
         ]
     if diagnosis.unknown:
-        lines += ["not known:", *(f"  {plain(what)}" for what in diagnosis.unknown)]
+        lines += ["unknown:", *(f"  {plain(what)}" for what in diagnosis.unknown)]
     lines += [f"hint: {plain(hint)}" for hint in dict.fromkeys(one.hint for one in diagnosis.findings) if hint]
     return lines + [
         f"{'next: ' if not index else '      '}{plain(line)}" for index, line in enumerate(diagnosis.commands)
@@ -81,9 +81,9 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
 
 
 def first_cause(status: Status) -> str:
-    """The first cause of a run's end in one line, by its files alone; safe for a terminal.
+    """The first cause of a run's end on one line, from its files alone; safe for a terminal.
 
-    Where the ranks that were named first make it certain, the others' files stay closed, however many there are.
+    If the first ranks already make the cause certain, the files of the other ranks are not read.
     """
     few = gather(status, most_ranks=_FIRST_RANKS)
     found = judge(few).headline

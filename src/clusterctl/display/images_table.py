@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def show_images(console: Console, images: Sequence[Image], now: float) -> None:
-    """Print one line an image."""
+    """Print one line per image."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title, right in (("IMAGE", False), ("MIB", True), ("AGE", True), ("PYTHON", False), ("TORCH", False)):
         table.add_column(title, justify="right" if right else "left", overflow="fold")

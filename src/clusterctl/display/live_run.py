@@ -1,6 +1,6 @@
-"""One run, followed: a progress bar on a terminal, one line an epoch or stage elsewhere. Ctrl-C detaches.
+"""Follow one run: a progress bar on a terminal, one line per epoch or stage elsewhere. Ctrl-C detaches.
 
-Of a program of one's own, what its rank 0 prints too.
+The output of a `command` run's rank 0 is shown, too.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _BETWEEN_SECONDS = 10.0
 
 
 def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SOURCES) -> Stage:
-    """Show `run` until it ends, then how it ended and what to type next.
+    """Show `run` until it ends, then its outcome and what to type next.
 
-    On KeyboardInterrupt it says that the run goes on, and lets the interrupt pass: the run is never touched.
+    On KeyboardInterrupt, print that the run continues and re-raise: the run is never affected.
     """
     console = console or terminal.messages()
     status = None
@@ -60,7 +60,7 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
                         console.print(Text(line), soft_wrap=True)
                 update(status)
     except KeyboardInterrupt:
-        console.print("detached; the run goes on")
+        console.print("detached; the run continues")
         show_next(console, f"clusterctl logs -f {run.id}", f"clusterctl status {run.id}")
         raise
     assert status is not None  # watch yields at least once
@@ -70,7 +70,7 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
 
 @contextmanager
 def _view(console: Console) -> Iterator[Callable[[Status], None]]:
-    """A function that shows a status: as a bar over the steps of all epochs, or line by line."""
+    """A function that shows a status, as a progress bar over the steps of all epochs or line by line."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield _PlainLines(console).update
         return
@@ -92,10 +92,10 @@ def _view(console: Console) -> Iterator[Callable[[Status], None]]:
 
 
 class _PlainLines:
-    """One line for every stage when it is first entered, and for every epoch when it is over.
+    """Prints one line for each new stage and for each completed epoch.
 
-    A program that logs no epochs gets a line for its newest values every ten seconds. The metrics are read record by
-    record: between two looks several epochs may pass, and none is left out.
+    A program that logs no epochs gets a line with its newest values every ten seconds. The metrics are read record by
+    record, so that no epoch is missed between two updates.
     """
 
     def __init__(self, console: Console) -> None:
@@ -104,7 +104,7 @@ class _PlainLines:
         self._metrics: Growing | None = None
         self._epoch: dict[str, Number] = {}
         self._has_epochs = False
-        self._shown_at = 0.0  # the time of the newest values that were shown
+        self._shown_at = 0.0  # time of the newest values shown
 
     def update(self, status: Status) -> None:
         for time, values in self._added(status.record.run, status.attempt):
@@ -139,7 +139,7 @@ class _PlainLines:
 
 
 class _Output:
-    """What rank 0 of a program prints, in the attempts since the run was submitted or resumed."""
+    """The output of rank 0, in the attempts since the run was submitted or resumed."""
 
     def __init__(self, run: RunDir) -> None:
         submitted = read_submission(run).time or 0.0
@@ -149,7 +149,7 @@ class _Output:
         self._logs: Logs | None = None
 
     def added(self, now: float, *, ended: bool) -> Iterator[str]:
-        """The lines since the last call; with `ended` also one without a newline."""
+        """The lines since the last call; with `ended`, including one without a newline."""
         while True:
             if self._logs is None:
                 self._logs = Logs(self._run, Selection(attempt=self._number, rank=0))
@@ -163,7 +163,7 @@ class _Output:
 
 
 def _facts(metrics: Mapping[str, Number]) -> list[str]:
-    """Where the training stands: epoch, or step, loss, accuracy on the validation split, and the program's own."""
+    """Progress of the training: epoch or step, loss, validation score, and the program's own metrics."""
     steps = "" if "epoch" in metrics else share(metrics.get("step"), metrics.get("steps"))
     named = (
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
@@ -176,16 +176,16 @@ def _facts(metrics: Mapping[str, Number]) -> list[str]:
 
 
 def show_end(console: Console, status: Status, slurm_of: Callable[[Cluster], Slurm] = Slurm.of) -> None:
-    """One line - the stage, the exact accuracy with the nodes it counts, the loss, the time - and two commands.
+    """Print one line with the stage, exact test score, number of nodes tested, loss and time, then two commands.
 
-    Where it did not finish, the first cause in a second line.
+    If the run did not finish, the first cause follows on a second line.
     """
     run, finished = status.record.run.id, status.stage is Stage.FINISHED
     verdict = (status.stage.value, "bold green" if finished else "bold red")
     console.print(Text.assemble(verdict, " ", ", ".join(_outcome(status))), soft_wrap=True)
     for attempt in status.record.run.attempts():
         if is_folder(attempt.profile):
-            where = f"trace of every rank, for https://ui.perfetto.dev: {plain(str(attempt.profile))}"
+            where = f"traces of all ranks, for https://ui.perfetto.dev: {plain(str(attempt.profile))}"
             console.print(Text(where), soft_wrap=True)
     if finished:
         show_next(console, f"clusterctl status {run}", f"clusterctl logs {run}")
@@ -195,7 +195,7 @@ def show_end(console: Console, status: Status, slurm_of: Callable[[Cluster], Slu
 
 
 def show_next(console: Console, *commands: str) -> None:
-    """The commands that make sense now, one a line, ready to be copied."""
+    """Print the next commands to type, one per line."""
     for position, command in enumerate(commands):
         console.print(Text.assemble(("      " if position else "next: ", "dim"), command), soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""Lines of logs, each with whose it is, to stdout: a terminal gets safe text, a file or a pipe the very bytes."""
+"""Print log lines with their ranks to stdout: safe text on a terminal, the original bytes to a file or pipe."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from clusterctl.api.logs import Reading
     from clusterctl.observe.logs import Line
 
-# The first lines are shown as they are found, the others some at a time.
+# The first lines are written one at a time, the others in batches.
 _AT_ONCE_LINES, _TOGETHER_LINES = 100, 500
 _MOST_KNOWN = 1000
 
 
 def show(reading: Reading, *, times: bool, collapse: bool) -> None:
-    """Show what there is."""
+    """Show the lines written so far."""
     _print(_shown(reading, iter(reading), collapse), _Label(reading), times=times)
     _warn(reading)
 
 
 def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
-    """Show what there is and what is added, until the run ends."""
+    """Show the lines written so far and new ones, until the run ends."""
     label = _Label(reading)
     for status, added in reading.follow():  # noqa: B007 - the last one is used
         _print(_shown(reading, added, collapse), label, times=times)
@@ -37,7 +37,7 @@ def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
 
 
 def show_errors(reading: Reading) -> None:
-    """Show the first traceback, and which ranks had it; then the other errors."""
+    """Show the first traceback and its ranks, then the other errors."""
     run, label, found = reading.record.run, _Label(reading), reading.errors()
     _warn(reading)
     if not found:
@@ -71,7 +71,7 @@ def _print(lines: Iterable[Line], label: _Label, *, times: bool) -> None:
 
 
 def _time(line: Line) -> str:
-    """The time of a line; blank where none is known."""
+    """The time of a line; blank if unknown."""
     if is_stamped(line.content):
         return line.content[:LENGTH].decode()
     return stamp(line.time) if line.timed else " " * LENGTH
@@ -84,7 +84,7 @@ def _write(lines: list[bytes]) -> None:
 
 
 class _Label:
-    """Whose line it is: `r03 node2 ` where there are several, `r00-31 x32 ` for many; `a1 ` from the second attempt."""
+    """A line's prefix: `r03 node2 ` if there are several, `r00-31 x32 ` for many; `a1 ` from the second attempt."""
 
     def __init__(self, reading: Reading) -> None:
         self._several_ranks = reading.ranks > 1

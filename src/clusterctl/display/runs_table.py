@@ -1,4 +1,4 @@
-"""The table of runs: as many columns as the terminal has room for, the least needed one left out first."""
+"""The table of runs: as many columns as fit the terminal, the least important ones left out first."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _STYLES = {Stage.FINISHED: "green", Stage.QUEUED: "yellow", Stage.CANCELLED: "dim"}
 _AT_WORK = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
 _GAP = 2
-_SHORT = 0.9  # of its steps: a program may log each tenth
-_IMPORTANCE = {  # 0 is never left out; the column with the greatest number goes first
+_SHORT = 0.9  # share of its steps: a program may log only every tenth
+_IMPORTANCE = {  # 0 is never left out; the column with the highest number is dropped first
     "RUN": 0, "STAGE": 0, "PROGRESS": 5, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 1, "VAL": 4, "TEST": 2, "NODES/S": 8,
     "GPU": 7, "TASKS": 9, "AGE": 4, "RAN": 11, "TRY": 12, "JOB": 13, "NOTE": 6,
 }  # fmt: skip
@@ -39,14 +39,14 @@ LEFT_ALIGNED = ("RUN", "STAGE", "PROGRESS", "NOTE", "ON")
 
 
 def show_runs(console: Console, listing: Listing, *, wide: bool = False) -> None:
-    """Print one line a run, in their order; `wide` prints every column, however long the lines get."""
+    """Print one line per run, in the given order; `wide` prints every column, whatever the width."""
     if listing.head:
         console.print(Text(listing.head), soft_wrap=True)
     console.print(RunsTable(listing, None if wide else console.width), soft_wrap=True)
 
 
 def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = False) -> None:
-    """Show each of `listings` as it comes: in place on a terminal, elsewhere whenever the table has changed."""
+    """Show each of `listings` in turn: in place on a terminal, elsewhere whenever the table has changed."""
     from rich.console import Group
     from rich.live import Live
 
@@ -78,10 +78,9 @@ def _problems(listing: Listing) -> list[Text]:
 
 
 class RunsTable:
-    """The table, in lines of at most `width` cells (None: as they come) and at most `height` of them with its head.
+    """The table in lines of at most `width` cells (None: unlimited), at most `height` lines including its header.
 
-    Made of segments, as the console writes them: rich's own table takes a millisecond a line, and a text a line a tenth
-    of that.
+    Built from rich's segments: its Table takes a millisecond per line, and a Text per line a tenth of that.
     """
 
     def __init__(self, listing: Listing, width: int | None, height: int | None = None) -> None:
@@ -119,9 +118,9 @@ class RunsTable:
 
 
 def note(status: Status) -> str:
-    """What no column shows: that it is being cancelled or idle, why it waits, how it failed, why it does not learn."""
+    """What no column shows: cancelling, idle, why it is waiting, how it failed, or that it is not learning."""
     if status.cancelling:
-        return "being cancelled"
+        return "cancelling"
     if status.reason:
         return plain(status.held_up_by)
     if status.stage is Stage.FAILED and status.attempt:
@@ -132,15 +131,15 @@ def note(status: Status) -> str:
         return f"GPUs idle since {time.strftime('%H:%M', time.localtime(since))}"
     done = progress(status.metrics)
     if status.stage is Stage.FINISHED and status.record.job.workload == "command" and done and done < _SHORT:
-        return f"left after step {share(status.metrics.get('step'), status.metrics.get('steps'))}"
+        return f"exited after step {share(status.metrics.get('step'), status.metrics.get('steps'))}"
     lesson = not_learning(status.attempt.course if status.attempt else None)
     return lesson.note if lesson else "1 step per epoch" * bool(single_steps(status))
 
 
 def _end(attempt: AttemptEvidence) -> str:
-    """How the first rank ended that did so by itself: srun's own code is the highest of all, 143 of those it ended."""
+    """How the first rank ended: srun's code is the highest of all ranks', 143 for those it killed."""
     if attempt.hung:
-        return "GPUs idle" if attempt.hung == IDLE_GPUS else "stood still"
+        return "GPUs idle" if attempt.hung == IDLE_GPUS else "no progress"
     death = attempt.death
     if death and death.code is None:
         return plain(death.how).lower()
@@ -149,7 +148,7 @@ def _end(attempt: AttemptEvidence) -> str:
 
 
 def _fitting(filled: list[str], widths: dict[str, int], width: int | None) -> list[str]:
-    """The columns that `width` has room for."""
+    """The columns that fit into `width`."""
     while width is not None and sum(widths[column] + _GAP for column in filled) - _GAP > width:
         least = max(filled, key=_importance)
         if not _importance(least):
@@ -159,12 +158,12 @@ def _fitting(filled: list[str], widths: dict[str, int], width: int | None) -> li
 
 
 def _importance(column: str) -> int:
-    """What a sweep varies comes right after the runs and their stages."""
+    """The settings varied by a sweep are almost as important as the run and its stage."""
     return _IMPORTANCE.get(column, 1)
 
 
 def _aligned(column: str, texts: list[str], width: int) -> list[str]:
-    """The title of `column` and `texts`, each with as many blanks as `width` needs."""
+    """The title of `column` and `texts`, padded to `width`."""
     blanks = {text: " " * (width - _width(text)) for text in {column, *texts}}
     left = column in LEFT_ALIGNED
     return [text + blanks[text] if left else blanks[text] + text for text in (column, *texts)]
@@ -179,12 +178,12 @@ def stage_style(stage: Stage) -> str:
 
 
 def stage_text(status: Status) -> str:
-    """The stage, with a question mark where only Slurm knows and has not answered."""
+    """The stage, with a question mark if only Slurm knows and has not answered."""
     return status.stage.value if status.sure else f"{status.stage}?"
 
 
 def row_of(status: Status, now: float) -> Row:
-    """The row of one run. Of one that has ended nothing in it changes with `now`."""
+    """The row of one run. The row of an ended run does not depend on `now`."""
     stage, metrics, attempt, job = status.stage, status.metrics, status.attempt, status.record.job
     at_work = stage in _AT_WORK
     done = progress(metrics) if stage not in (Stage.QUEUED, Stage.STARTING) else None

@@ -1,4 +1,4 @@
-"""Rows of the table of runs for sweeps: the runs of one in a single row, or one by one with what each changes."""
+"""Rows for sweeps in the table of runs: one row per sweep, or one per run with the settings it varies."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from clusterctl.observe.status import Report
     from clusterctl.observe.sweep_summary import SweepSummary
 
-_MOST_COLUMNS = 6  # of what is varied
+_MOST_COLUMNS = 6  # for varied settings
 
 
 def together(rows: Iterable[Row]) -> list[Row]:
-    """`rows` with the runs of each sweep in one, at the place of the first of them."""
+    """`rows` with the runs of each sweep combined into one row, in place of the first."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(submission(row.run), []).append(row)
@@ -45,14 +45,14 @@ def _one(sweep: str, rows: Sequence[Row]) -> Row:
 
 
 def _stage(counts: Mapping[Stage, int]) -> Stage:
-    """What colours a sweep: that of runs that go on, else of those that ended badly."""
+    """The stage that determines a sweep's colour: of active runs, else of runs that ended badly."""
     going = [stage for stage in counts if not stage.ended]
     badly = [stage for stage in counts if stage.ended and stage is not Stage.FINISHED]
     return next(itertools.chain((one for one in going if one is not Stage.QUEUED), going, badly), Stage.FINISHED)
 
 
 def apart(rows: Iterable[Row], settings: Mapping[str, Sequence[str]]) -> tuple[list[Row], list[str]]:
-    """`rows`, each with what its run changes by `settings` in columns of their own, and the titles of these."""
+    """`rows` with their runs' `settings` in additional columns, and the titles of those columns."""
     values = {run: values_of(row) for run, row in settings.items()}
     titles = _titles(dict.fromkeys(key for row in values.values() for key in row))
     changed = []
@@ -63,7 +63,7 @@ def apart(rows: Iterable[Row], settings: Mapping[str, Sequence[str]]) -> tuple[l
 
 
 def listing(summary: SweepSummary, looked: Report, row_of: Callable[[Status, float], Row]) -> Listing:
-    """A sweep as a table of its runs, by their places, with its headline."""
+    """A sweep as a table of its runs, by index, with its headline."""
     record = summary.record
     settings = {run.id: row for run, row in zip(record.runs, record.settings, strict=True)}
     rows, varied = apart((row_of(status, looked.as_of) for status in summary.statuses), settings)
@@ -71,7 +71,7 @@ def listing(summary: SweepSummary, looked: Report, row_of: Callable[[Status, flo
 
 
 def headline(found: SweepSummary) -> str:
-    """How the sweep stands, in a line or two."""
+    """The state of the sweep in one or two lines."""
     lines = [f"{found.record.sweep.id}: {len(found.statuses)} runs: {stages_in_words(found.stages)}"]
     if found.seconds_left:
         lines[0] += f"; about {duration(found.seconds_left)} left"
@@ -83,7 +83,7 @@ def headline(found: SweepSummary) -> str:
 
 
 def _titles(keys: Iterable[str]) -> dict[str, str]:
-    """The columns of the first keys: `train.lr` -> `lr`, unless another key ends in that, too."""
+    """The columns of the first keys: `train.lr` -> `lr`, unless another key ends in the same word."""
     some = [*itertools.islice(keys, _MOST_COLUMNS)]
     ends = Counter(key.rpartition(".")[2] for key in some)
     return {key: plain(end if ends[end := key.rpartition(".")[2]] == 1 else key) for key in some}

@@ -1,4 +1,4 @@
-"""The two outputs: data to stdout, messages to stderr. rich decides on colour (NO_COLOR, FORCE_COLOR, TERM=dumb)."""
+"""Consoles for data (stdout) and messages (stderr). rich decides on colour (NO_COLOR, FORCE_COLOR, TERM=dumb)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TextIO
 
 from rich.console import Console
 
-_WIDTH_OF_FILES = 200  # a pipe has no width: nothing is to be cut
+_WIDTH_OF_FILES = 200  # a pipe has no width: nothing should be truncated
 LINES_OF_FILES = 50  # nor a height
 
 

@@ -1,4 +1,4 @@
-"""The table of what runs have used."""
+"""The table of GPU-hours and CPU-hours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBERS = ("RUNS", "GPU-HOURS", "GPU BUSY", "CPU-HOURS", "CPU BUSY", "REPEATED"
 
 
 def show(console: Console, found: UsageReport) -> None:
-    """Print a line a user, job or week, and their sum where there are several."""
+    """Print one line per user, job or week, and their total if there are several."""
     rows = [*found.rows, found.total] if len(found.rows) > 1 else found.rows
     show_columns(console, (found.by.upper(), *_NUMBERS), [_cells(row) for row in rows], _NUMBERS)
 

@@ -1,4 +1,4 @@
 """Job + cluster -> plan -> script -> submitted run.
 
-Plan and script are pure: what `--dry-run` prints is what runs.
+Plan and script are pure functions: the script that `--dry-run` prints is the one that runs.
 """

@@ -1,4 +1,4 @@
-"""Which job a run has, noted in the run."""
+"""Records a run's job ID in its directory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 
 def adopt(run: RunDir | ArrayDir, job_id: str) -> None:
-    """Note the job of `run`, when sbatch has answered or later when it is found, unless it is noted: one job a run."""
+    """Record the job of `run`, either from sbatch's answer or when it is found later. The first record is kept."""
     if not exists(run.submission_json):
         write_json(run.submission_json, {"job_id": job_id, "time": time.time()})

@@ -1,7 +1,7 @@
-"""The batch script of a Slurm array, whose elements are runs of one sweep that ask for the same.
+"""The batch script of a Slurm array, whose elements are runs of one sweep with the same resource request.
 
-.sweeps/<sweep>/<number>/     the folder of an array: squeue shows it, as it shows a run's directory
-  array.json                  which run each element is: it executes that run's own script
+.sweeps/<sweep>/<number>/     the folder of an array: shown by squeue, like a run's directory
+  array.json                  the run of each element, which executes that run's own script
   logs/<index>.log            a link to the run's slurm.log, where Slurm writes
 """
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Request(NamedTuple):
-    """What is asked of Slurm: runs that differ in nothing of it can be elements of one array."""
+    """The request to Slurm: runs with equal requests can be elements of one array."""
 
     options: tuple[tuple[str, str | int | None], ...]
-    secrets: tuple[tuple[str, str], ...]  # sbatch's environment is one for all elements
+    secrets: tuple[tuple[str, str], ...]  # all elements share sbatch's environment
 
     @classmethod
     def of(cls, plan: Plan) -> Request:
@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
 
 def arrays_of(plans: Iterable[Plan], most: int) -> list[list[Plan]]:
-    """`plans` in arrays of at most `most` elements, in their order, each of one request."""
+    """Group `plans`, in order, into arrays of at most `most` elements with equal requests."""
     alike: dict[Request, list[Plan]] = {}
     for plan in plans:
         alike.setdefault(Request.of(plan), []).append(plan)
@@ -42,7 +42,7 @@ def arrays_of(plans: Iterable[Plan], most: int) -> list[list[Plan]]:
 
 
 def render_array(array: ArrayDir, plans: Sequence[Plan], at_once: int | None = None) -> str:
-    """The batch script; `at_once` elements run at the same time at most."""
+    """The batch script; at most `at_once` elements run at the same time."""
     first = plans[0]
     throttle = f"%{at_once}" if at_once else ""
     own = [
@@ -67,7 +67,7 @@ def render_array(array: ArrayDir, plans: Sequence[Plan], at_once: int | None = N
 
 
 def write_array(array: ArrayDir, plans: Sequence[Plan]) -> None:
-    """Make the folder of an array, but for its script, which submitit writes. Raises OSError."""
+    """Create the folder of an array, except for its script, which submitit writes. Raises OSError."""
     make_private(array.path)
     make_private(array.pickles)
     make_private(array.logs)
@@ -77,7 +77,7 @@ def write_array(array: ArrayDir, plans: Sequence[Plan]) -> None:
 
 
 def batch_of(array: ArrayDir, plans: Sequence[Plan], at_once: int | None, sweep: str) -> BatchJob:
-    """What sbatch is handed; the pickle that submitit keeps is of no use to anybody."""
+    """The job for sbatch; nothing uses the pickle that submitit writes."""
     first = plans[0]
     script = render_array(array, plans, at_once)
     return BatchJob(script, task_of(first), array.pickles, first.tasks, first.secrets, sweep)

@@ -1,13 +1,13 @@
-# What follows is the same for every array (launch/array.sh of clusterctl): each element is one run of the sweep, and
+# The rest is the same for every array (launch/array.sh of clusterctl): each element is one run of the sweep, and
 # executes that run's own script.
 run=$runs/${element[$SLURM_ARRAY_TASK_ID]}
-for _ in {1..70}; do # NFS may show a new folder so late
+for _ in {1..70}; do # NFS may take this long to show a new folder
   [ ! -r "$run/script.sh" ] || break
   sleep 1
 done
-# Who else could write to it could run code as this user.
+# Anyone else with write access could run code as this user.
 [ ! -e "$run/script.sh" ] || { [ -O "$run" ] && [ -O "$run/script.sh" ]; } ||
-  { echo "clusterctl[launch]: not this user's own: $run" >&2; exit 77; }
+  { echo "clusterctl[launch]: not owned by this user: $run" >&2; exit 77; }
 cd "$run" && [ -r script.sh ] && exec /bin/bash "$run/script.sh"
-echo "clusterctl[launch]: cannot read $run/script.sh; submit it anew: clusterctl resume ${run##*/}" >&2
+echo "clusterctl[launch]: cannot read $run/script.sh; submit it again: clusterctl resume ${run##*/}" >&2
 exit 66

@@ -1,10 +1,10 @@
-# Beside a rank (launch/attach.sh of clusterctl). Arguments: the rank's process, as its node numbers it, then a command.
+# Joins a rank (launch/attach.sh of clusterctl). Arguments: the PID of the rank on its node, then a command.
 pid=$1
 shift
 [ -d "/proc/$pid" ] || { echo "the rank's process is gone: $pid" >&2; exit 1; }
 while IFS= read -r -d '' variable; do
   case $variable in
-    SLURM_PROCID=*) export "RANK=${variable#*=}" ;; # as torchrun names it: the SLURM_* here are this step's own
+    SLURM_PROCID=*) export "RANK=${variable#*=}" ;; # torchrun's name: the SLURM_* variables here describe this step
     SLURM_LOCALID=*) export "LOCAL_RANK=${variable#*=}" ;;
     SLURM_NTASKS=*) export "WORLD_SIZE=${variable#*=}" ;;
     SLURM_* | TERM=* | HOME=*) ;;

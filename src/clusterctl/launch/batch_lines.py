@@ -1,4 +1,4 @@
-"""Reads a batch script of the user's own as text: options and statements with their lines. Nothing is ever executed."""
+"""Parses a user's batch script as text: options and statements with line numbers. Nothing is ever executed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AT_COMMAND = r"(?:^|[;&|]|\b(?:do|then|else)\b)\s*"
 _OPENS = re.compile(_AT_COMMAND + r"(?:for|while|until|select|if|case)\b|(?:^|\s)\{\s*$")
 _FUNCTION = re.compile(r"^\s*(?:function\b|\w+\s*\(\))")
 _CLOSES = re.compile(_AT_COMMAND + r"(?:done|fi|esac)\b|^\s*\}")
-# Of sbatch(1) and srun(1): the letters, and the long options without a value, or with one only behind "=".
+# From sbatch(1) and srun(1): the short options, and the long options without a value, or with one only after "=".
 _LETTERS = {
     "A": "account",
     "a": "array",
@@ -50,7 +50,7 @@ _FLAGS = frozenset(
     | {"spread-job", "test-only", "unbuffered", "use-min-nodes", "verbose", "wait", "container-writable"}
     | {"container-mount-home", "container-remap-root", "container-entrypoint", "no-container-mount-home"}
 )
-# Long options with a value that have no letter.
+# Long options with a value and no short form.
 _VALUED = frozenset(
     {"container-image", "container-mounts", "container-name", "container-workdir", "cpu-bind", "cpus-per-gpu", "export"}
     | {"gpu-bind", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "hint", "mem", "mem-bind"}
@@ -60,7 +60,7 @@ _VALUED = frozenset(
 
 
 class Statement(NamedTuple):
-    """One statement of a script, which may be several lines, at line `number`. `problem`: why it is not looked into."""
+    """One statement of a script, possibly of several lines, at line `number`. `problem`: why it is not analysed."""
 
     number: int
     text: str
@@ -68,18 +68,18 @@ class Statement(NamedTuple):
 
 
 class UnclearWords(Exception):
-    """Words that cannot be told apart without knowing more options than there are."""
+    """Words that cannot be split into options and arguments, because an option is unknown."""
 
 
 def statements(text: str) -> Iterator[Statement]:
-    """The lines that say something, `#SBATCH` lines among them; several lines of one statement are one."""
+    """The lines of the script without blanks and comments, but with `#SBATCH` lines; continued lines are joined."""
     lines = text.replace("\r\n", "\n").split("\n")
     position, begun = 0, False
     while position < len(lines):
         number, line = position + 1, lines[position]
         position += 1
         if line.startswith("#SBATCH"):
-            yield Statement(number, line, "sbatch ignores options behind the first command" if begun else "")
+            yield Statement(number, line, "sbatch ignores options after the first command" if begun else "")
             continue
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -111,10 +111,10 @@ def words_of(text: str) -> list[str]:
 
 
 def split_options(words: Sequence[str], *, guess: bool) -> tuple[list[tuple[str, str | None]], list[str]]:
-    """The options at the beginning of `words`, by their long names, and the words behind them.
+    """The options at the beginning of `words`, by their long names, and the remaining words.
 
-    Of an option that is not known, with `guess`, the next word is its value unless that is an option, too: it ends
-    nowhere else. Raises UnclearWords for it without.
+    With `guess`, the word after an unknown option is taken as its value unless it is an option too; without it,
+    unknown options raise UnclearWords.
     """
     rest = list(words)
     options: list[tuple[str, str | None]] = []
@@ -142,7 +142,7 @@ def split_options(words: Sequence[str], *, guess: bool) -> tuple[list[tuple[str,
 
 
 def _continues(text: str) -> bool:
-    """Whether a line goes on behind its end: after a backslash, or in an open quote."""
+    """Whether a statement continues on the next line: after a backslash, or in an open quote."""
     if re.search(r"(?<!\\)(?:\\\\)*\\$", text):
         return True
     try:

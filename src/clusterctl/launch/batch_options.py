@@ -1,4 +1,4 @@
-"""Which keys of a job stand for an option of sbatch, or of srun."""
+"""Translates options of sbatch and srun into keys of a job."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _REPLACED = {
     **dict.fromkeys(
         ("output", "error", "open-mode", "label", "unbuffered"), "each run keeps its logs: clusterctl logs"
     ),
-    "array": "a run is one job; for several with other settings: clusterctl submit --sweep",
-    "hold": "hold a run as it is submitted: clusterctl submit --hold",
-    "wait": "wait for a run as it is submitted: clusterctl submit --wait",
-    "kill-on-bad-exit": "clusterctl ends the other ranks by itself when one fails",
+    "array": "a run is one job; to vary settings: clusterctl submit --sweep",
+    "hold": "hold a run when submitting: clusterctl submit --hold",
+    "wait": "wait for a run when submitting: clusterctl submit --wait",
+    "kill-on-bad-exit": "clusterctl already ends the other ranks when one fails",
     "mpi": "set `mpi` in the cluster file",
 }
 
@@ -33,7 +33,7 @@ Keys = dict[str, Any]
 
 
 def carried_option(name: str, value: str | None, *, srun: bool = False) -> tuple[Keys, str]:
-    """The keys that an option stands for, and what is lost with it or why there are none."""
+    """The keys equivalent to an option, and what they do not cover or why there are none."""
     if name in _REPLACED:
         return {}, _REPLACED[name]
     if name in _CONTAINER:
@@ -65,12 +65,12 @@ def carried_option(name: str, value: str | None, *, srun: bool = False) -> tuple
         whole = name in _WHOLE_NUMBERS and _NUMBER.fullmatch(value)
         return {f"resources.{_KEYS[name]}": int(value) if whole else value}, ""
     if srun:
-        return {}, f"option of srun: add --{name} to `srun_args` in the cluster file if it is needed"
+        return {}, f"srun option: add --{name} to `srun_args` in the cluster file if you need it"
     return {f"resources.sbatch.{name}": value or ""}, ""
 
 
 def total_tasks(tasks: int, nodes: object) -> tuple[Keys, str]:
-    """What a number of tasks for all nodes together comes to."""
+    """Converts a total number of tasks to tasks per node."""
     if tasks == 1 and nodes is None:
         return {"resources.tasks_per_node": 1}, ""
     if isinstance(nodes, int) and nodes > 0 and tasks % nodes == 0:
@@ -79,17 +79,17 @@ def total_tasks(tasks: int, nodes: object) -> tuple[Keys, str]:
 
 
 def _gres(value: str) -> tuple[Keys, str]:
-    """`gpu:a100:4,nvme:1` -> GPUs, and the rest."""
+    """`gpu:a100:4,nvme:1` -> GPUs and the remaining resources."""
     parts = value.split(",")
     gpus = [part.removeprefix("gpu").removeprefix(":") for part in parts if re.fullmatch(r"gpu(?::.*)?", part)]
     others = [part for part in parts if not re.fullmatch(r"gpu(?::.*)?", part)]
     keys: Keys = {"resources.gpus_per_node": _gpus(gpus[0])} if gpus else {}
     keys |= {"resources.gres": ",".join(others)} if others else {}
-    return keys, "several types of GPUs: a job has one" if len(gpus) > 1 else ""
+    return keys, "several GPU types: a job has only one" if len(gpus) > 1 else ""
 
 
 def _gpus(value: str) -> int | str:
-    """4, "a100:4", or a type alone, of which sbatch takes one."""
+    """4, "a100:4", or just a type, which means one GPU to sbatch."""
     if not value or _NUMBER.fullmatch(value):
         return int(value or 1)
     return value if ":" in value else f"{value}:1"
@@ -98,4 +98,4 @@ def _gpus(value: str) -> int | str:
 def _exported(value: str) -> tuple[Keys, str]:
     pairs = [part.partition("=") for part in value.split(",")]
     keys: Keys = {f"env.{name}": text for name, equals, text in pairs if equals}
-    return keys, "" if value.startswith("ALL") else "the tasks get the whole environment of the batch script"
+    return keys, "" if value.startswith("ALL") else "the tasks get the batch script's full environment"

@@ -1,7 +1,7 @@
-"""Turns a batch script of the user's own into a job: a pure function from its text, which names what it cannot carry.
+"""Converts a user's batch script to a job: a pure function of its text that reports whatever it cannot convert.
 
-`#SBATCH` options become [resources], lines that prepare become `setup` and `env`, and the one line that starts the
-program becomes `argv`. Loops, several programs, here-documents and the like are named and not guessed at.
+`#SBATCH` options become [resources], preparatory lines become `setup` and `env`, and the one line that starts the
+program becomes `argv`. Loops, several programs, here-documents and the like are reported, not guessed at.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SETUP = frozenset({"module", "ml", "source", ".", "conda", "mamba", "micromamba
 _STARTS = re.compile(r"(?:.*/)?(?:srun|torchrun|python[0-9.]*|accelerate|deepspeed|mpirun|mpiexec|horovodrun)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SUBSTITUTED = re.compile(r"""\w+="?(?:\$\(.*\)|`.*`)"?""", re.DOTALL)
-# Where the output went; the run keeps it.
+# Redirections of the output, which the run's logs replace.
 _OUTPUT = re.compile(
     r"\s(?:2>&1\s*)?(?:\|\s*tee\s+(?:-a\s+)?[^\s&|;<>]+|[12&]?>>?\s*[^\s&|;<>]+)(?:\s*2>(?:&1|\s*[^\s&|;<>]+))?\s*$"
 )
@@ -42,7 +42,7 @@ _QUIET = {"set", "echo", "date", "hostname", "pwd", "printenv", "nvidia-smi", "w
 
 @dataclass(frozen=True)
 class CarriedLine:
-    """A statement of the script and what became of it: keys with their values, or the reason why nothing did."""
+    """A statement of the script and its conversion: keys with values, or the reason why there are none."""
 
     number: int
     text: str
@@ -52,19 +52,19 @@ class CarriedLine:
 
 @dataclass(frozen=True)
 class Converted:
-    """A job file's content, and where each of its values comes from."""
+    """The content of a job file, and the source of each value."""
 
     job: dict[str, Any]
     rows: tuple[CarriedLine, ...]
 
 
 def convert(text: str) -> Converted:
-    """The job that the batch script `text` describes."""
+    """Convert the batch script `text` to a job."""
     return _Conversion(tuple(statements(text))).result()
 
 
 class _Conversion:
-    """The job as far as it is known, statement by statement."""
+    """Builds the job statement by statement."""
 
     def __init__(self, script: Sequence[Statement]) -> None:
         self.job: dict[str, Any] = {"workload": "command"}
@@ -72,12 +72,10 @@ class _Conversion:
 
     def result(self) -> Converted:
         starts = [one for one in self.script if not one.problem and _starts(one.text)]
-        in_turn = sorted(
-            self.script, key=lambda one: bool(_NUMBER_OF_TASKS.match(one.text))
-        )  # what it means, others say
+        in_turn = sorted(self.script, key=lambda one: bool(_NUMBER_OF_TASKS.match(one.text)))
         rows = sorted((self._row(one, several=len(starts) > 1) for one in in_turn), key=lambda row: row.number)
         if not starts:
-            rows.append(CarriedLine(0, "", problem="no line starts a program: set argv in the job file"))
+            rows.append(CarriedLine(0, "", problem="no line starts a program; set argv in the job file"))
         return Converted(self.job, tuple(rows))
 
     def _row(self, one: Statement, *, several: bool) -> CarriedLine:
@@ -89,7 +87,7 @@ class _Conversion:
             if _starts(one.text):
                 if several:
                     return CarriedLine(
-                        one.number, one.text, problem="one of several programs: a job runs one; see `--after`"
+                        one.number, one.text, problem="one of several programs; a job runs only one, see `--after`"
                     )
                 return self._program(one)
             return self._preparation(one)
@@ -98,7 +96,7 @@ class _Conversion:
 
     def _options(self, one: Statement) -> CarriedLine:
         options, rest = split_options(words_of(one.text.removeprefix("#SBATCH")), guess=True)
-        problem = f"no option: {' '.join(rest)}" if rest else ""
+        problem = f"not an option: {' '.join(rest)}" if rest else ""
         keys: dict[str, Any] = {}
         for name, value in options:
             found, why = carried_option(name, value)
@@ -115,20 +113,20 @@ class _Conversion:
             return self._carried(one, {"setup": [*self.job.get("setup", ()), one.text]})
         if first == "cd":
             if re.fullmatch(r"""cd\s+["']?\$\{?SLURM_SUBMIT_DIR\}?["']?""", one.text):
-                return CarriedLine(one.number, one.text, ("code: the folder of submission",))
+                return CarriedLine(one.number, one.text, ("code: the folder you submit from",))
             if not _needs_shell(one.text) and not _SEVERAL.search(one.text) and len(words_of(one.text)) == 2:
                 return self._carried(one, {"code": words_of(one.text)[1]})
         if first in _QUIET:
-            return _left_out(one, "not needed to run the program; `setup` takes it if it is")
-        problem = "what it is for is not known; `setup` takes lines to run on the host"
+            return _left_out(one, "not needed to run the program; add it to `setup` if you need it")
+        problem = "purpose unknown; put lines to run on the host into `setup`"
         return _left_out(one, problem)
 
     def _assignments(self, one: Statement, text: str) -> CarriedLine:
-        """Constants become `env`; what a shell has to expand becomes `setup`, exported."""
+        """Constants become `env`; values that a shell has to expand become exports in `setup`."""
         if _needs_shell(text) or _SEVERAL.search(_unquoted(text)):
             names = {match[1] for match in map(_ASSIGNMENT.match, text.split()) if match}
             if names & _OURS:
-                return _left_out(one, "clusterctl sets it for each rank")
+                return _left_out(one, "set by clusterctl for each rank")
             line = one.text if one.text.startswith("export ") else f"export {one.text}"
             return self._carried(one, {"setup": [*self.job.get("setup", ()), line]})
         pairs = [_ASSIGNMENT.fullmatch(word) for word in words_of(text)]
@@ -136,13 +134,13 @@ class _Conversion:
             return self._carried(one, {"setup": [*self.job.get("setup", ()), one.text]})
         values = {pair[1]: pair[2] for pair in pairs if pair}
         ours = sorted(_OURS & {*values})
-        problem = f"clusterctl sets it for each rank: {', '.join(ours)}" if ours else ""
+        problem = f"set by clusterctl for each rank: {', '.join(ours)}" if ours else ""
         return self._carried(one, {f"env.{name}": value for name, value in values.items() if name not in ours}, problem)
 
     def _program(self, one: Statement) -> CarriedLine:
         output = _OUTPUT.search(_QUOTED.sub(lambda quoted: "q" * len(quoted[0]), one.text))
         text = one.text[: output.start()] if output else one.text
-        problem = "its output is in the run's logs: clusterctl logs" if output else ""
+        problem = "the output goes to the run's logs: clusterctl logs" if output else ""
         if _SEVERAL.search(_unquoted(text)):
             return CarriedLine(
                 one.number, one.text, problem="more than one command, or a redirection: put it into a script"
@@ -153,7 +151,7 @@ class _Conversion:
             keys[f"env.{pair[1]}"] = pair[2]
             words.pop(0)
         if keys and _needs_shell(text):
-            raise UnclearWords("an assignment in front of a command that a shell has to expand")
+            raise UnclearWords("an assignment that a shell has to expand, before a command")
         words = words[1:] if words[:1] in (["exec"], ["time"]) else words
         each_task = PurePath(words[0]).name == "srun"
         if each_task:
@@ -165,16 +163,16 @@ class _Conversion:
         else:
             keys["resources.tasks_per_node"] = 1
             if self.job.get("resources", {}).get("nodes", 1) > 1:
-                problem = problem or "without srun it ran on the first node alone; here it runs once on each"
+                problem = problem or "without srun it ran only on the first node; here it runs once on every node"
         if not words:
-            return _left_out(one, "srun starts nothing here")
+            return _left_out(one, "srun has no program to start")
         if _needs_shell(text):
             words = ["bash", "-c", _as_written(text, words)]
-            problem = problem or "a shell expands it in each task"
+            problem = problem or "expanded by a shell in each task"
         return self._carried(one, {"argv": words, **keys}, problem)
 
     def _carried(self, one: Statement, keys: dict[str, Any], problem: str = "") -> CarriedLine:
-        """Put `keys` into the job, those that it can hold."""
+        """Add those `keys` to the job that it supports."""
         if (tasks := keys.pop("ntasks", None)) is not None:
             resources = {**self.job.get("resources", {}), **_below("resources", keys)}
             if "tasks_per_node" not in resources:
@@ -192,9 +190,9 @@ class _Conversion:
         return CarriedLine(one.number, one.text, tuple(became), problem)
 
     def _wrong(self, key: str, value: Any) -> str:
-        """Why no job may have this value."""
+        """Why a job cannot have this value; empty if it can."""
         if key == "code" and not value.startswith(("/", "~")):
-            return "a folder below the current one: submit from there, or set `code`"
+            return "a folder below the current one; submit from there, or set `code`"
         trial: dict[str, Any] = {"name": "trial", "workload": "command", "argv": ["true"]}
         put(trial, tuple(key.split(".", 2)), value)
         try:
@@ -221,7 +219,7 @@ def _below(table: str, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _starts(text: str) -> bool:
-    """Whether a statement starts a program that trains."""
+    """Whether a statement starts the training program."""
     try:
         words = words_of(text)
     except UnclearWords:
@@ -231,9 +229,9 @@ def _starts(text: str) -> bool:
 
 
 def _as_written(text: str, words: list[str]) -> str:
-    """The end of `text` that has these words."""
+    """The tail of `text` that consists of these words."""
     for blank in re.finditer(r"^|\s", text):
         with suppress(UnclearWords):
             if words_of(text[blank.end() :]) == words:
                 return text[blank.end() :].strip()
-    raise UnclearWords("where its command begins is not clear")
+    raise UnclearWords("cannot find where the command starts")

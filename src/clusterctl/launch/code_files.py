@@ -1,7 +1,7 @@
-"""The files and links of a folder of code, and what of it stays behind.
+"""Which files and links of a code folder are copied.
 
-A project is what git tracks or would track, or every file where there is no git. No link is followed: one that stays
-inside is kept, and one that leads out is kept with the absolute place, whose content is not copied.
+A project consists of the files that git tracks or would track, or of all files without git. Links are not followed:
+links inside the project are kept as they are, and links out of it are made absolute without copying their targets.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 LARGEST_BYTES = 500 * 2**20
 MOST_FILES = 20_000
-_COUNTED = 10  # times as much
+_COUNTED = 10  # stop counting at this multiple of the limit
 _LEFT_OUT = {"__pycache__", "node_modules", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
 class CodeFile(NamedTuple):
-    """A regular file, or a link with what it says; `name` is its path below the folder."""
+    """A regular file, or a link with its target; `name` is its path below the folder."""
 
     name: str
     source: str
     size: int = 0
-    mode: int = 0o444  # without the permissions to write
+    mode: int = 0o444  # without write permission
     link: str | None = None
-    stamp: tuple[int, ...] = ()  # of a file: which one it is, and when it was changed last
+    stamp: tuple[int, ...] = ()  # of a file: its identity, and when it was last changed
 
     @property
     def leads_out(self) -> bool:
@@ -41,18 +41,18 @@ class CodeFile(NamedTuple):
 
 
 def package_files(package: Path) -> list[CodeFile]:
-    """The files of this package, without the jobs and data sets that come with it."""
+    """The files of this package, without the jobs and data sets shipped with it."""
     return [file for file in _walk(str(package), "") if not file.name.startswith("shipped/")]
 
 
 class LargeCode(ConfigError):
-    """A project so large that its copy must be asked for."""
+    """A project so large that copying it needs confirmation."""
 
 
 def project_files(project: Path, runs: Path, *, large: bool = False) -> list[CodeFile]:
-    """The files of a project, without the folder of runs.
+    """The files of a project, without the runs folder.
 
-    Raises ConfigError if it is no folder, and LargeCode if it holds too much, unless a `large` one is meant.
+    Raises ConfigError if it is not a folder, and LargeCode if it is too large, unless `large` allows that.
     """
     if not project.is_dir():
         raise ConfigError(f"code: no such folder: {project}", "set `code` to the folder of your program")
@@ -66,7 +66,7 @@ def project_files(project: Path, runs: Path, *, large: bool = False) -> list[Cod
         files.append(file)
         size += file.size
         if not large and (size > _COUNTED * LARGEST_BYTES or len(files) > _COUNTED * MOST_FILES):
-            raise _too_large(project, files, size, "more than ")  # a home folder, say: nobody waits for its numbers
+            raise _too_large(project, files, size, "more than ")  # a home folder, say: do not count all of it
     if not large and (size > LARGEST_BYTES or len(files) > MOST_FILES):
         raise _too_large(project, files, size)
     return files
@@ -74,19 +74,19 @@ def project_files(project: Path, runs: Path, *, large: bool = False) -> list[Cod
 
 def _too_large(project: Path, files: list[CodeFile], size: int, more_than: str = "") -> LargeCode:
     holds = f"{more_than}{plural(len(files), 'file')}, {size / 2**20:,.0f} MiB"
-    message = f"code: {project} holds {holds}; the largest: {largest(files)}"
-    hint = "keep data out of it with .gitignore, or set `code` to the folder of the program alone"
-    return LargeCode(message, f"{hint}; to copy all of it: --large-code")
+    message = f"code: {project} contains {holds}; the largest: {largest(files)}"
+    hint = "exclude data with .gitignore, or set `code` to the folder that contains only the program"
+    return LargeCode(message, f"{hint}; to copy everything: --large-code")
 
 
 def largest(files: Iterable[CodeFile]) -> str:
-    """The three largest files and folders at the top of a project, as in "data/ (1,200 files, 300 MiB)"."""
+    """The three largest top-level files and folders of a project, as in "data/ (1,200 files, 300 MiB)"."""
     sizes, counts = Counter[str](), Counter[str]()
     for file in files:
         first, slash, _ = file.name.partition("/")
         sizes[first + slash] += file.size
         counts[first + slash] += 1
-    cost = {name: sizes[name] + 4096 * counts[name] for name in counts}  # many small ones are much, too
+    cost = {name: sizes[name] + 4096 * counts[name] for name in counts}  # many small files take time too
     shown = [
         f"{name} ({plural(counts[name], 'file') + ', ' if name.endswith('/') else ''}{sizes[name] / 2**20:,.0f} MiB)"
         for name in sorted(cost, key=cost.__getitem__, reverse=True)[:3]
@@ -99,7 +99,7 @@ def _named(folder: str, names: Iterable[str]) -> Iterator[CodeFile]:
         path = f"{folder}/{name}"
         try:
             status = os.lstat(path)
-        except OSError:  # tracked, and removed
+        except OSError:  # tracked, but deleted
             continue
         if stat.S_ISDIR(status.st_mode):  # a submodule
             yield from _walk(folder, f"{name.rstrip('/')}/")
@@ -110,10 +110,10 @@ def _named(folder: str, names: Iterable[str]) -> Iterator[CodeFile]:
 def _walk(folder: str, below: str) -> Iterator[CodeFile]:
     """Everything in `folder` below `below` (empty, or a path that ends with a slash), by name."""
     descriptor = os.open(f"{folder}/{below}", os.O_RDONLY | os.O_CLOEXEC)
-    try:  # entries of an open folder: to look at them takes two thirds of the time that whole paths do
+    try:  # stat relative to an open folder takes two thirds of the time of full paths
         with os.scandir(descriptor) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
-        if below and any(entry.name == "pyvenv.cfg" for entry in entries):  # a virtual environment, whatever its name
+        if below and any(entry.name == "pyvenv.cfg" for entry in entries):  # a virtual environment
             return
         for entry in entries:
             name = below + entry.name
@@ -127,12 +127,12 @@ def _walk(folder: str, below: str) -> Iterator[CodeFile]:
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, ...]:
-    """What changes with the content of a file: its device, number, size, and the times of its changes."""
+    """Values that change with a file's content: its device, inode number, size, and modification times."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _code_file(folder: str, name: str, status: os.stat_result) -> CodeFile | None:
-    """None for what is neither file nor link: a pipe, a socket, a device."""
+    """None for anything but a file or link: a pipe, a socket, a device."""
     path = f"{folder}/{name}"
     if stat.S_ISREG(status.st_mode):
         return CodeFile(name, path, status.st_size, status.st_mode & 0o555, stamp=stamp_of(status))
@@ -140,8 +140,8 @@ def _code_file(folder: str, name: str, status: os.stat_result) -> CodeFile | Non
 
 
 def _kept_link(folder: str, path: str) -> str:
-    """What the link at `path` says in a copy of `folder`: relative where it stays inside, else absolute."""
-    parent = os.path.dirname(path)  # noqa: PTH120 - of strings: there may be thousands
+    """The target of the link at `path` in a copy of `folder`: relative if it stays inside, otherwise absolute."""
+    parent = os.path.dirname(path)  # noqa: PTH120 - strings: there may be thousands
     target = os.path.normpath(os.path.join(parent, os.readlink(path)))  # noqa: PTH115, PTH118
     for root in (folder, os.path.realpath(folder)):
         if target == root or target.startswith(f"{root}/"):

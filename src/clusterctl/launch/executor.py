@@ -1,6 +1,6 @@
-"""submitit's executor with our script and our call of sbatch: pickling and the names of its files stay submitit's.
+"""submitit's executor with our script and our call of sbatch; pickling and file names remain submitit's.
 
-Written against submitit 1.5.4. The array path is not used: it builds a plain SlurmExecutor and drops this class.
+Written against submitit 1.5.4. Its array support is not used: it builds a plain SlurmExecutor instead of this class.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Executor(SlurmExecutor):  # type: ignore[misc]  # submitit has no types here
-    """Submits the text of `script` through `send`, which is handed the file and returns what sbatch printed.
+    """Submits `script` through `send`, which gets the file and returns sbatch's output.
 
-    submitit's own `_submit_command` gives sbatch this process's environment and prints its complaints: a program with
-    several threads can use neither.
+    submitit's own `_submit_command` passes this process's environment to sbatch and prints its errors: neither works in
+    a program with several threads.
     """
 
     def __init__(self, folder: Path, script: str, send: Callable[[Path], str], tasks: int) -> None:
@@ -40,4 +40,4 @@ class Executor(SlurmExecutor):  # type: ignore[misc]  # submitit has no types he
 
     @classmethod
     def affinity(cls) -> int:
-        return 2  # submitit would look for srun on PATH, where the emulator's is not
+        return 2  # submitit would look for srun on PATH, which does not include the emulator's

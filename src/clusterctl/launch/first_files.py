@@ -1,4 +1,4 @@
-"""The first cluster file and the first job of a user, as texts: each value with the reason for it in a comment."""
+"""A new user's first cluster file and job file as text, with comments that explain each value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST_PROGRAM = (
 
 @dataclass(frozen=True)
 class ClusterChoices:
-    """What a person decides. No account or QOS: Slurm takes the user's default."""
+    """The user's choices. Without account or QOS Slurm uses the user's default."""
 
     name: str
     partition: str
@@ -35,7 +35,7 @@ class ClusterChoices:
 
 
 def likely_partition(inventory: Inventory) -> str:
-    """The default partition, unless only others have GPUs; then the one with most of them."""
+    """The default partition; if only others have GPUs, the one with the most."""
     first = next(iter(inventory.partitions.values()))
     return max(
         inventory.partitions.values(),
@@ -44,36 +44,36 @@ def likely_partition(inventory: Inventory) -> str:
 
 
 def cluster_text(site: Site, chosen: ClusterChoices, variables: Mapping[str, str], shared: str = "") -> str:
-    """The cluster file. `variables` are those of the environment, `shared` the kind of the runs' file system."""
+    """The cluster file. `variables` are environment variables, `shared` is the type of the runs' file system."""
     inventory = site.inventory
     partition = inventory.partitions[chosen.partition]
     others = [_described(one, inventory) for one in inventory.partitions.values() if one is not partition]
     lines = [
-        "# Written by `clusterctl init` from what Slurm says. All keys: clusterctl config keys",
+        "# Written by `clusterctl init` from Slurm's configuration. All keys: clusterctl config keys",
         _key("kind", "slurm"),
         _key("partition", chosen.partition, _described(partition, inventory)),
         *(f"# another partition: {other}" for other in others),
         _optional("account", chosen.account, site.accounts),
         _optional("qos", chosen.qos, site.qos),
         _gpus(inventory.nodes_of(partition)),
-        _key("gpu_request", "gpus-per-node", 'or "gres", where sbatch refuses --gpus-per-node'),
-        _key("runs", chosen.runs, f"login and compute nodes must both see it{f'; {shared}' if shared else ''}"),
+        _key("gpu_request", "gpus-per-node", 'or "gres" if sbatch rejects --gpus-per-node'),
+        _key("runs", chosen.runs, f"must be visible to login and compute nodes{f'; {shared}' if shared else ''}"),
     ]
     if site.has_pyxis:
         lines.append(_key("container_runtime", "pyxis", "srun has --container-image"))
     elif site.has_pyxis is not None:
-        lines.append(_key("container_runtime", "builtin", "srun has no pyxis; nodes need unsquashfs, user namespaces"))
+        lines.append(_key("container_runtime", "builtin", "no pyxis; nodes need unsquashfs and user namespaces"))
     if variables.get("SLURM_CONF"):
         lines.append(_key("slurm_conf", variables["SLURM_CONF"], "$SLURM_CONF"))
     lines += [
         '# setup = ["module load cuda", "source /shared/me/env/bin/activate"] # on the host, before the tasks',
-        '# interface = "ib0" # the network that joins the nodes, where the ranks do not find each other',
+        '# interface = "ib0" # the network between the nodes, if the ranks cannot connect to each other',
     ]
     return "".join(f"{line}\n" for line in lines)
 
 
 def first_job(site: Site, chosen: ClusterChoices) -> dict[str, Any]:
-    """A job that shows in a minute whether everything works: each rank prints where it is."""
+    """A job that takes a minute to show that everything works: each rank prints its node."""
     partition = site.inventory.partitions[chosen.partition]
     usable = sum(node.can_start or node.state == "allocated" for node in site.inventory.nodes_of(partition))
     nodes = max(1, min(2, usable, partition.most_nodes or 2))
@@ -108,14 +108,14 @@ def _key(name: str, value: Any, comment: str = "") -> str:
 
 def _optional(name: str, value: str, known: Sequence[str]) -> str:
     choices = f"yours: {', '.join(known)}" if known else ""
-    return _key(name, value, choices) if value else f"# {_key(name, '...', choices or 'your default one')}"
+    return _key(name, value, choices) if value else f"# {_key(name, '...', choices or 'your default')}"
 
 
 def _gpus(nodes: Sequence[Node]) -> str:
-    """What most nodes have. A type is named where nodes of the partition have several."""
+    """The GPUs that most nodes have, with the type if nodes of the partition have several."""
     kinds = Counter(gpu for node in nodes for gpu in {(gpu.type, gpu.total) for gpu in node.gpus})
     if not kinds:
-        return _key("gpus_per_node", 0, "the nodes of the partition have none")
+        return _key("gpus_per_node", 0, "the partition has no GPUs")
     (kind, count), _ = kinds.most_common(1)[0]
     several = len({name for name, _ in kinds}) > 1
     there = (f"{plural(number, 'node')} with {total} {name or 'GPUs'}" for (name, total), number in kinds.items())
@@ -137,5 +137,5 @@ def _gpu_count(partition: Partition, inventory: Inventory) -> int:
 
 
 def _printable(text: str) -> str:
-    """What a comment of TOML may hold."""
+    """`text` without characters that a TOML comment cannot contain."""
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,7 +1,7 @@
-"""What git knows of a folder, asked such that no program runs which the repository names.
+"""Queries git about a folder without running any program that the repository configures.
 
-A repository's own configuration may name programs: a file monitor, hooks, diff drivers, filters, transports. An archive
-that was unpacked here brings its own. The user's configuration is trusted, so the filters it names (git-lfs) are used.
+A repository's configuration may name programs: a file monitor, hooks, diff drivers, filters, transports. It may come
+from an unpacked archive. The user's own configuration is trusted, so filters configured there (git-lfs) are used.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A patch that `git apply` takes, whatever is configured. To look for changes inside a submodule would use its own
-# configuration.
+# Produces a patch for `git apply`, whatever the configuration. Submodules are ignored: looking inside them would use
+# their own configuration.
 _DIFF = (
     *("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "--unified=3"),
     *("--src-prefix=a/", "--dst-prefix=b/", "--ignore-submodules=dirty", "--submodule=short"),
@@ -25,7 +25,7 @@ _OF_THE_REPOSITORY = ("local", "worktree")
 
 
 class GitState(NamedTuple):
-    """The commit of a folder and the patch of changes to its tracked files; `patch` is None where git cannot tell."""
+    """The commit of a folder and a patch of changes to its tracked files; `patch` is None if git cannot make one."""
 
     commit: str
     patch: str | None
@@ -36,7 +36,7 @@ class GitState(NamedTuple):
 
 
 def git_state(folder: Path) -> GitState | None:
-    """The state of `folder`; None where there is no repository, no commit or no git."""
+    """The state of `folder`; None without a repository, a commit or git."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -46,15 +46,15 @@ def git_state(folder: Path) -> GitState | None:
 
 
 def listed_files(folder: Path) -> list[str]:
-    """The files below `folder` that git tracks or would track; none where there is no repository or no git."""
+    """The files below `folder` that git tracks or would track; empty without a repository or git."""
     listed = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard", seconds=None) or ""
     return [name for name in dict.fromkeys(listed.split("\0")) if name]
 
 
 def _without_filters(folder: Path) -> list[str] | None:
-    """Settings that replace the repository's filters by the user's own, or by none; None where that is not possible.
+    """Settings that replace the repository's filters with the user's, or with none; None if that is impossible.
 
-    A filter runs when git compares files. Reading the configuration runs nothing.
+    Filters run when git compares files. Reading the configuration runs nothing.
     """
     found = _git(folder, "config", "--show-scope", "-z", "--get-regexp", _FILTERS, none_found=True)
     if found is None:  # git before 2.26
@@ -68,15 +68,15 @@ def _without_filters(folder: Path) -> list[str] | None:
             of_the_repository.add(key)
         else:
             trusted[key] = value
-    if any("=" in key for key in of_the_repository):  # no `-c` can name it
+    if any("=" in key for key in of_the_repository):  # `-c` cannot override such a key
         return None
     return [word for key in sorted(of_the_repository) for word in ("-c", f"{key}={trusted.get(key, '')}")]
 
 
 def _git(folder: Path, *words: str, seconds: float | None = 10, none_found: bool = False) -> str | None:
-    """What git prints; None where there is no repository, no git, or it fails or takes longer.
+    """Git's output; None without a repository or git, or if it fails or times out.
 
-    With `none_found` exit code 1 means that git found nothing to print.
+    With `none_found`, exit code 1 means an empty result.
     """
     if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
         return None
@@ -90,7 +90,7 @@ def _git(folder: Path, *words: str, seconds: float | None = 10, none_found: bool
 
 
 def _environment() -> dict[str, str]:
-    """This environment without what steers git (inside a git hook, say), but with the user's configuration in it."""
+    """This environment without variables that control git (inside a hook, say), but with the user's configuration."""
     kept = {name: value for name, value in os.environ.items() if not re.match(r"GIT_(?!CONFIG|CEILING)", name)}
-    # Nothing is written, and no object is fetched: a partial clone names the program that would fetch it.
+    # Write nothing and fetch no objects: a partial clone names the program that would fetch them.
     return kept | {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}

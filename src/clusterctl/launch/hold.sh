@@ -1,10 +1,10 @@
-# What holds the nodes of an allocation (launch/hold.sh of clusterctl): `marks` is the folder of what was imported there.
+# Holds the nodes of an allocation (launch/hold.sh of clusterctl). `marks` is the folder that records imported images.
 umask 077
 mkdir -p "$marks"
-# enroot gives the container of pyxis's --container-name=X the name pyxis_X, or pyxis_<job>_X.
+# enroot's name for pyxis's --container-name=X is pyxis_X or pyxis_<job>_X.
 close() {
   trap '' USR1 TERM
-  # Of the environment only the job's number: the rest would shape the step.
+  # Keep only the job ID of the environment: the rest would change the step's shape.
   job=$SLURM_JOB_ID nodes=$SLURM_JOB_NUM_NODES conf=$SLURM_CONF
   unset "${!SLURM_@}"
   export SLURM_JOB_ID=$job
@@ -20,7 +20,7 @@ close() {
   exit 0
 }
 trap close USR1 TERM
-touch "$marks/held" # from now on it takes the signal to close up
+touch "$marks/held" # ready to handle the closing signal
 while :; do
   sleep infinity &
   wait $!

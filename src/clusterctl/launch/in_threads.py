@@ -1,7 +1,7 @@
-"""The same work for many files, several at a time where another machine has them.
+"""Process many files, several at a time if they are on another machine.
 
-A file server answers eight questions in about the time of one. For local files the threads would cost more than they
-save: they wait for the interpreter's lock around each of many short calls.
+A file server answers eight requests in about the time of one. For local files threads would cost more than they save:
+they compete for the GIL around many short calls.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _THREADS = 8
-_IN_A_ROW = 64  # items that a thread takes at once
+_IN_A_ROW = 64  # items per thread and turn
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def in_threads(work: Callable[[Item], Result], items: Sequence[Item], *, remote: bool) -> Iterator[Result]:
-    """`work` of each item, in their order. After an error nothing new is begun, and nothing is still under way."""
+    """Yield `work(item)` in order. After an error no new item is started, and all running ones have ended."""
     if not remote or len(items) <= _IN_A_ROW:
         yield from map(work, items)
         return

@@ -1,4 +1,4 @@
-"""What is known of the contents of a project's files: one that has not changed since it was read is not read again."""
+"""Cached digests of a project's files: a file that has not changed since it was read is not read again."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
     from clusterctl.launch.code_files import CodeFile
 
-QUIET_SECONDS = 2.0  # two changes within one tick of a file system's clock look like one
+QUIET_SECONDS = 2.0  # two changes within one tick of the file system's clock cannot be told apart
 _FORM = 2
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass
 class KnownDigests:
-    """The digests of the files below one folder, as `file` has them from earlier submissions."""
+    """The digests of the files below one folder, cached in `file` by earlier submissions."""
 
     file: Path
-    _known: dict[str, str] = field(init=False)  # by what was seen of a file: a text, since there may be 50,000
+    _known: dict[str, str] = field(init=False)  # by a file's attributes as text, since there may be 50,000
     _seen: dict[str, str] = field(default_factory=dict, init=False)
     _local: frozenset[int] = field(init=False)  # devices
     _began: float = field(init=False)
@@ -38,7 +38,7 @@ class KnownDigests:
         self._local, self._began = local_devices(), time.time()
 
     def of(self, file: CodeFile) -> str:
-        """The digest of `file` as far as a look at it tells; empty where `learned` has to find it."""
+        """The cached digest of `file`; empty if `learned` has to compute it."""
         if not file.stamp or self.is_remote(file):
             return ""
         look = _look(file)
@@ -47,7 +47,7 @@ class KnownDigests:
         return digest
 
     def learned(self, file: CodeFile, read: Callable[[CodeFile], str]) -> str:
-        """The digest of `file`, which `read` makes unless a closer look is enough. Several threads may call."""
+        """The digest of `file`, computed by `read` unless a second, closer look finds it cached. Thread-safe."""
         if not file.stamp:
             return read(file)
         if self.is_remote(file):
@@ -59,11 +59,11 @@ class KnownDigests:
         return digest
 
     def is_remote(self, file: CodeFile) -> bool:
-        """Whether another machine may change it; not of a link, which the walk itself has read."""
+        """Whether it is on a remote file system; False for links, which the walk itself has read."""
         return bool(file.stamp) and file.stamp[0] not in self._local
 
     def save(self) -> None:
-        """Keep them for the next submission."""
+        """Save the digests for the next submission."""
         if self._seen != self._known:
             write_kept(self.file, _FORM, None, (f"{digest}\t{look}" for look, digest in self._seen.items()))
             self._known = self._seen

@@ -1,12 +1,12 @@
-"""Archives of the modules that ranks import: `resources.stage_code` copies them to each node's own disk.
+"""Archives of the modules that ranks import: `resources.stage_code` copies them to each node's local disk.
 
-    RUNS/.code/<hash>/lib.tar, project.tar      of a copy of the code, beside it
-    RUNS/.code/.environments/<hash>.tar         of a Python environment, by the names, sizes and times of its modules
+    RUNS/.code/<hash>/lib.tar, project.tar      of a code snapshot, beside it
+    RUNS/.code/.environments/<hash>.tar         of a Python environment, keyed by its modules' names, sizes and times
     RUNS/<run>/environments/0.tar               a link to the latter
 
-A node reads one file from its beginning to its end instead of thousands. An archive holds the source and bytecode of
-Python modules; of native ones only the names, as the dynamic linker loads each of them, with the libraries that it
-needs, from where it is installed.
+A node reads one file sequentially instead of thousands. An archive holds the source and bytecode of Python modules; of
+native modules it holds only the names, since the dynamic linker loads them and their libraries from where they are
+installed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MARKS = ("pyvenv.cfg", "conda-meta")
 
 
 class ArchivedFile(NamedTuple):
-    """A file in an archive, by its name there; no `source`: an empty file, or a folder where the name ends with "/"."""
+    """A file in an archive. Without `source` it is an empty file, or a folder if its name ends with "/"."""
 
     name: str
     source: str | None = None
@@ -45,10 +45,10 @@ class ArchivedFile(NamedTuple):
 
 
 def archive_modules(plan: Plan, code: Path, progress: ProgressListener = SILENT) -> dict[Path, Path]:
-    """Make the archives that the nodes of `plan` will read, as far as they are not there; what is to link to which.
+    """Make the missing archives that the nodes of `plan` will read; returns links to create -> their targets.
 
-    An environment that the cluster file does not name may be a system's, which is on every node: it has no archive.
-    Raises ConfigError where an archive cannot be made.
+    An environment not named in the cluster file may be the system's, which exists on every node: it is not archived.
+    Raises ConfigError if an archive cannot be made.
     """
     if plan.staging is None:
         return {}
@@ -63,9 +63,9 @@ def archive_modules(plan: Plan, code: Path, progress: ProgressListener = SILENT)
             if plan.staging.named or is_environment(Path(environment))
         }
     except OSError as error:
-        message = f"cannot archive the modules that the nodes are to copy: {reason(error)}"
+        message = f"cannot archive the modules for the nodes: {reason(error)}"
         raise ConfigError(
-            message, "is the disk full? without these copies: --set resources.stage_code=false"
+            message, "is the disk full? to run without these copies: --set resources.stage_code=false"
         ) from error
 
 
@@ -75,7 +75,7 @@ def archive_folder(archive: Path, folder: Path) -> None:
 
 
 def link_archives(run: RunDir, links: Mapping[Path, Path]) -> None:
-    """Let `run` refer to these archives, and to no others."""
+    """Make `run` refer to exactly these archives."""
     if exists(run.environments):
         shutil.rmtree(run.environments)
     for link, archive in links.items():
@@ -89,17 +89,17 @@ def is_environment(folder: Path) -> bool:
 
 
 def standard_libraries(environment: Path) -> list[Path]:
-    """The folders of Python's modules in an environment: usually one."""
+    """The module folders of an environment: usually one."""
     return sorted(environment.glob("lib/python3*"))
 
 
 def _archived(environment: str, archives: Path, progress: ProgressListener) -> Path:
-    """The archive of `environment` as it is now, made if it is the first of its kind."""
+    """The archive of the current state of `environment`, made if there is none."""
     entries = list(_environment(environment))
     stamp = hashlib.sha256(repr([(entry.name, entry.size, entry.time) for entry in entries]).encode())
     archive = archives / f"{stamp.hexdigest()[:20]}.tar"
     if exists(archive):
-        os.utime(archive)  # what is young is not removed, though no run refers to it yet (unused_code.py)
+        os.utime(archive)  # recent archives are kept even if no run refers to them yet (unused_code.py)
     else:
         size = sum(entry.size for entry in entries)
         progress.stage(f"archiving the modules of {environment}: {len(entries)} files", size)
@@ -115,9 +115,9 @@ def _environment(root: str) -> Iterator[ArchivedFile]:
 
 
 def _modules(root: str, below: str, *, installed: bool = False) -> Iterator[ArchivedFile]:
-    """The modules below the folder `below` (empty, or ending with "/") of `root`, each folder before what it holds.
+    """The modules below the folder `below` (empty, or ending with "/") of `root`, folders before their entries.
 
-    Links to folders are left out, and of what is `installed` the tests: they are imported from where they are.
+    Links to folders, and tests of `installed` packages, are left out: they are imported from their original place.
     """
     with os.scandir(f"{root}/{below}") as listing:
         entries = sorted(listing, key=lambda entry: entry.name)
@@ -137,13 +137,13 @@ def _modules(root: str, below: str, *, installed: bool = False) -> Iterator[Arch
         elif name.endswith(".py") or (name.endswith(".pyc") and below.endswith("__pycache__/")):
             try:
                 status = entry.stat()
-            except OSError:  # a link that leads nowhere
+            except OSError:  # a dangling link
                 continue
             yield ArchivedFile(name, entry.path, status.st_size, int(status.st_mtime))
 
 
 def _write(archive: Path, entries: list[ArchivedFile], progress: ProgressListener) -> None:
-    import tarfile  # most submissions do without
+    import tarfile  # most submissions do not need it
 
     aside = archive.with_name(f".{archive.name}.{get_native_id()}")
     try:

@@ -1,4 +1,4 @@
-"""The directory of a new run, as it is before its job is submitted."""
+"""Creates the directory of a new run, before its job is submitted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Earlier:
-    """A run that a new one repeats (`rerun`): the snapshot of its code, and what the new one changes."""
+    """An earlier run to repeat (`rerun`): the snapshot of its code, and the settings to change."""
 
     run: RunDir
     code: Code
@@ -45,7 +45,7 @@ class Earlier:
 
 @dataclass(frozen=True)
 class CodeOrigin:
-    """Where the code of a run is from: what run.json says of it, and the patch of what was not committed."""
+    """The origin of a run's code: its fields in run.json, and the patch of uncommitted changes."""
 
     record: Mapping[str, Any] = field(default_factory=dict)
     patch: str = ""
@@ -66,24 +66,24 @@ def from_project(resolved: Resolved) -> CodeOrigin:
 
 
 def from_snapshot(run: RunDir) -> CodeOrigin:
-    """What the record of `run`, which has the same code, says: git's state, and in which format the code writes."""
+    """The origin recorded in `run`, which has the same code: git's state and the code's file format version."""
     before = read_fields(run.run_json).content
     patch = b""
-    with suppress(OSError):  # none, or none that could be read
+    with suppress(OSError):  # missing or unreadable
         patch = read_regular(run.git_patch, lambda file: file.read())
     record = {"schema_version": before.get("schema_version", RUN_FORMAT), "git": before.get("git")}
     return CodeOrigin(record, patch.decode(errors="surrogateescape"))
 
 
 def from_earlier(earlier: Earlier) -> CodeOrigin:
-    """What the record has of the run that it repeats."""
+    """The fields of run.json about the run that this one repeats."""
     origin = from_snapshot(earlier.run)
     changes = [change._asdict() for change in earlier.changes]
     return CodeOrigin({**origin.record, "rerun_of": earlier.run.id, "changes": changes}, origin.patch)
 
 
 def versions(plan: Plan) -> dict[str, Any]:
-    """What run.json says of the programs and the image: the same for all runs of a sweep that share both."""
+    """The fields of run.json about programs and image: equal for all runs of a sweep that share both."""
     return {
         "versions": {
             "clusterctl": clusterctl.__version__,
@@ -96,7 +96,7 @@ def versions(plan: Plan) -> dict[str, Any]:
 
 
 def record_of(plan: Plan, resolved: Resolved, words: Sequence[str]) -> dict[str, Any]:
-    """What run.json says of the job. `words` are the command line of its submission."""
+    """The content of run.json. `words` are the command line of the submission."""
     return {
         "schema_version": RUN_FORMAT,
         "id": plan.run.id,
@@ -112,7 +112,7 @@ def record_of(plan: Plan, resolved: Resolved, words: Sequence[str]) -> dict[str,
 def write_run(
     plan: Plan, code: Path, archives: Mapping[Path, Path], record: Mapping[str, Any], patch: str = ""
 ) -> None:
-    """Write the directory of `plan`'s run, its code the snapshot in `code`. Raises ConfigError, and leaves nothing."""
+    """Write the directory of `plan`'s run with the snapshot `code`. Raises ConfigError and then leaves nothing."""
     run = plan.run
     try:
         make_private(run.path)

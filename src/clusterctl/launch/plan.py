@@ -1,4 +1,4 @@
-"""A plan: everything that the script of a run needs to be rendered, decided and checked, nothing yet done."""
+"""A plan: everything needed to render a run's script, decided and checked but not yet done."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Cluster, Job, Resources
 
-# Job and Resources name sbatch's options as Python can; these are rendered by rules of their own.
+# Fields of Job and Resources are named after sbatch's options; these exceptions have their own rendering.
 _OWN_RULES = {
     *("nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task", "memory", "time", "warning"),
     *("exclusive", "requeue", "sbatch", "stage_code", "allocator"),
 }
-_FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last: bytes that are no UTF-8
-# On a node: the folder of its copies, its variables filled in. `$0` is the folder that the plan names.
+_FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last range: bytes that are not UTF-8
+# On a node: the folder of its copies, with variables expanded. `$0` is the folder named in the plan.
 ON_NODE = r'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"'
-# glibc maps and unmaps each tensor above 32 MB: page faults take a third of the time of a training on CPUs. It reads
-# these before a program begins; other allocators, and musl, know none of them. docs/decisions/0072-allocator.md
+# By default glibc maps and unmaps each tensor above 32 MB: page faults take a third of the training time on CPUs. It
+# reads these when a program starts; musl and other allocators ignore them. docs/decisions/0072-allocator.md
 TUNED_ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(10**11),
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 _EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)=")
-_LONGEST_PATH = 3000  # bytes; what lies in a run directory must stay below the kernel's 4096
+_LONGEST_PATH = 3000  # bytes; files in a run directory must stay below the kernel's 4096
 
 
 @dataclass(frozen=True)
 class Warm:
-    """What makes a plan a warm one: its allocation, and with pyxis how the image comes onto the nodes."""
+    """The additions for a warm run: its allocation, and with pyxis how to import the image on the nodes."""
 
     job_id: str
     node_list: str
-    clearing: tuple[str, ...] = ()  # srun's words: to remove what an import that did not finish has left
-    importing: tuple[str, ...] = ()  # srun's words
-    image_mark: str = ""  # the folder that says whether it is there
+    clearing: tuple[str, ...] = ()  # srun arguments: remove the leftovers of an unfinished import
+    importing: tuple[str, ...] = ()  # srun arguments
+    image_mark: str = ""  # the folder that records whether the image has been imported
 
 
 @dataclass(frozen=True)
 class ModuleCopies:
-    """What each node copies to its own disk before the ranks begin, so that they import from there."""
+    """The modules that each node copies to its local disk before the ranks start, to import them from there."""
 
     command: tuple[str, ...]  # runs/staging.py
     folder: str  # on the node; the attempt and the node's name follow
-    archives: tuple[tuple[str, str], ...]  # of each folder that modules are imported from
-    environments: tuple[str, ...]  # of these folders; they are archived when the run is submitted
-    named: bool  # the environments, by the cluster file
+    archives: tuple[tuple[str, str], ...]  # folder that modules are imported from -> its archive
+    environments: tuple[str, ...]  # those of the folders that are Python environments, archived on submission
+    named: bool  # whether the cluster file names the environments
 
     @property
     def closing(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class ModuleCopies:
 class Plan:
     """One run, ready to be rendered. `options` are sbatch's, `flags` srun's, `exports` what the script exports.
 
-    `secrets` are not rendered: they come to the tasks in the environment that sbatch is called with.
+    `secrets` are not rendered: they reach the tasks through sbatch's environment.
     """
 
     run: RunDir
@@ -84,23 +84,23 @@ class Plan:
     name: str
     options: tuple[tuple[str, str | int | None], ...]
     setup: tuple[str, ...]
-    unset: tuple[str, ...]  # variables of the submitter's that must not come into an image
+    unset: tuple[str, ...]  # variables of the submitter that must not reach the image
     exports: tuple[tuple[str, str], ...]
     flags: tuple[str, ...]
     view: ContainerView | None  # of the container, if there is one
-    runner: tuple[str, ...]  # what enters the image on a cluster without pyxis, before the tasks' command
-    opening: tuple[str, ...]  # what each node is to run once before the tasks, when the job has been sent back
-    closing: tuple[str, ...]  # and when they have ended
-    notifier: tuple[str, ...]  # what tells others how the attempt ended, if anybody is to be told
-    tracker: tuple[str, ...]  # what copies the metrics to trackers meanwhile, if there are any
+    runner: tuple[str, ...]  # enters the image on a cluster without pyxis; comes before the tasks' command
+    opening: tuple[str, ...]  # command to run once on each node before the tasks of a requeued job
+    closing: tuple[str, ...]  # command to run once on each node after the tasks
+    notifier: tuple[str, ...]  # sends notifications when the attempt has ended, if any are configured
+    tracker: tuple[str, ...]  # copies the metrics to trackers, if any are configured
     python: str
-    python_is_named: bool  # by the cluster file: nothing that the setup lines activate comes before it
+    python_is_named: bool  # by the cluster file: takes precedence over environments that setup lines activate
     tasks: int
-    restarts: int = 0  # how often the script may send the job back to the queue
+    restarts: int = 0  # how often the script may requeue the job
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    warm: Warm | None = None  # it runs in an allocation that is held already
+    warm: Warm | None = None  # set if it runs in an existing allocation
     staging: ModuleCopies | None = None
-    node_check: tuple[str, ...] = ()  # the seconds that it may take, and the command (runs/node_check.py)
+    node_check: tuple[str, ...] = ()  # its timeout in seconds, and the command (runs/node_check.py)
 
     @property
     def slurm_log(self) -> Path:
@@ -108,9 +108,9 @@ class Plan:
 
 
 def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpreter: str = sys.executable) -> Plan:
-    """Decide how `resolved` runs in the directory of `run` with the snapshot at `code`. Pure: it looks at no file.
+    """Decide how `resolved` runs in the directory of `run` with the snapshot at `code`. Pure: reads no files.
 
-    Raises ConfigError for what a flag's grammar cannot carry.
+    Raises ConfigError for values that flags cannot express.
     """
     job, cluster = resolved.job, resolved.cluster
     for path in (str(run.path), str(code), job.data.root or ""):
@@ -123,7 +123,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     runner = (interpreter, "-I", "-S", str(library / "clusterctl" / "containers"))
     flags = [
         "--kill-on-bad-exit=1",
-        f"--cpus-per-task={job.resources.cpus_per_task}",  # 22.05 to 23.02: srun does not take it from sbatch
+        f"--cpus-per-task={job.resources.cpus_per_task}",  # in 22.05 to 23.02 srun does not inherit it from sbatch
         f"--mpi={cluster.mpi}",
         "--unbuffered",
         "--input=none",
@@ -133,7 +133,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     python = cluster.python or (IMAGE_PYTHON if job.container.image else interpreter)
     staging = _staging(resolved, run, library, python) if job.resources.stage_code else None
     closing = staging.closing if staging else ()
-    # On one's own machine the unpacked image waits for the next run; on a site's nodes nothing is left behind.
+    # On a local machine the unpacked image is kept for the next run; on a cluster's nodes nothing is left behind.
     if view and builtin and not cluster.nodes_are_here:
         closing = (*runner, "--release", view.image)
     return Plan(
@@ -147,7 +147,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         flags=tuple(flags),
         view=view,
         runner=_runner(resolved, view, runner),
-        # A node that went down, or removed too slowly, still has the container of an earlier start.
+        # A node that went down, or was too slow, still has the container of an earlier start.
         opening=removing("[.][0-9]+") if view and cluster.runtime == "pyxis" else (),
         closing=closing,
         notifier=_notifier(resolved, run, library, interpreter if view else python),
@@ -169,7 +169,7 @@ def _notifier(resolved: Resolved, run: RunDir, library: Path, python: str) -> tu
 
 
 def _tracker(resolved: Resolved, run: RunDir, library: Path, python: str) -> tuple[str, ...]:
-    """With the packages of that Python, where the libraries of the trackers are."""
+    """Runs with the tasks' Python, whose environment has the trackers' libraries."""
     track = resolved.job.track
     if not track.names or track.where != "node":
         return ()
@@ -196,7 +196,7 @@ def _staging(resolved: Resolved, run: RunDir, library: Path, python: str) -> Mod
 
 
 def _node_check(resolved: Resolved, library: Path, python: str) -> tuple[str, ...]:
-    """On the host: an image's own Python is on no node before the image is."""
+    """Runs on the host: an image's Python is not available before the image has been imported."""
     check, cluster = resolved.job.node_check, resolved.cluster
     if not check.enabled:
         return ()
@@ -208,17 +208,17 @@ def _node_check(resolved: Resolved, library: Path, python: str) -> tuple[str, ..
 
 
 def brings_code(job: Job) -> bool:
-    """Whether the image has the code of the run, so that none is mounted over it."""
+    """Whether the image contains the run's code, so that none is mounted over it."""
     return job.container.image is not None and job.container.code == "image"
 
 
 def has_project(job: Job) -> bool:
-    """Whether the snapshot of the run's code has a project, besides this package."""
+    """Whether the run's code includes a project besides this package."""
     return job.code is not None and not brings_code(job)
 
 
 def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView | None:
-    """What the tasks see in their image. `set_here` names the variables that the run sets."""
+    """The tasks' view of their image. `set_here` names the variables that the run sets."""
     job, cluster = resolved.job, resolved.cluster
     if not job.container.image:
         return None
@@ -228,17 +228,17 @@ def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView
     environment = {*set_here, "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT"}
     environment |= {name for line in (*cluster.setup, *job.setup) for name in _EXPORTED.findall(line)}
     if job.resources.gpus_per_node:
-        environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's, whatever the image was built with
+        environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's value overrides the image's
     if cluster.runtime == "apptainer" and apptainer.is_address(job.container.image):
         image = job.container.image
     elif not (image := check_image(job.container.image)).startswith("/") and cluster.runtime != "pyxis":
-        image = str(images_folder(cluster) / f"{name_of(image)}.sqsh")  # where `submit` brings it
+        image = str(images_folder(cluster) / f"{name_of(image)}.sqsh")  # `submit` imports it there
     workplace = None if brings_code(job) else str(run.work)
     return make_view(image, job.container, mounts, environment, workplace)
 
 
 def _runner(resolved: Resolved, view: ContainerView | None, builtin: tuple[str, ...]) -> tuple[str, ...]:
-    """What comes before the command of each task. pyxis needs nothing: its flags are srun's."""
+    """The words before each task's command. Empty with pyxis, whose flags are srun's."""
     if view is None or resolved.cluster.runtime == "pyxis":
         return ()
     if resolved.cluster.runtime == "apptainer":
@@ -247,16 +247,16 @@ def _runner(resolved: Resolved, view: ContainerView | None, builtin: tuple[str, 
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that is too long, that Slurm would rewrite ('%'), or that no #SBATCH line can carry (newline)."""
+    """Reject paths that are too long, that Slurm would rewrite ('%'), or that break an #SBATCH line (newline)."""
     if len(os.fsencode(path)) > _LONGEST_PATH:
-        raise ConfigError(f"a path is too long: {path[:60]}...", f"choose a folder of at most {_LONGEST_PATH} bytes")
+        raise ConfigError(f"path too long: {path[:60]}...", f"choose a folder with a path below {_LONGEST_PATH} bytes")
     if found := _FORBIDDEN_IN_PATHS.search(path):
         hint = "Slurm rewrites '%' and '\\' in paths; choose a folder without them"
-        raise ConfigError(f"{found[0]!r} in a path: {path!r}", hint)
+        raise ConfigError(f"path contains {found[0]!r}: {path!r}", hint)
 
 
 def gpu_options(resources: Resources, cluster: Cluster) -> list[tuple[str, str | int | None]]:
-    """The option, of sbatch and srun alike, that asks for the GPUs of a node."""
+    """The option that requests a node's GPUs, the same for sbatch and srun."""
     gpus = resources.gpus_per_node
     if not gpus:
         return []
@@ -286,7 +286,7 @@ def _options(resources: Resources, cluster: Cluster) -> list[tuple[str, str | in
 
 
 def _exports(resolved: Resolved, library: Path, work: Path) -> dict[str, str]:
-    """What every task finds in its environment besides what it inherits; the job's own values come last and win."""
+    """The variables that the run adds to every task's environment; the job's own values come last and win."""
     job, cluster = resolved.job, resolved.cluster
     exports = {"OMP_NUM_THREADS": str(job.resources.cpus_per_task)}
     if job.resources.allocator == "tuned" and not job.resources.gpus_per_node:
@@ -296,7 +296,7 @@ def _exports(resolved: Resolved, library: Path, work: Path) -> dict[str, str]:
     if cluster.interface:
         exports["CLUSTERCTL_INTERFACE"] = cluster.interface
     if job.container.image:
-        # Without these enroot's hook gives no GPU at all; on a node without GPUs it fails unless told `void`.
+        # Without these enroot's hook exposes no GPU; on a node without GPUs it fails unless the value is `void`.
         exports["NVIDIA_VISIBLE_DEVICES"] = "all" if job.resources.gpus_per_node else "void"
         exports["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
     for name, value in job.env.items():

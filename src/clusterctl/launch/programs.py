@@ -1,4 +1,4 @@
-"""Where programs find Python, torchrun and the like, as far as it is known before the batch script has run."""
+"""Where programs find Python, torchrun and the like, as far as that is known before the batch script runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launch.plan import Plan
 
-# Lines that put another folder on PATH, as far as one can tell by reading them.
+# Lines that appear to put another folder on PATH.
 _SELECTS = re.compile(r"\bactivate\b|\bPATH=|^\s*(?:module|ml|spack)\s")
 _SOURCED = re.compile(
     r"""^\s*(?:source|\.)\s+(?:"(?P<double>[^"$`\\]+)"|'(?P<single>[^']+)'|(?P<bare>[^\s"'$`\\~*?;&|]+))"""
@@ -20,9 +20,9 @@ _SOURCED = re.compile(
 
 
 def activated_environments(python: str, setup: Iterable[str]) -> Iterator[str]:
-    """The folders of the Python environments of the interpreter `python` and of the setup lines, as far as these tell.
+    """The Python environments of the interpreter `python` and of the setup lines, as far as they can be recognised.
 
-    Such as `source ENV/bin/activate`, of a venv, or `source CONDA/bin/activate NAME`.
+    Recognised lines are `source ENV/bin/activate` for a venv and `source CONDA/bin/activate NAME`.
     """
     if python.startswith("/"):
         yield python.rpartition("/")[0].removesuffix("/bin")
@@ -34,14 +34,14 @@ def activated_environments(python: str, setup: Iterable[str]) -> Iterator[str]:
 
 
 def _sourced(line: str) -> tuple[str, str]:
-    """The path that a setup line reads, and the first argument that it gives; empty where they are not plain ones."""
+    """The path that a setup line sources, and its first argument; empty if they need expansion."""
     match = _SOURCED.match(line)
     return (match["double"] or match["single"] or match["bare"], match["argument"] or "") if match else ("", "")
 
 
 @dataclass(frozen=True)
 class Programs:
-    """Which Python comes first on the PATH of programs (`put_first` of batch.sh decides it on the first node)."""
+    """Which Python comes first on the tasks' PATH (decided on the first node by `put_first` of batch.sh)."""
 
     python: str
     named: bool  # by the cluster file
@@ -58,14 +58,14 @@ class Programs:
 
     @property
     def selecting(self) -> tuple[str, ...]:
-        """The setup lines that may bring another Python."""
+        """The setup lines that may select another Python."""
         if self.named or self.in_image:
             return ()
         return tuple(line for line in self.setup if _SELECTS.search(line))
 
     @property
     def sourced(self) -> Iterator[str]:
-        """The paths that the setup lines read, where they are plain ones."""
+        """The paths that the setup lines source, except those that need expansion."""
         for line in self.setup:
             if "/" in (path := _sourced(line)[0]):
                 yield path

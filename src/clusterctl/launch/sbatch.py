@@ -1,4 +1,4 @@
-"""sbatch, called through submitit: with a built environment, a timeout, and its refusals in our words."""
+"""Calls sbatch through submitit, with a controlled environment, a timeout, and hints for its errors."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ _TO_START = re.compile(
     r"to start at (?P<start>\d{1,12}) (?:(?:a )?using \d+ processors )?on (?:nodes )?(?P<nodes>.+?)"  # "a": Slurm 26.05
     r" in partition (?P<partition>\S+)"
 )
-# What sbatch says -> what to do about it. The first match counts; from the messages of Slurm's slurm_errno.c.
+# sbatch's message -> our hint. The first match wins; the messages are from Slurm's slurm_errno.c.
 _HINTS = {
-    "invalid partition": "see the partitions: clusterctl nodes; set `partition` in the cluster or job file",
+    "invalid partition": "list partitions: clusterctl nodes; set `partition` in the cluster or job file",
     "invalid account": "set `account` in the cluster or job file; `sacctmgr show assoc user=$USER` lists yours",
     "invalid qos": "set `qos` in the cluster or job file",
-    "qos policy": "you may run no more or no larger jobs: `sacctmgr show assoc user=$USER`",
-    "time limit": "ask for less: --set resources.time=1h",
-    "node count": "ask for fewer nodes; what there is: clusterctl nodes",
-    "node configuration is not available": "ask for fewer nodes, tasks or GPUs a node; what there is: clusterctl nodes",
-    "more processors": "ask for fewer tasks per node or CPUs per task; what there is: clusterctl nodes",
-    "memory": "ask for less: --set resources.memory=16G; what there is: clusterctl nodes",
+    "qos policy": "your limit for jobs or resources is reached: `sacctmgr show assoc user=$USER`",
+    "time limit": "request less: --set resources.time=1h",
+    "node count": "request fewer nodes; see: clusterctl nodes",
+    "node configuration is not available": "request fewer nodes, tasks or GPUs per node; see: clusterctl nodes",
+    "more processors": "request fewer tasks per node or CPUs per task; see: clusterctl nodes",
+    "memory": "request less: --set resources.memory=16G; see: clusterctl nodes",
     "generic resource": 'set gpu_request = "gres" (or "gpus-per-node") in the cluster file; GPUs: clusterctl nodes',
     "configuration source": "where is slurm.conf? set `slurm_conf` in the cluster file, or SLURM_CONF",
     "dependency problem": "are the jobs in `dependency` of [resources] still known? `squeue --me`",
     "unable to contact slurm controller": "is slurmctld up? `scontrol ping`",
     "the emulator does not do": "leave it out here, or try it on a real Slurm: clusterctl sandbox up",
-    "unrecognized option": "this Slurm does not know an option of [resources]; remove it",
+    "unrecognized option": "this Slurm does not support an option in [resources]; remove it",
 }
-# Those that a job of another size may not meet.
+# Errors that a smaller job might avoid.
 _FOR_SIZE = ("node count", "node configuration is not available", "more processors", "memory", "generic resource")
 
 
 class SlurmRefused(SlurmError):
-    """Slurm answered, and the answer was no: there is no job.
+    """Slurm rejected the request: there is no job.
 
-    `words` are Slurm's own; `for_size`: it might accept a smaller job.
+    `words` is Slurm's message; `for_size`: it might accept a smaller job.
     """
 
     def __init__(self, what: str, words: str, hint: str, *, for_size: bool = False) -> None:
@@ -57,10 +57,10 @@ class SlurmRefused(SlurmError):
 
 
 class BatchJob(NamedTuple):
-    """What is handed to sbatch: a run's script, or that of an array of runs."""
+    """A job for sbatch: the script of a run or of an array."""
 
     script: str
-    task: list[str]  # what submitit keeps in a pickle; nobody unpickles it (docs/decisions/0053)
+    task: list[str]  # submitit stores it in a pickle that nothing reads (docs/decisions/0053)
     pickles: Path
     tasks: int
     secrets: Mapping[str, str]
@@ -73,20 +73,20 @@ class BatchJob(NamedTuple):
 
 
 def task_of(plan: Plan) -> list[str]:
-    """What each task of the run executes."""
+    """The command of each task."""
     return [plan.python, "-m", "clusterctl.runs", str(plan.run.path)]
 
 
 def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, str]) -> str:
-    """Submit `batch` through `command`, sbatch and its flags; the job's number.
+    """Submit `batch` with `command`, sbatch and its flags; returns the job ID.
 
-    Raises SlurmRefused where there is certainly no job, SlurmError where there may be one.
+    Raises SlurmRefused if there is certainly no job, SlurmError if there may be one.
     """
     from submitit.core.utils import FailedSubmissionError
 
     from clusterctl.launch.executor import Executor
 
-    maybe = f"if Slurm took the job, `clusterctl status {batch.name}` finds it"
+    maybe = f"if Slurm accepted the job, `clusterctl status {batch.name}` finds it"
 
     def send(script: Path) -> str:
         return _answer([*command, str(script)], {**environment, **batch.secrets}, maybe)
@@ -95,24 +95,24 @@ def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, s
     try:
         return str(executor.submit(subprocess.call, batch.task).job_id)
     except FailedSubmissionError as error:
-        raise SlurmError(f"sbatch gave no job number: {error}", maybe) from error
+        raise SlurmError(f"sbatch printed no job ID: {error}", maybe) from error
 
 
 def _answer(argv: list[str], environment: Mapping[str, str], maybe: str) -> str:
-    """What sbatch prints. `maybe` is the hint where nobody knows whether Slurm took the job."""
+    """sbatch's output. `maybe` is the hint if it is unknown whether Slurm accepted the job."""
     try:
         done = subprocess.run(argv, env=environment, capture_output=True, timeout=TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise SlurmError(f"sbatch got no answer in time: none within {TIMEOUT_SECONDS} s", maybe) from error
+        raise SlurmError(f"no answer from sbatch within {TIMEOUT_SECONDS} s", maybe) from error
     code = done.returncode
     try:
         answer, text = done.stdout.decode().strip(), done.stderr.decode().strip() or f"exit code {code}"
     except UnicodeDecodeError as error:
-        raise SlurmError(f"sbatch printed no text: {error.reason}", maybe) from error
+        raise SlurmError(f"sbatch's output is not UTF-8: {error.reason}", maybe) from error
     if code and "timed out" in text.lower():
-        raise SlurmError(f"sbatch got no answer in time: {text}", maybe)
-    if code < 0 or 128 < code < 192:  # by a signal, perhaps after Slurm had said yes
-        raise SlurmError(f"sbatch did not end by itself: {text}", maybe)
+        raise SlurmError(f"no answer from sbatch: {text}", maybe)
+    if code < 0 or 128 < code < 192:  # killed by a signal, perhaps after Slurm had accepted the job
+        raise SlurmError(f"sbatch was killed: {text}", maybe)
     if code:
         raise refusal(text)
     return answer
@@ -121,7 +121,7 @@ def _answer(argv: list[str], environment: Mapping[str, str], maybe: str) -> str:
 def pipe_to_sbatch(
     argv: list[str], script: str, environment: Mapping[str, str], hint: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run sbatch with `script` on its standard input. Raises SlurmError with `hint` where it does not answer."""
+    """Run sbatch with `script` on stdin. Raises SlurmError with `hint` if it does not answer."""
     try:
         return subprocess.run(
             argv,
@@ -138,7 +138,7 @@ def pipe_to_sbatch(
 
 
 def submitit_version() -> str:
-    """Asked of the package itself, which a submission imports anyway: importlib.metadata would add 20 ms."""
+    """Read from the package, which a submission imports anyway: importlib.metadata would add 20 ms."""
     import submitit
 
     return str(submitit.__version__)
@@ -150,7 +150,7 @@ def test_only(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> str:
     text = (done.stderr or done.stdout).strip()
     if done.returncode:
         refused = refusal(text)
-        if "unable to contact" in text.lower():  # silence is no verdict on the job
+        if "unable to contact" in text.lower():  # no answer is not a rejection
             raise SlurmError(refused.message, refused.hint)
         raise refused
     return text.removeprefix("sbatch: ")
@@ -158,7 +158,7 @@ def test_only(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Estimate:
-    """When Slurm would start a job if nothing waited ahead of it, in seconds since the epoch, and where."""
+    """Where Slurm would start a job if no other were queued ahead of it, and when, in seconds since the epoch."""
 
     start: int
     nodes: str
@@ -166,18 +166,18 @@ class Estimate:
 
 
 def estimate_start(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> Estimate | None:
-    """`test_only`, read: None where Slurm's answer names no time. Raises SlurmRefused, and SlurmError for silence."""
+    """`test_only`, parsed; None if Slurm gives no time. Raises SlurmRefused, or SlurmError without an answer."""
     return parse_estimate(test_only(plan, sbatch, {**environment, "SLURM_TIME_FORMAT": "%s"}))
 
 
 def parse_estimate(answer: str) -> Estimate | None:
-    """What `sbatch --test-only` said, with times in seconds since the epoch; None where it names no time."""
+    """Parse the output of `sbatch --test-only`, with times in seconds since the epoch; None if it names no time."""
     match = _TO_START.search(answer)
     return Estimate(int(match["start"]), match["nodes"], match["partition"]) if match else None
 
 
 def refusal(text: str) -> SlurmRefused:
-    """sbatch's complaint as an error: its own last line, which names the reason, and what to do about it."""
+    """sbatch's error output as an error: its last line, which gives the reason, and a hint."""
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Try ")]  # "Try sbatch --help" ends a usage error
     part = next((part for part in _HINTS if part in text.lower()), "")

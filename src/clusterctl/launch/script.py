@@ -1,7 +1,7 @@
-"""The batch script as a pure function of the plan. What is rendered here is what runs, on Slurm and on the emulator.
+"""The batch script as a pure function of the plan. The same script runs on Slurm and on the emulator.
 
-The values of the run are between fixed parts: `shell.sh` before them; after them what only a warm run has (`warm.sh`),
-`work.sh` and `batch.sh`.
+The run's values are placed between fixed parts: `shell.sh` before them; `warm.sh` (warm runs only), `work.sh` and
+`batch.sh` after them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
     from clusterctl.launch.plan import Plan
 
-# As `put_first` of batch.sh, where PATH is the image's own. `sh` runs it with the interpreter and its arguments.
+# Like `put_first` of batch.sh, but for an image's PATH. `sh` runs it with the interpreter and its arguments.
 FIRST_IN_IMAGE = (
     'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"'
 )
 
 
-# Before a task: where its node has copies of the modules (runs/staging.py), in a folder of this user's own.
+# Before a task: import from the node's copies of the modules (runs/staging.py), if the user owns their folder.
 STAGED = (
     f'{ON_NODE}; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"'
 )
 
 
 def render(plan: Plan) -> str:
-    """The whole script. Everything that a user gave is quoted, for the shell and for sbatch's reading of its lines."""
-    # squeue shows the folder: a job that lost its submitter is found by it
+    """The whole script. All user input is quoted, both for the shell and for sbatch's parsing of #SBATCH lines."""
+    # squeue shows this folder, so that a job can be found even if its submitter was killed
     own = [("chdir", str(plan.run.path)), ("output", str(plan.slurm_log)), ("open-mode", "append")]
-    srun = ["in_allocation", "srun"] if plan.warm else ["srun"]  # the cluster's own lines may make a function of it
+    srun = ["in_allocation", "srun"] if plan.warm else ["srun"]  # setup lines may define it as a function
     task = [plan.python, "-u", "-m", "clusterctl.runs", str(plan.run.path)]
     if plan.view:
         task = ["sh", "-c", FIRST_IN_IMAGE, *task]
@@ -44,7 +44,7 @@ def render(plan: Plan) -> str:
     warm = []
     if plan.warm:
         warm = [
-            f"node_list={quote(plan.warm.node_list)} # of allocation {plan.warm.job_id}, of which this is a step",
+            f"node_list={quote(plan.warm.node_list)} # of allocation {plan.warm.job_id}, which runs this as a step",
             f"image_mark={quote(plan.warm.image_mark)}",
             _array("clearing", _flag_by_flag(plan.warm.clearing)),
             _array("importing", _flag_by_flag(plan.warm.importing)),
@@ -60,12 +60,12 @@ def render(plan: Plan) -> str:
             part("shell.sh"),
             f"run={quote(str(plan.run.path))}",
             f"ranks={plan.tasks}",
-            f"restarts={plan.restarts} # how often the job may go back to the queue",
+            f"restarts={plan.restarts} # how often the job may be requeued",
             _array("dropped", [[name] for name in plan.unset]),
             _array("exports", [[f"{name}={value}"] for name, value in plan.exports]),
-            f"python={'' if plan.view else quote(plan.python)} # of the tasks on the host",
+            f"python={'' if plan.view else quote(plan.python)} # for tasks on the host",
             f"python_is_named={'yes' if plan.python_is_named else ''}",
-            f"setup={quote(setup)} # the cluster's own lines, and the job's",
+            f"setup={quote(setup)} # the lines of the cluster file and of the job",
             _array("srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.run.work}"])),
             _array("task", _flag_by_flag([*plan.runner, *task])),
             _array("node_check", _flag_by_flag(plan.node_check)),
@@ -94,18 +94,18 @@ def sbatch_lines(options: Iterable[tuple[str, str | int | None]]) -> list[str]:
 
 @functools.cache
 def part(name: str) -> str:
-    """A fixed part of a script, a file beside this one."""
+    """A fixed part of a script, from a file beside this one."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _array(name: str, lines: Iterable[list[str]]) -> str:
-    """An array of bash, its words on these lines."""
+    """A bash array with its words on these lines."""
     quoted = ["\n  " + " ".join(map(quote, words)) for words in lines]
     return f"{name}=({''.join(quoted)}" + ("\n)" if quoted else ")")
 
 
 def _flag_by_flag(words: Iterable[str]) -> list[list[str]]:
-    """Lines of `words`, each long flag on one of its own."""
+    """Split `words` into lines, with each long flag on its own line."""
     lines: list[list[str]] = []
     for word in words:
         if lines and not word.startswith("--"):

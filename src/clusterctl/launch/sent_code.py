@@ -1,7 +1,7 @@
-"""A project that comes from another machine: what is in it by content, and only the files that are missing here.
+"""Receives a project from another machine: its manifest, and only the files that are missing here.
 
-A manifest lists the files with their digests; its own digest is the project's `tree`. Both machines digest files as
-snapshots do, so what another project of the same runs folder has is not sent again.
+A manifest lists the files with their digests; its own digest is the project's `tree`. Both machines use the digests of
+snapshots, so files that any project of the same runs folder has are not sent again.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _PLACE = "project"  # any name
 
 
 class LocalProject:
-    """A folder of this machine, as it can be sent."""
+    """A local folder to send."""
 
     def __init__(self, path: Path, known: Path, *, large: bool, progress: ProgressListener) -> None:
-        """Read what is not known already from the file `known`. Raises what `project_files` raises."""
+        """Compute the digests that are not in the file `known`. Raises what `project_files` raises."""
         digests = KnownDigests(known)
         self.path = path
         self.files = sorted(project_files(path, path / ".git", large=large))
         found = digests_of(_PLACE, self.files, digests, progress)
         known.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(OSError):  # without it the next submission reads all again
+        with suppress(OSError):  # without it the next submission reads everything again
             digests.save()
         rows = [(file.name, found[f"{_PLACE}/{file.name}"], file.size, file.mode, file.link) for file in self.files]
         self.manifest = json.dumps(rows).encode()
@@ -61,7 +61,7 @@ class LocalProject:
         return sum(file.size for file in self.files)
 
     def git(self) -> tuple[str | None, str | None]:
-        """The commit, and the patch of what is not committed."""
+        """The commit, and a patch of uncommitted changes."""
         state = git_state(self.path)
         return (state.commit, state.patch) if state else (None, None)
 
@@ -81,26 +81,28 @@ class LocalProject:
                     size -= len(piece)
                     yield packer.compress(piece)
                 if size:
-                    raise ConfigError(f"shorter than a moment ago: {file.source}", "submit again when it is complete")
+                    raise ConfigError(
+                        f"file was truncated while reading: {file.source}", "submit again when it is complete"
+                    )
         yield packer.flush()
 
 
 def received(runs: Path, project: Path, came: Arrival, progress: ProgressListener) -> Code:
-    """The code of a run whose `project` is on the machine where the command was typed, with its snapshot taken.
+    """Receive the code of a run from the user's machine, where its `project` is, and take its snapshot.
 
-    Raises ConfigError where it was not sent, or changes while it is.
+    Raises ConfigError if it was not sent, or if it changes while being sent.
     """
     sent = came.project(project)
     if sent is None:
-        raise ConfigError(f"code: was not sent along: {project}", "name it in the job file, not in a sweep")
+        raise ConfigError(f"code: not sent with the job: {project}", "set it in the job file, not in a sweep")
     folder = make_private(code_folder(runs))
     shared = make_private(folder / SHARED_FILES)
     for own in (folder, shared):
-        require_own(own, "runs are to be in a folder of your own: see `runs` of the cluster file")
+        require_own(own, "runs must be in a folder that you own: see `runs` in the cluster file")
     files, digests = _read_manifest(_manifest(folder, sent, came), shared)
     code = find_code_of(runs, files, digests)
     if code.is_new:
-        present = {*os.listdir(shared)}  # noqa: PTH208 - names alone
+        present = {*os.listdir(shared)}  # noqa: PTH208 - only names are needed
         missing = _missing(files, digests, present)
         if missing:
             size = sum(files[number].size for number in missing)
@@ -116,7 +118,7 @@ def _tree(manifest: bytes) -> str:
 
 
 def _manifest(folder: Path, sent: SentProject, came: Arrival) -> bytes:
-    """What is in the project: known from an earlier submission, or asked for."""
+    """The project's manifest: kept from an earlier submission, or requested."""
     kept = make_private(folder / TREES) / sent.tree
     with suppress(OSError):
         manifest = kept.read_bytes()
@@ -124,7 +126,7 @@ def _manifest(folder: Path, sent: SentProject, came: Arrival) -> bytes:
             return manifest
     manifest = zlib.decompress(b"".join(came.ask({"project": sent.path})))
     if _tree(manifest) != sent.tree:
-        raise ConfigError(f"code: changed while it was sent: {sent.path}", "submit again")
+        raise ConfigError(f"code: changed while being sent: {sent.path}", "submit again")
     write_text(kept, manifest.decode())
     return manifest
 
@@ -135,14 +137,14 @@ def _read_manifest(manifest: bytes, shared: Path) -> tuple[list[CodeFile], dict[
     for name, digest, size, mode, link in json.loads(manifest):
         parts = PurePosixPath(name).parts
         if not parts or name.startswith("/") or ".." in parts or "/" in digest.partition(" ")[0]:
-            raise ConfigError(f"code: no name of a file in a project: {name!r}", "submit again")
+            raise ConfigError(f"code: invalid file name: {name!r}", "submit again")
         digests[name] = digest
         files.append(CodeFile(name, f"{shared}/{digest}" if link is None else name, size, mode, link))
     return files, digests
 
 
 def _missing(files: list[CodeFile], digests: dict[str, str], present: set[str]) -> list[int]:
-    """The places of those files whose content is not here, each content once."""
+    """The indexes of files whose content is missing here, once per content."""
     missing: list[int] = []
     for number, file in enumerate(files):
         if file.link is None and (digest := digests[file.name]) not in present:
@@ -154,7 +156,7 @@ def _missing(files: list[CodeFile], digests: dict[str, str], present: set[str]) 
 def _store(
     wanted: Iterable[tuple[CodeFile, str]], pieces: Iterable[bytes], shared: Path, progress: ProgressListener
 ) -> None:
-    """Write the files into the folder that all snapshots share. Raises ConfigError where one is not what was listed."""
+    """Write the files to the folder shared by all snapshots. Raises ConfigError if one differs from the manifest."""
     stream = _Unpacked(pieces)
     for file, digest in wanted:
         aside = shared.with_name(f".{digest}.{os.getpid()}")
@@ -166,14 +168,14 @@ def _store(
                     progress.advance(len(piece))
                 os.fchmod(target.fileno(), file.mode)
             if digest_of(file._replace(source=str(aside), size=size)) != digest:
-                raise ConfigError(f"code: changed while it was sent: {file.name}", "submit again")
+                raise ConfigError(f"code: changed while being sent: {file.name}", "submit again")
             aside.rename(shared / digest)
         finally:
             aside.unlink(missing_ok=True)
 
 
 class _Unpacked:
-    """Bytes out of compressed pieces, as many as are asked for."""
+    """Reads decompressed bytes from compressed pieces."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         unpacker = zlib.decompressobj()
@@ -181,12 +183,12 @@ class _Unpacked:
         self._rest = memoryview(b"")
 
     def read(self, size: int) -> Iterator[bytes]:
-        """Pieces of `size` bytes together. Raises ConfigError where there are fewer."""
+        """Pieces with a total of `size` bytes. Raises ConfigError if there are fewer."""
         while size > 0:
             if not self._rest:
                 piece = next(self._pieces, None)
                 if piece is None:
-                    raise ConfigError("code: what was sent is not complete", "submit again")
+                    raise ConfigError("code: received data is incomplete", "submit again")
                 self._rest = memoryview(piece)
                 continue
             taken = self._rest[:size]

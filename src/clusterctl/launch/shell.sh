@@ -1,5 +1,5 @@
-# sbatch hands on what the submitter's shell exports (launch/shell.sh of clusterctl): a function named like a command
-# that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
+# sbatch passes on what the submitter's shell exports (launch/shell.sh of clusterctl): functions named like a command
+# used below, and shell options, must not affect this script. `module` and the like stay: `setup` may need them.
 builtin set +aefkmuvxC +o pipefail +o posix
 builtin unset -f : '[' cat chmod command compgen continue cp echo env eval exec exit export grep kill local mkdir mv od printf \
   read return rm scontrol set sh shopt sleep srun stat timeout touch tr trap true type umask unset wait wc

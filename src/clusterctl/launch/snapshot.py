@@ -1,8 +1,8 @@
-"""The code of a run, copied once per content: what is edited after `submit` does not reach a queued or requeued run.
+"""Snapshots of a run's code, one per content: edits after `submit` do not affect a queued or requeued run.
 
-`RUNS/.code/<hash>/lib/clusterctl` is this package, `RUNS/.code/<hash>/project` the job's `code` folder. Keyed by
-content: numba's cache is keyed by path. Nobody writes to a snapshot, so that all have in common the files that are the
-same: a changed line in a large project copies one file.
+`RUNS/.code/<hash>/lib/clusterctl` is this package, `RUNS/.code/<hash>/project` the job's `code` folder. Equal content
+has an equal path, which keeps numba's cache valid. Snapshots are read-only and share equal files: a changed line in a
+large project copies one file.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 _LIBRARY, _PROJECT = PARTS = "lib/clusterctl", "project"
 _WORTH_A_BAR, _MANY = 100 * 2**20, 5000  # bytes, files
-_SMALL = 2**20  # bytes: not worth a buffer and a file object
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # what was a file may be a link or a pipe by now
+_SMALL = 2**20  # bytes; smaller files are not worth a buffer and a file object
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the file may have become a link or a pipe
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Code(NamedTuple):
-    """The files of a run's code as they are now, and the folder where their copy is or will be."""
+    """The current files of a run's code, and the folder of their copy, which may not exist yet."""
 
     folder: Path
     library: list[CodeFile]
     project: list[CodeFile]
-    digests: dict[str, str]  # of their contents, by their names in the copy
+    digests: dict[str, str]  # name in the copy -> digest of the content
     origin: Path | None = None  # of the project
     known: tuple[KnownDigests, ...] = ()
 
@@ -63,19 +63,19 @@ class Code(NamedTuple):
 
     @property
     def is_sent(self) -> bool:
-        """Whether it came from another machine, so that its snapshot is the only copy here."""
+        """Whether it came from another machine, so that the snapshot is the only local copy."""
         return bool(self.project) and self.origin is None
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is an earlier run's snapshot, and nothing that could be copied again."""
+        """Whether it is an earlier run's snapshot, which cannot be made again from a source folder."""
         return not self.library
 
 
 def find_code(runs: Path, project: Path | None, *, large: bool = False, progress: ProgressListener = SILENT) -> Code:
-    """This package and `project`, as they are now. Nothing is written.
+    """The current state of this package and `project`. Writes nothing.
 
-    Raises ConfigError if the project is no folder, LargeCode if it is one that nobody meant to copy, unless `large`.
+    Raises ConfigError if the project is not a folder, LargeCode if it is suspiciously large, unless `large`.
     """
     package = Path(clusterctl.__file__).resolve().parent
     library, of_package = package_files(package), _known(runs, package)
@@ -89,7 +89,7 @@ def find_code(runs: Path, project: Path | None, *, large: bool = False, progress
 
 
 def find_code_of(runs: Path, files: list[CodeFile], digests: Mapping[str, str]) -> Code:
-    """As `find_code`, of a project that is no folder of this machine: its `files`, and their digests by name."""
+    """Like `find_code`, for a project on another machine: its `files`, and their digests by name."""
     package = Path(clusterctl.__file__).resolve().parent
     library, known = package_files(package), _known(runs, package)
     named = {f"{_PROJECT}/{name}": digest for name, digest in digests.items()}
@@ -103,9 +103,9 @@ def _place(runs: Path, digests: Mapping[str, str]) -> Path:
 
 
 def kept_code(run: RunDir, *, project: bool) -> Code:
-    """The snapshot that `run` started with, with its `project` where it has one. Nothing is written.
+    """The snapshot that `run` started with, including its `project` if it has one. Writes nothing.
 
-    Raises ConfigError where it was removed, and where someone else could have changed it, or the run.
+    Raises ConfigError if it was removed, or if another user could have changed it or the run.
     """
     folder = run.snapshot
     kept = Code(folder, [], [], {})
@@ -114,12 +114,12 @@ def kept_code(run: RunDir, *, project: bool) -> Code:
             raise _gone(part)
     for own in (run.path, run.pickles, folder):
         if exists(own):
-            require_own(own, "submit the job anew")
+            require_own(own, "submit the job again")
     return kept
 
 
 def _gone(place: Path) -> ConfigError:
-    return ConfigError(f"the code of the run is gone: {place}", "submit the job anew")
+    return ConfigError(f"the run's code has been removed: {place}", "submit the job again")
 
 
 def _known(runs: Path, folder: Path) -> KnownDigests:
@@ -128,7 +128,7 @@ def _known(runs: Path, folder: Path) -> KnownDigests:
 
 
 def digests_of(place: str, files: list[CodeFile], known: KnownDigests, progress: ProgressListener) -> dict[str, str]:
-    """The digests of `files` by their names in the copy; those that are not known are read."""
+    """The digests of `files` by their names in the copy; files without a cached digest are read."""
     found: dict[str, str] = {}
     unknown: list[CodeFile] = []
     for file in files:
@@ -146,14 +146,14 @@ def digests_of(place: str, files: list[CodeFile], known: KnownDigests, progress:
 
 
 def _announce(what: str, files: list[CodeFile], progress: ProgressListener) -> None:
-    """A stage of its own for so much that one would wonder what takes the time."""
+    """Report a progress stage if there is so much that it takes noticeable time."""
     size = sum(file.size for file in files)
     if size > _WORTH_A_BAR or len(files) > _MANY:
         progress.stage(f"{what} the code: {plural(len(files), 'file')}", size)
 
 
 def take_snapshot(code: Code, progress: ProgressListener = SILENT) -> Path:
-    """The snapshot of `code`, made if its content is new. Safe against concurrent calls."""
+    """The snapshot of `code`, made if its content is new. Concurrent calls are safe."""
     _require_own(make_private(code.folder.parent))
     _make(code, progress)
     for known in code.known:
@@ -163,10 +163,10 @@ def take_snapshot(code: Code, progress: ProgressListener = SILENT) -> Path:
 
 def _make(code: Code, progress: ProgressListener) -> None:
     final = code.folder
-    with suppress(FileNotFoundError):  # removed at this moment
+    with suppress(FileNotFoundError):  # removed concurrently
         if not code.is_new:
             _require_own(final)
-            os.utime(final)  # what is young is not removed, though no run refers to it yet (unused_code.py)
+            os.utime(final)  # recent copies are kept even if no run refers to them yet (unused_code.py)
             return
     if code.is_kept:
         raise _gone(final)
@@ -180,10 +180,10 @@ def _make(code: Code, progress: ProgressListener) -> None:
         aside.rename(final)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
-        if not final.is_dir():  # else someone made the same one in the meantime
+        if not final.is_dir():  # otherwise a concurrent call has made the same one
             raise
         return
-    for folder in folders:  # into those of this package Python writes what it compiled
+    for folder in folders:  # the package's own stay writable: Python stores bytecode there
         os.chmod(f"{final}/{_PROJECT}/{folder}", 0o555)  # noqa: PTH101 - there may be thousands
 
 
@@ -195,7 +195,7 @@ def _require_own(folder: Path) -> None:
 def _fill(
     target: Path, files: list[CodeFile], place: str, digests: dict[str, str], shared: Path, progress: ProgressListener
 ) -> set[str]:
-    """Put `files` into the new folder `target`; the folders in it."""
+    """Put `files` into the new folder `target`; returns its subfolders."""
     target.mkdir(parents=True)
     folders = {""}
     for folder in {file.name.rpartition("/")[0] for file in files}:
@@ -215,22 +215,22 @@ def _fill(
 
 
 def _add(file: CodeFile, shared: str, target: str) -> None:
-    """Make `target` a further name of `shared`; where there is no such file yet, `target` becomes it."""
+    """Hard-link `target` to `shared`; if there is no such file yet, copy `target` and share it."""
     if file.link is not None:
         os.symlink(file.link, target)  # noqa: PTH211
         return
     try:
         os.link(shared, target)
-    except OSError:  # none yet, a file system without such links, or too many of them
+    except OSError:  # not there yet, no hard links on this file system, or too many of them
         if _copy(file, target) or shared.endswith(f"/{digest_of(file._replace(source=target))}"):
             with suppress(OSError):
                 os.link(target, shared)
 
 
 def _copy(file: CodeFile, target: str) -> bool:
-    """Copy one file, and say whether it is certainly still the one whose digest was taken.
+    """Copy one file; returns whether it certainly still has the content whose digest was taken.
 
-    File systems that can (btrfs, XFS) let both files share their blocks.
+    Where supported (btrfs, XFS), both files share their blocks.
     """
     source = os.open(file.source, _READ)
     try:
@@ -251,19 +251,19 @@ def _copy(file: CodeFile, target: str) -> bool:
 
 
 def _copied(source: int, copy: int, size: int) -> int:
-    """How many bytes of so many the kernel has copied by itself.
+    """Copy up to `size` bytes inside the kernel; returns how many it copied.
 
-    Bare descriptors: file objects would add a third to what copying a small file costs.
+    Takes bare descriptors: file objects would add a third to the cost of copying a small file.
     """
     copied = 0
-    with suppress(OSError):  # a kernel or file system that cannot, or a full disk, which the next copy finds
+    with suppress(OSError):  # not supported here, or the disk is full, which the ordinary copy will report
         while copied < size and (count := os.copy_file_range(source, copy, 2**30)):
             copied += count
     return copied
 
 
 def digest_of(file: CodeFile) -> str:
-    """What tells the content of a file and who may read and execute it; or what a link says."""
+    """The digest of a file's content and permissions, or of a link's target."""
     if file.link is not None:
         return f"link {file.link}"
     descriptor = os.open(file.source, _READ)

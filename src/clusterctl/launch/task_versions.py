@@ -1,6 +1,6 @@
-"""Which torch, and which image, the tasks of a run will find, as far as names of folders and a record tell.
+"""Which torch and which image a run's tasks will use, as far as folder names and an image's record show.
 
-Noted when the run is submitted: an environment can be upgraded, and an image be replaced under the same name.
+Recorded on submission: the environment may be upgraded later, and the image replaced under the same name.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 
 
 def task_versions(plan: Plan) -> dict[str, str]:
-    """The version of torch that is installed for the tasks; nothing where that cannot be seen from here."""
+    """The version of torch installed for the tasks; empty if it is not visible from here."""
     if plan.view:
         record = _image(plan.view.image)
         return {_PACKAGE: record.versions[_PACKAGE]} if record and _PACKAGE in record.versions else {}
     folders = [*activated_environments(plan.python, plan.setup)]
     if plan.python_is_named:
-        del folders[1:]  # nothing that the setup lines activate comes before it
+        del folders[1:]  # it takes precedence over environments that the setup lines activate
     found = [path.name for folder in folders[-1:] for path in Path(folder).glob(_INSTALLED)]
     return {_PACKAGE: found[0].removeprefix(f"{_PACKAGE}-").removesuffix(".dist-info")} if len(found) == 1 else {}
 
 
 def image_digest(plan: Plan) -> str | None:
-    """What identifies the image of the tasks: by its record, or by its reference; None where neither tells."""
+    """The digest of the tasks' image, from its record or its reference; None if neither has one."""
     if not plan.view:
         return None
     if named := _DIGEST.search(plan.view.image):

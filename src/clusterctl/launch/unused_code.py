@@ -1,7 +1,7 @@
-"""Copies of code, and archives of environments, that no run refers to any more: its directory was removed by hand.
+"""Finds copies of code and archives of environments that no run uses any more, because its directory was deleted.
 
-Safe beside a submission: one that takes up an old copy (`take_snapshot`) makes it young first. What is young stays, and
-a copy is looked at once more when it has been moved out of every submission's way.
+Safe during submissions: a submission that reuses an old copy (`take_snapshot`) updates its timestamp first. Recent
+copies are kept, and a copy is checked again after it has been moved out of reach of new submissions.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from clusterctl.runs.removal import remove_tree
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-YOUNG_SECONDS = 3600.0  # far longer than from taking up a copy to the link to it
-_COPY = re.compile(r"[0-9a-f]{20}|\.[0-9a-f]{20}\..+")  # the latter is half made, or half removed
+YOUNG_SECONDS = 3600.0  # far longer than a submission takes from choosing a copy to linking it
+_COPY = re.compile(r"[0-9a-f]{20}|\.[0-9a-f]{20}\..+")  # the latter are partly created or partly removed
 
 
 @dataclass(frozen=True)
 class Unused:
-    """A copy, an archive, or a file that no copy has any more. `size` is what its removal frees, in bytes on disk."""
+    """An unused copy, archive or shared file. `size` is the disk space that its removal frees, in bytes."""
 
     path: Path
     size: int
 
 
 def find_unused(runs: Path, clock: Callable[[], float] = time.time, without: Collection[str] = ()) -> list[Unused]:
-    """What may be removed from the copies of code in the folder `runs`, and could be `without` these runs.
+    """The copies of code in the folder `runs` that can be removed, or could be `without` these runs.
 
-    Raises ConfigError where a folder cannot be looked into: it may be a run.
+    Raises ConfigError if a folder cannot be read: it may be a run.
     """
     code = code_folder(runs)
     if not code.is_dir():
@@ -61,18 +61,18 @@ def find_unused(runs: Path, clock: Callable[[], float] = time.time, without: Col
 
 
 def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> bool:
-    """Remove one of `find_unused`'s, and the files that are no other copy's; False where it has come into use again."""
+    """Remove one result of `find_unused` and the files only it has; False if it is in use again."""
     path = unused.path
     if path.parent.name == SHARED_FILES:
-        path.unlink(missing_ok=True)  # a copy that has taken it up keeps its content
+        path.unlink(missing_ok=True)  # a copy that has linked it keeps its content
         return True
     aside = path.with_name(f".{path.name.strip('.').partition('.')[0]}.removed.{time.time_ns()}")
     try:
         path.rename(aside)
-    except FileNotFoundError:  # by somebody else
+    except FileNotFoundError:  # already removed
         return False
     if _is_young(aside, clock() + (clock_ahead(aside.parent) or 0.0)):
-        with suppress(OSError):  # made anew meanwhile
+        with suppress(OSError):  # created again meanwhile
             aside.rename(path)
             return False
     if path.parent.name == ENVIRONMENTS:
@@ -87,16 +87,16 @@ def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> boo
 
 
 def _used(runs: Path, without: Collection[str]) -> Iterator[str]:
-    """The names of the copies that the runs in the folder refer to, in whatever state they are."""
+    """The names of the copies that the runs in the folder refer to, whatever the runs' state."""
     for run in (path for path in runs.iterdir() if path.name not in without):
         try:
-            yield Path(os.readlink(run / "code")).name  # noqa: PTH115 - a link that leads nowhere is one, too
+            yield Path(os.readlink(run / "code")).name  # noqa: PTH115 - a dangling link counts too
             yield from (Path(os.readlink(link)).name for link in RunDir(run).environments.iterdir())  # noqa: PTH115
         except OSError as error:
-            if error.errno in (ENOENT, ENOTDIR, EINVAL):  # no run, or a run with code of its own
+            if error.errno in (ENOENT, ENOTDIR, EINVAL):  # not a run, or one with its own code
                 continue
-            hint = "copies of code that it may refer to are not to be removed"
-            raise ConfigError(f"cannot look into {run}: {error.strerror}", hint) from error
+            hint = "no copies of code are removed, since it may refer to them"
+            raise ConfigError(f"cannot read {run}: {error.strerror}", hint) from error
 
 
 def _is_young(path: Path, now: float) -> bool:
@@ -113,7 +113,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _freed(copy: Path, links: Counter[int], shared: dict[int, Path], freed: set[int]) -> int:
-    """The bytes of files that only unused copies have, counted once."""
+    """The bytes of files that only unused copies contain, counted once."""
     size = 0
     for _, status in _files(copy):
         number = status.st_ino

@@ -1,9 +1,9 @@
-"""Warm runs: the same script as any run's, started as a step of an allocation that a waiting batch job holds.
+"""Warm runs: the usual script, started as a step of an allocation that an idle batch job holds.
 
-A batch job and not `salloc`: the login shell may go away, and at the end something has to remove the imported images.
-Each run has two steps: `<run>.host` is the script, on the allocation's first node, started from the login side and
-independent of it; `<run>.ranks` are the tasks, and before them the import of the image. `warm.sh` is what the script of
-a warm run has besides.
+A batch job instead of `salloc`: the login shell may end, and something has to remove the imported images afterwards.
+Each run has two steps: `<run>.host` is the script on the allocation's first node, started from the login node and
+independent of it; `<run>.ranks` is the image import and then the tasks. `warm.sh` is the additional part of a warm
+run's script.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _IMAGE_FLAG = "--container-image="
 
 
 def render_holder(resolved: Resolved, folder: Path) -> str:
-    """The script of a job that holds the nodes of `resolved`; `folder` is where warm runs keep their marks."""
+    """The script of a job that holds the nodes of `resolved`; warm runs keep their marks in `folder`."""
     run = RunDir(folder / "allocation")
     plan = make_plan(resolved, run, folder / "code", clusterctl.__version__)
     options: list[tuple[str, str | int | None]] = [("job-name", plan.name)]
@@ -60,56 +60,56 @@ def render_holder(resolved: Resolved, folder: Path) -> str:
 
 
 def hold(resolved: Resolved, sbatch: str, environment: Mapping[str, str]) -> str:
-    """Ask for the nodes of `resolved`; the job's number. Raises SlurmRefused, and SlurmError for silence."""
+    """Request the nodes of `resolved`; returns the job ID. Raises SlurmRefused, or SlurmError without an answer."""
     runs = runs_folder(resolved.cluster)
     check_path(str(runs))
     folder = make_private(warm_folder(make_private(runs)))
     script = render_holder(resolved, folder)
-    done = pipe_to_sbatch([sbatch, "--parsable"], script, environment, "is it in the queue? squeue --me")
+    done = pipe_to_sbatch([sbatch, "--parsable"], script, environment, "check whether it is queued: squeue --me")
     if done.returncode:
         raise refusal(done.stderr)
     return done.stdout.strip().partition(";")[0]
 
 
 def let_go(runs: Path, job_id: str) -> bool:
-    """Whether a holder of ours runs under this number, which closes up when it gets `CLOSE_SIGNAL`."""
+    """Whether this job is one of our holders, ready to clean up on `CLOSE_SIGNAL`."""
     return (warm_folder(runs) / job_id / "held").exists()
 
 
 def find_allocation(slurm: Slurm, job_id: str) -> Allocation:
-    """The allocation with this number, its nodes held. Raises NotFoundError, and UsageError where it waits or ended."""
+    """The running allocation with this job ID. Raises NotFoundError, or UsageError if it is pending or has ended."""
     found = slurm.allocation(job_id) if job_id.isascii() and job_id.isdigit() else None
     if found is None:
         hint = "hold nodes with: clusterctl alloc --nodes 2"
-        raise NotFoundError(f"you have no job with this number: {job_id}", hint)
+        raise NotFoundError(f"you have no job with this ID: {job_id}", hint)
     if not found.is_held:
-        raise UsageError(f"allocation {job_id} holds no nodes: {found.state}", "see your jobs by hand: squeue --me")
+        raise UsageError(f"allocation {job_id} holds no nodes: {found.state}", "list your jobs: squeue --me")
     return found
 
 
 def check_fits(resources: Resources, allocation: Allocation) -> None:
-    """Raise UsageError where the allocation is smaller than the job: srun would find out on a node, later."""
+    """Raise UsageError if the allocation is smaller than the job: srun would only notice later, on a node."""
     if resources.nodes > allocation.nodes:
         message = (
-            f"the job asks for {plural(resources.nodes, 'node')}, allocation {allocation.job_id} has {allocation.nodes}"
+            f"the job requests {plural(resources.nodes, 'node')}, allocation {allocation.job_id} has {allocation.nodes}"
         )
         raise UsageError(message, f"add --nodes {allocation.nodes}, or hold a larger one: clusterctl alloc")
     gpus = GpuCount(resources.gpus_per_node or 0)
     if allocation.gpus_per_node is not None and gpus > allocation.gpus_per_node:
-        there = f"allocation {allocation.job_id} has {allocation.gpus_per_node} a node"
+        there = f"allocation {allocation.job_id} has {allocation.gpus_per_node} per node"
         hint = f"add --gpus-per-node {gpus.of_same_type(allocation.gpus_per_node)}"
-        raise UsageError(f"the job asks for {gpus.in_words} a node, {there}", hint)
+        raise UsageError(f"the job requests {gpus.in_words} per node, {there}", hint)
     cpus = resources.nodes * asked_of(resources).cpus
     if allocation.cpus is not None and cpus > allocation.cpus:
-        message = f"the job asks for {plural(cpus, 'CPU')}, allocation {allocation.job_id} has {allocation.cpus}"
-        raise UsageError(message, "ask for fewer tasks per node or CPUs per task, or hold more: clusterctl alloc JOB")
+        message = f"the job requests {plural(cpus, 'CPU')}, allocation {allocation.job_id} has {allocation.cpus}"
+        raise UsageError(message, "request fewer tasks per node or CPUs per task, or hold more: clusterctl alloc JOB")
 
 
 def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -> Plan:
-    """`plan` as a warm run in `allocation`. `stamp` tells the image's content from others under the same name."""
+    """`plan` as a warm run in `allocation`. `stamp` distinguishes the image from others with the same name."""
     if plan.staging:
         hint = "add --set resources.stage_code=false"
-        raise UsageError("resources.stage_code: a run in an allocation imports from the shared file system", hint)
+        raise UsageError("resources.stage_code: not supported in an allocation", hint)
     step, flags = f"{plan.run.id}.{RANKS}", plan.flags
     warm = Warm(allocation.job_id, allocation.node_list)
     if image := next((flag for flag in flags if flag.startswith(_IMAGE_FLAG)), ""):
@@ -132,12 +132,12 @@ def _once_a_node(step: str, nodes: int) -> tuple[str, ...]:
 
 
 def _importing(image: str, name: str) -> tuple[str, ...]:
-    """To import an image under a name that has the allocation's number in it."""
+    """srun arguments to import an image under a name that contains the allocation's job ID."""
     return (image, f"--container-name={name}", "--no-container-mount-home", "--no-container-entrypoint", "true")
 
 
 def image_stamp(image: str | None) -> str:
-    """When and how large, where the image is a file that can be seen from here."""
+    """The image's modification time and size, if it is a file visible from here."""
     if not image or not image.startswith("/"):
         return ""
     try:
@@ -148,7 +148,7 @@ def image_stamp(image: str | None) -> str:
 
 
 def _shape(resolved: Resolved, name: str) -> list[str]:
-    """What sbatch would have been told, as srun's flags: inside an allocation they shape the step."""
+    """The resource request as srun's flags, which shape the step inside an allocation."""
     resources = resolved.job.resources
     tasks = resources.tasks_per_node or 1
     options = gpu_options(resources, resolved.cluster)
@@ -158,7 +158,7 @@ def _shape(resolved: Resolved, name: str) -> list[str]:
         f"--nodes={resources.nodes}",
         f"--ntasks={resources.nodes * tasks}",
         f"--ntasks-per-node={tasks}",
-        "--mem=0",  # all of the allocation's: its steps share
+        "--mem=0",  # all of the allocation's memory, shared between its steps
         f"--time={slurm_time(resources.time)}",
     ]
     if resources.warning:
@@ -167,14 +167,14 @@ def _shape(resolved: Resolved, name: str) -> list[str]:
 
 
 def start_host_step(plan: Plan, time_limit: str, srun: str, environment: Mapping[str, str]) -> None:
-    """Start the script of `plan` in its allocation, and wait until it has begun (or half a minute).
+    """Start the script of `plan` in its allocation, and wait up to half a minute until it has started.
 
-    srun gets a session of its own, so that it needs no terminal and no shell. Should it be killed on the login node,
-    the step goes on (seen with 22.05): what it writes goes to files. Raises SlurmRefused with srun's own words where it
-    ends before.
+    srun runs in its own session, independent of terminal and shell. If it is killed on the login node, the step
+    continues (seen with 22.05), since its output goes to files. Raises SlurmRefused with srun's message if it ends
+    before the script has started.
     """
     assert plan.warm is not None
-    # --relative=0 is the allocation's first node, where all scripts of it run.
+    # --relative=0 is the allocation's first node, where all its scripts run.
     place = [f"--jobid={plan.warm.job_id}", "--overlap", "--nodes=1", "--ntasks=1", "--relative=0", "--mem=0"]
     step = [f"--job-name={plan.run.id}.{HOST}", f"--time={time_limit}", "--mpi=none", f"--chdir={plan.run.path}"]
     files = ["--input=none", f"--output={plan.slurm_log}", "--open-mode=append"]
@@ -197,20 +197,20 @@ def start_host_step(plan: Plan, time_limit: str, srun: str, environment: Mapping
             lines = plan.slurm_log.read_text(errors="replace").strip().splitlines() or [""]
             words = lines[-1].removeprefix("srun: ").removeprefix("error: ")
             words = words or f"exit code {os.waitstatus_to_exitcode(status)}"
-            raise SlurmRefused("srun did not start the run", words, "is the allocation still there? squeue --me")
+            raise SlurmRefused("srun did not start the run", words, "check that the allocation exists: squeue --me")
         time.sleep(_LOOK_SECONDS)
-    if not ended:  # a process that lives on, such as a notebook's, is to keep no zombie
+    if not ended:  # avoid a zombie in a long-lived process, such as a notebook's
         Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
 
 
 def end_steps(slurm: Slurm, run_id: str, job_id: str) -> None:
-    """End the steps of a warm run, and nothing else in its allocation: TERM to the ranks, URG to the script."""
+    """End the steps of a warm run and nothing else in its allocation: TERM to the ranks, URG to the script."""
     ids = {step.name: step.id for step in slurm.steps(job_id)}
-    for name, signal in ((HOST, "URG"), (RANKS, "TERM")):  # the script first: it is to know why the ranks end
+    for name, signal in ((HOST, "URG"), (RANKS, "TERM")):  # the script first: it must know why the ranks end
         if step := ids.get(f"{run_id}.{name}"):
             slurm.signal(signal, [step])
 
 
 def warm_folder(runs: Path) -> Path:
-    """What is kept of allocations: one folder each, by its number."""
+    """The folder with one folder per allocation, named after its job ID."""
     return runs / ".warm"

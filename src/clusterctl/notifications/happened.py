@@ -1,4 +1,4 @@
-"""What has happened to a run that others may want to know: pure rules."""
+"""Which events of a run are worth a notification; pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Happened(NamedTuple):
-    """An event, and the attempt in which it happened; of a run that never started, the one that it did not start."""
+    """An event and its attempt; for a run that never started, the attempt it did not start."""
 
     event: RunEvent
     attempt: int
@@ -27,11 +27,11 @@ class Happened(NamedTuple):
 
 
 def happened(status: Status, stalled: Collection[int]) -> Iterator[Happened]:
-    """Everything that has happened so far; `stalled` are the attempts in which the watchdog raised an alarm."""
+    """All events so far; `stalled` are the attempts in which the watchdog raised an alarm."""
     for attempt, following in zip_longest(status.attempts, status.attempts[1:]):
         if attempt.number in stalled:
             yield Happened(RunEvent.STALLED, attempt.number)
-        # Slurm itself sends a job back after a preemption or the loss of a node; a resume is another job.
+        # Slurm requeues the same job after a preemption or the loss of a node; a resume is a new job.
         if attempt.requeued or (following is not None and attempt.job_id == following.job_id):
             yield Happened(RunEvent.RESTARTED, attempt.number)
     if (event := _ending(status)) is not None:
@@ -40,7 +40,7 @@ def happened(status: Status, stalled: Collection[int]) -> Iterator[Happened]:
 
 
 def _ending(status: Status) -> RunEvent | None:
-    """How the run ended; None for one that goes on, may do so, or was cancelled: somebody knows of that."""
+    """How the run ended; None if it is or may be active, or if somebody cancelled it and so knows."""
     if not status.stage.ended or not status.sure:
         return None
     if status.stage is Stage.FINISHED:

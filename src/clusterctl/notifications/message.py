@@ -1,4 +1,4 @@
-"""A message: what happened to which run, why, after how long, and how good it was; and its forms for webhooks."""
+"""A message: the event, run, cause, duration and best score; and its formats for webhooks."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from clusterctl.spec.notify import RunEvent
 if TYPE_CHECKING:
     from clusterctl.runs.vocabulary import Metric, Number
 
-_LONGEST = 500  # characters of a cause, which may be a whole exception
-_FOR_SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})  # as its documentation asks: `<` begins a mention
+_LONGEST = 500  # characters of a cause, which may be a long exception
+_FOR_SLACK = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+)  # as Slack's documentation requires: `<` starts a mention
 
 
 @dataclass(frozen=True)
 class Message:
-    """What is sent. `best` is the best value so far of the metric that the run is judged by."""
+    """The content of a message. `best` is the best value so far of the run's ranking metric."""
 
     event: RunEvent
     run: str
     job: str
     attempt: int
     cause: str = ""
-    seconds: float | None = None  # that its attempts have run
+    seconds: float | None = None  # total running time of its attempts
     best: tuple[Metric, Number] | None = None
 
     @property
     def text(self) -> str:
-        """For people: plain text of two or three lines."""
+        """Plain text of two or three lines."""
         after = "" if self.seconds is None else f" after {duration(self.seconds)}"
         cause = f": {self._cause}" if self._cause else ""
         best = f", best {self.best[0].label} {self.best[0].text(self.best[1])}" if self.best else ""
@@ -40,7 +42,7 @@ class Message:
         return "\n".join(map(plain, lines))
 
     def content(self, form: str) -> bytes:
-        """What a webhook of that form ("json", "slack", "matrix") is sent."""
+        """The body for a webhook of that format ("json", "slack", "matrix")."""
         if form == "slack":
             record: dict[str, object] = {"text": self.text.translate(_FOR_SLACK)}
         elif form == "matrix":

@@ -1,4 +1,4 @@
-"""On a node: tells what has happened to the run, by its files alone, in a few seconds. It writes into host.log."""
+"""On a node: sends the run's pending notifications, from its files alone, in a few seconds. Logs to host.log."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ClusterctlError
+from clusterctl.notifications.notifier import Notifier
 from clusterctl.notifications.send import Outcome
-from clusterctl.notifications.tell import Teller
 from clusterctl.observe.status import no_slurm, report
 from clusterctl.runs.layout import RunDir
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SECONDS = 8.0  # the batch script ends this process after 9
+SECONDS = 8.0  # the batch script kills this process after 9
 
 
 def main(folder: Path) -> None:
-    """Tell what can be told of the run in `folder`; what cannot is left to `clusterctl notify`."""
-    teller = Teller(dict(os.environ), no_slurm, time.monotonic() + SECONDS)
+    """Send the pending messages about the run in `folder`; the rest is left to `clusterctl notify`."""
+    notifier = Notifier(dict(os.environ), no_slurm, time.monotonic() + SECONDS)
     try:
         for status in report([RunDir(folder)], no_slurm).statuses:
-            for told in teller.tell(status):
-                if told.delivery.outcome is not Outcome.SENT:
-                    print(f"clusterctl[notify]: {told.what.event}: {told.channel}: {told.delivery}", file=sys.stderr)
+            for one in notifier.send_pending(status):
+                if one.delivery.outcome is not Outcome.SENT:
+                    print(f"clusterctl[notify]: {one.what.event}: {one.channel}: {one.delivery}", file=sys.stderr)
     except (ClusterctlError, OSError) as error:
         print(f"clusterctl[notify]: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Sends one message: to a webhook, or to a command. What went wrong is returned, and names no URL."""
+"""Sends one message to a webhook or a command. Errors are returned, without the URL."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _SCHEMES = ("https://", "http://")
 
 class Outcome(StrEnum):
     SENT = "sent"
-    REFUSED = "refused"  # it certainly did not arrive
-    UNKNOWN = "unknown"  # it may have arrived
+    REFUSED = "refused"  # certainly not delivered
+    UNKNOWN = "unknown"  # may have been delivered
 
 
 class Delivery(NamedTuple):
-    """What became of a message, and why."""
+    """The outcome of sending a message, and the reason."""
 
     outcome: Outcome
     reason: str = ""
@@ -45,11 +45,11 @@ class Delivery(NamedTuple):
 
 
 def to_webhook(url: str, content: bytes, seconds: float) -> Delivery:
-    """POST JSON to `url`. Nothing but the status of the answer is read; each wait for the network has `seconds`."""
+    """POST JSON to `url`. Only the status of the response is read; `seconds` limits each network operation."""
     if not url.startswith(_SCHEMES):
-        return Delivery(Outcome.REFUSED, "the URL begins with neither https:// nor http://")
+        return Delivery(Outcome.REFUSED, "the URL does not start with https:// or http://")
     headers = {"Content-Type": "application/json", "User-Agent": "clusterctl"}
-    opener = OpenerDirector()  # of HTTP alone, and without redirects: the URL is a secret of the place that it names
+    opener = OpenerDirector()  # only HTTP, and no redirects: the URL is a secret, for its host alone
     for handler in (ProxyHandler, HTTPHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor):
         opener.add_handler(handler())
     opener.add_handler(HTTPSHandler(context=ssl.create_default_context()))
@@ -59,17 +59,17 @@ def to_webhook(url: str, content: bytes, seconds: float) -> Delivery:
     except HTTPError as error:  # also a redirect
         error.close()
         return Delivery(Outcome.REFUSED, f"HTTP status {error.code}")
-    except URLError as error:  # it could not be sent, or not all of it
+    except URLError as error:  # not sent, or not completely
         why = error.reason
         return Delivery(Outcome.REFUSED, why.strerror or type(why).__name__ if isinstance(why, OSError) else str(why))
-    except (ValueError, InvalidURL):  # their messages have the URL
-        return Delivery(Outcome.REFUSED, "this is no URL")
-    except (OSError, HTTPException) as error:  # while the answer was awaited
-        return Delivery(Outcome.UNKNOWN, f"no answer: {type(error).__name__}")
+    except (ValueError, InvalidURL):  # their messages contain the URL
+        return Delivery(Outcome.REFUSED, "invalid URL")
+    except (OSError, HTTPException) as error:  # while waiting for the response
+        return Delivery(Outcome.UNKNOWN, f"no response: {type(error).__name__}")
 
 
 def to_command(argv: Sequence[str], text: str, environment: Mapping[str, str], seconds: float) -> Delivery:
-    """Run a command with `text` on its stdin; after `seconds` it is killed, and what it started with it."""
+    """Run a command with `text` on stdin; after `seconds` it is killed with its child processes."""
     try:
         process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=2, env=environment, start_new_session=True)
     except (OSError, ValueError) as error:
@@ -86,9 +86,9 @@ def to_command(argv: Sequence[str], text: str, environment: Mapping[str, str], s
 
 
 def within(seconds: float, send: Callable[[], Delivery]) -> Delivery:
-    """What `send` returns if it takes no longer: a server that answers byte by byte resets every timeout."""
+    """The result of `send` within `seconds`: a server that answers byte by byte never reaches a timeout."""
     answers: list[Delivery] = []
     thread = threading.Thread(target=lambda: answers.append(send()), name="notify", daemon=True)
     thread.start()
     thread.join(seconds)
-    return answers[0] if answers else Delivery(Outcome.UNKNOWN, f"no answer within {seconds:.0f} s")
+    return answers[0] if answers else Delivery(Outcome.UNKNOWN, f"no response within {seconds:.0f} s")

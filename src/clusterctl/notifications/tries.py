@@ -1,8 +1,9 @@
-"""Each message at most once: a file for each try to send it, taken before anything is sent.
+"""Sends each message at most once, by creating a file for each try before sending.
 
-`notified/failed-2.webhook.0` is the first try to tell the webhook that attempt 2 failed. Whoever makes the file may
-send; what became of it is written into the file. Only what certainly did not arrive is tried again, as the next
-number. A try that says nothing is under way, or was cut short: it may have arrived (docs/decisions/0063).
+`notified/failed-2.webhook.0` is the first try to notify the webhook that attempt 2 failed. The process that creates the
+file may send, and writes the outcome to it. Only a message that was certainly not delivered is retried, under the next
+number. An empty file means that the try is in progress or was interrupted, and the message may have been delivered
+(docs/decisions/0063).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOST_TRIES = 10
 
 
 def next_try(folder: Path, name: str) -> Path | None:
-    """The file of the next try; None where the message has been sent, may have been, or was refused too often."""
+    """The file of the next try; None if the message was or may have been sent, or was refused too often."""
     for number in range(MOST_TRIES):
         path = folder / f"{name}.{number}"
         try:
@@ -35,7 +36,7 @@ def next_try(folder: Path, name: str) -> Path | None:
 
 
 def take(path: Path) -> bool:
-    """Whether this process may make the try. Raises OSError where nothing can be written: then nobody may."""
+    """Claim the try for this process, if it is free. Raises OSError if nothing can be written: then nobody may send."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -45,6 +46,6 @@ def take(path: Path) -> bool:
 
 
 def note(path: Path, delivery: Delivery) -> None:
-    """Write down what became of the try. A disk that is full takes nothing: then it is not made again."""
+    """Record the outcome of the try. If the disk is full, the try is not repeated."""
     with suppress(OSError):
         path.write_text(f"{delivery}\n", encoding="utf-8")

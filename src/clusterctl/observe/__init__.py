@@ -1,1 +1,1 @@
-"""What is known of a run: gathered from its files, and from Slurm only where the files do not settle it."""
+"""The state of runs, from their files, and from Slurm only if the files are not enough."""

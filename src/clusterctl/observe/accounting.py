@@ -1,6 +1,6 @@
-"""What Slurm's accounting says of a job after its end: asked once a run, and kept in its directory.
+"""The end of a job in Slurm's accounting, queried once per run and cached in its directory.
 
-Its database is shared by the whole site, and many sites have none: who asked in vain asks again an hour later.
+The accounting database is shared by the whole site, and many sites have none: a failed query is repeated after an hour.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def accounted(
     patient: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> dict[RunDir, tuple[Accounted, ...]]:
-    """What is known of the end of these runs' jobs, asked with one question for all of which nothing is kept.
+    """The ends of these runs' jobs, with one query for all that are not cached.
 
-    `patient`: not to ask again about those that were asked for in vain within the hour; then nothing is raised. Else
-    raises SlurmError where there is no answer.
+    With `patient`, jobs without a result within the last hour are not queried again, and nothing is raised. Otherwise
+    raises SlurmError if there is no answer.
     """
     found, missing = {}, {}
     for run, job_id in jobs.items():
@@ -45,24 +45,24 @@ def accounted(
             missing[run] = job_id
     if not missing:
         return found
-    told: tuple[Accounted, ...] = ()
+    answer: tuple[Accounted, ...] = ()
     try:
-        told = ask(sorted(set(missing.values())))
+        answer = ask(sorted(set(missing.values())))
     except SlurmError:
         if not patient:
             raise
     for run, job_id in missing.items():
-        lines = tuple(line for line in told if line.job_id == job_id)
+        lines = tuple(line for line in answer if line.job_id == job_id)
         if any(line.ended for line in lines):
             found[run] = lines
         kept = [asdict(line) for line in found.get(run, ())]
-        with suppress(OSError):  # somebody else's run, or a full disk
+        with suppress(OSError):  # another user's run, or a full disk
             write_json(run.accounting_json, {"time": clock(), "job_id": job_id, "lines": kept})
     return found
 
 
 def _kept(run: RunDir, job_id: str) -> tuple[tuple[Accounted, ...], float]:
-    """What is kept of this job, none of an older one, and when it was asked for."""
+    """The cached end of this job, and when it was queried; nothing if the cache is for an older job."""
     record = read_fields(run.accounting_json)
     if record.text("job_id") != job_id:
         return (), 0.0

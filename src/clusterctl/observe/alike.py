@@ -1,4 +1,4 @@
-"""What many ranks report alike: the same message but for numbers and addresses."""
+"""Recognizes messages of several ranks that differ only in numbers and addresses."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # ranks, ports, addresses
 
 
 def pattern(message: str) -> str:
-    """`message` with one sign for each number in it: equal for messages that say the same of different ranks."""
+    """`message` with every number replaced: equal for the same message of different ranks."""
     return _VARYING.sub("#", message)

@@ -1,4 +1,4 @@
-"""What the files of a run say, read once and parsed: the evidence that `stage` judges."""
+"""The files of a run, parsed: the evidence that `stage` judges."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from clusterctl.runs.vocabulary import Number
     from clusterctl.slurm import JobState, QueuedJob
 
-# Of metrics.jsonl: an evaluation may lie some hundred steps back, but for the last one of a run that is over.
+# Of metrics.jsonl: the last evaluation may be hundreds of steps back, but not in a run that has ended.
 _TAIL_BYTES, _TAIL_OF_ENDED_BYTES = 65536, 16384
 
 
 @dataclass(frozen=True)
 class HostRecord:
-    """host.json: what an attempt's batch script wrote. `exit_code` is None until the script has ended.
+    """host.json, written by an attempt's batch script. `exit_code` is None until the script has ended.
 
-    `signal` is the one that the script got, `requeued` whether it sent the job back to the queue, `refused` why it did
-    not although the attempt needed another one, `disk_full` whether it found no room to write, `no_work` whether it
-    could not make the run's working directory. `problem` says why the file could not be read. `unfit` are the
-    nodes that failed the check before the ranks began, and in which words.
+    `signal` is the signal the script received, `requeued` whether it requeued the job, `refused` why it did not when a
+    restart was needed, `disk_full` whether it could not write, `no_work` whether it could not create the run's working
+    directory, `problem` why the file could not be read, and `unfit` the nodes that failed the check before the ranks
+    started, with the reason.
     """
 
     number: int
@@ -60,7 +60,7 @@ class HostRecord:
 
 
 def read_host(attempt: Attempt) -> HostRecord:
-    """The one reader of host.json; whatever is missing or damaged keeps its default."""
+    """The only reader of host.json; missing or damaged fields keep their defaults."""
     fields = read_fields(attempt.host_json)
     exit_code = fields.whole("exit_code")
     return HostRecord(
@@ -83,36 +83,36 @@ def read_host(attempt: Attempt) -> HostRecord:
 
 @dataclass(frozen=True)
 class AttemptEvidence(HostRecord):
-    """One attempt: what its batch script wrote and, of the last attempt, what its ranks did."""
+    """One attempt: the batch script's record and, for the last attempt, the state of its ranks."""
 
-    done: bool = False  # every rank left with 0; what its batch script did not live to write down
-    hung: str = ""  # ended by the watchdog: how it showed
-    death: Death | None = None  # of the first task that ended badly by itself, as srun saw it
+    done: bool = False  # every rank exited with 0, though the batch script may have ended without recording it
+    hung: str = ""  # ended by the watchdog: the symptom
+    death: Death | None = None  # of the first task that failed on its own, as reported by srun
     stage: Stage | None = None
     metrics: dict[str, Number] = field(default_factory=dict)
     pace: Pace | None = None
-    gpu: float | None = None  # utilisation of its GPUs now, in percent, their mean
-    idle_since: float | None = None  # when a program that logs no steps did anything for the last time, on any rank
-    gpus_idle_since: float | None = None  # when any of its GPUs did anything for the last time
-    course: Course | None = None  # of the loss, unless the training clearly learns
+    gpu: float | None = None  # current mean GPU utilisation in percent
+    idle_since: float | None = None  # last activity of a program that logs no steps, on any rank
+    gpus_idle_since: float | None = None  # last activity of any GPU
+    course: Course | None = None  # of the loss, unless the training is clearly learning
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What Slurm said when asked: the run's job, or None where it knows no such job.
+    """Slurm's answer: the run's job, or None if Slurm does not know it.
 
-    `early`: it was asked before the run was submitted, so that it says nothing. `stale`: it does not answer any more.
+    `early`: the query preceded the submission, so the answer means nothing. `stale`: Slurm no longer answers.
     """
 
     job: QueuedJob | None
     early: bool = False
     stale: bool = False
-    ended: JobState | None = None  # how a job that squeue no longer knows ended, by the accounting
+    ended: JobState | None = None  # the end of a job that squeue no longer knows, from the accounting
 
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """All that is known of a run. `answer` is None where Slurm was not asked, or did not answer."""
+    """All that is known about a run. `answer` is None if Slurm was not queried or did not answer."""
 
     record: RunRecord
     job_id: str | None
@@ -120,8 +120,8 @@ class RunEvidence:
     finished_at: float | None
     attempts: tuple[AttemptEvidence, ...]
     answer: Answer | None = None
-    submitted_at: float | None = None  # when sbatch had answered
-    late_seconds: float = 0.0  # for so long other nodes' changes of its files may not be seen here
+    submitted_at: float | None = None  # when sbatch returned
+    late_seconds: float = 0.0  # other nodes' changes to its files may take this long to appear here
 
     @property
     def job(self) -> QueuedJob | None:
@@ -129,19 +129,18 @@ class RunEvidence:
 
     @property
     def last(self) -> AttemptEvidence | None:
-        """The last attempt of the present job: a run that was resumed has older ones."""
+        """The last attempt of the current job, as opposed to those before a resume."""
         found = self.attempts[-1] if self.attempts else None
         return found if found and found.number >= self.record.past_attempts else None
 
 
 def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: NodesNow | None = None) -> RunEvidence:
-    """Look at the run directory once. A file that is missing, or is none of ours, says nothing.
+    """Read the run directory once. Missing and foreign files are ignored.
 
-    For who looks again and again: of attempts that were over `before`, nothing is read again, nor what the `nodes` do
-    where that is given.
+    For repeated reads: attempts that had ended `before` are not read again, nor is the state of the `nodes` if given.
     """
     run = record.run
-    # The marks of the end come first: the attempts, read after them, are then at least as new.
+    # The end markers come first: the attempts, read afterwards, are then at least as new.
     finish, cancellation, submission = read_finish(run), read_cancellation(run), read_submission(run)
     folders = run.attempts()
     past = before.attempts[:-1] if before else ()
@@ -151,24 +150,24 @@ def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: N
         ranks = record.job.resources.nodes * record.tasks_per_node
         done = finish is None and all_done(folders[-1], ranks)
         attempts[-1] = replace(_with_its_ranks(attempts[-1], folders, ranks, nodes), done=done)
-    # An element of an array has two numbers: its own, which its batch script knows, and the one that squeue shows.
-    told = attempts[-1].job_id if attempts and submission_of(run.id) == run.id else ""
-    known = [submission.job_id, told]
+    # An array element has two job ids: its own, which its batch script sees, and the one that squeue shows.
+    reported = attempts[-1].job_id if attempts and submission_of(run.id) == run.id else ""
+    known = [submission.job_id, reported]
     job_id = next((number for number in known if number and number not in record.past_jobs), None)
     if finish and attempts and finish.attempt not in (None, attempts[-1].number):
-        finish = None  # of an attempt that was given up for lost, and followed by another one
+        finish = None  # from an attempt that was presumed lost and replaced
     cancelled_at, finished_at = cancellation.time if cancellation else None, finish.time if finish else None
     return RunEvidence(record, job_id, cancelled_at, finished_at, tuple(attempts), submitted_at=submission.time)
 
 
 def _first_death(attempt: Attempt) -> Death | None:
-    """Where only the end of a long log is read, those that were told to end may seem the first."""
+    """The first task to fail on its own, skipping terminated tasks, since only the end of a long log is read."""
     lines = (line.decode(errors="replace") for line in last_lines(attempt.host_log))
     return next((death for death in deaths(lines) if death.code != EXIT_TERMINATED), None)
 
 
 def _alarm(attempt: Attempt) -> str:
-    """How the alarm came about that ended the attempt; empty without one."""
+    """The symptom in the alarm that ended the attempt; empty without an alarm."""
     fields = read_fields(attempt.hang_json)
     return "" if fields.absent else fields.text("how") or "unknown"
 

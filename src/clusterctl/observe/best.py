@@ -1,4 +1,4 @@
-"""The best value that a run has reached so far."""
+"""The best value a run has reached so far."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def best_value(run: RunDir, newest: Mapping[str, Number]) -> tuple[Metric, Number] | None:
-    """The best value of the metric that the run is judged by, over all attempts; of a long run, by a sample.
+    """The best value of the run's ranking metric over all attempts, from a sample if the run is long.
 
-    `newest` has the newest value of each metric. None where no metric has a direction that is better.
+    `newest` has the newest value of each metric. None if no metric has a preferred direction.
     """
     metric = judged_by(newest)
     if metric is None:

@@ -1,7 +1,7 @@
-"""What differs between the snapshots of two runs' code, file by file, and line by line where they are text.
+"""Differences between the code snapshots of two runs, by file and, for text files, by line.
 
-Snapshots share identical files by link: the same inode is the same content. Only what has the same size and another
-inode is read.
+Snapshots share identical files as hard links: the same inode means the same content. Only files with the same size but
+different inodes are read.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _LEFT_OUT = "__pycache__"
 _CHUNK = 2**20
-_MOST_BYTES = 2**19  # of a file that is compared line by line: it takes seconds then
+_MOST_BYTES = 2**19  # of a file compared line by line, which takes seconds at this size
 _NO_NEWLINE = "\n\\ No newline at end of file"
 
 
 class FileChange(StrEnum):
-    """What became of a file from the first run to the second."""
+    """How a file changed from the first run to the second."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -37,14 +37,14 @@ class FileChange(StrEnum):
 
 
 class CodeChange(NamedTuple):
-    """One file that differs, by its path in the snapshot: project/train.py, lib/clusterctl/..."""
+    """A file that differs, by its path in the snapshot: project/train.py, lib/clusterctl/..."""
 
     name: str
     change: FileChange
 
 
 class FileDifference(NamedTuple):
-    """A file that differs and its unified diff; None for what is no text, or a large one."""
+    """A file that differs and its unified diff; None for binary and large files."""
 
     name: str
     change: FileChange
@@ -52,7 +52,7 @@ class FileDifference(NamedTuple):
 
 
 def code_changes(first: Path, second: Path) -> tuple[CodeChange, ...]:
-    """The files that differ between two snapshots, the project's first. Raises OSError where one cannot be read."""
+    """The files that differ between two snapshots, the project's first. Raises OSError if one cannot be read."""
     if first == second:
         return ()
     before, after = _entries(first), _entries(second)
@@ -74,7 +74,7 @@ def code_changes(first: Path, second: Path) -> tuple[CodeChange, ...]:
 
 
 def line_differences(first: Path, second: Path, change: CodeChange, hide: Callable[[str], str] = str) -> FileDifference:
-    """The unified diff of one file; `hide` takes secrets out of its text. A file that cannot be read is no text."""
+    """The unified diff of one file; `hide` redacts secrets. An unreadable file counts as binary."""
     before = "" if change.change is FileChange.ADDED else _text(first / change.name)
     after = "" if change.change is FileChange.REMOVED else _text(second / change.name)
     if before is None or after is None:
@@ -105,7 +105,7 @@ def _walk(snapshot: str, below: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def _same(first: os.DirEntry[str], second: os.DirEntry[str]) -> bool | None:
-    """Whether two files are the same; None where only their contents can tell."""
+    """Whether two files are the same; None if that takes a comparison of their contents."""
     one, other = first.stat(follow_symlinks=False), second.stat(follow_symlinks=False)
     if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino):
         return True
@@ -125,14 +125,14 @@ def _same_content(first: str, second: str) -> bool:
 
 
 def _text(path: Path) -> str | None:
-    """The text of a file, or where a link leads; None for what is neither."""
+    """The text of a file, or the target of a link; None for anything else."""
 
     def read(file: IO[bytes]) -> bytes:
         return file.read(_MOST_BYTES + 1)
 
     try:
         if path.is_symlink():
-            return f"link to {os.readlink(path)}"  # noqa: PTH115 - as it is written
+            return f"link to {os.readlink(path)}"  # noqa: PTH115 - unnormalized
         content = read_regular(path, read)
         return None if len(content) > _MOST_BYTES or b"\0" in content else content.decode()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""The same line of several ranks, shown once."""
+"""Collapse identical lines of several ranks into one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
     from clusterctl.observe.logs import Line
 
-_ALIKE_SECONDS = 2.0  # ranks are not that far apart, nor their clocks
-_MOST_ALIKE = 2000  # lines that wait for their like
+_ALIKE_SECONDS = 2.0  # ranks and their clocks differ by less
+_MOST_ALIKE = 2000  # lines waiting for duplicates
 
 
 def collapsed(lines: Iterable[Line]) -> Iterator[Line]:
-    """`lines`, with the same text of other ranks gathered at its first place. A rank's own repetitions all stay."""
+    """`lines` with identical lines of other ranks merged into the first. Repetitions by the same rank are kept."""
     waiting: deque[_Group] = deque()  # in the order of their first lines
     by_text: dict[tuple[int, bytes], _Repetitions] = {}
 
@@ -29,7 +29,7 @@ def collapsed(lines: Iterable[Line]) -> Iterator[Line]:
 
     for line in lines:
         rank = line.source.rank
-        most = 0 if rank is None else _MOST_ALIKE  # nothing is gathered across a line of the batch script
+        most = 0 if rank is None else _MOST_ALIKE  # no merging across a line of the batch script
         while waiting and (len(waiting) >= most or line.time - waiting[0].line.time > _ALIKE_SECONDS):
             yield release()
         if rank is None:
@@ -48,14 +48,14 @@ class _Group:
 
 @dataclass(slots=True)
 class _Repetitions:
-    """The groups of one text that wait: a rank's first line of it goes into the first, its second into the second."""
+    """The waiting groups of one text: a rank's first line goes into the first group, its second into the second."""
 
     groups: deque[_Group] = field(default_factory=deque)
     released: int = 0
     next: dict[int, int] = field(default_factory=dict)  # rank -> its next group, counted from the first ever
 
     def add(self, line: Line, rank: int) -> _Group | None:
-        """Take a line in; the group, if it begins a new one."""
+        """Add a line; returns the group if it starts a new one."""
         place = max(self.next.get(rank, 0), self.released)
         self.next[rank] = place + 1
         if place - self.released < len(self.groups):
@@ -65,7 +65,7 @@ class _Repetitions:
         return self.groups[-1]
 
     def release(self) -> bool:
-        """Forget the first group; whether it was the last one."""
+        """Drop the first group; returns whether it was the last one."""
         self.groups.popleft()
         self.released += 1
         return not self.groups

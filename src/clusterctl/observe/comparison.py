@@ -1,4 +1,4 @@
-"""Two runs side by side: where configuration, code, versions and image differ, and what came of them."""
+"""Comparison of two runs: differences in configuration, code, versions and image, and their results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ASSIGNED = re.compile(r"""^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*["']?(.*?)[
 
 
 class Result(NamedTuple):
-    """The last value of a metric in each run; None where it has none."""
+    """The last value of a metric in each run; None if it has none."""
 
     metric: str
     first: float | None
@@ -46,9 +46,9 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Where two runs differ. `code` is None where it cannot be compared; `problems` say why, and what else is unknown.
+    """The differences between two runs. `code` is None if it cannot be compared; `problems` has the reasons.
 
-    `configuration` has the keys of the job, and those of the cluster as `cluster.KEY`.
+    `configuration` has the job's keys, and the cluster's as `cluster.KEY`.
     """
 
     as_of: float
@@ -61,7 +61,7 @@ class Comparison:
     problems: tuple[ClusterctlError, ...] = field(default=(), compare=False)
 
     def line_differences(self) -> Iterator[FileDifference]:
-        """The unified diff of each file of the code that differs, one after the other, without secrets."""
+        """The unified diffs of the code files that differ, without secrets."""
         runs = [status.record.run for status in self.statuses]
         folders = [run.snapshot for run in runs]
         changes = self.code or ()
@@ -72,7 +72,7 @@ class Comparison:
 
 
 def compare(first: RunDir, second: RunDir) -> Comparison:
-    """Compare two runs. Raises ConfigError where one of their records cannot be read."""
+    """Compare two runs. Raises ConfigError if a record cannot be read."""
     found = report([first, second])
     if len(found.statuses) < 2:
         raise found.problems[0]
@@ -97,7 +97,7 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
 
 
 def to_json(found: Comparison, lines: Iterable[FileDifference] | None = None) -> dict[str, Any]:
-    """What `diff -o json` prints, `schemas/diff.json` describes it; with `lines`, each file has its diff."""
+    """The output of `diff -o json`, described in `schemas/diff.json`; with `lines`, each file has its diff."""
     files: Iterable[dict[str, Any]] | None = None
     if lines is not None:
         files = [{"name": one.name, "change": one.change, "diff": _joined(one)} for one in lines]
@@ -140,7 +140,7 @@ def configuration(record: RunRecord) -> Iterator[tuple[Key, Any]]:
 
 
 def _versions(fields: Fields) -> list[tuple[Key, Any]]:
-    """Those of the submission, and git's of the code."""
+    """The versions recorded at submission, and the code's git commit."""
     git = fields.table("git")
     found: dict[str, Any] = fields.table("versions").named_texts()
     if commit := git.text("commit"):
@@ -154,7 +154,7 @@ def _image(record: RunRecord, fields: Fields) -> list[tuple[Key, Any]]:
 
 
 def _results(first: Mapping[str, float], second: Mapping[str, float]) -> Iterator[Result]:
-    """Every metric that either has: ours in the order of the vocabulary, then a program's own."""
+    """Every metric that either run has: known ones in the vocabulary's order, then a program's own."""
     own = (first.keys() | second.keys()) - KNOWN.keys()
     names = [*(name for name in KNOWN if name in first or name in second), *sorted(own)]
     for name in names:
@@ -169,16 +169,16 @@ def _finite(value: float | None) -> float | None:
 def _code_changes(first: RunDir, second: RunDir) -> tuple[CodeChange, ...]:
     for run in (first, second):
         if not is_folder(run.snapshot):
-            message = f"cannot compare the code: the copy of {run.id} is gone: {run.snapshot}"
-            raise ConfigError(message, "the rest is compared")
+            message = f"cannot compare the code: the copy of {run.id} no longer exists: {run.snapshot}"
+            raise ConfigError(message, "everything else is compared")
     try:
         return (*_patch_change(first, second), *code_changes(first.snapshot, second.snapshot))
-    except (OSError, ValueError) as error:  # the latter of a patch that is larger than one reads whole
-        raise ConfigError(f"cannot compare the code: {reason(error)}", "the rest is compared") from error
+    except (OSError, ValueError) as error:  # ValueError: a patch too large to read
+        raise ConfigError(f"cannot compare the code: {reason(error)}", "everything else is compared") from error
 
 
 def _patch_change(first: RunDir, second: RunDir) -> Iterator[CodeChange]:
-    """What git had not committed, of runs without a project: else it is in the project's own files."""
+    """The change in uncommitted code, for runs without a project copy, which would include it."""
     if any(exists(run.project) and any(run.project.iterdir()) for run in (first, second)):
         return
     before, after = (read_whole(run.git_patch) if exists(run.git_patch) else b"" for run in (first, second))
@@ -188,7 +188,7 @@ def _patch_change(first: RunDir, second: RunDir) -> Iterator[CodeChange]:
 
 
 def _secrets(records: Sequence[RunRecord], folders: Sequence[Path], changes: Iterable[CodeChange]) -> Secrets:
-    """The secrets that may be in the code: those of this environment, of a job file in it, and of a file `.env`."""
+    """The secrets that may appear in the code: from this environment, its job files and `.env` files."""
     patterns = tuple(
         dict.fromkeys(pattern for record in records for pattern in secrets_of(record.job, record.cluster, {}).patterns)
     )
@@ -200,7 +200,7 @@ def _secrets(records: Sequence[RunRecord], folders: Sequence[Path], changes: Ite
 
 
 def variables_in(path: Path) -> object:
-    """The variables that a job file or a file `.env` sets; None for what cannot be read as one."""
+    """The variables set by a job file or a `.env` file; None if it cannot be parsed."""
     try:
         text = read_whole(path).decode()
         return tomllib.loads(text).get("env") if path.suffix == ".toml" else dict(_ASSIGNED.findall(text))

@@ -1,6 +1,6 @@
-"""How the loss of a training has gone, from both ends of its metrics: what `diagnosis.learning` judges.
+"""The course of a training's loss, from both ends of its metrics, as judged by `diagnosis.learning`.
 
-Never more than a few blocks of a file are read, and a few numbers kept: `status` does this for every run that it lists.
+Only a few blocks of a file are read and a few numbers kept, since `status` does this for every run it lists.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
     from clusterctl.runs.vocabulary import Metric, Number
 
-LEAST_STEPS = 100  # of a training, or of a fold: nothing is concluded from fewer
-_LEAST_LOSSES = 20  # at either end; fewer say little about their mean
+LEAST_STEPS = 100  # of a training or fold: too few to draw conclusions below this
+_LEAST_LOSSES = 20  # at either end, for a meaningful mean
 _LEAST_BROKEN = 3  # in a row: mixed precision skips a step whose loss overflows, and continues
 _LARGEST = 1e100  # beyond it, sums overflow
 _LEAST_SHARE = 0.1  # of the planned steps: a warm-up of the learning rate takes time
-_ENOUGH_STEPS = 1000  # where a tenth is more, or nobody knows how many are planned
+_ENOUGH_STEPS = 1000  # if a tenth is more, or the planned number is unknown
 _NEWEST = 100  # losses
 _HEAD_BYTES = 8192  # about 30 steps
 _BLOCK_BYTES = 65536
 _LINE_BYTES = 4096  # hardly any is longer
 _MOST_CLASSES = 10**9
-_CLEARLY_LEARNT = 0.9  # of the loss of a guess: no need to look closer
+_CLEARLY_LEARNT = 0.9  # of the loss of guessing: clearly below it, there is no need to look closer
 
 
 class Mean(NamedTuple):
-    """Of several losses."""
+    """The mean of several losses."""
 
     value: float
-    error: float  # standard error, as if they were independent
+    error: float  # standard error, assuming independence
 
 
 @dataclass(frozen=True)
 class Course:
     """The mean loss of the first steps and of the newest ones, and the newest score.
 
-    `steps`: done so far, of this fold if there are folds. `first` is None where the beginning is not known: the
-    program logs no steps, or went on from another run. `broken`: the newest losses are "NaN" or "infinite", from the
-    step `broken_since` on.
+    `steps`: completed so far, in this fold if there are folds. `first` is None if the beginning is unknown: the program
+    logs no steps, or continued from another run. `broken`: the newest losses are "NaN" or "infinite", since the step
+    `broken_since`.
     """
 
     steps: int
@@ -59,7 +59,7 @@ class Course:
 
 
 def mean_of(losses: Sequence[float]) -> Mean | None:
-    """Their mean; None for few ones, and for absurd ones."""
+    """The mean of `losses`; None for too few or absurd values."""
     if len(losses) < _LEAST_LOSSES or not all(abs(loss) < _LARGEST for loss in losses):
         return None
     mean = math.fsum(losses) / len(losses)
@@ -68,7 +68,7 @@ def mean_of(losses: Sequence[float]) -> Mean | None:
 
 
 def broken(newest: Sequence[float]) -> str:
-    """What the newest losses, the newest first, are in place of numbers; empty where they are numbers."""
+    """Whether the newest losses, newest first, are "NaN" or "infinite"; empty if they are numbers."""
     last = newest[:_LEAST_BROKEN]
     if len(last) < _LEAST_BROKEN or any(map(math.isfinite, last)):
         return ""
@@ -76,9 +76,9 @@ def broken(newest: Sequence[float]) -> str:
 
 
 def read_course(files: Sequence[Path], lines: list[bytes], numbers: Mapping[str, Number]) -> Course | None:
-    """The course of the run whose attempts wrote `files`; None where it is too short, or the training clearly learns.
+    """The course of the run whose attempts wrote `files`; None if it is too short or the training is clearly learning.
 
-    `lines` are the last ones of the last file, and `numbers` the newest of each name in them.
+    `lines` are the last lines of the last file, and `numbers` the newest value of each name in them.
     """
     if "loss" not in numbers:
         return None
@@ -94,20 +94,20 @@ def read_course(files: Sequence[Path], lines: list[bytes], numbers: Mapping[str,
 
 
 def _own_steps(numbers: Mapping[str, Number]) -> int:
-    """The steps that are done; in a cross-validation, those of the present fold."""
+    """The completed steps; in a cross-validation, those of the current fold."""
     step, steps, folds = (float(numbers.get(name, 0)) for name in ("step", "steps", "folds"))
     own = step - (float(numbers.get("fold", 1)) - 1) * (steps / folds) if folds else step
     return int(own) if math.isfinite(own) else 0
 
 
 def _least_steps(numbers: Mapping[str, Number]) -> float:
-    """How many steps a training, or a fold, must have done before anything can be said."""
+    """The number of steps a training or fold must complete before it can be judged."""
     planned = float(numbers.get("steps", math.inf)) / max(1.0, float(numbers.get("folds", 1)))
     return max(LEAST_STEPS, min(_LEAST_SHARE * planned, _ENOUGH_STEPS))
 
 
 def _newest_losses(lines: list[bytes], numbers: Mapping[str, Number]) -> list[float]:
-    """The last losses of the present fold, the newest first."""
+    """The last losses of the current fold, newest first."""
     fold, found = numbers.get("fold"), list[float]()
     for measured in measurements_in(reversed(lines)):
         if measured.values.get("fold", fold) != fold or len(found) == _NEWEST:
@@ -117,7 +117,7 @@ def _newest_losses(lines: list[bytes], numbers: Mapping[str, Number]) -> list[fl
 
 
 def _first_losses(files: Sequence[Path]) -> list[float]:
-    """The losses of the run's first steps; none where it began with a later one."""
+    """The losses of the run's first steps; none if it started at a later step."""
     for path in files:
         records = _records(path, 0, _HEAD_BYTES)
         steps = [record["step"] for record in records if type(record.get("step")) is int]
@@ -127,9 +127,9 @@ def _first_losses(files: Sequence[Path]) -> list[float]:
 
 
 def _broken_since(files: Sequence[Path]) -> int | None:
-    """The step of the first loss that is not finite, of those after the last finite one.
+    """The step of the first non-finite loss after the last finite one.
 
-    Found by bisection: a loss that has become nan stays so, and the file may be long.
+    Found by bisection: a loss that has become NaN stays NaN, and the file may be long.
     """
     since = None
     for path in reversed(files):
@@ -152,7 +152,7 @@ def _loss(values: Mapping[str, Number]) -> list[float]:
 
 
 def _records(path: Path, offset: int, size: int) -> list[dict[str, Number]]:
-    """The values in the whole lines of a block; the first may be cut where it does not begin at 0."""
+    """The values in the complete lines of a block, without a first partial line."""
 
     def read(file: IO[bytes]) -> bytes:
         file.seek(offset)

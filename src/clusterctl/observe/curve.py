@@ -1,4 +1,4 @@
-"""A curve in bounded memory: values over an axis, summed up in buckets whose width doubles as the axis grows."""
+"""A curve in bounded memory: values over an axis, aggregated in buckets whose width doubles as the axis grows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LARGEST = 1e300  # sums and differences of larger values overflow
 
 
 class Point(NamedTuple):
-    """What fell into one bucket, at the mean of its places on the axis."""
+    """The values in one bucket, at their mean position on the axis."""
 
     x: float
     low: float
@@ -22,22 +22,22 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """Values over `x` (steps, or seconds), in at most `most` buckets, in any order. Nan and the infinities are counted.
+    """Values over `x` (steps or seconds) in at most `most` buckets, added in any order. Non-finite values are counted.
 
-    A week of steps takes the memory of an hour: when the buckets no longer suffice, each two neighbours become one.
+    A week of steps takes the memory of an hour: when the buckets are used up, each pair of neighbours is merged.
     """
 
     def __init__(self, most: int = 400, width: float = 1.0) -> None:
         self._most, self._width = most, width
         self._buckets: dict[int, _Bucket] = {}
-        self.broken = 0  # values that were nan or infinite
-        self.first_broken: float | None = None  # where the first of them was
-        self.last: float | None = None  # the value that was added last, finite or not
+        self.broken = 0  # number of NaN or infinite values
+        self.first_broken: float | None = None  # position of the first of them
+        self.last: float | None = None  # the value added last, finite or not
 
     def add(self, x: float, value: float) -> None:
         try:
             x, value = float(x), float(value)
-        except OverflowError:  # a whole number of hundreds of digits
+        except OverflowError:  # an integer of hundreds of digits
             return
         if not math.isfinite(x):
             return
@@ -55,7 +55,7 @@ class Curve:
             self._widen()
 
     def cut(self, x: float) -> None:
-        """Forget what stands at `x` and after it: a run that was started again goes on from there."""
+        """Drop values at `x` and after it: a restarted run continues from there."""
         first = math.floor(x / self._width)
         self._buckets = {index: bucket for index, bucket in self._buckets.items() if index < first}
         if self.first_broken is not None and self.first_broken >= x:
@@ -65,7 +65,7 @@ class Curve:
         return [bucket.point() for _, bucket in sorted(self._buckets.items())]
 
     def mean(self) -> float | None:
-        """The mean over the axis, each bucket counted once (a compacted file has few old values); None without any."""
+        """The mean over the axis, counting each bucket once (a compacted file has few old values); None if empty."""
         means = [bucket.total / bucket.count for bucket in self._buckets.values()]
         return sum(means) / len(means) if means else None
 
@@ -80,7 +80,7 @@ class Curve:
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """`points` summed up in at most `most` stretches of the axis of the same length."""
+    """`points` aggregated into at most `most` stretches of the axis of equal length."""
     if len(points) <= most:
         return list(points)
     first = points[0].x

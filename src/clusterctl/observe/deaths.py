@@ -1,4 +1,4 @@
-"""What srun says of each task that ended badly: how it left, before the rest was told to."""
+"""srun's reports of tasks that failed on their own, before the others were terminated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _TASK = re.compile(r"srun: error: (?P<node>[^\s:]+): tasks? (?P<ranks>[\d,-]+): (?P<how>.+)")
-# From here on tasks end because they were told to.
+# From here on, tasks end because they were terminated.
 _ABORTED = re.compile(
     r"_step_signal: Terminating|\*\*\* STEP \S+ ON .* CANCELLED|Job step aborted|Terminating job step"
 )
@@ -20,7 +20,7 @@ _EXITED = "Exited with exit code "
 
 @dataclass(frozen=True)
 class Death:
-    """A task that ended badly before the others were told to end; `order` counts srun's lines."""
+    """A task that failed before the others were terminated; `order` counts srun's lines."""
 
     rank: int
     node: str
@@ -29,15 +29,15 @@ class Death:
 
     @property
     def code(self) -> int | None:
-        """The exit code; None where a signal ended the task."""
+        """The exit code; None if a signal ended the task."""
         code = self.how.removeprefix(_EXITED)
         return int(code) if code != self.how and code.isdecimal() else None
 
 
 def deaths(lines: Iterable[str]) -> list[Death]:
-    """The tasks that ended badly by themselves, in the order in which srun learned of it.
+    """The tasks that failed on their own, in the order in which srun noticed.
 
-    One clock and one order for all nodes: better than the times that ranks write by clocks of their own.
+    This order is the same for all nodes, unlike times by the ranks' own clocks.
     """
     found: list[Death] = []
     for order, line in enumerate(lines):

@@ -1,4 +1,4 @@
-"""What folders take on the disk: a file with several names counts once, and no link is followed."""
+"""Disk usage of folders: a file with several hard links counts once, and no symbolic link is followed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class DiskUse:
-    """Counts folders one after the other: a file that an earlier one has too is the earlier one's."""
+    """Counts folders in turn: a file shared with an earlier folder is counted there."""
 
-    unread: list[str] = field(default_factory=list)  # folders that could not be looked into
+    unread: list[str] = field(default_factory=list)  # folders that could not be read
     _seen: set[tuple[int, int]] = field(default_factory=set)
 
     def bytes_of(self, path: Path) -> int:
-        """The bytes on disk of a file, or of all files below a folder, that have not been counted yet."""
+        """The bytes on disk of a file, or of all files below a folder, not counted before."""
         return self._bytes(os.fspath(path))
 
     def _bytes(self, path: str) -> int:
@@ -29,7 +29,7 @@ class DiskUse:
             status = with_retries(lambda: os.lstat(path))
             if stat.S_ISDIR(status.st_mode):
                 return sum([self._bytes(f"{path}/{name}") for name in names_in(path)])
-        except FileNotFoundError:  # removed meanwhile
+        except FileNotFoundError:  # removed in the meantime
             return 0
         except OSError:
             self.unread.append(path)

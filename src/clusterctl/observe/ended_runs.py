@@ -1,8 +1,8 @@
-"""What the files of ended runs said, kept so that ten thousand of them need not be read again for one `status`.
+"""A cache of ended runs, so that `status` does not read ten thousand run directories.
 
-The directories decide. What is kept of a run counts while its directory and its folder of attempts are the very same
-ones, unchanged: a resume writes into the former, Slurm's restart into the latter, and a removed run is not listed.
-A file that is lost, damaged or of another version is written anew.
+The directories are authoritative. A cached run is valid while its directory and its folder of attempts are unchanged: a
+resume writes to the former, a restart by Slurm to the latter, and a removed run is not listed. A cache file that is
+missing, damaged or from another version is rebuilt.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
     from clusterctl.runs.layout import RunDir
 
-QUIET_SECONDS = 60.0  # what other nodes wrote may arrive so late; and two changes may fall into one tick of a clock
+QUIET_SECONDS = 60.0  # other nodes' files may arrive this late, and two changes may share a timestamp
 
 Stamp = tuple[int, ...]
 
 
 def stamp(run: RunDir) -> Stamp:
-    """Which directory and folder of attempts these are, and when they last changed; empty if one of them is missing."""
+    """Identity and last change of the run directory and its folder of attempts; empty if either is missing."""
     return _stamp(os.fspath(run.path))
 
 
@@ -58,7 +58,7 @@ def _stamp(run: str) -> Stamp:
 
 
 class Row(NamedTuple):
-    """A run in a table: the text in each column that has one, but for the age, which changes with the clock."""
+    """A run in a table: the text of each non-empty column, except for the age, which changes with the clock."""
 
     run: str  # its id
     stage: Stage
@@ -67,34 +67,34 @@ class Row(NamedTuple):
 
 
 class _KeptRun(NamedTuple):
-    """One run in the file."""
+    """One run in the cache file."""
 
     stamp: list[int]
     stage: str
     created: float
-    cells: dict[str, str] | None  # of its row, once there was one
+    cells: dict[str, str] | None  # of its row, once it was rendered
     specs: list[str]  # the keys of its job and cluster
-    evidence: str  # JSON, parsed where more is asked than the row
+    evidence: str  # JSON, parsed if more than the row is needed
 
 
-# Another version keeps other fields, or means something else by them.
+# Other versions have other fields, or give them other meanings.
 _PACKED = (RunRecord, RunEvidence, AttemptEvidence, Course)
 _FORM = [__version__, [*_KeptRun._fields], *([each.name for each in fields(kept)] for kept in _PACKED)]
 
 
 @dataclass
 class EndedRuns:
-    """The ended runs that `file` knows (None: nothing is kept beyond this process). A clock in epoch seconds."""
+    """The ended runs cached in `file` (None: only in this process). `clock` returns epoch seconds."""
 
     file: Path | None = None
     clock: Callable[[], float] = time.time
     _read: dict[RunDir, tuple[Stamp, RunEvidence]] = field(default_factory=dict, init=False)  # by this process
     _kept: dict[str, _KeptRun] | None = field(default=None, init=False)  # by id
-    _specs: dict[str, str] = field(default_factory=dict, init=False)  # jobs and clusters: many runs have the same
+    _specs: dict[str, str] = field(default_factory=dict, init=False)  # jobs and clusters, shared by many runs
     _changed: bool = field(default=False, init=False)
 
     def evidence(self, run: RunDir) -> RunEvidence:
-        """What the files of `run` say now. Raises what `read_record` raises."""
+        """The current evidence in the files of `run`. Raises what `read_record` raises."""
         found = stamp(run)
         if known := self._known(run, found):
             return known
@@ -105,29 +105,29 @@ class EndedRuns:
         return evidence
 
     def stage(self, run: RunDir) -> Stage | None:
-        """How `run` ended; None where it has to be read."""
+        """How `run` ended; None if its files must be read."""
         kept = self._load().get(run.id)
         return Stage(kept.stage) if kept and kept.stamp == [*stamp(run)] else None
 
     def row(self, folder: str, run: str) -> Row | None:
-        """The row of the run of that id, as `keep_row` had it; None where it has to be made."""
+        """The cached row of the run with that id; None if it must be rendered."""
         kept = self._load().get(run)
         if not kept or kept.cells is None or kept.stamp != [*_stamp(f"{folder}/{run}")]:
             return None
         return Row(run, Stage(kept.stage), kept.created, kept.cells)
 
     def keep_row(self, run: RunDir, row: Row) -> None:
-        """Keep what was made of the `evidence` of `run`, where that is kept."""
+        """Cache the row of `run` if its evidence is cached."""
         if run in self._read and (kept := self._load().get(run.id)):
             self._load()[run.id] = kept._replace(cells=dict(row.cells))
             self._changed = True
 
     def save(self) -> None:
-        """Write down what was read since, without the runs that are gone. Of two processes the later one wins."""
+        """Write the cache, without removed runs. If two processes write, the later one wins."""
         if self.file is None or not self._changed:
             return
         folder = next(iter(self._read)).path.parent
-        with suppress(OSError):  # it has just been removed
+        with suppress(OSError):  # the folder was just removed
             present = set(names_in(folder))
             kept = {name: one for name, one in self._load().items() if name in present}
             used = sorted({key for one in kept.values() for key in one.specs})
@@ -151,7 +151,7 @@ class EndedRuns:
         return None
 
     def _is_over(self, evidence: RunEvidence, found: Stamp) -> bool:
-        """Whether nobody writes to the run any more, as far as its files can tell."""
+        """Whether nothing writes to the run any more, as far as its files show."""
         last = evidence.last
         if not found or not last or last.exit_code is None or last.end is None:
             return False
@@ -185,7 +185,7 @@ class EndedRuns:
 
 
 def _packed(evidence: RunEvidence) -> dict[str, Any]:
-    """`evidence` as JSON types, without the run itself, its job and cluster, and what Slurm said."""
+    """`evidence` as JSON types, without the run itself, its job and cluster, and Slurm's answer."""
     record = _set(evidence.record)
     attempts = [{name: _plain(value) for name, value in _set(one).items()} for one in evidence.attempts]
     return {**_set(evidence), "record": {name: _plain(value) for name, value in record.items()}, "attempts": attempts}

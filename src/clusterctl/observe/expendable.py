@@ -1,4 +1,4 @@
-"""Which ended runs may be removed, and why others stay: pure rules."""
+"""Which ended runs may be removed, and why others are kept; pure functions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Judged(NamedTuple):
-    """An old run, and why it stays; it may go where there is no reason."""
+    """An old run, and the reason to keep it; without a reason it may be removed."""
 
     status: Status
     stays: str = ""
 
 
 def judged(statuses: Sequence[Status], seconds: float, now: float, *, keep_best: bool = False) -> list[Judged]:
-    """A verdict on every run that ended `seconds` ago, or may have; those that go on are not mentioned.
+    """A verdict on every run that ended, or may have ended, `seconds` ago; active runs are left out.
 
-    `statuses` are those of all runs of the folder: what a run needs that has not ended stays, and with `keep_best` the
-    best ended run of each job.
+    `statuses` are those of all runs in the folder: dependencies of runs that have not ended are kept, and with
+    `keep_best` also the best ended run of each job.
     """
     needed = {
         one.run: status.record.run.id
@@ -45,13 +45,13 @@ def judged(statuses: Sequence[Status], seconds: float, now: float, *, keep_best:
 
 
 def ended_at(status: Status) -> float:
-    """When the run ended; where nobody knows, when it was last heard of: its last start, or its submission."""
+    """When the run ended or, if unknown, its last start or its submission."""
     last = status.attempt
     return status.ended or (last and (last.end or last.start)) or status.record.submitted
 
 
 def best_runs(statuses: Iterable[Status]) -> list[Ranked]:
-    """The best ended run of each job, by the values that `status` shows: the newest ones. Of equal runs the newer."""
+    """The best ended run of each job, by the newest values, as shown in `status`; of equal runs, the newer one."""
     jobs: dict[str, list[Status]] = defaultdict(list)
     for status in statuses:
         if status.stage.ended:
@@ -60,21 +60,21 @@ def best_runs(statuses: Iterable[Status]) -> list[Ranked]:
 
 
 def _is_over(status: Status, now: float) -> bool:
-    """Whether nobody writes to the run any more: a batch script may end a moment later than its ranks."""
+    """Whether nothing writes to the run any more: a batch script may end a moment after its ranks."""
     last = status.attempt
     written = last is None or last.exit_code is not None or now - ended_at(status) >= ARRIVAL_SECONDS
     return status.stage.ended and status.sure and written
 
 
 def _reason(status: Status, needed: Mapping[str, str], best: Ranked | None) -> str:
-    """Why an old run stays."""
+    """Why an old run is kept."""
     run = status.record.run.id
     if not status.record.is_ours:
-        return "belongs to someone else"
+        return "belongs to another user"
     if not status.sure:
-        return "Slurm does not say whether it has ended"
+        return "Slurm does not report whether it has ended"
     if waits := needed.get(run) or needed.get(submission(run)):
-        return f"{waits} waits for it"
+        return f"{waits} is waiting for it"
     if best:
         return f"the best of {status.record.job.name}: {best.metric.label} {best.metric.text(best.value)}"
     return ""

@@ -1,4 +1,4 @@
-"""A run as an archive that is read without clusterctl: which files of it, and how they come into the archive."""
+"""Export of a run as an archive: which files it includes, and how they are written."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _LONGEST_LINE_BYTES = 2**20
 
 
 class ExportedFile(NamedTuple):
-    """A file of the run, and how long it was at the moment of the export."""
+    """A file of the run, and its size at the time of the export."""
 
     path: Path
     bytes: int
 
 
 def members(run: RunDir, *, weights: bool, work: bool = False) -> list[ExportedFile]:
-    """The files of a run that are exported, in the order of their paths. What a link leads to is none of them.
+    """The files of a run to export, sorted by path, without the targets of symbolic links.
 
-    With `work` also those that its program wrote into its working directory.
+    With `work`, also those that its program wrote to its working directory.
     """
     inside = os.path.realpath(run.path)
     written = (run.work / file.name for file in read_written(run).files) if work else ()
@@ -48,7 +48,7 @@ def members(run: RunDir, *, weights: bool, work: bool = False) -> list[ExportedF
 
 
 def _files(run: RunDir, *, weights: bool) -> Iterator[Path]:
-    """Neither secrets nor checkpoints nor what only running ranks need."""
+    """The exportable files: no secrets, no checkpoints, and nothing that only running ranks need."""
     yield from (run.run_json, run.submission_json, run.script, run.git_patch)
     yield from (run.cancel_json, run.finished_json, run.requeue_json, run.accounting_json)
     if weights:
@@ -64,7 +64,7 @@ def _files(run: RunDir, *, weights: bool) -> Iterator[Path]:
 
 
 class RunArchive:
-    """Writes `folder/...` into a .tar.gz. Texts go through `hide`, which takes secrets out of them."""
+    """Writes `folder/...` to a .tar.gz. Texts go through `hide`, which redacts secrets."""
 
     def __init__(self, file: IO[bytes], folder: str, time: float, hide: Callable[[str], str]) -> None:
         self._tar = tarfile.open(fileobj=file, mode="w:gz", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - closed below
@@ -78,7 +78,7 @@ class RunArchive:
         self._add(name, io.BytesIO(content), len(content), self._time)
 
     def add_file(self, name: str, member: ExportedFile, *, text: bool) -> None:
-        """Add what the file held at the moment of the export; of records, whole lines. Raises OSError."""
+        """Add the file's content at the time of the export; only whole lines of records. Raises OSError."""
         with os.fdopen(os.open(member.path, _READ), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
@@ -95,13 +95,13 @@ class RunArchive:
                 self._add(name, spool, size, status.st_mtime)
 
     def _add(self, name: str, file: IO[bytes], size: int, time: float) -> None:
-        info = tarfile.TarInfo(f"{self._folder}/{name}")  # of nobody: no user, no group
+        info = tarfile.TarInfo(f"{self._folder}/{name}")  # no user, no group
         info.size, info.mtime, info.mode = size, int(time), 0o644
         self._tar.addfile(info, file)
 
 
 def _lines(file: IO[bytes], most_bytes: int) -> Iterator[bytes]:
-    """The lines in the first `most_bytes` of a file, very long ones in pieces."""
+    """The lines in the first `most_bytes` of a file; very long lines are split."""
     left = most_bytes
     while left > 0 and (line := file.readline(min(left, _LONGEST_LINE_BYTES))):
         left -= len(line)

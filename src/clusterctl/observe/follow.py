@@ -1,4 +1,4 @@
-"""One run, watched until it ends: the marks of its files several times a second, Slurm when they have stood still."""
+"""Watch one run until it ends: its files several times a second, Slurm when the files have not changed for a while."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from clusterctl.spec import Cluster
 
 LOOK_SECONDS = 0.25
-_READ_SECONDS = 2.0  # a file server may tell late that a file has changed; then, at the latest, it is read all the same
-_NODES_SECONDS, _NODES_A_SECOND = 30.0, 16  # between two looks at what the nodes measure; each has a file
-_LONGEST_PAUSE_SECONDS = 60.0  # between two questions to a Slurm that does not answer
+_READ_SECONDS = 2.0  # a file server may report changes late: files are read at least this often
+_NODES_SECONDS, _NODES_A_SECOND = 30.0, 16  # between two reads of the nodes' telemetry, one file per node
+_LONGEST_PAUSE_SECONDS = 60.0  # between two queries while Slurm does not answer
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What watching touches: time, and the Slurm to ask."""
+    """The dependencies of watching: time and Slurm."""
 
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of
     clock: Callable[[], float] = time.time
@@ -45,9 +45,9 @@ REAL_SOURCES = Sources()
 
 
 def watch(run: RunDir, cluster: Cluster, sources: Sources = REAL_SOURCES, *, closely: bool = False) -> Iterator[Status]:
-    """The status of `run`, four times a second; the last one is that of the end. Raises ConfigError if damaged.
+    """The status of `run` four times a second, until its end. Raises ConfigError if the run is damaged.
 
-    Its metrics are at most two seconds old; `closely`, they are those of this moment, and it has what the nodes do.
+    Metrics are at most two seconds old; with `closely` they are current, and the nodes' state is included.
     """
     files = _Files(read_record(run), closely)
     asking = _Asking(cluster, sources)
@@ -60,20 +60,20 @@ def watch(run: RunDir, cluster: Cluster, sources: Sources = REAL_SOURCES, *, clo
 
 
 def wait(run: RunDir, cluster: Cluster, timeout: float | None, sources: Sources = REAL_SOURCES) -> Stage:
-    """Wait until `run` has ended, and how it did; raises WaitTimedOut after `timeout` seconds."""
+    """Wait for the end of `run` and return its stage; raises WaitTimedOut after `timeout` seconds."""
     deadline = None if timeout is None else sources.clock() + timeout
     stage = Stage.QUEUED
     for status in watch(run, cluster, sources):
         stage = status.stage
         if deadline is not None and sources.clock() >= deadline and not stage.ended:
             message = f"{run.id} is still {stage} after {timeout:g} s"
-            raise WaitTimedOut(message, f"it goes on; see: clusterctl status {run.id}")
+            raise WaitTimedOut(message, f"it continues; check it with: clusterctl status {run.id}")
     return stage
 
 
 @dataclass
 class _Files:
-    """What the files say, read again when one of them has changed: a look costs the same for any number of ranks."""
+    """The evidence in the files, read again when one has changed, at a cost independent of the number of ranks."""
 
     record: RunRecord
     closely: bool
@@ -85,14 +85,14 @@ class _Files:
     _nodes_at: float = field(default=0.0, init=False)
 
     def read(self, now: float) -> RunEvidence:
-        stamps = [_stamp(path) for path in self._telling()]
+        stamps = [_stamp(path) for path in self._watched()]
         if self._evidence is None or stamps != self._stamps or not 0 <= now - self._read_at < _READ_SECONDS:
             self._stamps, self._read_at = stamps, now
             self._evidence = read_evidence(self.record, self._evidence, self._nodes_now(now))
         return self._evidence
 
-    def _telling(self) -> Iterator[Path]:
-        """The files and folders that change when the run comes further."""
+    def _watched(self) -> Iterator[Path]:
+        """The files and folders that change as the run progresses."""
         run = self.record.run
         yield from (run.finished_json, run.cancel_json, run.submission_json, run.attempts_folder)
         if self._evidence and self._evidence.attempts:
@@ -104,7 +104,7 @@ class _Files:
     def _nodes_now(self, now: float) -> NodesNow:
         attempts = self.record.run.attempts() if self.closely else []
         resources = self.record.job.resources
-        every = max(_NODES_SECONDS, resources.nodes / _NODES_A_SECOND)  # all are read where nothing seems to go on
+        every = max(_NODES_SECONDS, resources.nodes / _NODES_A_SECOND)  # all nodes are read if the run seems idle
         if attempts and (attempts[-1].number != self._nodes_of or not 0 <= now - self._nodes_at < every):
             self._nodes_of, self._nodes_at = attempts[-1].number, now
             self._nodes = nodes_now(attempts[-1], resources.nodes * self.record.tasks_per_node)
@@ -121,10 +121,9 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 @dataclass
 class _Asking:
-    """When to ask Slurm: at once if the files do not settle the end, then when they have said nothing new for a while.
+    """When to query Slurm: at once if the files do not show the end, then after they have not changed for a while.
 
-    While a run trains, its files are the news. An answer is kept as long as the files stand still, and dropped with
-    the first new word of theirs.
+    While a run is training, its files are more recent. An answer is kept until the files change.
     """
 
     cluster: Cluster
@@ -153,7 +152,7 @@ class _Asking:
         except SlurmError:
             self._snapshot = None
         if self._snapshot and not self._snapshot.problem:
-            # It may be another process's, and some seconds old already.
+            # It may come from another process, and be some seconds old.
             self._pause = floor
             self._next_question = now + min(floor, max(LOOK_SECONDS, self._snapshot.taken_at + floor - now))
         else:

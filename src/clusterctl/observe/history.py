@@ -1,7 +1,7 @@
-"""The history of a run over all its attempts: curves, nodes, ranks, phases. Each look reads what was appended alone.
+"""The history of a run over all attempts: curves, nodes, ranks, phases. Each update reads only what was appended.
 
-Memory and the time of a look are bounded, whatever the run's length: curves hold a few hundred buckets, and a file
-that has grown by more than `most_bytes` since the last look is sampled.
+The memory and time of an update are bounded, whatever the run's length: curves hold a few hundred buckets, and a file
+that has grown by more than `most_bytes` since the last update is sampled.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 _MOST_CURVES = 64  # a program may log under any number of names
 _RECENT_STEPS = 200
 _MOST_RANKS = 100_000
-_FEW_NODES = 32  # whose telemetry is read whole; of more, a sample that is about as large together
-_MOST_SAMPLES, _LEAST_SAMPLES = 2048, 4  # of all nodes, and of each
+_FEW_NODES = 32  # read in full; telemetry of more nodes is sampled to about the same total
+_MOST_SAMPLES, _LEAST_SAMPLES = 2048, 4  # of all nodes together, and of each
 _SAMPLE_BYTES = 2048
 _NODES_A_LOOK = 64
-_POINTS, _FEW_POINTS = 200, 24  # of a node's curve, among few nodes and among many
+_POINTS, _FEW_POINTS = 200, 24  # of a node's curve, if there are few nodes and if there are many
 
 
 class NodeHistory:
-    """What one node measured; the newest sample of it, and curves over the time (seconds since the epoch)."""
+    """One node's newest sample, and curves over time (seconds since the epoch)."""
 
     def __init__(self, name: str, points: int = _POINTS) -> None:
         self.name = name
@@ -64,19 +64,19 @@ class NodeHistory:
 
 @dataclass(slots=True)
 class RankHistory:
-    """What one rank's heartbeats said, as its node's leader noted them."""
+    """One rank's heartbeats, as recorded by its node's leader."""
 
     node: str
     newest: RankSample
     seconds: Spread = field(default_factory=Spread)  # of a step
-    busy: Spread = field(default_factory=Spread)  # the part of them in which it did not wait for others
+    busy: Spread = field(default_factory=Spread)  # the part of a step in which it is not waiting for others
 
 
 class History:
-    """Everything that the screens draw of one run. `update` looks again; `attempts` are in their order.
+    """The data drawn for one run. `update` reads new data; `attempts` are in order.
 
-    One thread may look while another one draws: whoever draws holds `lock`, which no reading of a file ever does.
-    With `all_ranks` False, somebody else reads the events of the other ranks than 0, and calls `take_events`.
+    One thread may update while another draws: the drawing thread holds `lock`, which is never held while reading files.
+    With `all_ranks` False, the caller reads the events of ranks other than 0 and calls `take_events`.
     """
 
     def __init__(self, run: RunDir, most_bytes: int = MOST_BYTES, *, all_ranks: bool = True) -> None:
@@ -85,14 +85,14 @@ class History:
         self.lock = Lock()
         self.attempts: dict[int, AttemptTimeline] = {}
         self.curves: dict[str, Curve] = {}  # name -> values over the steps
-        self.restarts: list[float] = []  # the step at which each attempt but the first went on
-        self.undone_steps = 0.0  # steps that were done and lost
+        self.restarts: list[float] = []  # the step at which each attempt but the first continued
+        self.undone_steps = 0.0  # steps completed but lost
         self.nodes: dict[str, NodeHistory] = {}  # of the newest attempt that has any
         self.ranks: dict[int, RankHistory] = {}
-        self.step_seconds = Curve(200)  # of a step over the time, the band over the ranks
-        self.sampled = False  # whether a file was too large to be read whole
+        self.step_seconds = Curve(200)  # over time, the band over the ranks
+        self.sampled = False  # whether a file was too large to read in full
         self._most_bytes = most_bytes
-        self._past: list[int] = []  # attempts that a newer one has followed
+        self._past: list[int] = []  # attempts followed by a newer one
         self._recent: deque[dict[str, float]] = deque(maxlen=_RECENT_STEPS)
         self._files: dict[Path, GrowingRecords] = {}
         self._metrics_of = -1  # the attempt whose metrics were read last
@@ -102,7 +102,7 @@ class History:
         self._step_time: float | None = None
 
     def update(self, hosts: Sequence[AttemptEvidence] = ()) -> None:
-        """Look at the run's files again. `hosts`: what the batch scripts wrote, where that is known already."""
+        """Read the run's files again. `hosts`: records of the batch scripts that are already known."""
         known = {host.number: host for host in hosts}
         attempts = self.run.attempts()
         self._past = [attempt.number for attempt in attempts[:-1]]
@@ -120,12 +120,12 @@ class History:
                 self._read_telemetry(attempt.number, everything=ended)
 
     def take_events(self, attempt: int, rank: int, events: Iterable[Event]) -> None:
-        """Take over the events of a rank that somebody has read; those of rank 0 are known already."""
+        """Add a rank's events read elsewhere, except for rank 0, which `update` reads."""
         if rank and attempt in self.attempts:
             self.attempts[attempt].take(rank, events)
 
     def split(self) -> dict[str, float]:
-        """Part of a step -> its mean seconds over the newest steps; what is left of the step is `other`."""
+        """Part of a step -> its mean seconds over the newest steps; the rest of the step is `other`."""
         means: dict[str, float] = {}
         for name in ("seconds", *STEP_PARTS):
             if values := [step[name] for step in self._recent if name in step]:
@@ -136,12 +136,12 @@ class History:
         return means
 
     def _share(self, attempt: int) -> int:
-        """How many bytes of a file are read: of past attempts' together as many as of one."""
+        """Bytes to read per file: all past attempts together get the share of one."""
         return self._most_bytes // (len(self._past) if attempt in self._past else 1)
 
     def _read_metrics(self, attempt: int) -> None:
         if attempt < self._metrics_of:
-            return  # what a stale attempt goes on writing counts no more
+            return  # later output of a replaced attempt is ignored
         path = self.run.attempt(attempt).metrics
         if path not in self._files:
             self._files[path] = GrowingRecords(path, self._share(attempt))
@@ -168,7 +168,7 @@ class History:
             self._recent.append({name: float(values[name]) for name in ("seconds", *STEP_PARTS) if name in values})
 
     def _begin(self, attempt: int, step: float) -> None:
-        """Another attempt goes on from its checkpoint: what the one before did after that is undone."""
+        """A new attempt continues from its checkpoint: later steps of the previous attempt are undone."""
         if self._metrics_of >= 0:
             self.restarts.append(step)
             self.undone_steps += max(0.0, self._step - step + 1)
@@ -179,11 +179,11 @@ class History:
 
     def _curve(self, name: str) -> Curve:
         if name not in self.curves and len(self.curves) >= _MOST_CURVES:
-            return Curve()  # shown nowhere
+            return Curve()  # not shown
         return self.curves.setdefault(name, Curve())
 
     def _read_telemetry(self, attempt: int, *, everything: bool) -> None:
-        """Read what nodes have measured since the last look: all that are new, and of many others some in turn."""
+        """Read new telemetry: of all new nodes and, if there are many, of some of the others in turn."""
         files = telemetry_files(self.run.attempt(attempt)) if attempt >= self._telemetry_of else {}
         if files and attempt > self._telemetry_of:
             self._telemetry_of = attempt

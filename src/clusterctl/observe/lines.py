@@ -1,6 +1,6 @@
-"""Reading files that grow: their last lines without the rest, and what was added since.
+"""Reading growing files: their last lines, and lines added since.
 
-Files are polled and opened again at each look: inotify does nothing on NFS, and only opening revalidates its cache.
+Files are polled and reopened each time: inotify does not work on NFS, and only opening a file revalidates its cache.
 """
 
 from __future__ import annotations
@@ -19,43 +19,42 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 65536
 _FIRST_BLOCK_BYTES = 4096
 _MOST_EXTENTS = 10_000
-MOST_BYTES = 8 * 2**20  # of one look at records: about 50,000 steps, a fifth of a second
+MOST_BYTES = 8 * 2**20  # per read of records: about 50,000 steps, a fifth of a second
 _SAMPLE_BYTES = 16384
 _RECORD_BYTES = 8192  # hardly any record is half as long
-_LONGEST_LINE_BYTES = 2**20  # what has no newline until then is handed out as it is
+_LONGEST_LINE_BYTES = 2**20  # longer lines are returned in pieces
 
 
 class Growing:
-    """A file read bit by bit: each `read` returns the whole lines that were added, without their newline.
+    """A file read incrementally: each `read` returns the complete lines that were added, without newlines.
 
-    The holes of a sparse file are passed over: nobody wrote there. A file that cannot be read has no lines, and its
-    `problem` says why.
+    Holes of a sparse file are skipped. A file that cannot be read has no lines, and `problem` has the reason.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
         self.problem = ""
-        self.offset = offset  # of what was not yet read
+        self.offset = offset  # of the unread part
         self._torn = b""
 
     def read(self) -> list[bytes]:
-        """The lines added since the last call; nothing where there is no file yet."""
+        """The lines added since the last call; none if there is no file yet."""
         return list(self.added())
 
     def added(self, block_bytes: int = 2**20) -> Iterator[bytes]:
-        """As `read`, but never more than `block_bytes` of the file are held."""
+        """Like `read`, but holding at most `block_bytes` of the file in memory."""
         for block in self.blocks(block_bytes):
             yield from block.split(b"\n")
 
     def blocks(self, block_bytes: int = 2**20) -> Iterator[bytes]:
-        """The lines added since the last call, many at a time, the last one without its newline."""
+        """The lines added since the last call, in blocks, without the last newline."""
         return (block for _, block in self.placed_blocks(block_bytes))
 
     def placed_blocks(self, block_bytes: int = 2**20) -> Iterator[tuple[int, bytes]]:
-        """As `blocks`, each with the offset at which it begins.
+        """Like `blocks`, each with its offset.
 
-        The file is opened anew for each block. The first blocks are small: of many files the first lines are there at
-        once.
+        The file is reopened for each block. The first blocks are small, so that the first lines of many files are
+        available at once.
         """
         size = min(_FIRST_BLOCK_BYTES, block_bytes)
         more = True
@@ -69,16 +68,16 @@ class Growing:
                 yield from self.placed_rest()
 
     def rest(self) -> list[bytes]:
-        """The last line if it ended without a newline: for when nobody writes any more."""
+        """The last line if it has no newline: for when writing has ended."""
         return [rest for _, rest in self.placed_rest()]
 
     def placed_rest(self) -> list[tuple[int, bytes]]:
-        """As `rest`, with the offset at which it begins."""
+        """Like `rest`, with the offset of the line."""
         rest, self._torn = self._torn, b""
         return [(self.offset - len(rest), rest)] if rest else []
 
     def _next_block(self, block_bytes: int) -> tuple[bytes, bool]:
-        """What comes next, and whether there is more after it."""
+        """The next block, and whether there is more after it."""
 
         def read(file: IO[bytes]) -> tuple[int, bytes, int]:
             offset = _next_data(file.fileno(), self.offset)
@@ -97,13 +96,13 @@ class Growing:
 
 
 def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -> int:
-    """Where the last `count` lines of `path` begin, found from its end; 0 where it has fewer, or does not exist."""
+    """The offset of the last `count` lines of `path`, found from its end; 0 if it has fewer or does not exist."""
 
     def find(file: IO[bytes]) -> int:
         size = file.seek(0, os.SEEK_END)
         wanted = count + 1  # the newline that ends the line before
         if size and file.seek(size - 1) is not None and file.read(1) != b"\n":
-            wanted -= 1  # the last line is not ended
+            wanted -= 1  # the last line has no newline
         if wanted == 0:
             return size
         for begin, end in reversed(_extents(file.fileno(), size)):
@@ -123,9 +122,9 @@ def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -
 
 
 def offset_of_time(path: Path, since: float, time_of: Callable[[bytes], float | None]) -> int:
-    """Where a line begins before which no line has a time from `since` on, by bisection; 0 where lines have no times.
+    """The offset of a line before which all lines are older than `since`, by bisection; 0 if lines have no times.
 
-    `time_of` gives the time that a line begins with, None for one that begins with none.
+    `time_of` returns the time at the start of a line, or None without one.
     """
 
     def find(file: IO[bytes]) -> int:
@@ -133,7 +132,7 @@ def offset_of_time(path: Path, since: float, time_of: Callable[[bytes], float | 
         while high - low > _BLOCK_BYTES:
             middle = (low + high) // 2
             file.seek(middle)
-            lines = file.read(_BLOCK_BYTES).split(b"\n")[1:-1]  # the first is cut off, so may be the last
+            lines = file.read(_BLOCK_BYTES).split(b"\n")[1:-1]  # the first is incomplete, and the last may be
             time = next((found for line in lines if (found := time_of(line)) is not None), None)
             if time is None:
                 break
@@ -153,7 +152,7 @@ def _place(path: Path, find: Callable[[IO[bytes]], int]) -> int:
 
 
 def _extents(descriptor: int, size: int) -> list[tuple[int, int]]:
-    """The parts of a file that were ever written: begin and end, in order."""
+    """The start and end of each written part of a file, in order."""
     found: list[tuple[int, int]] = []
     begin = 0
     while len(found) < _MOST_EXTENTS and (begin := _next_data(descriptor, begin)) < size:
@@ -167,19 +166,19 @@ def _extents(descriptor: int, size: int) -> list[tuple[int, int]]:
 
 
 def _next_data(descriptor: int, offset: int) -> int:
-    """Where, from `offset` on, something was written: `offset` itself, or the end of the hole that it lies in."""
+    """The next written position: `offset` itself, or the end of the hole that contains it."""
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:
-        if error.errno != errno.ENXIO:  # a file system without holes
+        if error.errno != errno.ENXIO:  # a file system without sparse files
             return offset
         return max(offset, os.fstat(descriptor).st_size)
 
 
 def tail(path: Path, most_bytes: int = _BLOCK_BYTES) -> tuple[list[bytes], str]:
-    """The last whole lines, as many as `most_bytes` hold, of which the first may be cut; and why there are none.
+    """The last complete lines within `most_bytes`, of which the first may be cut; and the reason if there are none.
 
-    A file that is not there (yet) has neither lines nor a problem.
+    A missing file has neither lines nor a problem.
     """
 
     def read(file: IO[bytes]) -> list[bytes]:
@@ -195,15 +194,15 @@ def tail(path: Path, most_bytes: int = _BLOCK_BYTES) -> tuple[list[bytes], str]:
 
 
 def last_lines(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[bytes]:
-    """The lines of `tail`, for those who take a file that cannot be read for one that says nothing."""
+    """The lines of `tail`; an unreadable file has none."""
     lines, _ = tail(path, most_bytes)
     return lines
 
 
 class GrowingRecords:
-    """Each `read` yields the records that were added, or a sample of them where they are more than `most_bytes`.
+    """Each `read` yields the records that were added, or a sample of them if they exceed `most_bytes`.
 
-    With `most_records` the sample is of single records, so many, instead of blocks of them.
+    With `most_records`, the sample consists of that many single records instead of blocks.
     """
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES, most_records: int | None = None) -> None:
@@ -213,23 +212,23 @@ class GrowingRecords:
         if most_records is not None:
             self._most, self._block = max(most_bytes, _RECORD_BYTES), _RECORD_BYTES
         self._most_records = most_records
-        self._offset = 0  # where the first line begins that was not yet read
-        self._inode, self._size = 0, -1  # of the file as it was read last
-        self.sampled = False  # whether anything was passed over so far
+        self._offset = 0  # of the first unread line
+        self._inode, self._size = 0, -1  # of the file when last read
+        self.sampled = False  # whether anything was skipped so far
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """The records added since the last call; nothing where there is no file. Torn and foreign lines are dropped."""
+        """The records added since the last call; none if there is no file. Incomplete and foreign lines are dropped."""
         with suppress(OSError), open_regular(self.path) as file:
             found = os.fstat(file.fileno())
             self._size = end = found.st_size
-            if end < self._offset or found.st_ino != self._inode:  # it was compacted: written aside, and renamed
+            if end < self._offset or found.st_ino != self._inode:  # compacted: rewritten and renamed
                 self._offset, self._inode = 0, found.st_ino
             if end - self._offset > self._most:
                 yield from self._sample(file, end)
             yield from self._rest(file)
 
     def changed(self) -> bool:
-        """Whether the file seems to be another than was read last; on NFS that may be known half a minute late."""
+        """Whether the file seems to have changed since it was last read; NFS may report it half a minute late."""
         try:
             found = status_of(self.path)
         except OSError:
@@ -247,7 +246,7 @@ class GrowingRecords:
         block = _read_at(file, last, self._block)
         if self._most_records is None:
             self._offset = last + block.find(b"\n") + 1
-        else:  # from the last whole line on
+        else:  # from the last complete line on
             self._offset = last + block.rfind(b"\n", 0, max(0, block.rfind(b"\n"))) + 1
 
     def _rest(self, file: IO[bytes]) -> Iterator[dict[str, Any]]:
@@ -256,7 +255,7 @@ class GrowingRecords:
             seen = torn + block
             *lines, torn = seen.split(b"\n")
             if len(torn) > _LONGEST_LINE_BYTES:
-                torn = b""  # no record of ours; what follows of it is none either
+                torn = b""  # not a record of ours; nor is the rest of the line
             self._offset += len(seen) - len(torn)
             yield from records_in(lines)
 
@@ -266,5 +265,5 @@ def _read_at(file: IO[bytes], offset: int, size: int) -> bytes:
 
 
 def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON objects in `lines`, each parsed when it is asked for; torn and foreign lines are dropped."""
+    """The JSON objects in `lines`, parsed lazily; incomplete and foreign lines are dropped."""
     return (record for line in lines if (record := parse_record(line)) is not None)

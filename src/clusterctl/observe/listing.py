@@ -1,4 +1,4 @@
-"""Runs as rows of a table. Of those that have ended, the rows that were made once are kept (`ended_runs`)."""
+"""Runs as rows of a table. The rows of ended runs are cached (`ended_runs`)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Listing:
-    """Runs as they are at `as_of`, and what stood in the way of knowing."""
+    """Runs at the time `as_of`, and the problems in reading them."""
 
     as_of: float
     rows: tuple[Row, ...]
     problems: tuple[ConfigError | SlurmError, ...] = ()
-    looked: tuple[Status, ...] = ()  # of the rows that were not kept
-    head: str = ""  # of a sweep: how it stands
-    varied: tuple[str, ...] = ()  # the columns of what its runs change
+    looked: tuple[Status, ...] = ()  # of the rows that were not cached
+    head: str = ""  # the headline of a sweep
+    varied: tuple[str, ...] = ()  # columns for the settings varied by a sweep
 
 
 def listing(
@@ -42,9 +42,9 @@ def listing(
     ended: EndedRuns,
     together: Callable[[Iterable[Row]], Iterable[Row]] = iter,
 ) -> Listing:
-    """The newest `count` submissions in `folder` (None: all) that `wanted` takes.
+    """The newest `count` submissions in `folder` (None: all) that match `wanted`.
 
-    `row_of` makes a row that is not kept, and `together` one of the rows of a sweep.
+    `row_of` makes a row that is not cached, and `together` combines the rows of a sweep into one.
     """
     ids = [*_ids(folder, wanted, count)]
     where = os.fspath(folder)
@@ -61,7 +61,7 @@ def listing(
 
 
 def _ids(folder: Path, wanted: Filter, count: int | None) -> Iterable[str]:
-    """The runs that have to be looked at."""
+    """The runs to examine."""
     if count is None or wanted.needs_reading:
         return newest_ids(folder, wanted.takes_id, wanted.since(time.time()))
     return newest_submissions((run.id for run in newest_first(folder, wanted.takes_id)), count)

@@ -1,9 +1,9 @@
-"""At which logs of a followed run to look, and when: little where nothing happens, whatever the number of ranks.
+"""Which logs of a followed run to check, and when: rarely if nothing happens, whatever the number of ranks.
 
-A look asks only for sizes; what has grown is read. While something is added there are four looks a second, else ever
-fewer, down to one in two seconds. Beyond a thousand files a second they take turns, so that a line of one of 4,096
-ranks is seen within ten seconds. What a turn finds is seldom alone: then all files are looked at. Only opening a file
-revalidates NFS's cache of its size, so some are opened in turn even though they seem not to have grown.
+A check stats the files and reads those that have grown. While lines arrive there are four checks a second, otherwise
+fewer and fewer, down to one in two seconds. Above a thousand files a second they take turns, so that a line of one of
+4,096 ranks is found within ten seconds. Lines rarely come alone, so finding one triggers a check of all files. Since
+only opening a file revalidates NFS's cached size, some files are opened in turn even if they seem unchanged.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-SHORTEST_SECONDS, LONGEST_SECONDS = 0.25, 2.0  # between two looks
+SHORTEST_SECONDS, LONGEST_SECONDS = 0.25, 2.0  # between two checks
 SIZES_A_SECOND, OPENS_A_SECOND = 1024, 24
-_LIVELY_SECONDS = 10.0  # what has grown is looked at each time for so long
+_LIVELY_SECONDS = 10.0  # a file that has grown is included in every check for this long
 _MOST_LIVELY = 64
 
 File = TypeVar("File", bound=Hashable)
@@ -25,7 +25,7 @@ File = TypeVar("File", bound=Hashable)
 
 @dataclass
 class Turns(Generic[File]):
-    """Takes turns through any number of files, so many a second."""
+    """Cycles through any number of files at `rate` files per second."""
 
     rate: float
     _place: int = 0
@@ -41,7 +41,7 @@ class Turns(Generic[File]):
 
 @dataclass
 class LogPace(Generic[File]):
-    """Decides for one reader; times are in seconds by its clock."""
+    """Decides for one reader; times are seconds by its clock."""
 
     _looked: float | None = None
     _looked_at_all: float = 0.0
@@ -55,7 +55,7 @@ class LogPace(Generic[File]):
         return self._looked is None or not 0 <= now - self._looked < self._pause
 
     def look(self, files: Sequence[File], now: float) -> tuple[set[File], set[File]]:
-        """Of `files`, those whose sizes to ask for, and those to open whatever their sizes."""
+        """The files to stat, and the files to open whatever their size."""
         seconds = LONGEST_SECONDS if self._looked is None else min(max(now - self._looked, 0.0), LONGEST_SECONDS)
         self._looked = now
         lively = {file for file, grown in self._grew.items() if now - grown < _LIVELY_SECONDS}
@@ -66,7 +66,7 @@ class LogPace(Generic[File]):
         return sizes | (lively & set(files)), opens
 
     def saw(self, grown: Iterable[File], now: float) -> None:
-        """Take note of which files had grown at the last look."""
+        """Record which files had grown at the last check."""
         found = list(grown)
         self._surprised |= any(file not in self._grew for file in found)
         for file in found:

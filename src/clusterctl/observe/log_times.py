@@ -1,4 +1,4 @@
-"""Reads when those lines of a log were written that carry no time (`runs.log_times`)."""
+"""Reads the times at which log lines without a timestamp were written (`runs.log_times`)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _BLOCK_BYTES = 2**13  # a thousand ranks hold one each
 
 
 class WrittenTimes:
-    """The times of one log, asked for from its beginning to its end."""
+    """The times of one log, queried in order of offset."""
 
     def __init__(self, notes: Path, log: Path) -> None:
         self._growing = Growing(notes)
         self._log = log
         self._notes = self._growing.added(_BLOCK_BYTES)
-        self._at_end = False  # of the notes that there were at the last refresh
+        self._at_end = False  # of the notes present at the last refresh
         self._newest: float | None = None
         self._size = 0
         self._time: float | None = None
 
     def refresh(self) -> None:
-        """Look for further notes when they are needed."""
+        """Allow new notes to be read when needed."""
         if self._at_end:
             self._notes = self._growing.added(_BLOCK_BYTES)
             self._at_end = False
 
     def of(self, offset: int) -> float | None:
-        """When the byte at `offset` was written; None for a log that nobody takes notes on. Offsets never decrease."""
+        """When the byte at `offset` was written; None for a log without notes. Offsets must not decrease."""
         while self._size <= offset:
             if self._at_end:
                 return self._newest
@@ -47,7 +47,7 @@ class WrittenTimes:
         return self._time
 
     def _of_the_file(self) -> float | None:
-        """The time of what is not noted yet, where notes are taken at all."""
+        """The time of the part not covered by notes yet, if there are any."""
         try:
             return None if self._time is None else self._log.stat().st_mtime
         except OSError:

@@ -1,8 +1,8 @@
-"""What the ranks of a run wrote: chosen, merged by time, read whole, from the end, or as it grows.
+"""The logs of a run's ranks: selected, merged by time, and read in full, from the end, or as they grow.
 
-A line has the time that it begins with, else that at which it was written, else that of the line before it. Within an
-attempt the lines of all files are merged by their times; each file's own order stays. However large the logs are,
-little of them is held.
+The time of a line is the timestamp at its start, else the time at which it was written, else that of the line before.
+Within an attempt the lines of all files are merged by time, keeping the order within each file. Memory use is bounded,
+however large the logs are.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     from clusterctl.runs.layout import Attempt, RunDir
 
-# Of all files that are merged at a time; a thousand ranks' are read in small pieces.
+# For all files merged at a time; those of a thousand ranks are read in small pieces.
 _MEMORY_BYTES = 2**24
 _LEAST_BLOCK_BYTES, _MOST_BLOCK_BYTES = 2**12, 2**18
 _LISTED_SECONDS = 10.0
-_ARRIVAL_SECONDS = 60.0  # in which the files of other nodes arrive
-_CLOCK_SECONDS = 60.0  # by which a node's clock may be set back
+_ARRIVAL_SECONDS = 60.0  # within which the files of other nodes arrive
+_CLOCK_SECONDS = 60.0  # by which a node's clock may go backwards
 _OURS = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
-# 2026-01-02 03:04:05,678 and its kin, in brackets or not. Without a zone it is this machine's, as on its cluster.
+# 2026-01-02 03:04:05,678 and similar, with or without brackets. Without a time zone, this machine's is assumed.
 _OTHERS = re.compile(
     rb"\[?(?P<second>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)"
     rb"(?P<part>[.,]\d{1,9})?(?P<zone>Z|[+-]\d\d:?\d\d)?(?=[\]\s:]|$)"
@@ -47,7 +47,7 @@ _OTHERS = re.compile(
 
 @dataclass(frozen=True)
 class Selection:
-    """Which logs; None takes all. `host`: the batch script's too, where slurmstepd and the container runtime write."""
+    """Which logs to read; None selects all. `host`: include the batch script's, with slurmstepd's and pyxis's lines."""
 
     attempt: int | None = None
     rank: int | None = None
@@ -57,7 +57,7 @@ class Selection:
 
 
 class Source(NamedTuple):
-    """One log file, and whose it is; `rank` is None for the batch script's."""
+    """One log file and its rank; None for the batch script's."""
 
     attempt: int
     rank: int | None
@@ -65,17 +65,17 @@ class Source(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line of a log, as the bytes that were written, without its newline; `ranks` where several wrote the same."""
+    """One line of a log in bytes, without its newline; `ranks` if several ranks wrote the same."""
 
     source: Source
     content: bytes
     time: float = 0.0
     ranks: tuple[int, ...] = ()
-    timed: bool = True  # False before the first line of a file whose time is known: `time` is the attempt's start
+    timed: bool = True  # False before the first line of a file with a known time: `time` is then the attempt's start
 
     @property
     def text(self) -> bytes:
-        """The content, without the time that the task gave it."""
+        """The content without the task's timestamp."""
         return without_stamp(self.content)
 
     def __str__(self) -> str:
@@ -83,9 +83,9 @@ class Line(NamedTuple):
 
 
 def sources(run: RunDir, selection: Selection) -> list[Source]:
-    """The log files there are now, in the order of attempts, ranks, streams.
+    """The existing log files, ordered by attempt, rank and stream.
 
-    The batch script's is among them when asked for, and where no rank ever started: it then holds the reason.
+    The batch script's log is included if selected, or if no rank ever started, since it then has the reason.
     """
     nodes = Nodes(run)
     return [source for attempt in chosen_attempts(run, selection) for source in _sources_of(attempt, selection, nodes)]
@@ -97,9 +97,9 @@ def chosen_attempts(run: RunDir, selection: Selection) -> list[Attempt]:
 
 @dataclass
 class Logs:
-    """The chosen logs of one run, read as they grow.
+    """The selected logs of one run, read as they grow.
 
-    At the first look, `tail` bounds each file to its last lines; with `since`, only what is older may be missing.
+    The first read is limited to the last `tail` lines of each file; with `since`, older lines may be skipped.
     """
 
     run: RunDir
@@ -113,15 +113,15 @@ class Logs:
     _looked: bool = field(default=False, init=False)
 
     def read(self, *, ended: bool) -> Iterator[Line]:
-        """The lines added since the last call; with `ended`, also last lines that have no newline."""
+        """The lines added since the last call; with `ended`, including last lines without a newline."""
         yield from self._merged([self.file(source) for source in sources(self.run, self.selection)], ended=ended)
         self._looked = True
 
     def added(self, now: float) -> Iterator[Line]:
-        """As `read` of a run that goes on, for who looks several times a second: `now` is the time of the look.
+        """Like `read` for an active run, to be called several times a second with the current time `now`.
 
-        Not every call looks at every file (`log_pace`). Those of an attempt are left alone when a newer one has begun
-        and other nodes' last words have arrived; `read` has what they say later.
+        Not every call checks every file (`log_pace`). The files of an attempt are skipped once a newer one has started
+        and other nodes' last lines have arrived; `read` returns any later lines.
         """
         if not self._looked:
             yield from self.read(ended=False)
@@ -136,16 +136,16 @@ class Logs:
 
     @property
     def problems(self) -> list[str]:
-        """Which files cannot be read, and why."""
+        """The files that cannot be read, and why."""
         return [f"{path}: {file.growing.problem}" for path, file in self._files.items() if file.growing.problem]
 
     def file(self, source: Source) -> LogFile:
         file = self._files.get(source.path)
         if file is None:
-            offset = 0 if self._looked else self._first(source.path)  # a file that comes later is new: all of it
+            offset = 0 if self._looked else self._first(source.path)  # a file that appears later is read in full
             attempt = self.run.attempt(source.attempt)
             times = None if source.rank is None else WrittenTimes(attempt.log_times(source.rank), source.path)
-            start = self._start(attempt)  # of lines before the first with a time
+            start = self._start(attempt)  # the time of lines before the first with a time
             file = self._files[source.path] = LogFile(source, Growing(source.path, offset), start, times)
         return file
 
@@ -168,7 +168,7 @@ class Logs:
         return self._starts[attempt.number]
 
     def _living(self, now: float) -> list[LogFile]:
-        """The files to which something may be added."""
+        """The files that may still grow."""
         attempts = chosen_attempts(self.run, self.selection)
         found: list[LogFile] = []
         for attempt in attempts:
@@ -181,7 +181,7 @@ class Logs:
 
 @dataclass
 class _Folder:
-    """The logs of one attempt, listed again when their folder has changed, and now and then: NFS may tell it late."""
+    """The logs of one attempt, listed again when their folder changes, and periodically, since NFS may be late."""
 
     attempt: Attempt
     selection: Selection
@@ -189,7 +189,7 @@ class _Folder:
     _modified: int = -1
     _listed: float = 0.0
     _sources: list[Source] = field(default_factory=list)
-    _followed: float | None = None  # since when there is a newer attempt
+    _followed: float | None = None  # when a newer attempt was first seen
 
     def sources(self, now: float) -> list[Source]:
         modified = modified_at(self.attempt.log(0).parent)
@@ -200,28 +200,28 @@ class _Folder:
         return self._sources
 
     def is_over(self, now: float) -> bool:
-        """Whether a newer attempt has been there for so long that nothing more is on its way."""
+        """Whether a newer attempt has existed for long enough that nothing more will arrive."""
         self._followed = now if self._followed is None else self._followed
         return now - self._followed > _ARRIVAL_SECONDS
 
 
 @dataclass(eq=False, slots=True)
 class LogFile:
-    """One log as it grows; `time` is that of the line which was read last."""
+    """One growing log; `time` is that of the last line read."""
 
     source: Source
     growing: Growing
     time: float
     written: WrittenTimes | None = None
-    timed: bool = False  # whether the time of a line was known so far
+    timed: bool = False  # whether the time of any line was known so far
 
     @property
     def size(self) -> int:
-        """How much of it was read."""
+        """The bytes read so far."""
         return self.growing.offset
 
     def has_grown(self) -> bool:
-        """Whether there is more to read, as far as the file system knows; also where only opening it would tell."""
+        """Whether there is more to read according to stat; True if stat fails."""
         try:
             return status_of(self.source.path).st_size > self.size
         except FileNotFoundError:
@@ -230,13 +230,13 @@ class LogFile:
             return True
 
     def lines(self, place: int, block_bytes: int, *, ended: bool) -> Iterator[tuple[float, int, Line]]:
-        """The lines added, each with its time and the place of the file, by which they are merged."""
+        """The lines added, each with the keys by which they are merged: time and position of the file."""
         for begin, block in self.blocks(block_bytes, ended=ended):
             for line in self.lines_in(begin, block):
                 yield line.time, place, line
 
     def blocks(self, block_bytes: int = _MOST_BLOCK_BYTES, *, ended: bool) -> Iterator[tuple[int, bytes]]:
-        """The lines added, many at a time, and where they begin; with `ended`, also a last one without a newline."""
+        """The lines added in blocks with their offsets; with `ended`, including a last line without a newline."""
         yield from self.growing.placed_blocks(block_bytes)
         if ended:
             yield from self.growing.placed_rest()
@@ -251,13 +251,13 @@ class LogFile:
             place += len(content) + 1
             if begins is not None:
                 self.timed = True
-                if begins > self.time:  # never back: a file's order stays
+                if begins > self.time:  # never backwards: keeps the order within a file
                     self.time = begins
             yield Line(self.source, content, self.time, timed=self.timed)
 
 
 class Nodes:
-    """Which node each rank of a run was on, read from a rank's first event when somebody asks."""
+    """The node of each rank of a run, read from the rank's first event when needed."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -267,7 +267,7 @@ class Nodes:
         return self.names(attempt, rank).get(rank, "")
 
     def names(self, attempt: int, rank: int | None = None) -> dict[int, str]:
-        """Rank -> its node, for the ranks that have begun; read again as long as `rank` had not."""
+        """Rank -> node, for the ranks that have started; read again until `rank` has."""
         known = self._known.get(attempt, {})
         if rank is None or rank not in known:
             begun = beginnings(self._run.attempt(attempt))
@@ -307,7 +307,7 @@ def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[So
 
 
 def is_stamped(line: bytes) -> bool:
-    """Whether the line begins with the time that a task gave it."""
+    """Whether the line starts with a task's timestamp."""
     return line[23:25] == b"Z " and _OURS.match(line) is not None
 
 
@@ -316,20 +316,20 @@ def without_stamp(line: bytes) -> bytes:
 
 
 def time_of(line: bytes) -> float | None:
-    """Seconds since the epoch; None for a line that does not begin with a time."""
+    """The timestamp at the start of a line in seconds since the epoch, or None."""
     if line[23:25] == b"Z " and line[19:20] == b"." and line[20:23].isdigit():
         try:
             return _seconds(line[:19], b"Z") + int(line[20:23]) / 1000
         except ValueError:
             return None
-    if line[4:5] not in (b"-", b"/") and line[5:6] not in (b"-", b"/"):  # most lines end here
+    if line[4:5] not in (b"-", b"/") and line[5:6] not in (b"-", b"/"):  # quick exit for most lines
         return None
     match = _OTHERS.match(line)
     if match is None:
         return None
     try:
         whole = _seconds(match["second"], match["zone"])
-    except (ValueError, OverflowError):  # the 40th of May
+    except (ValueError, OverflowError):  # e.g. May 40
         return None
     return whole + float(b"0." + match["part"][1:]) if match["part"] else whole
 

@@ -1,4 +1,4 @@
-"""The metrics of an attempt, typed, and its pace by them: the one reader of what `clusterctl.runs.metrics` writes."""
+"""The metrics of an attempt, typed, and its pace: the only reader of what `clusterctl.runs.metrics` writes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from clusterctl.runs.vocabulary import Number
 
 
-_LARGEST_STEP = 2.0**63  # a chart's axis is as long as the difference of two
+_LARGEST_STEP = 2.0**63  # the difference of two steps must fit a chart's axis
 
 
 class Measurement(NamedTuple):
-    """The numbers of one line by name; NaN and the infinities are among them, `time` (seconds since the epoch) not."""
+    """The numbers of one line by name, including NaN and infinities; `time` is in seconds since the epoch."""
 
     time: float | None
     values: dict[str, Number]
 
     @property
     def step(self) -> float | None:
-        """The step that it belongs to; None where it names none, or one that nobody can count to."""
+        """The step of the measurement; None if it has none, or an absurd one."""
         step = self.values.get("step")
         return float(step) if step is not None and abs(step) <= _LARGEST_STEP else None
 
 
 def parse_measurement(record: Mapping[str, Any]) -> Measurement:
-    """The measurement in one line; whatever is no number is dropped."""
+    """The measurement in one line; anything that is not a number is dropped."""
     fields = Fields(record)
     values = fields.numbers()
     values.pop("time", None)
@@ -39,16 +39,16 @@ def parse_measurement(record: Mapping[str, Any]) -> Measurement:
 
 
 def measurements_in(lines: Iterable[bytes]) -> Iterator[Measurement]:
-    """The measurements in `lines`, each parsed when it is asked for; torn and foreign lines are dropped."""
+    """The measurements in `lines`, parsed lazily; incomplete and foreign lines are dropped."""
     return map(parse_measurement, records_in(lines))
 
 
 def newest_values(lines: list[bytes]) -> dict[str, Number]:
-    """The newest value of each name: losses and accuracies are in different lines."""
+    """The newest value of each name: losses and accuracies are on different lines."""
     merged: dict[str, Number] = {}
     shapes = set()
     for line in reversed(lines):
-        shape = tuple(line.split(b'"')[1::2])  # its names: most steps have the same ones, so one of them is parsed
+        shape = tuple(line.split(b'"')[1::2])  # its names: lines with the same names as a newer one need not be parsed
         if shape not in shapes:
             for measurement in measurements_in([line]):
                 shapes.add(shape)
@@ -58,14 +58,14 @@ def newest_values(lines: list[bytes]) -> dict[str, Number]:
 
 @dataclass(frozen=True)
 class Pace:
-    """Steps a second over the last steps, evaluations between them included, and the time of the last step."""
+    """Steps per second over the last steps, including evaluations in between, and the time of the last step."""
 
     steps_per_second: float
     time: float
 
 
 def pace_of(lines: list[bytes]) -> Pace | None:
-    """The pace by lines of metrics.jsonl; None before the second step."""
+    """The pace from lines of metrics.jsonl; None before the second step."""
     last, first = _first_step(reversed(lines)), _first_step(lines)
     if last is None or first is None or last[0] <= first[0] or last[1] <= first[1]:
         return None
@@ -73,7 +73,7 @@ def pace_of(lines: list[bytes]) -> Pace | None:
 
 
 def progress(metrics: Mapping[str, float]) -> float | None:
-    """The share of the training that is done, from 0 to 1: by its steps, else by its epochs."""
+    """The completed share of the training, from 0 to 1, by steps, else by epochs."""
     for done, total in (("step", "steps"), ("epoch", "epochs")):
         if done in metrics and metrics.get(total, 0) > 0:
             return min(1.0, max(0.0, metrics[done] / metrics[total]))
@@ -81,7 +81,7 @@ def progress(metrics: Mapping[str, float]) -> float | None:
 
 
 def seconds_left(metrics: Mapping[str, float], pace: Pace | None, now: float) -> float | None:
-    """How long the steps that are left will take at this pace; None where nobody knows how many there are."""
+    """The time that the remaining steps will take at this pace; None if their number is unknown."""
     if pace is None or "steps" not in metrics or "step" not in metrics:
         return None
     since = max(0.0, now - pace.time)

@@ -1,4 +1,4 @@
-"""When a run was submitted, cancelled and finished: a small file each."""
+"""When a run was submitted, cancelled and finished, each recorded in a small file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Submission(NamedTuple):
-    """sbatch's answer: Slurm's number of the job, such as 12 or 12_7, and when it came; empty and None before that."""
+    """Slurm's job id, such as 12 or 12_7, and when sbatch returned it; empty and None before that."""
 
     job_id: str = ""
     time: float | None = None
 
 
 class Cancellation(NamedTuple):
-    """When somebody cancelled the run (0: unknown), and who."""
+    """When the run was cancelled (0: unknown), and by whom."""
 
     time: float
     by: str
@@ -37,7 +37,7 @@ def read_submission(run: RunDir | ArrayDir) -> Submission:
 
 
 def read_cancellation(run: RunDir) -> Cancellation | None:
-    """None unless the run was cancelled; a damaged file counts: who cancels a run writes it before anything else."""
+    """None unless the run was cancelled; a damaged file counts, as it is written before anything else."""
     fields = read_fields(run.cancel_json)
     return None if fields.absent else Cancellation(fields.moment("time") or 0.0, fields.text("by"))
 

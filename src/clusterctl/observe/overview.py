@@ -1,4 +1,4 @@
-"""What a monitor shows, looked at again and again: the runs, and everything of the one that is selected."""
+"""The data of a monitor, refreshed repeatedly: the runs, and everything about the selected one."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from clusterctl.slurm import Snapshot
     from clusterctl.spec import Cluster
 
-_LINES = 300  # of the log that are kept
-_FIRST_LINES = 40  # of each file, at the first look
-_MOST_LOGS = 32  # ranks whose logs are followed; of more, rank 0 alone: a file server feels every file that is opened
+_LINES = 300  # of the log to keep
+_FIRST_LINES = 40  # of each file, at the first read
+_MOST_LOGS = 32  # ranks whose logs are followed; if there are more, only rank 0, to limit the load on the file server
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Selected:
     status: Status
     history: History
     log: tuple[Line, ...]
-    happenings: tuple[Happening, ...]  # of all attempts, in the order of time
+    happenings: tuple[Happening, ...]  # of all attempts, in order of time
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One look at everything. `snapshots`: what Slurm said last, one a cluster that was asked."""
+    """Everything at one moment. `snapshots`: Slurm's last answers, one per cluster queried."""
 
     as_of: float
     statuses: tuple[Status, ...]
@@ -57,7 +57,7 @@ class Scene:
 
 @dataclass
 class Overview:
-    """The newest `count` runs of `folder`, or the given `runs` alone."""
+    """The newest `count` runs in `folder`, or only the given `runs`."""
 
     folder: Path
     count: int = 100
@@ -69,16 +69,16 @@ class Overview:
     _closely: _Closely | None = field(default=None, init=False)
 
     def look(self, selected: str | None = None) -> Scene:
-        """Everything as it is now; `selected` is a run's id, or None for the newest run."""
+        """The current state of everything; `selected` is a run id, or None for the newest run."""
         runs = self.runs or tuple(itertools.islice(newest_first(self.folder), self.count))
-        stamps = {run: stamp(run) for run in runs}  # a run that has ended is read again once its directory changes
+        stamps = {run: stamp(run) for run in runs}  # an ended run is read again when its directory changes
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
         found = report([run for run in runs if run not in kept], self.slurm_of, self.clock)
         fresh = {status.record.run: status for status in found.statuses}
         self._ended = {
             run: (stamps[run], status)
             for run, status in (kept | fresh).items()
-            # A run that Slurm does not know, or let go, may come back without a word in its files.
+            # A lost or preempted run may come back without a change in its files.
             if status.sure and status.stage.ended and status.stage not in (Stage.LOST, Stage.PREEMPTED)
         }
         statuses = tuple(status for run in runs if (status := kept.get(run) or fresh.get(run)))
@@ -107,19 +107,19 @@ class _Closely:
 
 
 def happenings(status: Status, history: History) -> list[Happening]:
-    """All that is worth a line, in the order of time: from the submission to the end."""
-    told = [Happening(status.record.created, None, "submitted")]
+    """The events of a run from submission to end, in order of time."""
+    found = [Happening(status.record.created, None, "submitted")]
     for number, timeline in history.attempts.items():
-        told += timeline.happenings
+        found += timeline.happenings
         host = timeline.host
         if host and host.start is not None:
             where = f" on {host.nodes}" if host.nodes else ""
-            began = max(host.start, status.record.created)  # the script tells whole seconds
-            told.append(Happening(began, None, f"attempt {number} starts{where}"))
+            began = max(host.start, status.record.created)  # the script records whole seconds
+            found.append(Happening(began, None, f"attempt {number} starts{where}"))
         if host and host.end is not None and host.exit_code is not None:
             text = f"attempt {number} ends: exit code {host.exit_code}"
-            told.append(Happening(host.end, None, text, bad=host.exit_code != 0))
+            found.append(Happening(host.end, None, text, bad=host.exit_code != 0))
     if status.ended is not None:
         bad = status.stage not in (Stage.FINISHED, Stage.CANCELLED)
-        told.append(Happening(status.ended, None, str(status.stage), bad))
-    return sorted(told, key=lambda happening: happening.time)
+        found.append(Happening(status.ended, None, str(status.stage), bad))
+    return sorted(found, key=lambda happening: happening.time)

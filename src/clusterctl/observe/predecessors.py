@@ -1,4 +1,4 @@
-"""The runs that a run waits for, and what their stages mean for it: pure rules."""
+"""The runs that a run depends on, and what their stages mean for it; pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Condition(StrEnum):
-    """What a predecessor has to have done."""
+    """What a predecessor must have done."""
 
     FINISHED = "finished"
     ENDED = "ended"
@@ -24,12 +24,12 @@ class Condition(StrEnum):
 
     @property
     def infinitive(self) -> str:
-        """For `it waits for another run to ...`."""
+        """For `waiting for another run to ...`."""
         return {"finished": "finish", "ended": "end", "started": "start"}[self]
 
 
 class Predecessor(NamedTuple):
-    """A run or a sweep, by its id, that a run of the same folder waits for."""
+    """A run or sweep, by its id, that a run in the same folder depends on."""
 
     run: str
     condition: Condition
@@ -42,9 +42,9 @@ class Standing(Enum):
 
 
 def standing(condition: Condition, status: Status) -> Standing:
-    """Whether the run of `status` has done what is waited for, as Slurm judges it: one that was cancelled has started.
+    """Whether the run of `status` meets `condition`, by Slurm's rules: a cancelled run counts as started.
 
-    A run that is between two starts has not ended, and its next start is waited for.
+    A run between two starts has not ended: its next start counts.
     """
     stage = status.stage
     if stage is Stage.FINISHED:
@@ -55,12 +55,12 @@ def standing(condition: Condition, status: Status) -> Standing:
 
 
 def standing_of_all(condition: Condition, statuses: Iterable[Status]) -> Standing:
-    """As `standing`, of all runs of a sweep: one that can never do it decides."""
+    """Like `standing`, for all runs of a sweep: NEVER if any run can never meet it."""
     found = {standing(condition, status) for status in statuses}
     return Standing.NEVER if Standing.NEVER in found else Standing.OPEN if Standing.OPEN in found else Standing.MET
 
 
 def read_predecessors(record: Fields) -> tuple[Predecessor, ...]:
-    """Those in run.json; what is none is dropped: an id becomes the name of a folder."""
+    """The predecessors in run.json; invalid ids are dropped, since an id becomes a folder name."""
     found = ((one.text("run"), one.member("condition", Condition)) for one in record.tables("after"))
     return tuple(Predecessor(run, condition) for run, condition in found if condition and is_run_id(run))

@@ -1,4 +1,4 @@
-"""The events of ranks, typed: the one reader of what `clusterctl.runs.events` writes."""
+"""The events of ranks, typed: the only reader of what `clusterctl.runs.events` writes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 _TAIL_BYTES = 65_536
 _NODE_TAIL_BYTES = 8 * _TAIL_BYTES
-_FIRST_EVENTS = 5000  # of a node, among which its ranks begin
+_FIRST_EVENTS = 5000  # of a node, which include the start of its ranks
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a rank. `time` is in seconds since the epoch by its node's clock, None if unknown."""
+    """An event of a rank. `time` is in seconds since the epoch by its node's clock, None if unknown."""
 
     time: float | None
 
 
 @dataclass(frozen=True)
 class Began(Event):
-    """The rank's process is there. `node` is the name that Slurm has for its node."""
+    """The rank's process has started. `node` is its node's name in Slurm."""
 
     host: str
     node: str
@@ -47,8 +47,8 @@ class Entered(Event):
 class Raised(Event):
     """An exception ended the rank.
 
-    One of ours carries its `cause`. Where the rank ran a program that failed, `code` is the program's, and `signal` the
-    one that ended it.
+    clusterctl's own exceptions carry their `cause`. If the rank ran a program that failed, `code` is its exit code, and
+    `signal` the signal that ended it.
     """
 
     type: str
@@ -69,14 +69,14 @@ class Hung(Event):
 
 @dataclass(frozen=True)
 class Frozen(Event):
-    """Where the rank's threads were when its Python code did not answer the alarm, by faulthandler."""
+    """The rank's stacks by faulthandler, when its Python code did not answer the alarm."""
 
     stacks: str
 
 
 @dataclass(frozen=True)
 class WriterEnded(Event):
-    """The writer of the rank's node had ended; it was started again, unless `error` says why not."""
+    """The writer of the rank's node had ended; it was restarted unless `error` has a reason."""
 
     error: str = ""
 
@@ -92,7 +92,7 @@ class Exited(Event):
 
 
 def parse_event(record: Mapping[str, Any]) -> Event | None:
-    """The event in one line of the file; None for one that no reader needs, or that is damaged."""
+    """The event on one line of the file; None if it is damaged or not needed."""
     fields = Fields(record)
     time = fields.moment("time")
     match fields.text("event"):
@@ -119,32 +119,32 @@ def parse_event(record: Mapping[str, Any]) -> Event | None:
 
 
 class EventFile(NamedTuple):
-    """A file of events: those of a node's ranks, which each say whose they are, or of the one rank that wrote it."""
+    """A file of events: of all ranks of a node, with their ranks, or of the single rank that wrote it."""
 
     path: Path
     rank: int | None = None
 
     def rank_of(self, record: Mapping[str, Any]) -> int | None:
-        """Whose event a line of the file is; None for nobody's."""
+        """The rank of the event on a line of the file; None if missing."""
         rank = Fields(record).whole("rank") if self.rank is None else self.rank
         return rank if rank is not None and rank >= 0 else None
 
     def parse(self, record: Mapping[str, Any]) -> tuple[int, Event] | None:
-        """A rank and its event, from one line of the file."""
+        """A rank and its event from one line of the file."""
         rank, event = self.rank_of(record), parse_event(record)
         return None if rank is None or event is None else (rank, event)
 
 
 def event_files(attempt: Attempt) -> list[EventFile]:
-    """Every file of events of an attempt: those of its nodes, then those of ranks."""
+    """All event files of an attempt: those of its nodes, then those of ranks."""
     nodes = [EventFile(path) for path in attempt.node_event_files().values()]
     return [*nodes, *(EventFile(path, rank) for rank, path in attempt.event_files().items())]
 
 
 def last_events(attempt: Attempt, files: Iterable[EventFile] | None = None) -> tuple[dict[int, list[Event]], list[str]]:
-    """Rank -> its events, in order, from the end of each file (or of `files`); and what kept files from being read.
+    """Rank -> its events in order, from the end of each file (or of `files`), and problems in reading files.
 
-    One that a rank wrote itself, as its node's writer was slow to answer, may be in the writer's file as well.
+    An event that a rank wrote itself because its node's writer was slow may be in the writer's file as well.
     """
     found: dict[int, dict[Event, None]] = {}
     problems = []
@@ -159,7 +159,7 @@ def last_events(attempt: Attempt, files: Iterable[EventFile] | None = None) -> t
 
 
 def newest_stage(attempt: Attempt, rank: int = 0) -> Stage | None:
-    """The last stage that the first rank entered; it is on the first node."""
+    """The last stage entered by `rank`, which is on the first node."""
     files = (EventFile(attempt.events(rank), rank), EventFile(attempt.node_events(0)))
     newest: Entered | None = None
     for file in files:
@@ -171,7 +171,7 @@ def newest_stage(attempt: Attempt, rank: int = 0) -> Stage | None:
 
 
 def beginnings(attempt: Attempt) -> dict[int, Began]:
-    """Rank -> its first event, for the ranks that have begun."""
+    """Rank -> its first event, for the ranks that have started."""
     found: dict[int, Began] = {}
     for file in event_files(attempt):
         first = islice(records_in(Growing(file.path).added()), _FIRST_EVENTS)

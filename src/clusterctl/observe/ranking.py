@@ -1,4 +1,4 @@
-"""Which run is better: by a named metric, or by the one that runs are judged by."""
+"""Ranking of runs, by a named metric or their default ranking metric."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A run with the newest value of the metric that it is ranked by."""
+    """A run with the newest value of its ranking metric."""
 
     status: Status
     metric: Metric
@@ -26,13 +26,13 @@ class Ranked:
 
 
 def ranked(statuses: Iterable[Status], name: str | None = None) -> list[Ranked]:
-    """The runs with a value of the metric `name`, else of the one that most of them are judged by, the best first.
+    """The runs with a value of the metric `name`, else of the most common ranking metric, the best first.
 
-    Of equal ones the newer comes first. A run whose value is nan or infinite has none.
+    Of equal runs the newer comes first. NaN and infinite values do not count.
     """
     found = [one for status in statuses if (one := _ranked(status, name))]
     names = Counter(one.metric.name for one in found)
-    if len(names) > 1:  # of some the loss alone is known yet
+    if len(names) > 1:  # some runs only have a loss so far
         del names["loss"]
     chosen = max(names, key=lambda metric: names[metric], default=None)
     sign = -1 if metric_of(chosen or "").better is Better.LOWER else 1
@@ -41,7 +41,7 @@ def ranked(statuses: Iterable[Status], name: str | None = None) -> list[Ranked]:
 
 
 def judged_by(metrics: Mapping[str, Number]) -> Metric | None:
-    """A score of the validation, else of the test, else one of the program's own, else the loss."""
+    """The ranking metric: the validation score, else the test score, else one of the program's own, else the loss."""
     scores = (found[0] for split in ("val", "test") if (found := score_of(metrics, split)))
     own = (metric for name in own_metrics(metrics) if (metric := metric_of(name)).better is not Better.NEITHER)
     return next(scores, None) or next(own, None) or (KNOWN["loss"] if "loss" in metrics else None)

@@ -1,4 +1,4 @@
-"""The names of runs, read off a folder's names alone: `NAME-20260131-120000-1a2b`, and `.7` behind it in a sweep."""
+"""Run ids, from folder names alone: `NAME-20260131-120000-1a2b`, with a suffix such as `.7` in a sweep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 
-TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this; a shell waits for it
+TYPE_CHECKING = False  # importing typing would take longer than all of this, which shell completion needs
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -21,28 +21,28 @@ def is_run_id(name: str) -> bool:
 
 
 def job_name(run: str) -> str:
-    """The name of the job in a run's id; all of what is no such id."""
+    """The job name in a run id; any other text unchanged."""
     return submission(run)[: -_STAMP_LETTERS - _SUFFIX_LETTERS - 1] if is_run_id(run) else run
 
 
 def submission(run: str) -> str:
-    """The id without the place in a sweep: the sweep's id, or that of a run that is part of none."""
+    """The id without the index in a sweep: the sweep's id, or the run's id if it is not in a sweep."""
     sweep, _, place = run.rpartition(".")
-    return sweep if place.isdigit() else run  # an id ends otherwise: `-1a2b`
+    return sweep if place.isdigit() else run  # an id ends in `-1a2b`
 
 
 def suffix(run: str) -> str:
-    """The end of a run's id, time and letters: the runs of a job's stages have it in common."""
+    """The end of a run id, with time and letters, which the runs of a job's stages share."""
     return submission(run)[-_STAMP_LETTERS - _SUFFIX_LETTERS :]
 
 
 def stamp(run: str) -> str:
-    """The time in a run's id, by the clock of the place: `20260131-120000`."""
+    """The time in a run id, by the local clock: `20260131-120000`."""
     return submission(run)[-_STAMP_LETTERS - _SUFFIX_LETTERS : -_SUFFIX_LETTERS]
 
 
 def run_ids(folder: Path) -> list[str]:
-    """The names in `folder` that are a run's, the newest one first."""
+    """The run ids in `folder`, newest first."""
     try:
         names = [name for name in os.listdir(folder) if is_run_id(name)]  # noqa: PTH208 - there may be thousands
     except (FileNotFoundError, NotADirectoryError):
@@ -51,9 +51,9 @@ def run_ids(folder: Path) -> list[str]:
 
 
 def names_beginning(ids: Sequence[str], typed: str, most: int) -> list[str]:
-    """What may be typed for one of the runs `ids` and begins with `typed`: `@last`, names of jobs, ids of the newest.
+    """Completions of `typed` for the runs `ids`: `@last`, job names, and ids, newest first.
 
-    The runs of a sweep are offered where its id is typed, and a dot.
+    The runs of a sweep are offered once its id and a dot are typed.
     """
     submissions = dict.fromkeys(map(submission, ids))
     of_sweep = (run for run in reversed(ids) if run not in submissions and typed.startswith(f"{submission(run)}."))

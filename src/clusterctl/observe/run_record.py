@@ -1,4 +1,4 @@
-"""run.json, parsed: what was submitted, where to, and when."""
+"""run.json, parsed: what was submitted, where and when."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _VERSION = re.compile(r"[0-9A-Za-z.+]{1,40}")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as it was submitted."""
+    """A run as submitted."""
 
     run: RunDir
     created: float
     job: Job
     cluster: Cluster
     argv: tuple[str, ...] = ()  # the command line of its submission
-    allocation: str | None = None  # the Slurm job that a warm run is a step of
-    resumed: float | None = None  # when it was last submitted anew
+    allocation: str | None = None  # the Slurm job of which a warm run is a step
+    resumed: float | None = None  # when it was last resubmitted
     past_attempts: int = 0  # those before that
     past_jobs: frozenset[str] = frozenset()
-    predecessors: tuple[Predecessor, ...] = ()  # that have to finish, end or start before it
-    stage: str = ""  # which one of its job file's: the others have the same end of their ids
+    predecessors: tuple[Predecessor, ...] = ()  # which must finish, end or start first
+    stage: str = ""  # of its job file; the runs of the other stages share the end of its id
     is_ours: bool = True
 
     @property
     def submitted(self) -> float:
-        """When the present job was submitted."""
+        """When the current job was submitted."""
         return self.created if self.resumed is None else self.resumed
 
     @property
@@ -56,16 +56,16 @@ class RunRecord:
         return self.job.resources.tasks_per_node or 1
 
     def require_ours(self) -> None:
-        """Raise ConfigError for another user's run: only its owner asks Slurm about it, and changes it."""
+        """Raise ConfigError for another user's run: only its owner may query Slurm about it or change it."""
         if not self.is_ours:
-            message = f"{self.run.id} belongs to {owner_name(self.run.path)}: only its files say how it is doing"
-            raise ConfigError(message, "only its owner can ask Slurm about it, cancel it or resume it")
+            message = f"{self.run.id} belongs to {owner_name(self.run.path)}: its status comes from its files alone"
+            raise ConfigError(message, "only its owner can query Slurm about it, cancel it or resume it")
 
 
 def read_record(run: RunDir) -> RunRecord:
-    """The record of `run`; raises ConfigError where run.json is missing, damaged, or in another version's format.
+    """The record of `run`; raises ConfigError if run.json is missing, damaged, or in another version's format.
 
-    Slurm loads the plugins that a slurm.conf names: another user's record names none.
+    Slurm loads the plugins named in a slurm.conf, so slurm_conf is dropped from another user's record.
     """
     fields = read_fields(run.run_json)
     if fields.absent or fields.problem:
@@ -102,15 +102,15 @@ def _parse(run: RunDir, fields: Fields) -> RunRecord:
 
 
 def _given(name: str, value: T | None) -> T:
-    """`value`, which must be there; raises ValueError."""
+    """`value`, unless it is missing; raises ValueError."""
     if value is None or value == "":
         raise ValueError(f"{name}: missing, or of the wrong type")
     return value
 
 
 def unreadable(run: RunDir, path: Path | str, why: str) -> ConfigError:
-    """The error for a run of which `path` cannot be read."""
-    return ConfigError(f"cannot read {path}: {why}", f"see what the run left: ls {shlex.quote(str(run.path))}")
+    """The error for a run if `path` cannot be read."""
+    return ConfigError(f"cannot read {path}: {why}", f"see its files with: ls {shlex.quote(str(run.path))}")
 
 
 def _of_another_version(run: RunDir, fields: Fields, found: int | None) -> ConfigError:
@@ -124,5 +124,5 @@ def _of_another_version(run: RunDir, fields: Fields, found: int | None) -> Confi
 
 @functools.lru_cache(maxsize=1000)
 def read_spec(cls: type[Spec], text: str) -> Spec:
-    """The job or cluster in JSON. Many runs are of the same job on the same cluster: each is checked once."""
+    """Parse a job or cluster in JSON. Cached, since many runs share the same job and cluster."""
     return from_record(cls, json.loads(text))

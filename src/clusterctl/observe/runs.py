@@ -1,4 +1,4 @@
-"""From what a user types to a run: an id, the beginning of one, a job's name, `@last`."""
+"""Look up runs by what a user types: an id, a prefix of one, a job's name, or `@last`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _STAMP = "%Y%m%d-%H%M%S"
-_ZONES_SECONDS = 26 * 3600  # between the clocks of two places
+_ZONES_SECONDS = 26 * 3600  # between the local times of two places
 
 
 def newest_first(folder: Path, takes: Callable[[str], bool] = bool, since: float | None = None) -> Iterator[RunDir]:
-    """The runs in `folder` as `newest_ids` has them; a run not yet written is passed over."""
+    """The runs in `folder`, like `newest_ids`, without runs that are not written yet."""
     ids = newest_ids(folder, takes, since)
     return (RunDir(folder / run) for run in ids if is_written(folder, run))
 
 
 def newest_ids(folder: Path, takes: Callable[[str], bool] = bool, since: float | None = None) -> Iterator[str]:
-    """The ids that `takes` takes, the newest one first, also of runs not yet written.
+    """The ids accepted by `takes`, newest first, including runs that are not written yet.
 
-    `since`: only those submitted after it, as far as an id can tell: some other place's clock wrote it.
+    `since`: only those submitted after it, as far as the id shows, which may be in another time zone.
     """
     ids: Iterable[str] = filter(takes, run_ids(folder))
     if since is not None:
@@ -44,7 +44,7 @@ def newest_ids(folder: Path, takes: Callable[[str], bool] = bool, since: float |
 
 
 def newest_submissions(ids: Iterable[str], count: int | None) -> Iterator[str]:
-    """Those of `ids`, the newest first, in the newest `count` submissions: a sweep is one, whatever its size."""
+    """The `ids` in the newest `count` submissions, newest first; a sweep counts as one."""
     seen: set[str] = set()
     for run in ids:
         seen.add(submission(run))
@@ -54,14 +54,14 @@ def newest_submissions(ids: Iterable[str], count: int | None) -> Iterator[str]:
 
 
 def is_written(folder: Path, run: str) -> bool:
-    """Whether there is a record of the run of that id; one that cannot be read counts."""
+    """Whether the run with that id has a record, readable or not."""
     return _modified(folder, run) is not None
 
 
 def find_run(folder: Path, name: str) -> RunDir:
-    """The run that `name` means: `@last`, a run's id, a job's name (its newest run), or the beginning of one id.
+    """The run called `name`: `@last`, a run id, a job's name (its newest run), or a prefix of one id.
 
-    Raises NotFoundError, with the nearest name, and UsageError where several ids begin with `name`.
+    Raises NotFoundError, with the closest name, and UsageError if several ids start with `name`.
     """
     if is_run_id(name) and exists((named := RunDir(folder / name)).run_json):
         return named
@@ -69,7 +69,7 @@ def find_run(folder: Path, name: str) -> RunDir:
         return meant
     begun = list(newest_first(folder, lambda run: bool(name) and run.startswith(name)))
     if len(begun) > 1:
-        raise UsageError(f"several runs begin with: {name}", "one of " + ", ".join(run.id for run in begun[:5]))
+        raise UsageError(f"several runs start with: {name}", "one of " + ", ".join(run.id for run in begun[:5]))
     if not begun:
         ids = run_ids(folder)
         close = nearest(name, dict.fromkeys([*map(job_name, ids), *ids]))
@@ -79,7 +79,7 @@ def find_run(folder: Path, name: str) -> RunDir:
 
 
 def _modified(folder: Path, run: str) -> int | None:
-    """None where there is no such run; 0 of one that cannot be looked at, which its reader will say."""
+    """None if there is no such run; 0 if stat fails, as its reader will report."""
     try:
         return with_retries(lambda: os.stat(f"{folder}/{run}/run.json").st_mtime_ns)  # noqa: PTH116 - ten thousand
     except (FileNotFoundError, NotADirectoryError):

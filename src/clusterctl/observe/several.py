@@ -1,4 +1,4 @@
-"""Several runs at one moment, for one page: what each changes, which is best, the curves of the best ones."""
+"""Several runs at one moment, for one report: their settings, their ranking, the curves of the best."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_CURVES = 32  # runs whose curves are read
 
 @dataclass(frozen=True)
 class RankedRun:
-    """One of several runs: what it is called among them, its values of the keys in which they differ, its score."""
+    """One of several runs: its short name, its values of the keys that differ, its score."""
 
     name: str
     status: Status
@@ -44,7 +44,7 @@ class RankedRun:
 
 @dataclass(frozen=True)
 class Several:
-    """Runs at one moment, the best first, then those without a value of `metric`. `keys` are those they differ in."""
+    """Runs at one moment, the best first, then those without a value of `metric`. `keys` are those that differ."""
 
     title: str
     as_of: float
@@ -62,7 +62,7 @@ def examine_sweep(
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
     clock: Callable[[], float] = time.time,
 ) -> Several:
-    """The runs of `sweep`. Raises ConfigError where it or all of its runs cannot be read, UsageError for no metric."""
+    """The runs of `sweep`. Raises ConfigError if it or all its runs cannot be read, UsageError without the metric."""
     record = read_sweep(sweep)
     found = report(record.runs, slurm_of, clock)
     settings = {run: values_of(row) for run, row in zip(record.runs, record.settings, strict=True)}
@@ -87,7 +87,7 @@ def examine_runs(
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
     clock: Callable[[], float] = time.time,
 ) -> Several:
-    """Any `runs`. Raises ConfigError where none of them can be read, and UsageError where none has the metric."""
+    """Any `runs`. Raises ConfigError if none can be read, and UsageError if none has the metric."""
     found = report(runs, slurm_of, clock)
     different = varying(*(configuration(status.record) for status in found.statuses))
     settings = {
@@ -102,7 +102,7 @@ def examine_runs(
 def _ranked(
     found: Report, metric: str | None, settings: Mapping[RunDir, Mapping[str, str]], names: Mapping[RunDir, str]
 ) -> tuple[tuple[RankedRun, ...], Metric | None]:
-    """The runs that could be read, the best first, and what they are ranked by."""
+    """The readable runs, the best first, and their ranking metric."""
     if not found.statuses:
         raise found.problems[0]
     scores = ranked(found.statuses, metric)
@@ -125,10 +125,10 @@ def _history(status: Status) -> History:
 
 
 def _no_such_metric(name: str, statuses: Sequence[Status]) -> UsageError:
-    known = sorted({known for status in statuses for known in status.metrics} - {name})  # all of that one may be nan
+    known = sorted({known for status in statuses for known in status.metrics} - {name})  # its values may all be NaN
     close = nearest(name, dict.fromkeys(known))
-    named = f"one of {', '.join(known[:20])}" if known else "they have logged nothing yet"
-    return UsageError(f"none of these runs has a value of {name}", f"did you mean {close}?" if close else named)
+    named = f"one of {', '.join(known[:20])}" if known else "they have not logged any metrics yet"
+    return UsageError(f"no value of {name} in these runs", f"did you mean {close}?" if close else named)
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The status of many runs: their files first, then Slurm, once for all, and only if the files leave something open."""
+"""The status of many runs, from their files and, if those are not enough, one query to Slurm for all of them."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 SCHEMA = Path(__file__).parents[1] / "schemas" / "status.json"
-"""What `to_json` gives, as JSON Schema. A new key needs no new version; a changed or missing one does."""
+"""The JSON schema of `to_json`. A new key needs no new version; a changed or removed one does."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Runs as they are at `as_of`, and what stood in the way of knowing: silent clusters, damaged runs."""
+    """Runs at the time `as_of`, and problems: clusters that do not respond, damaged runs."""
 
     as_of: float
     statuses: tuple[Status, ...]
@@ -53,8 +53,8 @@ class Report:
 
 
 def no_slurm(_: Cluster) -> Slurm:
-    """For `report` on a node: thousands of jobs that end are not to ask the controller, each on its own."""
-    raise SlurmError("Slurm is not asked from a node")
+    """For `report` on a node: thousands of ending jobs must not query the controller individually."""
+    raise SlurmError("Slurm is not queried from a node")
 
 
 def report(
@@ -63,9 +63,9 @@ def report(
     clock: Callable[[], float] = time.time,
     ended: EndedRuns | None = None,
 ) -> Report:
-    """The status of `runs`, in their order. Neither a damaged run nor a silent Slurm hides the others.
+    """The status of `runs`, in order. A damaged run or an unresponsive Slurm does not affect the others.
 
-    `ended` knows those that were over at an earlier look, so that they need not be read again.
+    `ended` caches runs that had already ended, so that they are not read again.
     """
     read = ended.evidence if ended else _read
     problems: list[ConfigError | SlurmError] = []
@@ -91,7 +91,7 @@ def report(
             try:
                 snapshots[controller] = asked = slurm_of(evidence.record.cluster).snapshot()
                 if problem := asked.problem:
-                    stale = f"{problem.message}; what Slurm knew is as of {clock() - asked.taken_at:.0f} s ago"
+                    stale = f"{problem.message}; Slurm's data is as of {clock() - asked.taken_at:.0f} s ago"
                     problems.append(SlurmError(stale, problem.hint))
             except SlurmError as error:
                 snapshots[controller] = None
@@ -109,15 +109,15 @@ def _read(run: RunDir) -> RunEvidence:
 
 
 def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
-    """`evidence` with Slurm's answer. A job found by its folder is noted in the run: its submitter died, or is slow."""
+    """`evidence` with Slurm's answer. A job found by its folder is recorded in the run: its submitter may have died."""
     run = evidence.record.run
     known = evidence.job_id
-    job = snapshot.jobs.get(known) if known else _unnoted(run, snapshot, evidence.record.past_jobs)
-    if job is None:  # it may have begun and ended between the look at its files and the question
+    job = snapshot.jobs.get(known) if known else _unrecorded(run, snapshot, evidence.record.past_jobs)
+    if job is None:  # it may have started and ended between reading its files and the query
         evidence = read_evidence(evidence.record)
     job_id = evidence.job_id or (job.job_id if job else None)
     if job_id:
-        with suppress(OSError):  # somebody else's run, or a full disk
+        with suppress(OSError):  # another user's run, or a full disk
             adopt(run, job_id)
     early = job is None and snapshot.taken_at <= (evidence.submitted_at or evidence.record.created)
     late = lateness(run.path) if job and job.state.ended else 0.0
@@ -125,8 +125,8 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
     return replace(evidence, job_id=job_id, answer=answer, late_seconds=late)
 
 
-def _unnoted(run: RunDir, snapshot: Snapshot, past: frozenset[str]) -> QueuedJob | None:
-    """The job of a run whose submitter did not live to note it: by its folder, or that of the array it is part of."""
+def _unrecorded(run: RunDir, snapshot: Snapshot, past: frozenset[str]) -> QueuedJob | None:
+    """The job of a run whose submitter died before recording it, by its folder or that of its array."""
     if job := snapshot.in_folder(run.path, past):
         return job
     place = place_in_array(run)
@@ -136,7 +136,7 @@ def _unnoted(run: RunDir, snapshot: Snapshot, past: frozenset[str]) -> QueuedJob
 def _settled_by_accounting(
     found: list[RunEvidence], slurm_of: Callable[[Cluster], Slurm], clock: Callable[[], float]
 ) -> list[RunEvidence]:
-    """`found`, with how those jobs ended that squeue has forgotten and whose runs did not write it: lost, preempted."""
+    """`found`, with the ends of jobs that neither squeue nor the run's files know, e.g. lost or preempted ones."""
     clusters = {evidence.record.cluster.controller: evidence.record.cluster for evidence in found}
     ended: dict[RunDir, JobState] = {}
     for controller, cluster in clusters.items():
@@ -153,7 +153,7 @@ def _settled_by_accounting(
 
 
 def _forgotten(evidence: RunEvidence) -> str | None:
-    """The job of a run whose end nothing tells: not its files, nor squeue, nor who cancelled it."""
+    """The job of a run whose end is unknown from its files, squeue and cancellation."""
     answer = evidence.answer
     if answer is None or answer.job or answer.early or answer.stale or evidence.cancelled_at is not None:
         return None
@@ -162,14 +162,14 @@ def _forgotten(evidence: RunEvidence) -> str | None:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which runs are meant: names as in a shell (`cora*`), stages, those submitted within so many seconds."""
+    """Selects runs by name patterns (`cora*`), stages, and submission within the last `seconds`."""
 
     names: tuple[str, ...] = ()
     stages: frozenset[Stage] = frozenset()
     seconds: float | None = None
 
     def takes_id(self, run: str) -> bool:
-        """Judged without reading anything."""
+        """Whether the id matches, without reading any file."""
         names = (run, job_name(run))
         return not self.names or any(fnmatchcase(name, pattern) for name in names for pattern in self.names)
 
@@ -178,7 +178,7 @@ class Filter:
         return in_time and (not self.stages or stage in self.stages)
 
     def since(self, now: float) -> float | None:
-        """When the oldest run that may be meant was submitted; those before are not even looked at."""
+        """The earliest submission time that can match; earlier runs are not read."""
         return None if self.seconds is None else now - self.seconds
 
     @property
@@ -187,7 +187,7 @@ class Filter:
 
 
 def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | None = None) -> Report:
-    """The status of the newest `count` runs in `folder` (None: all) that `wanted` takes."""
+    """The status of the newest `count` runs in `folder` (None: all) that match `wanted`."""
     runs = newest_first(folder, wanted.takes_id, wanted.since(time.time()))
     if not wanted.needs_reading:
         return report(itertools.islice(runs, count), ended=ended)
@@ -207,7 +207,9 @@ def to_json(report: Report) -> dict[str, Any]:
 def run_record(status: Status, now: float) -> dict[str, Any]:
     """One run, as `status -o json`, `jsonl` and `csv` print it."""
     record = status.record
-    metrics = {name: value if math.isfinite(value) else None for name, value in status.metrics.items()}  # as JSON needs
+    metrics = {
+        name: value if math.isfinite(value) else None for name, value in status.metrics.items()
+    }  # no NaN in JSON
     listed = [metric for metric in KNOWN.values() if metric.listed]
     attempt = status.attempt
     at_work = attempt is not None and not status.stage.ended
@@ -246,5 +248,5 @@ def run_record(status: Status, now: float) -> dict[str, Any]:
 
 
 def run_columns() -> list[str]:
-    """The keys of `run_record`, in its order."""
+    """The keys of `run_record`, in order."""
     return list(json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"]["run"]["properties"])

@@ -1,4 +1,4 @@
-"""What the runs of a sweep amount to: how many are where, which is best so far, how long the rest may take."""
+"""The summary of a sweep: runs in each stage, the best so far, the estimated time left."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class SweepSummary:
 
     record: SweepRecord
     statuses: tuple[Status, ...]
-    stages: Mapping[Stage, int]  # in the order of a run's life
+    stages: Mapping[Stage, int]  # in lifecycle order
     best: Ranked | None
-    seconds_left: float | None  # until all have ended, by those that have; None: nothing is known yet
+    seconds_left: float | None  # until all have ended, estimated from those that have; None if unknown
 
     @property
     def ended(self) -> int:
@@ -35,7 +35,7 @@ class SweepSummary:
 
 
 def summarise(record: SweepRecord, statuses: Sequence[Status], now: float, metric: str | None = None) -> SweepSummary:
-    """The summary of `statuses`, the runs of the sweep; the best by `metric`, else by validation, else by the loss."""
+    """The summary of the sweep's runs `statuses`; the best by `metric`, else by the default ranking metric."""
     counts = Counter(status.stage for status in statuses)
     stages = {stage: counts[stage] for stage in Stage if counts[stage]}
     best = next(iter(ranked(statuses, metric)), None)
@@ -43,12 +43,12 @@ def summarise(record: SweepRecord, statuses: Sequence[Status], now: float, metri
 
 
 def stages_in_words(counts: Mapping[Stage, int]) -> str:
-    """`9 finished, 2 training`, in the order of a run's life."""
+    """Such as `9 finished, 2 training`, in lifecycle order."""
     return ", ".join(f"{counts[stage]} {stage}" for stage in Stage if counts.get(stage))
 
 
 def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -> float | None:
-    """All run for about as long as those that have finished did, as many at once as do now."""
+    """The time left, assuming that all runs take as long as the finished ones, with as many at once as now."""
     going = [status for status in statuses if not status.stage.ended and status.stage is not Stage.QUEUED]
     waiting = sum(status.stage is Stage.QUEUED for status in statuses)
     took = [ran for status in statuses if status.stage is Stage.FINISHED and (ran := status.ran(now))]

@@ -1,4 +1,4 @@
-"""sweep.json, parsed: what the runs of a sweep have in common, and what each changes."""
+"""sweep.json, parsed: the runs of a sweep and their settings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """A sweep as it was submitted. `settings` are the `KEY=VALUE` of each run, by its place."""
+    """A sweep as submitted. `settings` are the `KEY=VALUE` of each run, by index."""
 
     sweep: SweepDir
     created: float
     settings: tuple[tuple[str, ...], ...]
-    program: tuple[str, ...] = ()  # with names in braces that some of the settings stand for
+    program: tuple[str, ...] = ()  # with names in braces that are replaced by settings
     at_once: int | None = None
 
     @property
@@ -35,30 +35,30 @@ class SweepRecord:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What is varied, in the order in which it was named."""
+        """The varied keys, in the order given."""
         return tuple(dict.fromkeys(key for settings in self.settings for key in values_of(settings)))
 
 
 def values_of(settings: Iterable[str]) -> dict[str, str]:
-    """The settings of one run by key, as they were typed."""
+    """The settings of one run by key, as typed."""
     return {key: value for key, _, value in (setting.partition("=") for setting in settings)}
 
 
 def read_sweep(sweep: SweepDir) -> SweepRecord:
-    """The record of `sweep`. Raises ConfigError where sweep.json is missing or damaged."""
+    """The record of `sweep`. Raises ConfigError if sweep.json is missing or damaged."""
     fields = read_fields(sweep.sweep_json)
     runs = fields.content.get("runs")
     created = fields.moment("created")
     rows = runs if isinstance(runs, list) else []
     whole = rows and all(isinstance(one, list) and all(isinstance(text, str) for text in one) for one in rows)
     if fields.whole("schema_version") != SWEEP_FORMAT or not whole or created is None:
-        why = fields.problem or ("missing" if fields.absent else "damaged, or written by another clusterctl")
-        raise ConfigError(f"cannot read {sweep.sweep_json}: {why}", f"its runs are there all the same: {sweep.id}.0")
+        why = fields.problem or ("missing" if fields.absent else "damaged, or written by another version of clusterctl")
+        raise ConfigError(f"cannot read {sweep.sweep_json}: {why}", f"its runs can still be named: {sweep.id}.0")
     return SweepRecord(sweep, created, tuple(map(tuple, rows)), fields.texts("program"), fields.whole("at_once"))
 
 
 def sweep_named(folder: Path, name: str) -> SweepDir | None:
-    """The sweep that `name` means: its id, or `@last` and a job's name where its newest submission was a sweep."""
+    """The sweep called `name`: its id, or `@last` or a job's name if the newest submission is a sweep."""
     if is_run_id(name) and exists((named := SweepDir.of(folder, name)).sweep_json):
         return named
     newest = next(newest_first(folder, lambda run: name in (NEWEST, job_name(run))), None)
@@ -67,18 +67,20 @@ def sweep_named(folder: Path, name: str) -> SweepDir | None:
 
 
 def runs_of(folder: Path, name: str) -> tuple[RunDir, ...]:
-    """The run with the id `name`, or all runs of the sweep with that id. Raises what `read_sweep` raises."""
+    """The run with the id `name`, or all runs of that sweep. Raises what `read_sweep` raises."""
     sweep = SweepDir.of(folder, name)
     return read_sweep(sweep).runs if exists(sweep.sweep_json) else (RunDir(folder / name),)
 
 
 def one_run(sweep: SweepDir) -> UsageError:
-    """The error for a sweep where one run is meant."""
-    return UsageError(f"{sweep.id} is a sweep", f"name one of its runs, such as {sweep.id}.0; all of them: status")
+    """The error for a sweep given instead of a run."""
+    return UsageError(
+        f"{sweep.id} is a sweep", f"name one of its runs, such as {sweep.id}.0; list them with: clusterctl status"
+    )
 
 
 def place_in_array(run: RunDir) -> tuple[ArrayDir, int] | None:
-    """The array in which a run of a sweep was submitted last, and its index there; None of any other run."""
+    """The array in which a sweep's run was last submitted, and its index there; None for other runs."""
     sweep = submission(run.id)
     if sweep == run.id:
         return None

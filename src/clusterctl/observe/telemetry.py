@@ -1,4 +1,4 @@
-"""What the nodes of an attempt do: the samples that their leaders write."""
+"""Telemetry of an attempt's nodes: the samples written by their leaders."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _RANK = re.compile("[0-9]{1,9}")
 GPU_IDLE_SECONDS = 300.0  # loading a data set takes minutes
-_MOST_NODES = 16  # of which `status` reads what they do now
+_MOST_NODES = 16  # whose current state `status` reads
 _LAST_BYTES = 16384  # holds a few samples of a node with sixteen GPUs
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: its utilisation in percent, None where its driver does not report it."""
+    """One GPU: its utilisation in percent, None if the driver does not report it."""
 
     index: int = 0
     utilisation: float | None = None
@@ -33,7 +33,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class RankSample:
-    """What a rank's last heartbeat said; the names are those of `clusterctl.runs.heartbeats.Beat`."""
+    """A rank's last heartbeat; field names as in `clusterctl.runs.heartbeats.Beat`."""
 
     step: float | None = None
     phase: str = ""
@@ -44,7 +44,7 @@ class RankSample:
 
 @dataclass(frozen=True)
 class Sample:
-    """One node: processors in use and given, bytes. The file has more, which nothing here shows."""
+    """One node: CPUs in use and available, memory in bytes. The file has more, which is not used here."""
 
     time: float
     cpu: float | None = None
@@ -53,12 +53,12 @@ class Sample:
     memory_limit: float | None = None
     gpus: tuple[Gpu, ...] = ()
     ranks: Mapping[int, RankSample] = field(default_factory=dict)
-    seconds: float | None = None  # how long it lasted
-    gpu_idle: float | None = None  # for how many seconds no GPU of the node has done anything
+    seconds: float | None = None  # duration of the sample
+    gpu_idle: float | None = None  # seconds for which all GPUs of the node have been idle
 
 
 def parse_sample(record: Mapping[str, Any]) -> Sample | None:
-    """The sample in one line of a telemetry file, as far as it has the right types; None without a time."""
+    """The sample on one line of a telemetry file, without fields of the wrong type; None without a time."""
     fields = Fields(record)
     time = fields.moment("time")
     if time is None:
@@ -77,10 +77,10 @@ def _of_rank(fields: Fields) -> RankSample:
 
 
 class NodesNow(NamedTuple):
-    """What the nodes do now. `gpu`: the mean utilisation of their GPUs in percent; None where no GPU reports it.
+    """The current state of the nodes. `gpu`: mean GPU utilisation in percent; None if no GPU reports it.
 
-    `idle_since`: since when all ranks have done nothing, of a program that logs no steps; None for less than a minute.
-    `gpus_idle_since`: since when no GPU has done anything; None for less than five minutes.
+    `idle_since`: since when all ranks of a program that logs no steps are idle; None if under a minute.
+    `gpus_idle_since`: since when all GPUs are idle; None if under five minutes.
     """
 
     gpu: float | None = None
@@ -89,10 +89,10 @@ class NodesNow(NamedTuple):
 
 
 def nodes_now(attempt: Attempt, tasks: int) -> NodesNow:
-    """What the nodes of an attempt of `tasks` ranks do now.
+    """The current state of the nodes of an attempt with `tasks` ranks.
 
-    Of many nodes a few, evenly spread, stand for all: `status` costs the same however many there are. The others are
-    read only where it seems that no rank does anything.
+    If there are many nodes, a few evenly spread ones represent all, so that `status` costs the same for any number.
+    The others are only read if all ranks seem idle.
     """
     files = telemetry_files(attempt)
     some = latest_samples(files, list(files)[:: -(-len(files) // _MOST_NODES) or 1])
@@ -104,7 +104,7 @@ def nodes_now(attempt: Attempt, tasks: int) -> NodesNow:
 
 
 def latest_samples(files: Mapping[str, Path], nodes: Iterable[str]) -> dict[str, Sample]:
-    """Node -> its last sample, for those of `nodes` that have any."""
+    """Node -> its last sample, for those of `nodes` that have one."""
     found = {}
     for node in nodes:
         record = next(records_in(reversed(last_lines(files[node], _LAST_BYTES))), {})
@@ -114,13 +114,13 @@ def latest_samples(files: Mapping[str, Path], nodes: Iterable[str]) -> dict[str,
 
 
 def gpu_utilisation(samples: Mapping[str, Sample]) -> float | None:
-    """The mean over all GPUs of all nodes, in percent; None where no GPU tells."""
-    told = [gpu.utilisation for sample in samples.values() for gpu in sample.gpus if gpu.utilisation is not None]
-    return sum(told) / len(told) if told else None
+    """The mean over all GPUs of all nodes, in percent; None if no GPU reports it."""
+    known = [gpu.utilisation for sample in samples.values() for gpu in sample.gpus if gpu.utilisation is not None]
+    return sum(known) / len(known) if known else None
 
 
 def idle_since(samples: Mapping[str, Sample], tasks: int) -> float | None:
-    """Since when all `tasks` ranks have done nothing, of a program that logs no steps; None for less than a minute."""
+    """Since when all `tasks` ranks of a program that logs no steps are idle; None if under a minute."""
     ranks = {rank: found for sample in samples.values() for rank, found in sample.ranks.items()}
     idle = idle_together(ranks.values(), tasks)
     if idle is None or idle < IDLE_SECONDS:
@@ -129,7 +129,7 @@ def idle_since(samples: Mapping[str, Sample], tasks: int) -> float | None:
 
 
 def gpus_idle_since(samples: Mapping[str, Sample]) -> float | None:
-    """Since when no GPU of any node has done anything; None for less than GPU_IDLE_SECONDS, or if nobody knows."""
+    """Since when all GPUs on all nodes are idle; None if under GPU_IDLE_SECONDS or unknown."""
     idle = min((sample.gpu_idle or 0.0 for sample in samples.values()), default=0.0)
     if idle < GPU_IDLE_SECONDS:
         return None
@@ -137,10 +137,10 @@ def gpus_idle_since(samples: Mapping[str, Sample]) -> float | None:
 
 
 def telemetry_files(attempt: Attempt) -> dict[str, Path]:
-    """Node -> its file, in the order of names."""
+    """Node -> its file, sorted by name."""
     folder, suffix = attempt.telemetry("x").parent, ".jsonl"
     try:
-        names = sorted(names_in(folder))  # hundreds of paths take ten times as long to sort
+        names = sorted(names_in(folder))  # sorting hundreds of Path objects takes ten times as long
     except OSError:
         return {}
     return {

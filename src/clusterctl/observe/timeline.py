@@ -1,4 +1,4 @@
-"""What happened to a run, and when: its attempts, the phases of each, and what is worth a line to a reader."""
+"""The timeline of a run: its attempts, their phases, and events worth showing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REPEATED = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
 
 
 class Span(NamedTuple):
-    """A phase of rank 0. `end` is None while it lasts."""
+    """A phase of rank 0. `end` is None until it ends."""
 
     stage: Stage
     start: float
@@ -34,9 +34,9 @@ class Span(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """Something worth a line. `rank` is None for what happened to the run as a whole.
+    """An event worth showing. `rank` is None for an event of the whole run.
 
-    What happened to several `ranks` alike is one: `rank` is the first of them, and time and text are its own.
+    The same event of several `ranks` is combined: `rank`, time and text are those of the first.
     """
 
     time: float
@@ -48,44 +48,44 @@ class Happening(NamedTuple):
 
 @dataclass
 class AttemptTimeline:
-    """One attempt: the phases of rank 0, and the happenings of all ranks; each look reads what was added."""
+    """One attempt: the phases of rank 0 and the events of all ranks; each update reads what was added."""
 
     attempt: Attempt
-    lock: Lock = field(default_factory=Lock)  # held while what was read is taken over, never while reading
-    all_ranks: bool = True  # False: somebody else reads the events of the other ranks than 0, and calls `take`
-    host: AttemptEvidence | None = None  # what the batch script wrote
+    lock: Lock = field(default_factory=Lock)  # held while adding what was read, never while reading
+    all_ranks: bool = True  # False: the caller reads the events of ranks other than 0 and calls `take`
+    host: AttemptEvidence | None = None  # the batch script's record
     spans: list[Span] = field(default_factory=list)
-    seconds: dict[Stage, float] = field(default_factory=dict)  # of the phases that are over
+    seconds: dict[Stage, float] = field(default_factory=dict)  # of completed phases
     nodes: dict[int, str] = field(default_factory=dict)  # rank -> host name
     first_event: float | None = None  # of any rank
     _files: dict[EventFile, GrowingRecords] = field(default_factory=dict)
     _news: deque[Happening] = field(default_factory=lambda: deque(maxlen=_MOST_HAPPENINGS))  # of rank 0
-    _bad: dict[str, Happening] = field(default_factory=dict)  # by what is the same of many ranks
+    _bad: dict[str, Happening] = field(default_factory=dict)  # by their common pattern
     _whose: dict[str, set[int]] = field(default_factory=dict)
-    _told: set[Stage] = field(default_factory=set)
+    _entered: set[Stage] = field(default_factory=set)
     _left: set[int] = field(default_factory=set)
-    _waiting: list[EventFile] = field(default_factory=list)  # whose turn is still to come
+    _waiting: list[EventFile] = field(default_factory=list)  # files still to be read in this round
 
     @property
     def happenings(self) -> list[Happening]:
-        """What is worth a line, in no order."""
+        """The events worth showing, unordered."""
         return [*self._news, *self._bad.values()]
 
     def update(self) -> None:
-        """Read what rank 0 has told since the last look, and of the other files some in turn."""
+        """Read new events of rank 0, and some of the other files in turn."""
         if not self._waiting:
             self._waiting = self._all()
-        # A thousand files opened every other second would be felt by a file server, and so would their listing.
+        # Opening or listing a thousand files every two seconds would load the file server.
         due, self._waiting = self._waiting[:_FILES_A_LOOK], self._waiting[_FILES_A_LOOK:]
         first = self._of_rank_0()
         self._read([*first, *(file for file in due if file not in first and self._growing(file).changed())])
 
     def finish(self) -> None:
-        """Read what all ranks have told: for when the attempt is over."""
+        """Read the events of all ranks, once the attempt has ended."""
         self._read(self._all())
 
     def take(self, rank: int, events: Iterable[Event]) -> None:
-        """Take over what `rank` has told, and somebody has read."""
+        """Add events of `rank` that were read elsewhere."""
         with self.lock:
             for event in events:
                 if event.time is not None:
@@ -109,7 +109,7 @@ class AttemptTimeline:
                     self.take(rank, [event])
 
     def phases(self, now: float) -> list[Span]:
-        """The phases from the attempt's start to its end, or to `now`; the time before the first word is `starting`."""
+        """The phases from the attempt's start to its end or `now`; the time before the first event is `starting`."""
         start = self._start
         if start is None:
             return []
@@ -121,10 +121,10 @@ class AttemptTimeline:
         return spans
 
     def stage_seconds(self, now: float) -> dict[Stage, float]:
-        """Phase -> the seconds that the attempt has spent in it; of phases that were summed up, exactly."""
+        """Phase -> the seconds the attempt has spent in it, exact even for merged phases."""
         seconds = dict(self.seconds)
         for span in self.phases(now):
-            if span not in self.spans and span.end is not None:  # it lasts, or lies before the first event
+            if span not in self.spans and span.end is not None:  # unfinished, or before the first event
                 seconds[span.stage] = seconds.get(span.stage, 0.0) + span.end - span.start
         return seconds
 
@@ -148,23 +148,23 @@ class AttemptTimeline:
                 self._enter(stage, time)
             case Raised(type=type_, message=message):
                 text = f"{type_ or 'error'}: {message[:300]}"
-                self._tell_bad(time, rank, text, pattern(text))
+                self._add_error(time, rank, text, pattern(text))
             case Hung() if rank == 0:
-                self._tell_bad(time, rank, "no progress: the watchdog asked every rank where it is")
+                self._add_error(time, rank, "no progress: the watchdog requested every rank's stacks")
             case Exited(code=code):
-                if (code or rank == 0) and rank not in self._left:  # one that is terminated says so twice
+                if (code or rank == 0) and rank not in self._left:  # a terminated rank reports it twice
                     self._left.add(rank)
-                    tell = self._tell_bad if code else self._tell
-                    tell(time, rank, f"exit code {code}")
+                    add = self._add_error if code else self._add
+                    add(time, rank, f"exit code {code}")
                 if rank == 0:
                     self._close(time)
 
     def _enter(self, stage: Stage, time: float) -> None:
         self._close(time)
         self.spans.append(Span(stage, time, None))
-        if stage not in self._told or stage not in _REPEATED:  # an epoch's coming and going is no news
-            self._told.add(stage)
-            self._tell(time, 0, str(stage))
+        if stage not in self._entered or stage not in _REPEATED:  # don't log every epoch
+            self._entered.add(stage)
+            self._add(time, 0, str(stage))
         if len(self.spans) > _MOST_SPANS:
             self.spans = _halved(self.spans)
 
@@ -173,11 +173,11 @@ class AttemptTimeline:
             span = self.spans[-1] = self.spans[-1]._replace(end=max(time, self.spans[-1].start))
             self.seconds[span.stage] = self.seconds.get(span.stage, 0.0) + max(0.0, time - span.start)
 
-    def _tell(self, time: float, rank: int, text: str) -> None:
+    def _add(self, time: float, rank: int, text: str) -> None:
         self._news.append(Happening(time, rank, text))
 
-    def _tell_bad(self, time: float, rank: int, text: str, kind: str = "") -> None:
-        """Each kind once, in the words of the rank that it happened to first: a thousand ranks fail alike."""
+    def _add_error(self, time: float, rank: int, text: str, kind: str = "") -> None:
+        """Add each kind of error once, with the text of the first rank: a thousand ranks may fail alike."""
         kind = kind or text
         if kind not in self._bad and len(self._bad) >= _MOST_HAPPENINGS:
             kind = text = "another error"
@@ -190,7 +190,7 @@ class AttemptTimeline:
 
 
 def _halved(spans: list[Span]) -> list[Span]:
-    """Each two neighbours as one, by the name of the longer; the one that lasts stays as it is."""
+    """Merge pairs of neighbours under the name of the longer one, except for the unfinished last span."""
     *past, last = spans
     merged = []
     for index in range(0, len(past), 2):

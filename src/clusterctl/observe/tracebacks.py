@@ -1,4 +1,4 @@
-"""The errors of a run: every traceback that a rank recorded or printed, the same ones of many ranks once."""
+"""The errors of a run: tracebacks that its ranks recorded or printed, merged if identical."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     Ends = Mapping[tuple[int, int], Sequence[Raised | Exited]]  # by attempt and rank
 
 _BEGIN = b"Traceback (most recent call last):"
-# What Python writes between the parts of a chain of exceptions.
+# Python's text between the parts of a chain of exceptions.
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
-_TORCHS = re.compile(rb"^\[rank\d+\]:( |$)")  # what torch.distributed puts before each line of a traceback
+_TORCHS = re.compile(rb"^\[rank\d+\]:( |$)")  # torch.distributed's prefix for each line of a traceback
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]*)", line (?P<line>\d+)', re.MULTILINE)
 
 
 @dataclass
 class Failure:
-    """One error: its text, when and where it came first, and all ranks that had it."""
+    """One error: its text, its first time and attempt, and all ranks that had it."""
 
     text: str
     time: float
@@ -42,9 +42,9 @@ class Failure:
 
 
 def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
-    """The different errors of the chosen ranks, the first one first: those in their events, and those in their logs.
+    """The distinct errors in the events and logs of the selected ranks, in order of time.
 
-    Of the logs, those whose first line is one that `takes` takes.
+    From the logs, only those whose first line is accepted by `takes`.
     """
     chosen = sources(logs.run, logs.selection)
     ranks = {(source.attempt, source.rank) for source in chosen if source.rank is not None}
@@ -62,7 +62,7 @@ def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
 
 
 def _ends(run: RunDir, ranks: Iterable[tuple[int, int]]) -> Ends:
-    """What the ranks recorded of their ends."""
+    """The ranks' records of their ends."""
     found: dict[tuple[int, int], list[Raised | Exited]] = {whose: [] for whose in ranks}
     for attempt in {attempt for attempt, _ in found}:
         events, _ = last_events(run.attempt(attempt))
@@ -81,19 +81,19 @@ def _recorded(ends: Ends) -> Iterator[Failure]:
 
 
 def _printed(logs: Logs, chosen: Iterable[Source], ends: Ends, takes: Callable[[Line], bool]) -> Iterator[Failure]:
-    """Tracebacks in logs: from their first line to the one that names the exception, chains whole."""
+    """Tracebacks in logs, from their first line to the one that names the exception, including chains."""
     for source in chosen:
         file = logs.file(source)
-        # What a rank printed without a time, it printed shortly before its end.
+        # Lines without a time were printed shortly before the rank's end.
         recorded = ends.get((source.attempt, source.rank)) if source.rank is not None else None
         ended = recorded[0].time if recorded else None
         open_: _Open | None = None
         passed = 0, b""
         for block in file.blocks(ended=True):
-            if open_ is None and _BEGIN not in block[1]:  # of most logs, nothing else is looked at
+            if open_ is None and _BEGIN not in block[1]:  # the fast path for most logs
                 passed = block
                 continue
-            deque(file.lines_in(*passed), maxlen=0)  # for the time of the line before the block
+            deque(file.lines_in(*passed), maxlen=0)  # to get the time of the line before the block
             passed = 0, b""
             for line in file.lines_in(*block):
                 text = _TORCHS.sub(b"", line.text)
@@ -110,15 +110,15 @@ def _printed(logs: Logs, chosen: Iterable[Source], ends: Ends, takes: Callable[[
 
 @dataclass
 class _Open:
-    """A traceback whose end has not been seen."""
+    """A traceback whose end has not been read yet."""
 
     time: float
     lines: list[bytes]
-    named: bool = False  # the line that names the exception has come; only a chain goes on
+    named: bool = False  # after the line that names the exception, only a chain continues
 
     def takes(self, line: bytes) -> bool:
         if self.named:
-            # An empty line may part a chain; what is neither that nor a link ends it.
+            # An empty line may separate the parts of a chain; any other line ends it.
             if not line.strip() or line.startswith(_CHAINED):
                 return True
             self.named = line.rstrip() != _BEGIN or not any(part.startswith(_CHAINED) for part in self.lines[-3:])

@@ -1,4 +1,4 @@
-"""What runs have used, by their directories: hours of GPUs and CPUs, how busy these were, and steps done twice."""
+"""Resource usage from run directories: GPU-hours and CPU-hours, their utilization, and repeated steps."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from clusterctl.observe.telemetry import Sample
     from clusterctl.runs.layout import Attempt
 
-_MOST_NODES = 4  # of which an attempt's telemetry is read: they stand for all
+_MOST_NODES = 4  # whose telemetry is read per attempt, to represent all
 _MOST_BYTES = 65536  # of each, evenly spread
-_HEAD_RECORDS = 64  # of the metrics of an attempt, which begin with its first step
+_HEAD_RECORDS = 64  # of an attempt's metrics, which include its first step
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A time in which an attempt held its nodes, in seconds since the epoch, or a part of it.
+    """A period in which an attempt held its nodes, or a part of it, in seconds since the epoch.
 
-    `gpus` and `cpus` are what was asked for on all nodes together, `gpu_busy` and `cpu_busy` the shares of them that
-    were at work (None: nobody measured), `repeated` the share of the time whose steps a later attempt did again.
+    `gpus` and `cpus` are the totals requested on all nodes, `gpu_busy` and `cpu_busy` the shares in use (None: not
+    measured), `repeated` the share of time whose steps a later attempt repeated.
     """
 
     run: str
@@ -55,7 +55,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class UsageRow:
-    """The sum over some stretches. Shares are from 0 to 1, None where nobody measured or nothing was used."""
+    """The total of some stretches. Shares are from 0 to 1, None if not measured or nothing was used."""
 
     name: str
     runs: int
@@ -67,7 +67,7 @@ class UsageRow:
 
 
 def week_of(moment: float) -> str:
-    """The week by ISO 8601, by this machine's calendar: `2026-W05`."""
+    """The ISO 8601 week in this machine's time zone: `2026-W05`."""
     year, week, _ = datetime.fromtimestamp(moment).isocalendar()  # noqa: DTZ006 - the user's own weeks
     return f"{year}-W{week:02}"
 
@@ -80,7 +80,7 @@ NAMES: dict[str, Callable[[Stretch], str]] = {
 
 
 def summed(stretches: Iterable[Stretch], by: str, since: float | None = None) -> list[UsageRow]:
-    """A row for each user, job or week, weeks in their order, else what has used most first."""
+    """One row per user, job or week; weeks in order, users and jobs by usage, highest first."""
     found: dict[str, list[Stretch]] = defaultdict(list)
     for stretch in within(stretches, since):
         for part in by_week(stretch) if by == "week" else (stretch,):
@@ -99,7 +99,7 @@ def within(stretches: Iterable[Stretch], since: float | None) -> Iterator[Stretc
 
 
 def by_week(stretch: Stretch) -> Iterator[Stretch]:
-    """The stretch, cut at each Monday's beginning."""
+    """The stretch, split at the start of each Monday."""
     start = stretch.start
     while True:
         day = datetime.fromtimestamp(start).replace(hour=0, minute=0, second=0, microsecond=0)  # noqa: DTZ006
@@ -125,15 +125,15 @@ def row_of(name: str, stretches: Iterable[Stretch]) -> UsageRow:
 
 
 def stretches_of(status: Status, now: float, since: float | None = None) -> Iterator[Stretch]:
-    """What a run has used until `now`; attempts that ended before `since` are not read."""
+    """The usage of a run until `now`; attempts that ended before `since` are not read."""
     record = status.record
     user, spans = owner_name(record.run.path), status.spans(now)
     records = [record, *_earlier(record)] if record.resumed else [record]
     following: Attempt | None = None
     for evidence, start, until in spans:
         attempt = record.run.attempt(evidence.number)
-        goes_on = following is None and status.sure and not status.stage.ended and status.stage is not Stage.QUEUED
-        end = until if evidence.end is not None or goes_on else _last_sign(attempt, start, until)
+        is_active = following is None and status.sure and not status.stage.ended and status.stage is not Stage.QUEUED
+        end = until if evidence.end is not None or is_active else _last_sign(attempt, start, until)
         if since is None or end > since:
             asked = next((one for one in records if one.past_attempts <= evidence.number), record)
             resources, tasks = asked.job.resources, asked.tasks_per_node
@@ -155,7 +155,7 @@ def stretches_of(status: Status, now: float, since: float | None = None) -> Iter
 
 
 def _earlier(record: RunRecord) -> Iterator[RunRecord]:
-    """What was submitted before each resume, the latest first: other resources, perhaps."""
+    """The earlier submissions before each resume, latest first, which may have had other resources."""
     try:
         names = sorted(filter(str.isdecimal, names_in(record.run.submissions)), key=int)
     except OSError:
@@ -166,13 +166,13 @@ def _earlier(record: RunRecord) -> Iterator[RunRecord]:
 
 
 def _last_sign(attempt: Attempt, start: float, until: float) -> float:
-    """When an attempt last wrote something: nobody lived to write down its end, or it cannot be asked about."""
+    """When an attempt last wrote something, if its end was not recorded."""
     files = (attempt.metrics, attempt.host_log, *attempt.beat_files().values(), *telemetry_files(attempt).values())
     return min(until, max(start, *(modified_at(path) / 1e9 for path in files)))
 
 
 def _busy(attempt: Attempt) -> tuple[float | None, float | None]:
-    """The shares of its GPUs and CPUs that were at work, by samples of a few of its nodes."""
+    """The shares of GPUs and CPUs in use, from samples of a few nodes."""
     files = list(telemetry_files(attempt).values())
     read = (GrowingRecords(path, _MOST_BYTES).read() for path in files[:: -(-len(files) // _MOST_NODES) or 1])
     samples = [sample for records in read for record in records if (sample := parse_sample(record))]
@@ -192,7 +192,7 @@ def _seconds(sample: Sample) -> float:
 
 
 def _repeated(attempt: Attempt, following: Attempt, seconds: float) -> float:
-    """The share of an attempt's time whose steps the `following` one did again, by its pace at the end."""
+    """The share of an attempt's time whose steps were repeated by the `following` one, from its final pace."""
     lines = last_lines(attempt.metrics)
     head = islice(GrowingRecords(following.metrics, _MOST_BYTES).read(), _HEAD_RECORDS)
     again = next((step for one in map(parse_measurement, head) if (step := one.step) is not None), None)
@@ -204,7 +204,7 @@ def _repeated(attempt: Attempt, following: Attempt, seconds: float) -> float:
 
 
 def _part(stretch: Stretch, start: float, end: float) -> Stretch:
-    """A part of a stretch. What was done twice was done at its end."""
+    """A part of a stretch. Repeated steps are at its end."""
     lost = stretch.end - stretch.repeated * (stretch.end - stretch.start)
     repeated = max(0.0, end - max(start, lost)) / (end - start) if end > start else 0.0
     return replace(stretch, start=start, end=end, repeated=repeated)
@@ -215,6 +215,6 @@ def _hours(stretch: Stretch) -> float:
 
 
 def _mean(weighted: Iterable[tuple[float | None, float]]) -> float | None:
-    """The mean of what is known; None where nothing is."""
+    """The weighted mean of the known values; None if there are none."""
     known = [(value, weight) for value, weight in weighted if value is not None and weight > 0]
     return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None

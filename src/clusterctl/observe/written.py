@@ -1,4 +1,4 @@
-"""What a run's program wrote into its working directory: files that are new there, or changed since the start."""
+"""Files that a run's program created or changed in its working directory."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class WrittenFile(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The files in the order of the folders; not `complete` where there are too many to look at them all."""
+    """The files by folder; not `complete` if there are too many to examine them all."""
 
     files: tuple[WrittenFile, ...] = ()
     complete: bool = True
 
 
 def read_written(run: RunDir) -> Written:
-    """The files of `run.work` that the code does not have, or has with another size or time. Links are not followed."""
-    if not is_folder(run.project):  # the snapshot was removed by hand: nothing tells the code from the rest
+    """The files in `run.work` that are new or differ from the code in size or time. Links are not followed."""
+    if not is_folder(run.project):  # without the snapshot, the code's files are unknown
         return Written(complete=False)
     found: list[WrittenFile] = []
     for looked, name in enumerate(_names(run.work)):
@@ -61,5 +61,5 @@ def _look(path: Path) -> os.stat_result | None:
 
 
 def _content(status: os.stat_result) -> tuple[int, int, int]:
-    """What differs once somebody has written: cp keeps times to the nanosecond where the file system can."""
+    """What changes when a file is written; in microseconds, as cp may not keep nanoseconds."""
     return stat.S_IFMT(status.st_mode), status.st_size, status.st_mtime_ns // 1000

@@ -1,5 +1,5 @@
-"""The same commands on a login node elsewhere: over one connection of the system's ssh, nothing to install there.
+"""Runs commands on a login node elsewhere, over one connection of the system's ssh, with nothing to install there.
 
-The state stays there. `forward` sends a command line, or an operation of the Python API, to the clusterctl that
-`package` has put on the other machine, whose `agent` carries it out and relays what it prints.
+State is kept there. `forward` sends a command line, or an operation of the Python API, to the clusterctl that `package`
+has copied to the other machine, whose `agent` executes it and relays its output.
 """

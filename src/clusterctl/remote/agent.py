@@ -1,7 +1,7 @@
-"""The other machine's side: carries out one request, and relays between the connection and the process that does it.
+"""The remote side: executes one request, and relays between the connection and the process that executes it.
 
-What the command prints to a terminal goes through one, here: so it looks as it does at home. The relay outlives the
-connection where a command must not be done twice.
+Output meant for a terminal goes through a pseudo-terminal here, so that it looks the same as locally. The relay
+outlives the connection if a command must not be executed twice.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _LOOK_SECONDS = 1.0
-LOST = 75  # the exit code of a command whose questions nobody answers any more
+LOST = 75  # the exit code of a command that lost the connection to the machine that answers its questions
 
 
 def serve(perform: Callable[[RemoteRequest, Asker], int]) -> NoReturn:
-    """Carry out the request with `perform`, in a process of its own; leave with its exit code.
+    """Execute the request with `perform` in a separate process; exits with its exit code.
 
-    The request is the first argument of this program, or what standard input begins with.
+    The request is the first argument of this program, or at the beginning of stdin.
     """
     reader = Reader()
     rest: list[Frame] = []
@@ -65,7 +65,7 @@ def serve(perform: Callable[[RemoteRequest, Asker], int]) -> NoReturn:
 
 
 class Asker:
-    """Asks the machine where the command was typed, from within the process that carries the command out."""
+    """Sends questions to the user's machine, from the process that executes the command."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._reader = connection, Reader()
@@ -74,8 +74,8 @@ class Asker:
         self.lost = False
 
     def ask(self, question: Mapping[str, object]) -> Iterator[bytes]:
-        """The pieces of the answer. Raises HostError where the connection broke."""
-        for _ in self._pieces():  # what nobody wanted to read of an earlier answer
+        """The pieces of the answer. Raises HostError if the connection broke."""
+        for _ in self._pieces():  # skip unread pieces of an earlier answer
             pass
         self.send(Frame(FrameKind.QUESTION, json.dumps(question).encode()))
         self._is_answering = True
@@ -87,7 +87,7 @@ class Asker:
                 received = self._connection.recv(CHUNK)
                 if not received:
                     self.lost = True
-                    raise HostError("the connection broke before all was here", "type the command again")
+                    raise HostError("the connection broke during the transfer", "run the command again")
                 self._frames += self._reader.fed(received)
             if piece := self._frames.pop(0).payload:
                 yield piece
@@ -99,7 +99,7 @@ class Asker:
 
 
 class _Connection:
-    """The ssh session: standard input and output of this process."""
+    """The ssh session: stdin and stdout of this process."""
 
     def __init__(self, reader: Reader, frames: list[Frame]) -> None:
         self.reader, self.frames = reader, frames
@@ -118,19 +118,19 @@ class _Connection:
 
 
 class _Relay:
-    """Between the connection and the process that carries the request out."""
+    """Relays between the connection and the process that executes the request."""
 
     def __init__(self, connection: _Connection, request: RemoteRequest, answers: LastingAnswer | None) -> None:
         self._connection, self._request, self._answers = connection, request, answers
         self._selector = selectors.DefaultSelector()
-        self._open: dict[int, FrameKind] = {}  # what the command prints to
+        self._open: dict[int, FrameKind] = {}  # the command's output streams
         self._terminals: list[int] = []
         self._input: int | None = None
-        self._waiting = bytearray()  # for the command to read
+        self._waiting = bytearray()  # input for the command
         self._input_ends = False
 
     def carry_out(self, perform: Callable[[RemoteRequest, Asker], int]) -> int:
-        """The exit code of the command."""
+        """Execute the command; returns its exit code."""
         ours, theirs = socket.socketpair()
         wake, waker = os.pipe()
         os.set_blocking(waker, False)
@@ -167,14 +167,14 @@ class _Relay:
         code = status if status >= 0 else 128 - status
         if self._answers:
             if code == LOST and self._connection.lost:
-                self._answers.forget()  # nothing was done: the same may be asked for again
+                self._answers.forget()  # nothing was done, so the request may be repeated
             else:
                 self._answers.finish(code)
         self._connection.send(Frame(FrameKind.EXIT, str(code).encode()))
         return code
 
     def _start(self, perform: Callable[[RemoteRequest, Asker], int], ours: socket.socket, theirs: socket.socket) -> int:
-        """Start the process; its streams are pipes, or terminals where the command had them when it was typed."""
+        """Start the process; its streams are pipes, or terminals if they were on the user's machine."""
         terminal = self._request.terminal
         streams: dict[int, int] = {}
         if self._request.interactive and terminal.input and terminal.output:
@@ -202,7 +202,7 @@ class _Relay:
                 signal.signal(signal.SIGINT, signal.default_int_handler)  # sshd may have been started with it ignored
                 _take_streams(streams)
                 code = _carry_out(perform, self._request, Asker(theirs))
-            except KeyboardInterrupt:  # before it had begun
+            except KeyboardInterrupt:  # before it had started
                 code = 128 + signal.SIGINT
             finally:
                 with suppress(OSError, ValueError):
@@ -222,7 +222,7 @@ class _Relay:
             self._terminals.append(descriptor)
 
     def _hear(self, child: int, ours: socket.socket) -> None:
-        """Take what arrives; at the end of the connection, end a command that only shows something."""
+        """Handle incoming data; when the connection ends, end a command that only displays something."""
         with suppress(OSError):
             received = os.read(0, CHUNK)
             if received:
@@ -258,7 +258,7 @@ class _Relay:
 
     def _pass_on(self, asked: Reader, ours: socket.socket) -> None:
         received = b""
-        with suppress(ConnectionResetError):  # it ended without having read all of an answer
+        with suppress(ConnectionResetError):  # it ended without reading the whole answer
             received = ours.recv(CHUNK)
         if not received:
             self._selector.unregister(ours)
@@ -270,7 +270,7 @@ class _Relay:
     def _print(self, descriptor: int) -> None:
         try:
             printed = os.read(descriptor, CHUNK)
-        except OSError:  # of a terminal that nobody has open any more
+        except OSError:  # the terminal has been closed
             printed = b""
         if not printed:
             self._selector.unregister(descriptor)
@@ -282,7 +282,7 @@ class _Relay:
         self._connection.send(frame)
 
     def _drain(self) -> None:
-        """Pass on what the command printed last; what it left running may hold its streams open."""
+        """Relay the command's last output; processes it left running may keep its streams open."""
         while any(isinstance(key.data, str) and key.data in ("print", "question") for key in self._keys()):
             events = self._selector.select(0)
             found = [key for key, _ in events if key.data in ("print", "question")]
@@ -299,7 +299,7 @@ class _Relay:
         return [*self._selector.get_map().values()]
 
     def _watch_input(self) -> None:
-        """Wait until the command can read, where something was typed."""
+        """Wait until the command can read, if there is input."""
         if self._input is None:
             return
         map_ = self._selector.get_map()
@@ -307,7 +307,7 @@ class _Relay:
         if self._waiting and not registered and self._input not in map_:
             self._selector.register(self._input, selectors.EVENT_WRITE, "input")
         elif self._waiting and not registered:
-            self._write_input()  # a terminal, which is watched for what is printed already
+            self._write_input()  # a terminal, which is already watched for output
         elif not self._waiting and registered:
             self._selector.unregister(self._input)
         if self._input_ends and not self._waiting and self._input not in self._open:
@@ -334,7 +334,7 @@ def _carry_out(perform: Callable[[RemoteRequest, Asker], int], request: RemoteRe
 
 
 def _take_streams(streams: Mapping[int, int]) -> None:
-    """Make `streams` those of this process, which leads a session of its own: a signal reaches all that it starts."""
+    """Make `streams` those of this process in a new session, so that signals reach all its children."""
     import fcntl
     import termios
 
@@ -354,7 +354,7 @@ def _take_streams(streams: Mapping[int, int]) -> None:
 
 
 def _terminal(columns: int, lines: int, *, raw: bool) -> tuple[int, int]:
-    """A new terminal; a `raw` one leaves newlines as they are."""
+    """A new pseudo-terminal; a `raw` one does not convert newlines."""
     import termios
 
     master, slave = os.openpty()

@@ -1,7 +1,7 @@
-"""What became of commands that must not be done twice: a folder each, for as long as somebody may ask again.
+"""Stored answers of commands that must not be executed twice: one folder each, kept while a client may ask again.
 
-Whoever makes the folder carries the command out, and touches it meanwhile. Whoever asks again, after the connection
-broke, waits for the answer and passes it on.
+The process that creates the folder executes the command, and touches the folder meanwhile. A client that asks again
+after its connection broke waits for the answer and relays it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BEAT_SECONDS = 2.0
-_STALE_SECONDS = 20.0  # without a beat: its machine is gone, or somebody killed it
+_STALE_SECONDS = 20.0  # without an update: its machine is down, or it was killed
 _KEPT_SECONDS = 86400.0
 _LOOK_SECONDS = 0.2
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -31,7 +31,7 @@ GONE = 76  # the exit code of a command that ended without an answer
 
 
 class Replayed(Exception):
-    """The command was begun before, and has ended: `frames` are all that it printed, and its exit code."""
+    """The command was started earlier and has ended: `frames` contain its output and exit code."""
 
     def __init__(self, frames: list[Frame]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Replayed(Exception):
 
 
 class LastingAnswer:
-    """The answer of a command while it is carried out."""
+    """The answer of a command while it is being executed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,12 +48,12 @@ class LastingAnswer:
 
     @classmethod
     def begun(cls, name: str) -> LastingAnswer:
-        """Begin the command called `name`, 32 hexadecimal digits.
+        """Start the command called `name`, 32 hexadecimal digits.
 
-        Where it was begun before, wait for its end; raises Replayed then, unless it has done nothing.
+        If it was started earlier, wait for its end; then raises Replayed, unless it has done nothing.
         """
         if not _NAME.fullmatch(name):
-            raise UsageError(f"no name of a request: {name}", "type the command again")
+            raise UsageError(f"invalid request name: {name}", "run the command again")
         all_of_them = make_private(data_folder() / "remote-answers")
         _remove_old(all_of_them)
         folder = all_of_them / name
@@ -67,7 +67,7 @@ class LastingAnswer:
                 return cls(folder)
 
     def beat(self) -> None:
-        """Show that the command goes on."""
+        """Show that the command is still running."""
         if time.monotonic() - self._touched > _BEAT_SECONDS:
             self._touched = time.monotonic()
             with suppress(OSError):
@@ -83,12 +83,12 @@ class LastingAnswer:
         aside.rename(self._folder / "answer")
 
     def forget(self) -> None:
-        """Nothing was done."""
+        """Discard the answer: nothing was done."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _awaited(folder: Path) -> list[Frame]:
-    """The answer, as soon as it is there; empty where the command has gone without having done anything."""
+    """Wait for the answer; empty if the command disappeared without having done anything."""
     watch = Watch(folder, _STALE_SECONDS)
     while not watch.is_stale():
         with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""One session of ssh: sends a request, answers questions, and passes on what is printed there."""
+"""One ssh session: sends a request, answers questions, and relays the output."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
 @dataclass
 class Ends:
-    """Where a conversation ends on this machine."""
+    """The local ends of a conversation."""
 
     output: Callable[[bytes], None]
     errors: Callable[[bytes], None]
     answer: Callable[[dict[str, Any]], Iterator[bytes]] = lambda _: iter(())
-    notice: Callable[[str], None] = lambda _: None  # that the connection broke, and is back
-    input: int | None = None  # a descriptor whose bytes are sent
+    notice: Callable[[str], None] = lambda _: None  # called when the connection breaks and comes back
+    input: int | None = None  # a descriptor to read input from
     signals: Signals | None = None
-    ask: bool = True  # whether ssh may ask a person
+    ask: bool = True  # whether ssh may prompt the user
 
 
 @dataclass
 class Signals:
-    """What a person does besides typing: noted by handlers, each of which makes the descriptor `wake` readable."""
+    """Signals from the user, set by handlers that also make the descriptor `wake` readable."""
 
     wake: int
-    listening: bool = False  # whether Ctrl-C is passed on to the other machine; otherwise it ends the command here
+    listening: bool = False  # whether Ctrl-C is sent to the other machine; otherwise it ends the local command
     interrupted: bool = False
     size: bytes | None = None  # of the terminal, since it has changed
 
 
 class SessionEnded(Exception):
-    """The session ended before the command did: ssh's exit code, and what it complained of."""
+    """The session ended before the command did: ssh's exit code and error output."""
 
     def __init__(self, code: int, complaint: str) -> None:
         super().__init__(complaint)
@@ -52,7 +52,7 @@ class SessionEnded(Exception):
 
 
 class NotStarted(SessionEnded):
-    """It ended before the other clusterctl had started."""
+    """The session ended before the remote clusterctl had started."""
 
 
 class Session:
@@ -85,7 +85,7 @@ class Session:
             self._selector.register(ends.signals.wake, selectors.EVENT_READ, ends.signals)
 
     def until_the_end(self) -> int:
-        """The exit code of the command there. Raises SessionEnded and NotStarted."""
+        """Run until the remote command ends; returns its exit code. Raises SessionEnded and NotStarted."""
         while self._code is None:
             self._watch_for_writing()
             for key, _ in self._selector.select():
@@ -96,7 +96,7 @@ class Session:
         return self._code
 
     def close(self) -> None:
-        """End ssh's part; the connection is the master's."""
+        """End this session; the connection belongs to the master."""
         if self._ends.signals:
             self._ends.signals.listening = False
         self._selector.close()
@@ -138,17 +138,17 @@ class Session:
                 self._selector.unregister(self._ends.input)
 
     def _hear(self, data: bytes | None) -> None:
-        """What ssh itself prints, and the login shell's start-up files."""
+        """Handle output of ssh itself and of the login shell's start-up files."""
         if data:
             self._complaint = (self._complaint + data)[-CHUNK:]
         elif data is not None:
             self._ended(self._errors)
 
     def _heed(self, signals: Signals) -> None:
-        """Pass on Ctrl-C, and the new size of the terminal."""
+        """Relay Ctrl-C and changes of the terminal's size."""
         os.read(signals.wake, CHUNK)
         if signals.interrupted and signals.listening:
-            signals.listening = False  # a second one ends the command here
+            signals.listening = False  # a second Ctrl-C ends the local command
             self._pending += Frame(FrameKind.SIGNAL, b"2").packed()
         if signals.size is not None:
             self._pending += Frame(FrameKind.SIZE, signals.size).packed()
@@ -160,7 +160,7 @@ class Session:
             del self._pending[:written]
         except BlockingIOError:
             pass
-        except OSError:  # the other end is gone; its output is read first
+        except OSError:  # the other end has closed; read its output first
             self._pending.clear()
             self._sources.clear()
 
@@ -192,7 +192,7 @@ class Session:
             self._shown.take(frame.kind, frame.payload)
         elif frame.kind is FrameKind.QUESTION:
             if not isinstance(question := json.loads(frame.payload), dict):
-                raise Broken("a question that is none")
+                raise Broken("invalid question")
             self._sources.append(self._answered(question))
         elif frame.kind is FrameKind.VALUE:
             self.value = (self.value or b"") + frame.payload
@@ -210,7 +210,7 @@ class Session:
 
 
 def _read(descriptor: int) -> bytes | None:
-    """What there is; empty at the end, None where there is nothing now."""
+    """Available data; empty at the end of the stream, None if nothing is available yet."""
     try:
         return os.read(descriptor, CHUNK)
     except BlockingIOError:
@@ -224,4 +224,4 @@ def _rest_of(descriptor: int) -> bytes:
 
 
 def _not_understood(error: Exception) -> HostError:
-    return HostError(f"the other clusterctl is not understood: {error}", "type the command again")
+    return HostError(f"invalid data from the other clusterctl: {error}", "run the command again")

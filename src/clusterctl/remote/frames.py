@@ -1,4 +1,4 @@
-"""Frames: a letter, four bytes of length, and so many bytes. Both sides of a connection send them."""
+"""Frames: a letter, a four-byte length, and that many bytes. Both sides of a connection send them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ CHUNK = 2**18
 
 
 class FrameKind(Enum):
-    """What a frame holds."""
+    """The content of a frame."""
 
     # To the other machine.
     REQUEST = b"R"
-    INPUT = b"I"  # typed; empty at its end
+    INPUT = b"I"  # the user's input; empty at its end
     SIGNAL = b"S"  # a signal's number
     SIZE = b"W"  # columns and lines of the terminal
-    DATA = b"D"  # to a question, in any number of frames; empty at their end
+    DATA = b"D"  # the answer to a question, in any number of frames; the last one is empty
     # From there.
     OUTPUT = b"O"
     ERRORS = b"E"
     QUESTION = b"Q"
-    VALUE = b"V"  # what an operation of the API returned, or raised
+    VALUE = b"V"  # the result or exception of an API operation
     EXIT = b"X"
 
 
@@ -40,17 +40,17 @@ class Frame(NamedTuple):
 
 
 class Broken(ValueError):
-    """What arrives are no frames."""
+    """The received data is not a sequence of frames."""
 
 
 class Reader:
-    """Makes frames of bytes as they arrive."""
+    """Parses frames from bytes as they arrive."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def fed(self, received: bytes) -> Iterator[Frame]:
-        """The frames that are complete with `received`. Raises Broken."""
+        """The frames completed by `received`. Raises Broken."""
         self._buffer += received
         while len(self._buffer) >= _HEAD.size:
             letter, length = _HEAD.unpack_from(self._buffer)
@@ -64,4 +64,4 @@ class Reader:
             try:
                 yield Frame(FrameKind(letter), payload)
             except ValueError as error:
-                raise Broken(f"no such frame: {letter!r}") from error
+                raise Broken(f"unknown frame: {letter!r}") from error

@@ -1,6 +1,6 @@
-"""Unpacks clusterctl on another machine: `python -c ... NAME DIGEST SIZE`, the archive behind it on standard input.
+"""Unpacks clusterctl on another machine: `python -c ... NAME DIGEST SIZE`, with the archive on stdin.
 
-The Python found there runs it, from 3.11 on, and it imports nothing of clusterctl.
+Runs with any Python from 3.11 on that is found there, and imports nothing of clusterctl.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ try:
             digest.update(piece)
             archive.write(piece)
         if left or digest.hexdigest() != expected:
-            sys.exit("what arrived is not what was sent")
+            sys.exit("received data does not match its digest")
         archive.seek(0)
         with tarfile.open(fileobj=archive, mode="r:gz") as members:
             members.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 have none
@@ -39,15 +39,15 @@ try:
         start.write(f'exec {shlex.join([sys.executable, "-I", "-X", "utf8", "-c", program])} "$@"\n')
     try:
         os.rename(aside, final)
-    except OSError:  # another was faster, or a file of it is missing, or its Python is gone
+    except OSError:  # another process was faster, or a file or its Python is missing
         for folder, _, files in os.walk(aside):
             there = os.path.join(final, os.path.relpath(folder, aside))
             os.makedirs(there, exist_ok=True)
-            for file in files:  # the same as what is there, which others may have in use
+            for file in files:  # identical to the existing ones, which may be in use
                 os.replace(os.path.join(folder, file), os.path.join(there, file))
 finally:
     shutil.rmtree(aside, ignore_errors=True)
-subprocess.Popen(  # the first start need not wait for it
+subprocess.Popen(  # in the background, so that the first start need not wait
     [sys.executable, "-I", "-m", "compileall", "-q", os.path.join(final, "lib")],
     stdin=subprocess.DEVNULL,
     stdout=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
-"""clusterctl and the packages that it needs, all pure Python, as one archive for another machine.
+"""clusterctl and its dependencies, all pure Python, as one archive for another machine.
 
-The archive is made when it is needed first, and kept. Its name has the digest of its content: two versions, and two
-users' changes to one, live side by side.
+The archive is made on first use and cached. Its name contains the digest of its content, so that different versions,
+including modified ones, can coexist.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _LEFT_OUT = {"__pycache__"}
 
 
 class Package(NamedTuple):
-    """The archive at `path`; `name` is the folder that it is unpacked into."""
+    """The archive at `path`; `name` is the folder it is unpacked to."""
 
     name: str
     path: Path
 
 
 def package() -> Package:
-    """The archive of what runs here now. Raises HostError where a package cannot be carried."""
+    """The archive of the running clusterctl. Raises HostError if a dependency cannot be included."""
     kept = make_private(cache_folder() / "remote")
     stamp = _stamp()
     note = kept / "package.json"
@@ -60,7 +60,7 @@ def package() -> Package:
 
 
 def _stamp() -> str:
-    """What changes when this package or its environment does."""
+    """A digest that changes when this package or its environment does."""
     seen = hashlib.sha256(sys.version.encode())
     for name, path in _own_files():
         status = path.stat()
@@ -97,7 +97,7 @@ def _make(folder: Path) -> Package:
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """This package, and the jobs and data that come with it, by their names in the archive."""
+    """The files of this package and its shipped jobs and data, by their names in the archive."""
     root = Path(clusterctl.__file__).resolve().parent
     yield from _below(root, "clusterctl")
     shipped = shipped_folder()
@@ -115,7 +115,7 @@ def _below(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
 
 
 def _dependencies() -> Iterator[tuple[str, Path]]:
-    """The files of the packages that the login side imports, and of those that they require."""
+    """The files of the packages that the login node imports, and of their dependencies."""
     waiting: list[tuple[str, frozenset[str]]] = [(name, frozenset()) for name in (*_NEEDED, *_WELCOME)]
     seen: set[str] = set()
     while waiting:
@@ -127,9 +127,9 @@ def _dependencies() -> Iterator[tuple[str, Path]]:
         except importlib.metadata.PackageNotFoundError:
             if name in _NEEDED:
                 raise HostError(
-                    f"{name} is not installed here", "install clusterctl anew: pip install clusterctl"
+                    f"{name} is not installed here", "reinstall clusterctl: pip install clusterctl"
                 ) from None
-            continue  # of another system or an older Python
+            continue  # only for another system or an older Python
         if name.lower() not in seen:
             yield from _files_of(distribution, name)
         seen.add(name.lower())
@@ -152,7 +152,7 @@ def _files_of(distribution: importlib.metadata.Distribution, name: str) -> Itera
         if file.parts[0] == ".." or file.suffix == ".pyc":
             continue
         if file.suffix in (".so", ".pyd"):
-            raise HostError(f"{name} is installed with compiled code, which another machine may not run: {file}",
+            raise HostError(f"{name} contains compiled code that another machine may not run: {file}",
                             f"install its pure Python build: pip install --no-binary {name} {name}")  # fmt: skip
         path = Path(str(file.locate()))
         if path.is_file():

@@ -1,4 +1,4 @@
-"""What one machine asks the clusterctl of another to do."""
+"""The request that one machine sends to clusterctl on another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterctl.spec.records import from_record
 
 @dataclass(frozen=True, kw_only=True)
 class Terminal:
-    """Which of the three streams are a terminal where the command was typed, and how large it is."""
+    """Which of the three streams are a terminal on the user's machine, and its size."""
 
     input: bool = False
     output: bool = False
@@ -24,10 +24,10 @@ class Terminal:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteRequest:
-    """A command line to carry out, or an operation of the Python API.
+    """A command line to execute, or an operation of the Python API.
 
-    `mark` is printed before anything else: what a login shell prints before it is none of ours. `once` identifies what
-    must not be done twice, even if the connection breaks.
+    `mark` is printed first: output before it comes from the login shell. `once` identifies a request that must not be
+    executed twice, even if the connection breaks.
     """
 
     mark: str
@@ -36,13 +36,13 @@ class RemoteRequest:
     arguments: str = "{}"  # of the operation, encoded (`remote.values`)
     sent: Sent
     terminal: Terminal
-    interactive: bool = False  # whether the command has the terminal, or the input, to itself
+    interactive: bool = False  # whether the command controls the terminal or the input
     environment: dict[str, str]
     once: str = ""
 
     @property
     def is_public(self) -> bool:
-        """Whether it holds no value that other users must not see: neither a job nor a table of variables."""
+        """Whether other users may see it: it contains neither a job nor variables."""
         files = (self.sent.cluster, *((self.sent.user,) if self.sent.user else ()))
         return not (self.once or self.sent.job or any("env" in file.text for file in files))
 
@@ -51,6 +51,6 @@ class RemoteRequest:
 
     @classmethod
     def unpacked(cls, packed: bytes) -> RemoteRequest:
-        """Raises ConfigError for anything else."""
+        """Parse a packed request. Raises ConfigError if it is invalid."""
         record: Any = json.loads(packed)
         return from_record(cls, record)

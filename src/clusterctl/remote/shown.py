@@ -1,4 +1,4 @@
-"""What of a command on the other machine was shown so far: if it is repeated, nothing is shown twice."""
+"""Tracks the output of a remote command, so that nothing is shown twice if it is repeated."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _HELD_BYTES = 2**20
 
 
 class Repeat(Enum):
-    """What becomes of a command when the connection breaks."""
+    """What to do with a command when the connection breaks."""
 
-    HELD = "held"  # nothing of it was shown yet: ask again
-    ONCE = "once"  # it goes on there, and its answer is kept: fetch that
-    REDRAWN = "redrawn"  # it shows how things are: start it again, for as long as somebody looks
-    LINES = "lines"  # the same, without the lines that were shown already
+    HELD = "held"  # no output shown yet: repeat it
+    ONCE = "once"  # it continues there, and its answer is stored: fetch that
+    REDRAWN = "redrawn"  # it displays the current state: restart it while the user is watching
+    LINES = "lines"  # like REDRAWN, without lines that were already shown
     NEVER = "never"
 
 
 class ShownSoFar:
-    """What was passed on so far."""
+    """The output shown so far."""
 
     def __init__(self, ends: Ends, repeat: Repeat) -> None:
         self._ends, self._repeat = ends, repeat
         self._held: list[tuple[FrameKind, bytes]] = []
         self._held_size = 0
-        self._past = {FrameKind.OUTPUT: 0, FrameKind.ERRORS: 0}  # bytes that were passed on
+        self._past = {FrameKind.OUTPUT: 0, FrameKind.ERRORS: 0}  # number of bytes shown
         self._skip = dict(self._past)
-        self._lines: dict[bytes, int] = {}  # that were passed on, and how often
+        self._lines: dict[bytes, int] = {}  # line -> how often it was shown
         self._old: dict[bytes, int] = {}
         self._rest = b""
 
@@ -52,7 +52,7 @@ class ShownSoFar:
             self._pass(kind, data[skipped:])
 
     def release(self) -> None:
-        """Pass on what was held back."""
+        """Show the output that was held back."""
         for kind, data in self._held:
             self._pass(kind, data)
         self._held, self._held_size = [], 0
@@ -61,9 +61,9 @@ class ShownSoFar:
             self._rest = b""
 
     def begin_again(self, host: str) -> None:
-        """The command is repeated from its beginning. Raises HostError where that would show or do something twice."""
+        """Prepare to repeat the command. Raises HostError if that would show or do something twice."""
         if self._repeat is Repeat.NEVER or (self._repeat is Repeat.HELD and self._held_size >= _HELD_BYTES):
-            raise HostError(f"the connection to {host} broke", "type the command again")
+            raise HostError(f"the connection to {host} broke", "run the command again")
         self._held, self._held_size, self._rest = [], 0, b""
         if self._repeat is Repeat.ONCE:
             self._skip = dict(self._past)

@@ -1,7 +1,7 @@
-"""One connection of the system's ssh to a host, shared by all commands of this user: asked for a password once.
+"""One connection of the system's ssh to a host, shared by all commands of this user, so that ssh prompts only once.
 
-A master of our own (ControlMaster) with a private socket; everything else follows ssh's own configuration. A command
-that finds no master starts one; where that needs an answer from a person, ssh itself asks on the terminal.
+Uses its own master (ControlMaster) with a private socket; everything else follows ssh's configuration. A command that
+finds no master starts one; if that needs a password, ssh itself prompts on the terminal.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONNECT_SECONDS = 15
-KEPT_HOURS = 8  # without a command
-_MASTER_SECONDS = 180  # for someone to find their second factor
-_LONGEST_SOCKET = 80  # ssh adds 17 characters, and the system takes 107
+KEPT_HOURS = 8  # how long an idle connection is kept
+_MASTER_SECONDS = 180  # time to enter a second factor
+_LONGEST_SOCKET = 80  # ssh adds 17 characters, and the limit is 107
 _ALIVE = ("-oServerAliveInterval=5", "-oServerAliveCountMax=3")
 _ASKS = ("permission denied (", "too many authentication failures", "no more authentication methods")
 _LOOPBACK = "127.0.0.1"
@@ -39,7 +39,7 @@ _CHANGED = ("host identification has changed", "host key verification failed")
 def session(host: str, command: str) -> subprocess.Popen[bytes]:
     """Start `command` on `host` through the master; its three streams are pipes.
 
-    It fails at once where there is no master: it must neither ask nor connect by itself. Ctrl-C does not reach it.
+    It fails immediately without a master: it must neither prompt nor connect by itself. Ctrl-C does not reach it.
     """
     options = ("-oControlMaster=no", "-oBatchMode=yes", "-oProxyCommand=exit 255", "-oLogLevel=ERROR", "-T")
     try:
@@ -51,13 +51,13 @@ def session(host: str, command: str) -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     except OSError as error:
-        raise HostError("there is no ssh on this machine", "install OpenSSH's client") from error
+        raise HostError("ssh is not on PATH", "install the OpenSSH client") from error
 
 
 def connect(host: str, *, ask: bool = True) -> bool:
-    """Start the master of `host`; False where another command has. Raises HostError.
+    """Start the master of `host`; False if another command already has. Raises HostError.
 
-    With `ask`, and a terminal, ssh may ask for a password, a code, or whether to trust the host.
+    With `ask` and a terminal, ssh may prompt for a password, a code, or whether to trust the host.
     """
     with _alone(host):
         if _is_there(host):
@@ -74,49 +74,47 @@ def connect(host: str, *, ask: bool = True) -> bool:
 
 
 def bring_port(host: str, here: int, there: int) -> None:
-    """Let `here`, a port of this machine's loopback, lead to `there`, a web server's on the loopback of `host`.
+    """Forward the local loopback port `here` to the loopback port `there` of a web server on `host`.
 
-    It does for as long as the master lives, or until `leave_port`. Raises HostError.
+    The forwarding ends with the master, or with `leave_port`. Raises HostError.
     """
     done = _control(host, "forward", f"-L{_LOOPBACK}:{here}:{_LOOPBACK}:{there}")
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise HostError(f"cannot bring a port of {host} to port {here}: {last}", "take another one: --port N")
+        raise HostError(f"cannot forward a port of {host} to port {here}: {last}", "choose another port: --port N")
     with suppress(OSError), socket.create_connection((_LOOPBACK, here), timeout=CONNECT_SECONDS) as asked:
         asked.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
         if asked.recv(1):
             return
     leave_port(host, here, there)
-    raise HostError(f"{host} brings no port here: its sshd has AllowTcpForwarding no", f"run it there: ssh {host}")
+    raise HostError(f"{host} does not allow port forwarding (AllowTcpForwarding no)", f"run it there: ssh {host}")
 
 
 def leave_port(host: str, here: int, there: int) -> None:
-    """End what `bring_port` began."""
+    """Undo `bring_port`."""
     _control(host, "cancel", f"-L{_LOOPBACK}:{here}:{_LOOPBACK}:{there}")
 
 
 def failure(host: str, complaint: str, *, terminal: bool, seconds: float = 0) -> HostError:
-    """Why there is no connection, judged by ssh's own `complaint`."""
+    """The error for a failed connection, based on ssh's output `complaint`."""
     last = next((line.strip() for line in reversed(complaint.splitlines()) if line.strip()), "")
     low = complaint.lower()
     if _REFUSED in low:
-        return HostError(
-            f"{host} takes no more commands at once (MaxSessions of its sshd)", "end a command that goes on"
-        )
+        return HostError(f"too many sessions on {host} (MaxSessions of its sshd)", "end another running command")
     if any(words in low for words in _CHANGED):
         return HostError(f"{host}: ssh does not trust this host:\n{complaint}", f"in a terminal: ssh {host}")
     if any(words in low for words in _ASKS):
         if terminal:
-            return HostError(f"{host} did not let you in: {last}", f"does this work? ssh {host}")
-        hint = f"log in once in a terminal, and it is kept for {KEPT_HOURS} hours: clusterctl status --cluster NAME"
-        return HostError(f"{host} asks for a password or a code, and there is no terminal to ask at: {last}", hint)
+            return HostError(f"{host} denied access: {last}", f"does this work? ssh {host}")
+        hint = f"connect once in a terminal; it is kept for {KEPT_HOURS} hours: clusterctl status --cluster NAME"
+        return HostError(f"{host} asks for a password or a code, but there is no terminal: {last}", hint)
     if seconds >= _MASTER_SECONDS:
         return HostError(f"{host} did not answer within {_MASTER_SECONDS} s", f"does this work? ssh {host}")
-    return HostError(f"cannot connect to {host}: {last or 'ssh gave no reason'}", f"does this work? ssh {host}")
+    return HostError(f"cannot connect to {host}: {last or 'no reason given by ssh'}", f"does this work? ssh {host}")
 
 
 def socket_of(host: str) -> Path:
-    """The socket of the master of `host`, in a folder that is private and on this machine."""
+    """The socket of the master of `host`, in a private local folder."""
     return _folder() / hashlib.sha256(host.encode()).hexdigest()[:16]
 
 
@@ -126,12 +124,12 @@ def _folder() -> Path:
     places.append(Path(f"/tmp/clusterctl-ssh-{os.geteuid()}"))
     place = next(place for place in places if len(str(place)) < _LONGEST_SOCKET or place == places[-1])
     make_private(place)
-    require_own(place, f"it is somebody's trap, or a leftover: look at it with: ls -ld {place}")
+    require_own(place, f"it may be an attack or a leftover; check: ls -ld {place}")
     return place
 
 
 def _start_master(host: str, log: int, terminal: bool) -> int:
-    """ssh's exit code: 0 when the master is up, and goes on in the background."""
+    """Start the master; returns ssh's exit code, 0 if it is connected and continues in the background."""
     asking = () if terminal else ("-oBatchMode=yes",)
     words = ["ssh", f"-S{socket_of(host)}", "-M", "-N", "-f", f"-oControlPersist={KEPT_HOURS}h"]
     words += [f"-oConnectTimeout={CONNECT_SECONDS}", *_ALIVE, *asking, "--", host]
@@ -161,16 +159,16 @@ def _start_master(host: str, log: int, terminal: bool) -> int:
 
 @contextmanager
 def _in_front(group: int) -> Iterator[None]:
-    """Within it the terminal belongs to the process group `group`, so that ssh can ask there.
+    """A context in which the terminal belongs to the process group `group`, so that ssh can prompt there.
 
-    The group is not ours: what the master leaves in it, such as a ProxyCommand, must outlive a Ctrl-C of this command.
+    The group is not ours, because processes that the master leaves in it, such as a ProxyCommand, must survive Ctrl-C.
     """
     terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})  # which stops who takes the terminal from behind
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})  # would stop a background process taking the terminal
     try:
-        with suppress(OSError):  # it has ended already
+        with suppress(OSError):  # it has already ended
             os.tcsetpgrp(terminal, group)
-            os.killpg(group, signal.SIGCONT)  # it may have been stopped for asking too early
+            os.killpg(group, signal.SIGCONT)  # it may have been stopped for prompting too early
         yield
     finally:
         os.tcsetpgrp(terminal, os.getpgrp())
@@ -184,26 +182,26 @@ def _is_there(host: str) -> bool:
     if _control(host, "check").returncode == 0:
         return True
     with suppress(FileNotFoundError):
-        socket_of(host).unlink()  # of one that died
+        socket_of(host).unlink()  # left by a dead master
     return False
 
 
 def _control(host: str, command: str, *options: str) -> subprocess.CompletedProcess[bytes]:
-    """Ask the master of `host` for something."""
+    """Send a control command to the master of `host`."""
     words = ["ssh", f"-S{socket_of(host)}", f"-O{command}", *options, "--", host]
     return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 @contextmanager
 def _alone(host: str) -> Iterator[None]:
-    """One process at a time: of two masters, the second would go on without a socket, for ever."""
+    """Allow one process at a time: a second master would run forever without a socket."""
     with socket_of(host).with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # on this machine's own disk
+        fcntl.flock(lock, fcntl.LOCK_EX)  # reliable, on a local disk
         yield
 
 
 def _has_terminal() -> bool:
-    """Whether ssh could ask somebody: not from behind, where a shell has put this command with `&`."""
+    """Whether ssh can prompt: not if a shell runs this command in the background with `&`."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
         try:

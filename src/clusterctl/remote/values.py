@@ -1,6 +1,6 @@
-"""Values of the Python API as JSON and back: what one machine returns, the other gets as the same types.
+"""Converts values of the Python API to JSON and back, preserving types across machines.
 
-Nothing is executed, and no class of others is looked up: the other machine may be anybody's.
+Nothing is executed, and only our own classes are looked up: the other machine is not trusted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OURS = "clusterctl."
 
 
 def encoded(value: Any) -> Any:
-    """`value` in JSON's types. Raises TypeError for what has no such form."""
+    """`value` as JSON types. Raises TypeError for an unsupported type."""
     if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
         return value
     if isinstance(value, Enum):
@@ -54,11 +54,11 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(value: Any, adopt: Callable[[Any], Any] = lambda value: value) -> Any:
-    """What `encoded` made `value` of; each of our objects is passed through `adopt`. Raises HostError."""
+    """The inverse of `encoded`; each of our objects is passed through `adopt`. Raises HostError."""
     try:
         return _decoded(value, adopt)
     except (KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
-        raise HostError(f"the other clusterctl is not understood: {error}", "type the command again") from error
+        raise HostError(f"invalid data from the other clusterctl: {error}", "run the command again") from error
 
 
 def _decoded(value: Any, adopt: Callable[[Any], Any]) -> Any:
@@ -86,7 +86,7 @@ def _decoded(value: Any, adopt: Callable[[Any], Any]) -> Any:
 
 
 def _error(value: dict[str, Any], adopt: Callable[[Any], Any]) -> BaseException:
-    """An error as it was raised there, without what its constructor would do again."""
+    """An error as raised there, created without running its constructor."""
     cls = _class(value["error"])
     error: ClusterctlError = cls.__new__(cls, value["text"])
     vars(error).update(_decoded(value["fields"], adopt))
@@ -100,10 +100,10 @@ def _name(cls: type) -> str:
 
 
 def _class(name: str) -> Any:
-    """A class of ours that is a plain value or an error. Raises TypeError for anything else."""
+    """One of our value or error classes. Raises TypeError for anything else."""
     module, _, path = name.partition(":")
     if not module.startswith(_OURS):
-        raise TypeError(f"no class of clusterctl's: {name}")
+        raise TypeError(f"not a class of clusterctl: {name}")
     found: Any = importlib.import_module(module)
     for part in path.split("."):
         found = getattr(found, part)
@@ -112,5 +112,5 @@ def _class(name: str) -> Any:
         or issubclass(found, Enum | ClusterctlError)
         or issubclass(found, list | tuple)
     ):  # fmt: skip
-        raise TypeError(f"no value: {name}")
+        raise TypeError(f"not a value class: {name}")
     return found

@@ -1,7 +1,7 @@
-"""The run directory: the record that both halves share, with the standard library alone.
+"""The run directory: the record shared by the login node and the tasks. Uses only the standard library.
 
-Begin with `layout` (where everything lies) and `entry` (how a task starts). A user's own program needs only the names
-below, which `metrics` and `program` explain.
+Start reading with `layout` (where everything is) and `entry` (how a task starts). A user's own program needs only the
+names below, documented in `metrics` and `program`.
 """
 
 import sys
@@ -17,7 +17,7 @@ __all__ = ["checkpoint", "latest_checkpoint", "log", "phase", "request_restart",
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a program needs when it asks for it: every command of clusterctl imports this package."""
+    """Import names on first use: every clusterctl command imports this package."""
     if name in __all__:
         from clusterctl.runs import program
 
@@ -26,12 +26,12 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """So that `clusterctl.runs` is this package and, called, lists runs (docs/decisions/0036)."""
+    """Makes `clusterctl.runs` both this package and a function that lists runs (docs/decisions/0036)."""
 
     def __call__(self, **wanted: Any) -> Any:
         from importlib import import_module
 
-        return import_module("clusterctl.api.find").runs(**wanted)  # the login half's, which tasks never call
+        return import_module("clusterctl.api.find").runs(**wanted)  # login node only; tasks never call it
 
 
 sys.modules[__name__].__class__ = _Package

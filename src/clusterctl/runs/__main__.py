@@ -1,4 +1,4 @@
-"""One task of a run: `python -m clusterctl.runs RUN_DIR`, as the batch script has srun start it."""
+"""One task of a run: `python -m clusterctl.runs RUN_DIR`, started by srun in the batch script."""
 
 import sys
 

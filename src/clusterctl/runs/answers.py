@@ -1,7 +1,7 @@
-"""A rank's part of the watchdog: at an alarm it sends the stacks of all its threads, and leaves.
+"""A rank's part of the watchdog: on an alarm it sends the stacks of all its threads and exits.
 
-Its node's writer tells it. Where the alarm is a report, it goes on. A process whose Python code cannot run is asked by
-a signal, which a handler in C answers.
+The alarm comes from its node's writer. If it is only a report, the rank continues. A process that cannot run Python
+code gets a signal instead, which a C handler answers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
 
-DUMP_SIGNAL = signal.SIGRTMIN + 5  # default: death; so it is sent only to processes that have registered for it
+DUMP_SIGNAL = signal.SIGRTMIN + 5  # kills by default, so it is sent only to processes that handle it
 LONGEST_STACKS = 32_000  # characters in the events; readers look at the end of them
-_LEAVE_SECONDS = 10.0  # srun ends the other ranks when the first has left; should it not, they leave by themselves
+_LEAVE_SECONDS = 10.0  # srun ends the other ranks when the first one exits; if it does not, they exit by themselves
 
 
 class Answers:
-    """One process's answer to an alarm, on a thread of its own; `stacks` tells where it is. None: it does not leave."""
+    """Answers an alarm in a separate thread; `stacks` returns the process's stacks. `leave` None: it does not exit."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Answers:
         self._leaving = threading.Event()
 
     def take(self, message: Fields) -> None:
-        """Answer the writer's message "alarm"."""
+        """Handle the writer's "alarm" message."""
         hung, asked = message.text("name") == "hang", message.flag("asked")
         threading.Thread(target=self.answer, args=(hung, asked), name="answer", daemon=True).start()
 
@@ -57,7 +57,7 @@ class Answers:
         self._leaving.set()
 
     def answer(self, hung: bool, asked: bool) -> None:
-        """Record the stacks of all threads if `asked`; where the attempt ends, leave."""
+        """Record the stacks of all threads if `asked`; exit if the attempt ends."""
         if hung:
             _ask_flight_recorder(self._attempt, self._rank)
         if asked:
@@ -69,27 +69,27 @@ class Answers:
 
 
 def beating(heart: Heart, attempt: Attempt, place: Place) -> None:
-    """Begin to send the heartbeats of a rank from this process, a program that a task started."""
+    """Send a rank's heartbeats from this process, a program started by its task."""
     link = NodeLink(attempt, place, "program", register_dump())
     events = Events(attempt, place.rank, link)
-    answers = Answers(attempt, place.rank, events, stacks_text, leave=None)  # its task leaves, and ends it
+    answers = Answers(attempt, place.rank, events, stacks_text, leave=None)  # the task ends this program and exits
     link.handlers = {"alarm": answers.take}
     link.open()
     Pulse(heart, link.beat).start()
 
 
 def register_dump() -> int | None:
-    """Let DUMP_SIGNAL write this process's stacks, whatever its threads do, into the memory file that is returned."""
+    """Make DUMP_SIGNAL write this process's stacks, whatever its threads are doing, to the returned memory file."""
     try:
         stacks = os.memfd_create("stacks")
         faulthandler.register(DUMP_SIGNAL, stacks, all_threads=True)
-    except (OSError, ValueError, AttributeError):  # a kernel or a Python without them
+    except (OSError, ValueError, AttributeError):  # not supported by this kernel or Python
         return None
     return stacks
 
 
 def _ask_flight_recorder(attempt: Attempt, rank: int) -> None:
-    """Have NCCL write down this rank's last collectives: torch listens on a pipe of this name, where it uses NCCL."""
+    """Make NCCL dump this rank's last collectives: torch listens on this named pipe if it uses NCCL."""
     with suppress(OSError):
         pipe = os.open(attempt.collectives / f"ask_{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
         try:
@@ -99,7 +99,7 @@ def _ask_flight_recorder(attempt: Attempt, rank: int) -> None:
 
 
 def stacks_text() -> str:
-    """The stacks of all threads but the one that asks, the main thread's first, the innermost call last."""
+    """The stacks of all threads except the caller's, the main thread first, the innermost call last."""
     main, own = threading.main_thread().ident, threading.get_ident()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sorted(sys._current_frames().items(), key=lambda item: item[0] != main)  # noqa: SLF001 - the only way

@@ -1,8 +1,8 @@
 """Checkpoints as folders: names, manifests, lineage.
 
-`checkpoints/<attempt>-<step>/` appears in one rename, with a manifest.json that has the size and digest of every other
-file. An attempt reads only those of its own lineage: the attempts that it descends from, each up to the step at which
-the next one took over. What an attempt that was believed dead still writes is outside of it.
+`checkpoints/<attempt>-<step>/` appears in one rename, with a manifest.json that lists the size and digest of every
+other file. An attempt reads only checkpoints of its own lineage: those of its ancestors, each up to the step at which
+the next one took over. Checkpoints that a presumed-dead attempt still writes are not part of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME = re.compile(r"\.?([0-9]{1,9})-([0-9]{1,18})", re.ASCII)
 
 
 class Name(NamedTuple):
-    """Who wrote a checkpoint, and how far it was."""
+    """The attempt and step of a checkpoint."""
 
     attempt: int
     step: int
@@ -41,17 +41,17 @@ class Name(NamedTuple):
 
 
 class Superseded(OSError):
-    """A newer attempt of the run has begun: this one must write nothing more that counts."""
+    """A newer attempt of the run has started: this one must not write results any more."""
 
 
 def parse_name(text: str) -> Name | None:
-    """The name of a checkpoint's folder, or of one being written (with a dot before it)."""
+    """Parse the name of a checkpoint's folder, with a leading dot while it is being written."""
     match = _NAME.fullmatch(text)
     return Name(int(match[1]), int(match[2])) if match else None
 
 
 def newer_attempt(attempt: Attempt) -> int | None:
-    """The newest attempt of the run, if it is newer than `attempt`; by listing the folder, as in `is_listed`."""
+    """The newest attempt of the run, if it is newer than `attempt`; lists the folder for the reason in `is_listed`."""
     names = names_in(attempt.path.parent)
     newest = max((number for name in names if (number := attempt_number(name)) is not None), default=0)
     return newest if newest > attempt.number else None
@@ -63,7 +63,7 @@ def aside_folder(attempt: Attempt, step: int) -> Path:
 
 
 def write_aside(attempt: Attempt, step: int) -> Path:
-    """A fresh folder to write the checkpoint of `step` into; `complete` gives it its name."""
+    """A new folder for the checkpoint of `step`; `complete` renames it."""
     folder = aside_folder(attempt, step)
 
     def make() -> None:
@@ -75,9 +75,9 @@ def write_aside(attempt: Attempt, step: int) -> Path:
 
 
 def complete(attempt: Attempt, aside: Path, facts: Mapping[str, Any], digests: Mapping[str, Any] | None = None) -> Path:
-    """Add the manifest, with `facts` (and the files' `digests`, if known), and give the aside its name.
+    """Add the manifest, with `facts` (and the files' `digests`, if known), and rename the folder `aside`.
 
-    Raises Superseded if a newer attempt has begun.
+    Raises Superseded if a newer attempt has started.
     """
     name = parse_name(aside.name)
     assert name is not None
@@ -89,13 +89,13 @@ def complete(attempt: Attempt, aside: Path, facts: Mapping[str, Any], digests: M
     if newer := newer_attempt(attempt):
         raise Superseded(f"attempt {newer} has taken over")
     final = aside.with_name(str(name))
-    if exists(final):  # of the same attempt and step: the same training
+    if exists(final):  # same attempt and step, so the same state
         remove(final)
     return rename(aside, final)
 
 
 def digest(path: Path, *, sync: bool = False) -> dict[str, Any]:
-    """Size and BLAKE2 digest of a file; `sync` brings its content to the disk first."""
+    """Size and BLAKE2 digest of a file; `sync` flushes its content to disk first."""
 
     def read() -> dict[str, Any]:
         with path.open("rb") as file:
@@ -108,7 +108,7 @@ def digest(path: Path, *, sync: bool = False) -> dict[str, Any]:
 
 
 def candidates(attempt: Attempt) -> list[Path]:
-    """The checkpoints that `attempt` may go on from, the newest first; whether they are whole is not yet known."""
+    """The checkpoints that `attempt` may resume from, newest first; their files have not been verified."""
     run = RunDir(attempt.path.parents[1])
     bounds = lineage(attempt.number, _origins(run))
     own = [(name, path) for name, path in _checkpoints(run) if name.step <= bounds.get(name.attempt, -1)]
@@ -116,9 +116,10 @@ def candidates(attempt: Attempt) -> list[Path]:
 
 
 def lineage(attempt: int, origins: Mapping[int, Name | None]) -> dict[int, float]:
-    """Attempt -> the last of its steps that `attempt` may go on from, for all attempts that it descends from.
+    """Ancestor -> the last of its steps that `attempt` may resume from.
 
-    `origins`: what each attempt went on from (None: the beginning); an attempt that ended before that is not in it.
+    `origins`: the checkpoint that each attempt resumed from (None: it started from scratch); attempts that ended before
+    deciding are missing.
     """
     bounds: dict[int, float] = {}
     current, bound = attempt, math.inf
@@ -135,18 +136,18 @@ def lineage(attempt: int, origins: Mapping[int, Name | None]) -> dict[int, float
 
 
 def note_origin(attempt: Attempt, origin: Path | None) -> None:
-    """Record what `attempt` goes on from: a checkpoint, or None for the beginning."""
+    """Record the checkpoint that `attempt` resumes from, or None if it starts from scratch."""
     write_json(attempt.origin_json, {"checkpoint": origin.name if origin else None, "time": time.time()})
 
 
 class Origin(NamedTuple):
-    """What an attempt went on from; None: the beginning."""
+    """The checkpoint that an attempt resumed from; None: it started from scratch."""
 
     name: Name | None
 
 
 def read_origin(attempt: Attempt) -> Origin | None:
-    """What `attempt` goes on from, or None while that is not known; by listing its folder, as in `is_listed`."""
+    """The origin of `attempt`, or None if not recorded yet; lists its folder for the reason in `is_listed`."""
     if not is_listed(attempt.origin_json):
         return None
     record = read_fields(attempt.origin_json)
@@ -154,7 +155,7 @@ def read_origin(attempt: Attempt) -> Origin | None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a checkpoint; None where it is missing or none of ours."""
+    """The manifest of a checkpoint; None if it is missing or not ours."""
     try:
         manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError, RecursionError):
@@ -166,7 +167,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def damage(folder: Path, manifest: Mapping[str, Any], share: slice = slice(None)) -> str:
-    """What is wrong with the files of a checkpoint, or nothing. With `share`, only of that slice of them."""
+    """The first problem with a checkpoint's files, or empty. `share` limits the check to a slice of them."""
     for name, expected in sorted(manifest["files"].items())[share]:
         try:
             if digest(folder / name) != expected:
@@ -177,18 +178,18 @@ def damage(folder: Path, manifest: Mapping[str, Any], share: slice = slice(None)
 
 
 def mismatch(manifest: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
-    """How a checkpoint's training differs from that of `fingerprint`, or nothing."""
+    """How a checkpoint's training differs from `fingerprint`; empty if it does not."""
     theirs = manifest.get("fingerprint")
     if not isinstance(theirs, dict):
-        return "it does not say what it is of"
-    for key, value in json.loads(json.dumps(fingerprint)).items():  # as the file has it: lists for tuples
+        return "it has no fingerprint of its training"
+    for key, value in json.loads(json.dumps(fingerprint)).items():  # as JSON stores it: tuples become lists
         if theirs.get(key) != value:
             return f"it was made with {key} = {json.dumps(theirs.get(key))}, not {json.dumps(value)}"
     return ""
 
 
 def prune(attempt: Attempt, keep: int) -> None:
-    """Remove what `attempt` and those before it left, except the `keep` newest checkpoints of its lineage."""
+    """Remove the checkpoints of `attempt` and earlier ones, except the `keep` newest of its lineage."""
     kept = set(candidates(attempt)[:keep])
     for name, path in _checkpoints(RunDir(attempt.path.parents[1])):
         if path not in kept and name.attempt <= attempt.number:
@@ -196,7 +197,7 @@ def prune(attempt: Attempt, keep: int) -> None:
 
 
 def remove_all(run: RunDir) -> bool:
-    """Remove all checkpoints of a run that has ended, whole or not; whether there were any. No link is followed."""
+    """Remove all checkpoints of an ended run, complete or not; returns whether there were any. Follows no links."""
     found = [path for _, path in _checkpoints(run) if not path.is_symlink()]
     for path in found:
         remove(path)
@@ -204,14 +205,14 @@ def remove_all(run: RunDir) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """Remove a checkpoint, the manifest first: half of one is none."""
+    """Remove a checkpoint, the manifest first, so that a partly removed one does not count."""
     with suppress(OSError):
         with_retries(lambda: (folder / MANIFEST).unlink(missing_ok=True))
-        shutil.rmtree(folder, ignore_errors=True)  # which raises all the same what fstat(2) does
+        shutil.rmtree(folder, ignore_errors=True)  # may raise errors of fstat(2) nevertheless
 
 
 def _checkpoints(run: RunDir) -> Iterator[tuple[Name, Path]]:
-    """All folders of checkpoints, whole or not; of those being written the name has a dot."""
+    """All checkpoint folders, complete or not; those being written have a leading dot."""
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in with_retries(lambda: list(run.checkpoints.iterdir())):
             if (name := parse_name(path.name)) is not None:

@@ -1,4 +1,4 @@
-"""What a task starts with: the one argument of a workload's `main`."""
+"""The single argument of a workload's `main`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T", bound="Train")
 
 @dataclass(frozen=True)
 class Context:
-    """One rank before it has met the others; `record` is its job, as run.json has it.
+    """One rank before it has connected to the others; `record` is its job from run.json.
 
     Without an attempt (under torchrun, in tests) nothing is recorded.
     """
@@ -34,12 +34,12 @@ class Context:
 
     @cached_property
     def job(self) -> Job:
-        """The job, checked. Raises InvalidRecord."""
-        from clusterctl.spec import Job, from_record  # here: a rank of "command" does without (docs/decisions/0053)
+        """The validated job. Raises InvalidRecord."""
+        from clusterctl.spec import Job, from_record  # late: not needed by workload "command" (docs/decisions/0053)
 
         return from_record(Job, dict(self.record))
 
     def train(self, kind: type[T]) -> T:
-        """The job's `[train]` table, as the class that this workload is registered with."""
+        """The job's `[train]` table as `kind`, the class that this workload is registered with."""
         assert isinstance(self.job.train, kind), f"{self.job.workload} is registered with another class"
         return self.job.train

@@ -1,4 +1,4 @@
-"""What each task runs, from its first line to its last: `python -m clusterctl.runs RUN_DIR`."""
+"""The life of a task from start to exit: `python -m clusterctl.runs RUN_DIR`."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Entry:
     run_dir: str
 
     def __call__(self) -> None:
-        """Run, with the time before each line of the output, and leave.
+        """Run, prefix each output line with the time, and exit.
 
-        An attempt that a newer one has replaced leaves with 0, whatever its events say: Slurm gave both the same job
-        and step number, and its srun would end the newer one's tasks in place of its own.
+        An attempt that a newer one has replaced exits with 0, whatever its events record: Slurm gave both the same job
+        and step ID, and its srun would otherwise kill the newer one's tasks.
         """
         attempt, leaving = current_attempt(), _Leaving()
         try:
@@ -67,9 +67,9 @@ class Entry:
         raise SystemExit(0)
 
     def _run(self, attempt: Attempt | None) -> None:
-        """Install the signal handlers first, then import the task half by name.
+        """Install the signal handlers first, then import the task's code by name.
 
-        A ClusterctlError ends the task with its message and hint, without a traceback.
+        A ClusterctlError ends the task with a message and hint instead of a traceback.
         """
         place = Place.from_environment()
         link = NodeLink(attempt, place, "task", register_dump()) if attempt else None
@@ -121,7 +121,7 @@ class Entry:
 
 
 def _record(run: RunDir) -> Any:
-    """What run.json holds. It may be seen late on this node; None if it has not appeared by then."""
+    """The content of run.json, which may become visible late on this node; None if it does not appear in time."""
     deadline = time.monotonic() + lateness(run.path)
     while (record := read_json(run.run_json)) is None and time.monotonic() < deadline:
         time.sleep(1)
@@ -129,10 +129,10 @@ def _record(run: RunDir) -> Any:
 
 
 class Fence:
-    """Calls `on_newer` with its number, once, when a newer attempt of the run has begun.
+    """Calls `on_newer` once, with the attempt's number, when a newer attempt of the run has started.
 
-    Two attempts can be alive at once: a node that is cut off goes on training while Slurm starts the run again
-    elsewhere. The node's writer looks for one; a rank without a writer looks itself.
+    Two attempts can be alive at once: a disconnected node keeps training while Slurm starts the run again elsewhere.
+    The node's writer checks for this; a rank without a writer checks itself.
     """
 
     def __init__(self, attempt: Attempt, on_newer: Callable[[int], None]) -> None:
@@ -141,18 +141,18 @@ class Fence:
         self._seen = False
 
     def take(self, message: Fields) -> None:
-        """The writer's message "newer"."""
+        """Handle the writer's "newer" message."""
         if (newer := message.whole("number")) is not None:
             threading.Thread(target=self._see, args=(newer,), name="newer attempt", daemon=True).start()
 
     def watch(self, unless: Callable[[], bool], pause: float = 1.0) -> None:
-        """Look every `pause` seconds from a thread, unless somebody else does."""
+        """Check every `pause` seconds in a thread, except while `unless` is true."""
         threading.Thread(target=self._look, args=(unless, pause), name="fence", daemon=True).start()
 
     def _look(self, unless: Callable[[], bool], pause: float) -> None:
         successor = SuccessorWatch(self._attempt)
         while not self._seen:
-            with suppress(OSError):  # a file system that is away for a while comes back
+            with suppress(OSError):  # the file system may be unavailable for a while
                 if not unless() and (newer := successor.look()) is not None:
                     self._see(newer)
             time.sleep(pause)
@@ -167,8 +167,8 @@ class Fence:
 class _Leaving:
     """Ends this process after its exit handlers, without freeing its objects one by one.
 
-    Freeing torch and numba takes half a second to some seconds, at the end of every run and within the time between
-    TERM and KILL. Made before the task half is imported, so that the handlers of that run first.
+    Freeing torch and numba takes up to several seconds at the end of every run, and between TERM and KILL. Created
+    before the task's code is imported, so that the exit handlers of that code run first.
     """
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class _Leaving:
         atexit.register(self._end)
 
     def _end(self) -> None:
-        if os.getpid() == self._pid:  # not in a process that was forked off
+        if os.getpid() == self._pid:  # not in a forked child
             if "logging" in sys.modules:
                 sys.modules["logging"].shutdown()
             sys.stdout.flush()
@@ -186,21 +186,21 @@ class _Leaving:
 
 
 def _exit_code(error: BaseException) -> int:
-    """What Python makes of an exception that nobody catches."""
+    """Python's exit code for an uncaught exception."""
     if not isinstance(error, SystemExit):
         return 1
     return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
 
 
 def stacks_of(events: Events) -> str:
-    """Where this rank is: its program, if it runs one that logs no steps, or this process."""
+    """The stacks of the rank's program if it runs one that logs no steps, otherwise of this process."""
     observer = events.heart.observer
     return observer.stacks() if observer else stacks_text()
 
 
 def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
     events.record("superseded", by=newer)
-    print(f"attempt {newer} of this run has begun: this one leaves", file=sys.stderr, flush=True)
+    print(f"attempt {newer} of this run has started: this one exits", file=sys.stderr, flush=True)
     stop.exit_code = 0  # see Entry
     stop.terminate()
 
@@ -208,5 +208,5 @@ def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
 def _explained(raised: ClusterctlError | ModuleNotFoundError) -> ClusterctlError:
     if isinstance(raised, ClusterctlError):
         return raised
-    hint = "install clusterctl[train] there, or name another interpreter as `python` in the cluster file"
+    hint = "install clusterctl[train] there, or set `python` in the cluster file to another interpreter"
     return TaskError(f"{sys.executable} has no module {raised.name}", hint)

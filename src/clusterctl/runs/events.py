@@ -1,6 +1,6 @@
-"""What happened to each rank, and when.
+"""Events of each rank, with their times.
 
-`attempts/<n>/nodes/00002.events.jsonl`, one JSON object a line, `time` in seconds since the epoch:
+`attempts/<n>/nodes/00002.events.jsonl`, one JSON object per line, `time` in seconds since the epoch:
 
     {"rank": 3, "time": ..., "event": "stage", "stage": "training", "epoch": 3}
     {"time": ..., "event": "exception", "type": "ValueError", "message": "...", "traceback": "..."}
@@ -10,11 +10,11 @@
 
 and from the writer itself
 
-    {"rank": 3, "time": ..., "event": "frozen", "stacks": "..."}    what faulthandler wrote, where Python did not answer
-    {"rank": 3, "time": ..., "event": "writer"}                     it had ended; with `error`, for good
+    {"rank": 3, "time": ..., "event": "frozen", "stacks": "..."}    from faulthandler, because Python did not answer
+    {"rank": 3, "time": ..., "event": "writer"}                     the writer had ended; with `error`, for good
 
-A rank that has no writer appends to a file of its own, `events/rank_00003.jsonl`, in the same form.
-One of our own exceptions carries its `cause` (`errors.Cause`) and `hint`; `signal` is there if one ended the rank.
+A rank without a writer appends to its own file, `events/rank_00003.jsonl`, in the same format. Our own exceptions have
+their `cause` (`errors.Cause`) and `hint`; `signal` is present if a signal ended the rank.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from clusterctl.runs.node_link import NodeLink
     from clusterctl.runs.stages import Stage
 
-_URGENT = frozenset({"exception", "exit", "superseded"})  # on disk before anything else happens
+_URGENT = frozenset({"exception", "exit", "superseded"})  # must be on disk before the rank continues
 
 
 class Events:
-    """One rank's events and mark, silent without an attempt; each stage is a phase of its `heart`.
+    """One rank's events and mark; does nothing without an attempt. Each stage is a phase of its `heart`.
 
-    The writer of its node is reached by `link`; what that does not take goes into the rank's own file.
+    Events go to the node's writer through `link`; those it does not accept go to the rank's own file.
     """
 
     def __init__(self, attempt: Attempt | None, rank: int, link: NodeLink | None = None) -> None:
@@ -62,14 +62,14 @@ class Events:
         self.record("stage", stage=stage.value, **details)
 
     def began(self, local_rank: int, node_rank: int) -> None:
-        """The first event: which process on which node this rank is."""
+        """The first event: the rank's process and node."""
         host = socket.gethostname()
         self.record("began", host=host, node=node_name(), pid=os.getpid(), local_rank=local_rank, node_rank=node_rank)
         if self._mark:
             self._mark.begin()
 
     def exception(self, error: BaseException) -> None:
-        """Record the first exception of this rank; later ones only follow from it."""
+        """Record the first exception of this rank; later ones are only consequences."""
         if not self._failed:
             self._failed = True
             text = "".join(traceback.format_exception(error))
@@ -81,17 +81,17 @@ class Events:
             self.record("exception", type=type(error).__name__, message=str(error), traceback=text, **ours)
 
     def exit(self, code: int, signal: int | None = None) -> None:
-        """`signal` is the one that told this rank to leave."""
+        """Record the exit; `signal` is the one that asked this rank to exit."""
         self.record("exit", code=code, **({} if signal is None else {"signal": signal}))
         if self._mark:
             self._mark.end(code)
 
     def killed(self, signal: int) -> None:
-        """The program that this rank ran was killed: the mark stays as if this process had been."""
+        """The rank's program was killed: leave the mark as if this process had been killed."""
         self.record("exit", code=128 + signal, signal=signal)
 
     def record(self, event: str, **details: Any) -> None:
-        """Record anything that happened, in the forms above."""
+        """Record any event, in the format above."""
         record = {"time": time.time(), "event": event, **details}
         if self.link is not None:
             self.link.record(record, urgent=event in _URGENT)

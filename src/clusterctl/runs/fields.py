@@ -1,6 +1,6 @@
-"""One JSON object of the run directory, read field by field: a value of the wrong type counts as missing.
+"""Typed access to a JSON object of the run directory: a value of the wrong type counts as missing.
 
-Nothing here raises, whatever the file holds: NaN, numbers of hundreds of digits, tables where texts belong.
+Nothing here raises, whatever the file contains: NaN, numbers with hundreds of digits, objects in place of strings.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
     from clusterctl.runs.vocabulary import Number
 
 Member = TypeVar("Member", bound=StrEnum)
-_LAST_MOMENT = 2.0**37  # the year 6325: later ones break calendars
+_LAST_MOMENT = 2.0**37  # the year 6325; later times break calendar functions
 _JOB = re.compile(r"[0-9]{1,20}(?:_[0-9]{1,9})?")
 _LARGEST_WHOLE = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The object in a file or line; `content` is empty where there is none. `problem` says why a file has no object."""
+    """The object of a file or line; `content` is empty if there is none. `problem` is the reason."""
 
     content: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""
     absent: bool = False
 
     def text(self, name: str) -> str:
-        """A text; empty for anything else."""
+        """A string; empty for any other type."""
         value = self.content.get(name)
         return value if isinstance(value, str) else ""
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts; empty unless every item is one."""
+        """A list of strings; empty unless every item is one."""
         value = self.content.get(name)
         return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
 
     def named_texts(self) -> dict[str, str]:
-        """Every text by its name."""
+        """All strings by name."""
         return {name: value for name, value in self.content.items() if isinstance(value, str)}
 
     def digits(self, name: str) -> str:
-        """A number written as text, such as Slurm's of a job: it becomes an argument of a command."""
+        """A number written as a string, such as a job ID, which becomes an argument of a command."""
         text = self.text(name)
         return text if text.isascii() and text.isdigit() else ""
 
     def job(self, name: str) -> str:
-        """Slurm's number of a job, or of an element of an array: `12`, `12_7`."""
+        """The ID of a job or of an array's element: `12`, `12_7`."""
         text = self.text(name)
         return text if _JOB.fullmatch(text) else ""
 
@@ -69,7 +69,7 @@ class Fields:
         return self.content.get(name) is True
 
     def whole(self, name: str) -> int | None:
-        """A whole number of at most 64 bits."""
+        """An integer of at most 64 bits."""
         value = self.content.get(name)
         return value if type(value) is int and abs(value) <= _LARGEST_WHOLE else None
 
@@ -79,12 +79,12 @@ class Fields:
         return value if is_number(value) and math.isfinite(value) else None
 
     def moment(self, name: str) -> float | None:
-        """A time in seconds since the epoch, within the calendar."""
+        """A time in seconds since the epoch that calendar functions can handle."""
         value = self.number(name)
         return value if value is not None and 0 <= value <= _LAST_MOMENT else None
 
     def numbers(self) -> dict[str, Number]:
-        """Every number by its name; NaN and the infinities are numbers too."""
+        """All numbers by name, including NaN and infinities."""
         return {name: value for name, value in self.content.items() if is_number(value)}
 
     def table(self, name: str) -> Fields:

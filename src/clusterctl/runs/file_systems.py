@@ -1,4 +1,4 @@
-"""Which file systems are one machine's own, and which show all nodes at once what one of them has changed."""
+"""Which file systems are local, and which make changes visible on all nodes at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# As the kernel calls them; the batch script has them in the words of stat(1). On a file server its export looks local.
+# The kernel's names; the batch script uses those of stat(1). On a file server its own export looks local.
 LOCAL = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
-PROMPT = LOCAL | {"ceph", "gpfs", "lustre"}  # whose servers call back what a client has in its cache: decision 0051
-LATE_SECONDS = 70.0  # NFS believes for up to a minute what it knows of a folder (acdirmax)
+PROMPT = LOCAL | {"ceph", "gpfs", "lustre"}  # their servers invalidate client caches: decision 0051
+LATE_SECONDS = 70.0  # NFS caches a folder for up to a minute (acdirmax)
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -25,7 +25,7 @@ class MountPoint(NamedTuple):
 
 
 def mounts() -> Iterator[MountPoint]:
-    """What is mounted here, in order; see proc_pid_mountinfo(5)."""
+    """The mounted file systems, in order; see proc_pid_mountinfo(5)."""
     try:
         lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
     except OSError:
@@ -39,15 +39,15 @@ def mounts() -> Iterator[MountPoint]:
 
 
 def local_devices() -> frozenset[int]:
-    """The devices whose files no other machine changes: of these alone a look tells whether a file has changed.
+    """The devices whose files no other machine changes: only there does stat(2) show reliably whether a file changed.
 
-    A network file system believes for up to a minute what it saw last, unless the file is opened.
+    A network file system may return attributes up to a minute old unless the file is opened.
     """
     return frozenset(mount.device for mount in mounts() if mount.kind in LOCAL)
 
 
 def lateness(path: Path) -> float:
-    """For how many seconds this node may not see what another one has changed in `path`."""
+    """For how many seconds this node may not see another node's changes in `path`."""
     resolved = Path(os.path.realpath(path))
     above = [mount for mount in mounts() if resolved.is_relative_to(mount.point)]
     kind = max(enumerate(above), key=lambda item: (len(item[1].point), item[0]), default=None)
@@ -55,7 +55,7 @@ def lateness(path: Path) -> float:
 
 
 def clock_ahead(folder: Path) -> float | None:
-    """By how many seconds the clock of `folder`'s file server is ahead of this node's; None if no file can be made."""
+    """By how many seconds `folder`'s file server is ahead of this node's clock; None if no file can be created."""
     import tempfile
 
     try:
@@ -63,6 +63,6 @@ def clock_ahead(folder: Path) -> float | None:
             file.write(b"x")
             file.flush()
             os.fsync(file.fileno())
-            return os.stat(file.name).st_mtime - time.time()  # noqa: PTH116 - the name, as NFS asks the server then
+            return os.stat(file.name).st_mtime - time.time()  # noqa: PTH116 - by name, which makes NFS ask the server
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""Reading and writing the run directory's files: one writer a file, whole lines appended, the rest written aside."""
+"""Reads and writes files of the run directory: one writer per file; logs are appended by line, others replaced."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)  # of a network file system, which a moment later may be well
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)  # transient errors of network file systems
 _PAUSES = (0.05, 0.3, 1.0)  # seconds
 _MOST_LEFT = 1 << 20
-_HEAD = 256  # bytes of what is appended, by which its beginning is found: to compare each length takes minutes
-_MOST_BYTES = 1 << 24  # of a file that is read whole; ours have a few kilobytes
+_HEAD = 256  # bytes of appended content used to find where it starts: comparing every length would take minutes
+_MOST_BYTES = 1 << 24  # of a file that is read at once; ours have a few kilobytes
 
 
 class NotAFile(OSError):
-    """A folder, a named pipe or a device has the name of a file."""
+    """A folder, a named pipe or a device in place of a file."""
 
 
 def with_retries(call: Callable[[], T]) -> T:
-    """What `call` returns, called again after an error that may pass: a call that failed may have done its work."""
+    """Run `call`, repeating it after transient errors. A call that failed may nevertheless have taken effect."""
     for pause in _PAUSES:
         try:
             return call()
@@ -40,7 +40,7 @@ def with_retries(call: Callable[[], T]) -> T:
 
 
 def rename(path: Path, target: Path) -> Path:
-    """As Path.rename, with retries."""
+    """Path.rename with retries."""
     again = False
 
     def once() -> Path:
@@ -58,14 +58,14 @@ def rename(path: Path, target: Path) -> Path:
 
 
 def make_private(folder: Path) -> Path:
-    """Make `folder` and its parents, `folder` readable by its owner alone."""
+    """Create `folder` and its parents, with `folder` accessible only to its owner."""
     with_retries(lambda: folder.parent.mkdir(parents=True, exist_ok=True))
     with_retries(lambda: folder.mkdir(mode=0o700, exist_ok=True))
     return folder
 
 
 def write_text(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write aside, then rename: a reader sees the old file or the new one, whichever threads and processes write."""
+    """Replace a file atomically, even with several writers: a reader sees either the old or the new content."""
     aside = path.with_name(f".{path.name}.{threading.get_native_id()}")
 
     def write() -> None:
@@ -82,12 +82,12 @@ def write_json(path: Path, record: Any) -> None:
 
 
 def open_regular(path: Path, buffering: int = -1) -> IO[bytes]:
-    """Open a regular file for reading; raises NotAFile for anything else, where a named pipe would block for ever."""
+    """Open a regular file for reading; raises NotAFile for anything else, since a named pipe would block forever."""
     return with_retries(lambda: _open(path, buffering))
 
 
 def read_regular(path: Path, read: Callable[[IO[bytes]], T], buffering: int = -1) -> T:
-    """What `read` makes of a regular file, opened and read again after an error that may pass."""
+    """Open a regular file and pass it to `read`, again after transient errors."""
 
     def once() -> T:
         with _open(path, buffering) as file:
@@ -105,7 +105,7 @@ def _open(path: Path, buffering: int) -> IO[bytes]:
 
 
 def read_whole(path: Path) -> bytes:
-    """The content of a small file; raises ValueError for a file that is no small one."""
+    """The content of a small file; raises ValueError if it is too large."""
     content = read_regular(path, lambda file: file.read(_MOST_BYTES + 1))
     if len(content) > _MOST_BYTES:
         raise ValueError(f"larger than {_MOST_BYTES >> 20} MiB")
@@ -113,7 +113,7 @@ def read_whole(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """The record in `path`, or None where there is none yet."""
+    """The record in `path`, or None if the file does not exist yet."""
     try:
         return json.loads(read_whole(path))
     except FileNotFoundError:
@@ -121,26 +121,26 @@ def read_json(path: Path) -> Any:
 
 
 def status_of(path: Path) -> os.stat_result:
-    """As Path.stat, with retries."""
+    """Path.stat with retries."""
     return with_retries(path.stat)
 
 
 def names_in(folder: Path | str) -> list[str]:
-    """As os.listdir, with retries; names alone, which take a third of the time that paths do."""
+    """os.listdir with retries; names take a third of the time of paths."""
     return with_retries(lambda: os.listdir(folder))  # noqa: PTH208
 
 
 def exists(path: Path) -> bool:
-    """Whether there is something at `path`; False, and no error, where its folder may not be searched."""
+    """Whether `path` exists; False, without an error, if its folder is not accessible."""
     try:
         status_of(path)
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # ValueError: not a valid file name
         return False
     return True
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder at `path`, or a link to one; else as `exists`."""
+    """Whether `path` is a folder or a link to one; otherwise like `exists`."""
     try:
         return stat.S_ISDIR(status_of(path).st_mode)
     except (OSError, ValueError):
@@ -148,7 +148,7 @@ def is_folder(path: Path) -> bool:
 
 
 def modified_at(path: Path) -> int:
-    """When `path` last changed, in nanoseconds; 0 where it cannot be told. A folder changes with the names in it."""
+    """When `path` last changed, in nanoseconds; 0 if unknown. A folder changes with the names in it."""
     try:
         return status_of(path).st_mtime_ns
     except OSError:
@@ -161,7 +161,7 @@ def nearest_existing(path: Path) -> Path:
 
 
 def is_listed(path: Path) -> bool:
-    """Whether `path` exists, by listing its folder: NFS remembers for a while that a name did not exist."""
+    """Whether `path` exists, determined by listing its folder: NFS caches the absence of a name for a while."""
     try:
         return path.name in names_in(path.parent)
     except FileNotFoundError:
@@ -169,9 +169,9 @@ def is_listed(path: Path) -> bool:
 
 
 class Lines:
-    """An append-only file of JSON lines. One write(2) with O_APPEND a line: whole, or torn and last.
+    """An append-only file of JSON lines. One write(2) with O_APPEND per line: only the last line can be torn.
 
-    What a full disk does not take is written with a later line, when there is room again.
+    Lines that do not fit on a full disk are written with a later line, when there is room again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -180,10 +180,10 @@ class Lines:
         self._path = path
         self._descriptor = with_retries(lambda: os.open(path, flags, 0o600))
         self._left = b""
-        self._lock = threading.RLock()  # the checkpoint's thread records events too
+        self._lock = threading.RLock()  # the checkpoint thread records events too
 
     def append(self, record: dict[str, Any]) -> None:
-        """Append one line. Raises OSError for a disk that is not merely full, or has been for a megabyte of lines."""
+        """Append one line. Raises OSError, but for a full disk only once a megabyte of lines is waiting."""
         with self._lock:
             self._left += json.dumps(record).encode() + b"\n"
             self._left = self._left[_append(self._descriptor, self._path, self._left) :]
@@ -195,9 +195,9 @@ class Lines:
 
 
 def append(path: Path, content: bytes) -> int:
-    """Append lines to a file that nobody else writes; how many bytes of them a disk took that then was full.
+    """Append lines to a file without other writers; returns how many bytes were written before the disk was full.
 
-    Opened and closed each time: closing is what makes NFS send it.
+    Opened and closed each time: NFS sends the data when a file is closed.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     descriptor = with_retries(lambda: os.open(path, flags, 0o600))
@@ -208,7 +208,7 @@ def append(path: Path, content: bytes) -> int:
 
 
 def _append(descriptor: int, path: Path, content: bytes) -> int:
-    """Append to an open file that nobody else writes; how many bytes a disk took that then was full."""
+    """Append to an open file without other writers; returns how many bytes were written before the disk was full."""
     written, pauses = 0, iter(_PAUSES)
     while written < len(content):
         try:
@@ -225,7 +225,7 @@ def _append(descriptor: int, path: Path, content: bytes) -> int:
 
 
 def _already_written(path: Path, content: bytes) -> int:
-    """How much of `content` is at the end of a file: a write that is said to have failed may have been done."""
+    """How much of `content` is already at the end of the file: a write reported as failed may have succeeded."""
 
     def last(file: IO[bytes]) -> bytes:
         file.seek(max(0, file.seek(0, os.SEEK_END) - len(content)))
@@ -241,18 +241,18 @@ def _already_written(path: Path, content: bytes) -> int:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a file of JSON lines; nothing where there is no file, no torn or foreign line."""
+    """The records of a file of JSON lines, without torn or foreign lines; empty if there is no file."""
     try:
         content = read_regular(path, lambda file: file.read())
     except FileNotFoundError:
         return
-    for line in content.split(b"\n")[:-1]:  # what follows the last newline is torn, or empty
+    for line in content.split(b"\n")[:-1]:  # the part after the last newline is torn or empty
         if (record := parse_record(line)) is not None:
             yield record
 
 
 def parse_record(line: bytes) -> dict[str, Any] | None:
-    """One JSON object, or None for a line that is none."""
+    """The JSON object in a line, or None."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Heartbeats: what each rank does at the moment. A thread hands them to the node's writer about once a second.
+"""Heartbeats: the current activity of each rank, sent to the node's writer by a thread about once a second.
 
-`attempts/<n>/nodes/00002.beats` has those of the ranks of node 2, rewritten in place: one JSON object a rank, padded to
-a fixed size, at the place of its local rank. `Beat` names the keys; `rank` is beside them.
+`attempts/<n>/nodes/00002.beats` has the heartbeats of node 2, updated in place: one JSON object per rank, padded to a
+fixed size, at the index of its local rank. Its keys are the fields of `Beat` and `rank`.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ if TYPE_CHECKING:
 BEAT_SECONDS = 1.0
 _BYTES = 512
 _KEPT_STEPS = 200
-_LEAST_STEPS = 3  # the first ones warm caches up, and compile
-RECENT_SECONDS = 30.0  # of steps: a rank that becomes slow is known by then, however long they are
-ENDED = "ended"  # the phase of a rank that has left
-GPU_IDLE_PERCENT = 5.0  # a GPU that works less does nothing
-IDLE_SECONDS = 60.0  # after which a program that does nothing is worth a word
+_LEAST_STEPS = 3  # the first steps warm up caches and compile code
+RECENT_SECONDS = 30.0  # averaging window, short enough to notice a rank that becomes slow
+ENDED = "ended"  # the phase of a rank that has exited
+GPU_IDLE_PERCENT = 5.0  # a GPU below this utilization counts as idle
+IDLE_SECONDS = 60.0  # report a program that has been idle for this long
 
 
 @dataclass(frozen=True)
 class Beat:
-    """One heartbeat. Times are seconds since the epoch by the clock of the rank's own node."""
+    """One heartbeat. Times are in seconds since the epoch by the clock of the rank's node."""
 
     time: float  # when it was written
     phase: str  # a stage's name, or "ended"
     since: float  # when the phase began
-    step: int = 0  # steps done
+    step: int = 0  # completed steps
     step_time: float | None = None  # when the last step ended
-    step_seconds: float | None = None  # median of the last RECENT_SECONDS; None until a few steps were done
-    slow_seconds: float | None = None  # the slowest of the last 200 steps (99th percentile)
-    busy_seconds: float | None = None  # the same median without the time spent waiting for other ranks
-    waiting: float | None = None  # since when it waits for other ranks; None: it does not
+    step_seconds: float | None = None  # median over the last RECENT_SECONDS; None for the first few steps
+    slow_seconds: float | None = None  # 99th percentile of the last 200 steps
+    busy_seconds: float | None = None  # like step_seconds, without the time spent waiting for other ranks
+    waiting: float | None = None  # since when it has been waiting for other ranks; None: not waiting
     pid: int = 0
-    host: str = ""  # its node, as Slurm calls it
-    idle: float | None = None  # for how many seconds a program that logs no steps has done nothing; None: it logs steps
-    gpu_idle: float | None = None  # for how many seconds no GPU of its node has done anything; None: nobody knows
+    host: str = ""  # Slurm's name of its node
+    idle: float | None = None  # seconds for which a program that logs no steps has been idle; None: it logs steps
+    gpu_idle: float | None = None  # seconds for which all GPUs of its node have been idle; None: unknown
 
     @property
     def still_since(self) -> float:
-        """When this rank last made progress: its last step, or the beginning of its phase."""
+        """When this rank last made progress: its last step, or the start of its phase."""
         return max(self.since, self.step_time or 0.0)
 
 
 class Observed(Protocol):
-    """A rank as its last heartbeat has it, wherever that was read."""
+    """A rank's last heartbeat, from any source."""
 
     @property
     def phase(self) -> str: ...
@@ -70,9 +70,9 @@ class Observed(Protocol):
 
 
 def idle_together(ranks: Iterable[Observed], expected: int) -> float | None:
-    """For how many seconds all ranks have done nothing, of a program that logs no steps; else None.
+    """For how many seconds all ranks of a program that logs no steps have been idle; otherwise None.
 
-    Ranks that have left do not count. None as well where fewer than `expected` ranks have been heard of.
+    Ranks that have exited do not count. Also None if fewer than `expected` ranks have sent heartbeats.
     """
     heard = list(ranks)
     present = [rank.idle for rank in heard if rank.phase != ENDED]
@@ -81,9 +81,9 @@ def idle_together(ranks: Iterable[Observed], expected: int) -> float | None:
 
 
 def gpu_idle(before: float | None, percents: Sequence[float | None], seconds: float) -> float | None:
-    """For how long no GPU of a node has done anything: `seconds` ago it was `before`, and they worked `percents` since.
+    """For how long all GPUs of a node have been idle, given the value `before`, `seconds` ago, and `percents` since.
 
-    None where the node has no GPU, or one of which nobody knows.
+    None if the node has no GPU, or one whose utilization is unknown.
     """
     known = [percent for percent in percents if percent is not None]
     if not known or len(known) < len(percents):
@@ -92,13 +92,13 @@ def gpu_idle(before: float | None, percents: Sequence[float | None], seconds: fl
 
 
 class Heart:
-    """The pulse of this process. Setting it costs some hundred nanoseconds and touches no file."""
+    """The current state of this process. Updating it takes a few hundred nanoseconds and touches no file."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._phase, self._since = "starting", monotonic()
-        self.step = 0  # steps done
-        self.observer: Observer | None = None  # of a program that this process runs
+        self.step = 0  # completed steps
+        self.observer: Observer | None = None  # of a program run by this process
         self._last, self._stepped = self._since, False
         self._waiting: float | None = None
         self._waited = 0.0
@@ -106,13 +106,13 @@ class Heart:
         self._busy: deque[float] = deque(maxlen=_KEPT_STEPS)
 
     def enter(self, phase: str) -> None:
-        """Begin another phase: the time since the last step counts for no step."""
+        """Start another phase: the time since the last step is not part of a step."""
         self._phase = phase
         self._since = self._last = self._monotonic()
         self._waited, self._waiting = 0.0, None
 
     def beat(self, step: int) -> None:
-        """`step` steps are done."""
+        """`step` steps have been completed."""
         now = self._monotonic()
         seconds = now - self._last
         self._seconds.append(seconds)
@@ -120,17 +120,17 @@ class Heart:
         self._waited, self._last, self.step, self._stepped = 0.0, now, step, True
 
     def wait(self) -> None:
-        """From here on this rank waits for the others, in a collective."""
+        """This rank starts waiting for the others, in a collective."""
         self._waiting = self._monotonic()
 
     def go_on(self) -> None:
-        """The others are there."""
+        """This rank stops waiting."""
         if self._waiting is not None:
             self._waited += self._monotonic() - self._waiting
             self._waiting = None
 
-    def told(self, now: float) -> Beat:
-        """The beat to be written at `now`, seconds since the epoch. Called from another thread than the rest."""
+    def beat_at(self, now: float) -> Beat:
+        """The heartbeat at `now`, seconds since the epoch. Called from a different thread than the other methods."""
         offset = now - self._monotonic()
         all_seconds, waiting = list(self._seconds.copy()), self._waiting
         recent = _recent(all_seconds)
@@ -153,13 +153,13 @@ class Heart:
 
 
 def _recent(seconds: list[float]) -> int:
-    """How many of the last steps took no more than RECENT_SECONDS together; not fewer than are needed to know."""
+    """How many of the last steps fit into RECENT_SECONDS, but at least the minimum for a median."""
     total = itertools.accumulate(reversed(seconds))
     return max(_LEAST_STEPS, sum(1 for _ in itertools.takewhile(lambda taken: taken <= RECENT_SECONDS, total)))
 
 
 class Pulse:
-    """The thread that hands the beats of `heart` to `send`."""
+    """The thread that passes the beats of `heart` to `send`."""
 
     def __init__(self, heart: Heart, send: Callable[[Beat], object]) -> None:
         self._heart, self._send = heart, send
@@ -167,27 +167,27 @@ class Pulse:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        self._send(self._heart.told(time.time()))
+        self._send(self._heart.beat_at(time.time()))
         self._thread.start()
 
     def end(self) -> None:
-        """Send the last beat: this rank is leaving, and nobody has to wait for its steps."""
+        """Send the last beat: this rank is exiting, so its steps are no longer expected."""
         self._done.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         self._heart.enter(ENDED)
-        self._send(self._heart.told(time.time()))
+        self._send(self._heart.beat_at(time.time()))
 
     def _run(self) -> None:
         while not self._done.wait(BEAT_SECONDS):
-            self._send(self._heart.told(time.time()))
+            self._send(self._heart.beat_at(time.time()))
 
 
 def write_beats(path: Path, beats: Mapping[int, tuple[int, Beat]]) -> None:
-    """Rewrite the beats of some ranks of a node in place: local rank -> rank and beat.
+    """Update the beats of some ranks of a node in place: local rank -> rank and beat.
 
-    One write where the local ranks are consecutive, as they are but for those that had left before the writer was
-    started again. Opened and closed each time: closing is what makes NFS send it.
+    A single write if the local ranks are consecutive, which they are unless some exited before the writer was
+    restarted. Opened and closed each time: NFS sends the data when a file is closed.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -209,7 +209,7 @@ def as_record(beat: Beat) -> dict[str, object]:
 
 
 def read_beats(path: Path) -> dict[int, Beat]:
-    """Rank -> its beat, of one node; without those that are torn, or none of ours."""
+    """Rank -> beat of one node, without torn or foreign records."""
     try:
         content = read_whole(path)
     except (OSError, ValueError):
@@ -221,7 +221,7 @@ def read_beats(path: Path) -> dict[int, Beat]:
 
 
 def all_beats(attempt: Attempt) -> dict[int, Beat]:
-    """Rank -> its beat, of all nodes that have written any."""
+    """Rank -> beat of all nodes that have written any."""
     found: dict[int, Beat] = {}
     for path in attempt.beat_files().values():
         found |= read_beats(path)
@@ -229,7 +229,7 @@ def all_beats(attempt: Attempt) -> dict[int, Beat]:
 
 
 def parse_beat(record: Fields) -> Beat | None:
-    """The beat in a record; None where it is none of ours."""
+    """The beat in a record; None if it is not one."""
     read = {name: reader(record, name) for name, reader in _READERS.items() if name in record.content}
     if any(value != record.content[name] or (value is None and name in _NEVER_NULL) for name, value in read.items()):
         return None

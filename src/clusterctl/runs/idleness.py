@@ -1,8 +1,8 @@
-"""Whether a program that logs no steps does anything, seen from outside: output, processors, disk, GPUs.
+"""Detects from outside whether a program that logs no steps is idle: by its output, CPU, disk and GPU use.
 
-The process that runs it looks every few seconds. For how long the program has done nothing is part of the rank's
-heartbeat, counted by this process's own clock; a node whose ranks are all idle for too long raises the alarm, once two
-looks at all nodes have shown each rank alive and idle (`node_watch`).
+The process that runs it checks every few seconds. The idle time is part of the rank's heartbeat, measured by this
+process's own clock; a node whose ranks have all been idle for too long raises the alarm, once two checks of all nodes
+have found each rank alive and idle (`node_watch`).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from clusterctl.runs.place import Place
 
 LOOK_SECONDS = 5.0
-_LEAST_PROCESSORS = 0.05  # threads that only poll use less
-_LEAST_DISK = 10_000  # bytes a second; loggers and watchers write less
-_SPINNING_PERCENT = 95  # a collective of NCCL keeps its GPU, and the processor that waits for it, busy
-_RESTING_PERCENT = 1  # the memory of a GPU that only waits
+_LEAST_PROCESSORS = 0.05  # polling threads use less
+_LEAST_DISK = 10_000  # bytes per second; loggers and watchers write less
+_SPINNING_PERCENT = 95  # an NCCL collective keeps its GPU, and the CPU core that waits for it, busy
+_RESTING_PERCENT = 1  # memory activity of a GPU that only waits
 _PY_SPY_SECONDS = 3.0
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
-_SCOPES = {"1": "its own descendants", "2": "what root asks for", "3": "nothing"}
+_SCOPES = {"1": "only its descendants", "2": "nothing without root's permission", "3": "nothing"}
 
 
 class GpuReading(NamedTuple):
-    """One GPU: percent of the time in which a kernel ran, and in which its memory was read or written."""
+    """One GPU: the percentages of time in which a kernel ran, and in which its memory was accessed."""
 
     utilisation: float
     memory: float
@@ -46,7 +46,7 @@ class GpuReading(NamedTuple):
 
 @dataclass(frozen=True)
 class Signs:
-    """What was seen of a program: totals since its start, and what its node's GPUs do now; none are known without."""
+    """Measurements of a program: totals since its start, and the current load of its node's GPUs, empty if unknown."""
 
     used: Used
     output_bytes: int = 0
@@ -54,10 +54,10 @@ class Signs:
 
 
 def at_work(before: Signs, now: Signs, seconds: float) -> bool:
-    """Whether a program did anything in the `seconds` between two looks.
+    """Whether a program did any work in the `seconds` between two checks.
 
-    A busy processor counts unless all GPUs of the node are busy and their memory rests: then it waits for them, as they
-    do for other ranks.
+    A busy CPU counts unless all GPUs of the node are busy without memory activity: then it waits for them, as they
+    wait for other ranks.
     """
     cpu_seconds, disk_bytes = (after - earlier for after, earlier in zip(now.used, before.used, strict=True))
     if now.output_bytes != before.output_bytes or disk_bytes >= _LEAST_DISK * seconds:
@@ -69,7 +69,7 @@ def at_work(before: Signs, now: Signs, seconds: float) -> bool:
 
 
 class Observer:
-    """Looks at the program `pid` of this rank."""
+    """Observes the program `pid` of this rank."""
 
     def __init__(
         self,
@@ -83,16 +83,16 @@ class Observer:
         self._attempt, self._place, self._gpus, self._clock = attempt, place, gpus, clock
         self._tree = ProcessTree(pid)
         self._time = clock()
-        self._last: Signs | None = None  # before the first look
+        self._last: Signs | None = None  # before the first check
         self._asked_for_stacks = False
 
     def look(self) -> None:
-        """Note what the program did since the last look; the time in which this process itself was away is nobody's."""
+        """Record the program's activity since the last check, ignoring time in which this process did not run."""
         now, signs = self._clock(), self._signs()
         if self._last is None:
             self._time, self._last = now, signs
             return
-        if self._asked_for_stacks:  # those are no sign of work
+        if self._asked_for_stacks:  # printing them is not work
             self._last = Signs(self._last.used, signs.output_bytes)
             self._asked_for_stacks = False
         seconds = now - self._time
@@ -103,7 +103,7 @@ class Observer:
         self._time, self._last = now, signs
 
     def stacks(self) -> str:
-        """Where the program is, as far as that can be had, and why there is no more."""
+        """The program's stacks as far as available, and why there are no more."""
         return "\n".join([*self._python_stacks(), *self._tree.describe()])
 
     def _signs(self) -> Signs:
@@ -115,24 +115,24 @@ class Observer:
         return 0
 
     def _python_stacks(self) -> Iterator[str]:
-        """From py-spy where there is one, and from faulthandler in processes that wait for the signal."""
+        """From py-spy if installed, and from faulthandler in processes that handle the signal."""
         members = self._tree.members()
         for pid in members:
-            if has_signal(pid, DUMP_SIGNAL, "SigCgt"):  # else it would end the process
+            if has_signal(pid, DUMP_SIGNAL, "SigCgt"):  # otherwise the signal would kill the process
                 with suppress(OSError):
                     os.kill(pid, DUMP_SIGNAL)
                     self._asked_for_stacks = True
-                    yield f"process {pid} was asked for its stacks by signal {DUMP_SIGNAL}: see the rank's log"
+                    yield f"process {pid} dumps its stacks to the rank's log (signal {DUMP_SIGNAL})"
         program = shutil.which("py-spy")
         if program is None:
-            yield "no Python stacks: py-spy is not installed where the tasks run"
+            yield "no Python stacks: py-spy is not installed in the tasks' environment"
             return
         deadline = time.monotonic() + _PY_SPY_SECONDS
         for pid in members:
             try:
                 yield _py_spy(program, pid, deadline - time.monotonic())
             except (OSError, subprocess.TimeoutExpired) as error:
-                yield f"no more Python stacks: {error}"
+                yield f"no further Python stacks: {error}"
                 return
 
 
@@ -155,9 +155,9 @@ def _what_ptrace_allows() -> str:
 
 
 def observe(pid: int, attempt: Attempt, place: Place, gpus: Callable[[], Sequence[GpuReading]]) -> Observer:
-    """Look at the program `pid` as long as this process lives, in a thread.
+    """Observe the program `pid` in a thread until this process ends.
 
-    Even the first look is in the thread: to read /proc of a process that waits for a dead file system may block.
+    Even the first check is in the thread: reading /proc of a process that waits for a dead file system may block.
     """
     observer = Observer(pid, attempt, place, gpus)
     threading.Thread(target=_observe_forever, args=(observer,), name="observer", daemon=True).start()
@@ -168,8 +168,8 @@ def _observe_forever(observer: Observer) -> None:
     while True:
         try:
             observer.look()
-        except Exception as error:  # whatever is odd about this machine: the program goes on
-            text = f"no longer watched: {type(error).__name__}: {error}"
+        except Exception as error:  # the program must not suffer from an unusual machine
+            text = f"idleness is no longer checked: {type(error).__name__}: {error}"
             print(text, file=sys.stderr)  # noqa: T201 - into the rank's log
             observer.idle = 0.0
             return

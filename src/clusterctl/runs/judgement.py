@@ -1,8 +1,8 @@
-"""Which ranks hold the others up: the writer of one node looks at the heartbeats of all nodes, twice.
+"""Finds the ranks that block the others: the writer of one node reads the heartbeats of all nodes twice.
 
-When one rank stops, all nodes notice. Were each of them to read every heartbeat, the file system would slow down until
-living ranks look silent; so the first takes a lease, a folder, as mkdir is atomic on NFS and Lustre. It reads in
-threads of its own: its node's heartbeats are written meanwhile.
+When one rank stops, all nodes notice. If each of them read every heartbeat, the file system would slow down until
+healthy ranks looked silent, so only the node that gets the lease does: a folder, since mkdir is atomic on NFS and
+Lustre. It reads in separate threads, so that its node's heartbeats are still written.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
     from clusterctl.runs.layout import Attempt
 
-CONFIRM_SECONDS = 3.2 * BEAT_SECONDS  # within which every node writes its ranks' beats again, each newer than before
-LEASE_SECONDS = 30.0  # after which its holder counts as stuck or gone itself
-_READERS = 16  # at once: on a shared file system a read may take milliseconds
+CONFIRM_SECONDS = 3.2 * BEAT_SECONDS  # in this time every node writes newer beats of its ranks
+LEASE_SECONDS = 30.0  # afterwards its holder is considered stuck or dead
+_READERS = 16  # in parallel: on a shared file system a read may take milliseconds
 
 
 def suspects(earlier: dict[int, Beat], later: dict[int, Beat]) -> tuple[list[int], str]:
-    """Which ranks hold the others up, by two looks at all heartbeats a little apart, and how that shows.
+    """The ranks that block the others, judged from two snapshots of all heartbeats, and the kind of evidence.
 
-    A rank that writes no more is stopped (or holds the GIL); one that is behind the others and does not wait, or does
-    not wait when they do, is what they wait for. Empty if nothing distinguishes them. Ranks that log no steps, while
-    others do, are behind nobody.
+    A rank without a new heartbeat is stopped (or holds the GIL). A rank that does not wait while it is behind, or while
+    the others wait, is the one they wait for. Empty if nothing distinguishes the ranks. Ranks that log no steps while
+    others do are never behind.
     """
     present = {rank: beat for rank, beat in later.items() if beat.phase != ENDED}
     silent = [rank for rank, beat in present.items() if rank in earlier and earlier[rank].time == beat.time]
@@ -54,10 +54,10 @@ def all_idle(
     expected: int,
     idle: Callable[[Beat], float | None] = lambda beat: beat.idle,
 ) -> bool:
-    """Whether all ranks that have not left are alive, by two looks at their heartbeats, and `idle` for `seconds`.
+    """Whether all ranks that have not exited are alive, judged from two snapshots, and `idle` for `seconds`.
 
-    No clock is compared with another: a rank is alive if it has written anew. False where fewer than `expected` ranks
-    have been heard of.
+    Clocks are not compared with each other: a rank is alive if it has written a new heartbeat. False if fewer than
+    `expected` ranks have sent any.
     """
     present = {rank: beat for rank, beat in later.items() if beat.phase != ENDED}
     return (
@@ -71,30 +71,30 @@ def all_idle(
 
 
 class Looks(NamedTuple):
-    """All heartbeats that could be read, by their ranks, at two moments CONFIRM_SECONDS or more apart."""
+    """All readable heartbeats by rank, in two snapshots at least CONFIRM_SECONDS apart."""
 
     earlier: dict[int, Beat]
     later: dict[int, Beat]
 
 
 class Judge:
-    """One node's way to the two looks: it takes the lease, or waits while another node has it."""
+    """Takes the two snapshots for one node: gets the lease, or waits while another node has it."""
 
     def __init__(self, attempt: Attempt, nodes: int, late: float = 0.0) -> None:
-        """`late`: for how many seconds this node may not see what the others write."""
+        """`late`: for how many seconds this node may not see the other nodes' writes."""
         self._attempt, self._nodes, self._late = attempt, nodes, late
-        self._looks: list[Looks] | None = None  # filled by the thread that looks; None: without the lease
+        self._looks: list[Looks] | None = None  # filled by the reading thread; None: no lease
         self._refused: float | None = None  # since when
 
     def looks(self) -> Looks | None:
-        """What was seen, once it has been seen; begins to look where nobody does. Never waits."""
+        """The snapshots, once they have been taken; starts taking them if no node does. Never blocks."""
         if self._looks is None and self._has_lease():
             self._looks = []
             threading.Thread(target=self._look_twice, args=(self._looks,), name="judgement", daemon=True).start()
         return self._looks[0] if self._looks else None
 
     def drop(self) -> None:
-        """There is nothing to judge any more."""
+        """Give up: there is nothing to judge any more."""
         if self._looks is not None:
             with suppress(OSError):
                 self._attempt.hang_lease.rmdir()
@@ -111,7 +111,7 @@ class Judge:
                 with suppress(OSError):  # another node was faster
                     self._attempt.hang_lease.rmdir()
             return False
-        except OSError:  # at the next look, perhaps
+        except OSError:  # retried at the next call
             return False
         return True
 

@@ -1,6 +1,6 @@
-"""What can be made again at some cost, kept as JSON: a whole file, this user's own and of this form, or nothing.
+"""Cache files in JSON for data that can be recomputed: used only if intact, owned by this user and of this format.
 
-No lock: it is written aside and renamed, and of two processes the later one wins.
+No lock: files are replaced atomically, and the later of two processes wins.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _MOST_BYTES = 2**28
 
 
 class Kept(NamedTuple):
-    """The `content`, and `lines` beside it that whoever wrote them parses only when one is needed."""
+    """The `content`, and `lines` that the caller parses only when needed."""
 
     content: Any
     lines: list[str]
 
 
 def read_kept(path: Path, form: Any) -> Kept | None:
-    """What `write_kept` wrote there; None where it is missing, damaged, someone else's or of another `form`."""
+    """Read what `write_kept` wrote; None if it is missing, damaged, another user's or of another `form`."""
     try:
         require_own(path.parent, "")
         digest, _, body = read_regular(path, lambda file: file.read(_MOST_BYTES)).partition(b"\n")
@@ -43,7 +43,7 @@ def read_kept(path: Path, form: Any) -> Kept | None:
 
 
 def write_kept(path: Path, form: Any, content: Any, lines: Iterable[str] = ()) -> None:
-    """Keep `content` for the next process; `form` changes with its meaning. A full disk costs that one its time."""
+    """Cache `content` for the next process; `form` is the version of its format. Errors are ignored."""
     body = "\n".join([json.dumps([form, content]), *lines])
     with suppress(OSError):
         make_private(path.parent)

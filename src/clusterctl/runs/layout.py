@@ -1,4 +1,4 @@
-"""Where everything of a run lies. The only place that knows the names inside a run directory."""
+"""The layout of a run directory. The only module that knows the names of its files."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from pathlib import Path
 
 from clusterctl.runs.files import is_folder, names_in
 
-RUN_FORMAT = 2  # of the run directory, as run.json carries it: whoever changes what a reader must know raises it
-# In format 1 each rank wrote files of its own: its events are read as those of a rank without a writer, not its beats.
+RUN_FORMAT = 2  # version of the run directory, stored in run.json; incremented with every incompatible change
+# In format 1 each rank wrote its own files: the events are still read, like those of a rank without a writer.
 READABLE_FORMATS = (1, 2)
 
 SWEEP_FORMAT = 1  # of sweep.json
 
-SHARED_FILES = ".files"  # in the folder of copies: files that several of them have
-KNOWN_DIGESTS = ".digests"  # there, too: what is known of the files of the folders that were copied
-ENVIRONMENTS = ".environments"  # there, too: archives of the modules of Python environments
-TREES = ".trees"  # there, too: what is in the projects that came from other machines
+# In the folder of code copies:
+SHARED_FILES = ".files"  # files that several copies share
+KNOWN_DIGESTS = ".digests"  # cached digests of the files in copied folders
+ENVIRONMENTS = ".environments"  # archives of the modules of Python environments
+TREES = ".trees"  # manifests of projects from other machines
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 _OF_RANK = re.compile("rank_(?P<number>[0-9]{1,9})")
 _OF_NODE = re.compile("(?P<number>[0-9]{1,9})")
 
 
 def code_folder(runs: Path) -> Path:
-    """The folder of the copies of code of all runs in `runs`."""
+    """The folder of the code copies of all runs in `runs`."""
     return runs / ".code"
 
 
 class Inside:
-    """The path of a file or folder in its owner's folder."""
+    """Descriptor for the path of a file or folder inside its owner's folder."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -41,72 +42,72 @@ class Inside:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One time that a run was started: `attempts/<number>`."""
+    """One start of a run: `attempts/<number>`."""
 
     path: Path
 
     host_json = Inside("host.json")
     host_log = Inside("host.log")
-    marks = Inside("marks")  # what the batch script decides from (`runs.marks`)
+    marks = Inside("marks")  # the batch script decides by these (`runs.marks`)
     rendezvous = Inside("rendezvous.json")
-    secret = Inside("secret")  # by which the ranks, and the writers of their nodes, know each other (`runs.secret`)
+    secret = Inside("secret")  # authenticates ranks and node writers to each other (`runs.secret`)
     metrics = Inside("metrics.jsonl")
     origin_json = Inside("origin.json")  # the checkpoint that the attempt resumed from
-    hang_lease = Inside("hang.lease")  # held by the node whose writer judges who is stuck (`runs.judgement`)
-    hang_json = Inside("hang.json")  # the watchdog's alarm: which ranks are stuck, and every heartbeat at that moment
-    hang_report_json = Inside("hang-report.json")  # the same of an alarm that ended nothing
-    collectives = Inside("collectives")  # what NCCL's flight recorder wrote, a file a rank
-    check = Inside("check")  # what each node wrote of its check before the ranks began (`runs.node_check`)
-    check_json = Inside("check.json")  # which of them failed
-    profile = Inside("profile")  # traces of some steps, a file a rank (`train.profile`)
+    hang_lease = Inside("hang.lease")  # held by the node whose writer finds the stuck ranks (`runs.judgement`)
+    hang_json = Inside("hang.json")  # the watchdog's alarm: the stuck ranks, and all heartbeats at that moment
+    hang_report_json = Inside("hang-report.json")  # the same for an alarm that did not end the attempt
+    collectives = Inside("collectives")  # dumps of NCCL's flight recorder, one file per rank
+    check = Inside("check")  # each node's report of its check before the ranks start (`runs.node_check`)
+    check_json = Inside("check.json")  # the nodes that failed
+    profile = Inside("profile")  # traces of some steps, one file per rank (`train.profile`)
 
     @property
     def number(self) -> int:
         return int(self.path.name)
 
     def beats(self, node: int) -> Path:
-        """The heartbeats of the ranks of a node (`runs.heartbeats`), by the node's place among those of the job."""
+        """The heartbeats of the ranks of a node (`runs.heartbeats`), by the node's index in the job."""
         return self.path / "nodes" / f"{node:05}.beats"
 
     def node_events(self, node: int) -> Path:
-        """What happened to the ranks of a node (`runs.events`)."""
+        """The events of the ranks of a node (`runs.events`)."""
         return self.path / "nodes" / f"{node:05}.events.jsonl"
 
     def events(self, rank: int) -> Path:
-        """What happened to `rank` while its node had no writer."""
+        """The events of `rank` while its node had no writer."""
         return self.path / "events" / f"rank_{rank:05}.jsonl"
 
     def telemetry(self, node: str) -> Path:
-        """What the leader of `node` (a host name) sampled there."""
+        """Samples taken by the leader of `node` (a host name)."""
         return self.path / "telemetry" / f"{node}.jsonl"
 
     def log(self, rank: int, stream: str = "out") -> Path:
         return self.path / "logs" / f"rank_{rank:05}.{stream}"
 
     def log_times(self, rank: int) -> Path:
-        """When the lines of both logs were written (`runs.log_times`); only of workload "command"."""
+        """When the lines of both logs were written (`runs.log_times`); only for workload "command"."""
         return self.path / "logs" / f"rank_{rank:05}.times"
 
     def flight_records(self) -> list[str]:
-        """The files that NCCL's flight recorder wrote."""
+        """The dumps of NCCL's flight recorder."""
         return [name for name in _names(self.collectives) if name.startswith("rank_")]
 
     def beat_files(self) -> dict[int, Path]:
-        """Node -> the heartbeats of its ranks."""
+        """Node -> heartbeat file."""
         return _numbered(self.path / "nodes", ".beats", _OF_NODE)
 
     def node_event_files(self) -> dict[int, Path]:
-        """Node -> the events of its ranks."""
+        """Node -> event file."""
         return _numbered(self.path / "nodes", ".events.jsonl", _OF_NODE)
 
     def event_files(self) -> dict[int, Path]:
-        """Rank -> its own event file, for ranks that once had no writer."""
+        """Rank -> its own event file, for ranks that were once without a writer."""
         return _numbered(self.path / "events", ".jsonl", _OF_RANK)
 
     def log_files(self, stream: str, rank: int | None = None) -> dict[int, Path]:
-        """Rank -> its log file of `stream` ("out" or "err"); of one `rank` alone if it is given.
+        """Rank -> its log file of `stream` ("out" or "err"), for a single `rank` if given.
 
-        That one is listed, too: on NFS a look at a missing file would hide it for a while.
+        That one is found by listing too: on NFS, testing for a missing file would hide it for a while.
         """
         if rank is None:
             return _numbered(self.path / "logs", f".{stream}", _OF_RANK)
@@ -121,25 +122,25 @@ class RunDir:
     path: Path
 
     run_json = Inside("run.json")
-    submission_json = Inside("submission.json")  # the Slurm job id; absent after a crash before sbatch answered
+    submission_json = Inside("submission.json")  # the Slurm job ID; absent after a crash before sbatch answered
     script = Inside("script.sh")
-    git_patch = Inside("git.patch")  # what was not committed when it was submitted
-    code = Inside("code")  # a link to the snapshot, which runs of the same code share
-    project = Inside("code/project")  # the job's code as it was submitted, read-only
-    work = Inside("work")  # the tasks' working directory: the run's own copy of `project`, from its first start on
+    git_patch = Inside("git.patch")  # uncommitted changes at submission
+    code = Inside("code")  # a link to the snapshot, shared by runs with the same code
+    project = Inside("code/project")  # the job's code as submitted, read-only
+    work = Inside("work")  # the tasks' working directory: the run's own copy of `project`, made at its first start
     environments = Inside("environments")  # links to archives of the Python environments that the run imports from
-    pickles = Inside("submitit")  # what submitit keeps of the submission; no task reads it
+    pickles = Inside("submitit")  # submitit's files; no task reads them
     cancel_json = Inside("cancel.json")
     finished_json = Inside("finished.json")
-    requeue_json = Inside("requeue.json")  # the last request for a restart: by which attempt, why, and when
-    accounting_json = Inside("accounting.json")  # Slurm's accounting of the ended job, so that it is asked once
-    notified = Inside("notified")  # a file for each try to send a message: what became of it
-    trackers = Inside("trackers")  # how far each tracker has the run, and what W&B keeps of it
+    requeue_json = Inside("requeue.json")  # the last restart request: its attempt, reason and time
+    accounting_json = Inside("accounting.json")  # Slurm's accounting of the ended job, cached
+    notified = Inside("notified")  # the result of each attempt to send a message, one file each
+    trackers = Inside("trackers")  # each tracker's progress, and W&B's files
     tensorboard = Inside("tensorboard")  # event files
     report = Inside("report.html")
     checkpoints = Inside("checkpoints")
-    weights = Inside("weights.pt")  # the trained model's parameters by name, as torch.load reads them
-    submissions = Inside("submissions")  # what was submitted before the last `resume`: one numbered folder each
+    weights = Inside("weights.pt")  # the trained model's parameters by name, for torch.load
+    submissions = Inside("submissions")  # submissions before the last `resume`, one numbered folder each
     attempts_folder = Inside("attempts")
 
     @property
@@ -149,7 +150,7 @@ class RunDir:
     @property
     def snapshot(self) -> Path:
         """Where `code` leads."""
-        return Path(os.path.realpath(self.code))  # pathlib's raises for a link to itself
+        return Path(os.path.realpath(self.code))  # Path.resolve raises for a link to itself
 
     @property
     def data_cache(self) -> Path:
@@ -163,7 +164,7 @@ class RunDir:
         return Attempt(self.attempts_folder / str(number))
 
     def attempts(self) -> list[Attempt]:
-        """All attempts so far, the first one first."""
+        """All attempts so far, in order."""
         try:
             names = names_in(self.attempts_folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -174,24 +175,24 @@ class RunDir:
 
 @dataclass(frozen=True)
 class ArrayDir:
-    """One Slurm array of a sweep: the folder in which its batch script starts."""
+    """One Slurm array of a sweep: the folder where its batch script starts."""
 
     path: Path
 
-    array_json = Inside("array.json")  # which run each element is
-    submission_json = Inside("submission.json")  # as a run's
+    array_json = Inside("array.json")  # the run of each element
+    submission_json = Inside("submission.json")  # like a run's
     logs = Inside("logs")  # links to the slurm.log of each run
     pickles = Inside("submitit")
 
 
 @dataclass(frozen=True)
 class SweepDir:
-    """A sweep: what its runs have in common. The runs lie beside those that are part of none, as `ID.0`, `ID.1`, ..."""
+    """A sweep: the data shared by its runs, which are beside other runs as `ID.0`, `ID.1`, ..."""
 
     path: Path
 
     sweep_json = Inside("sweep.json")
-    rungs = Inside("rungs")  # the scores by which its runs stop early (`training.halving`)
+    rungs = Inside("rungs")  # scores for stopping runs early (`training.halving`)
     report = Inside("report.html")
 
     @classmethod
@@ -209,18 +210,18 @@ class SweepDir:
         return ArrayDir(self.path / str(number))
 
     def arrays(self) -> list[ArrayDir]:
-        """All arrays that were submitted so far, the first one first."""
+        """All arrays submitted so far, in order."""
         names = sorted(int(name) for name in _names(self.path) if _NUMBER.fullmatch(name))
         return [self.array(number) for number in names]
 
 
 def attempt_number(name: str) -> int | None:
-    """The number of the attempt whose folder has this name; None for a folder that is none, such as a copy of one."""
+    """The number of the attempt with this folder name; None for any other folder, such as a copy of one."""
     return int(name) if _NUMBER.fullmatch(name) else None
 
 
 def _numbered(folder: Path, suffix: str, name: re.Pattern[str]) -> dict[int, Path]:
-    """The files in `folder` by the number in their names, in its order; none where it cannot be read."""
+    """The files in `folder`, sorted by the number in their names; empty if it cannot be read."""
     names = _names(folder)
     matches = [match for found in names if found.endswith(suffix) and (match := name.fullmatch(found[: -len(suffix)]))]
     return dict(sorted((int(match["number"]), folder / f"{match.string}{suffix}") for match in matches))

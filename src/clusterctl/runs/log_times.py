@@ -1,7 +1,7 @@
-"""When a program wrote its output, noted beside its log, which stays the program's own: for lines that carry no time.
+"""Records when a program wrote its output, in a file beside its log, for lines without a timestamp of their own.
 
-A record each time that a log has grown: {"out": SIZE, "time": TIME}. What lies before SIZE, and after the size noted
-before, was written at about TIME.
+One record each time a log has grown: {"out": SIZE, "time": TIME}. Output between the previous SIZE and this one was
+written at about TIME.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOK_SECONDS = 1.0
 
 
 class LogTimes:
-    """The notes on the logs of one rank, taken by its task. `look` does nothing within a second of the last."""
+    """Records times for the logs of one rank, in its task. `look` does nothing within a second of the last call."""
 
     def __init__(self, attempt: Attempt, rank: int, clock: Callable[[], float] = time.time) -> None:
         self._path = attempt.log_times(rank)
@@ -33,7 +33,7 @@ class LogTimes:
         self._notes: Lines | None = None
 
     def look(self, *, last: bool = False) -> None:
-        """Note how far the logs have come. A log that is not there is no error, nor a disk that fails."""
+        """Record the current sizes of the logs. A missing log or a failing disk is not an error."""
         now = self._clock()
         if now - self._looked < _LOOK_SECONDS and not last:
             return
@@ -42,7 +42,7 @@ class LogTimes:
                 log = path.stat()
                 if log.st_size > self._sizes[stream]:
                     self._sizes[stream] = log.st_size
-                    # when its last line was written; but a file server may have another clock
+                    # the time of its last line, though a file server's clock may differ
                     self._note({stream: log.st_size, "time": min(now, max(self._looked, log.st_mtime))})
         self._looked = now
 

@@ -1,16 +1,16 @@
-"""Marks: files whose names alone decide what the batch script does next; its `look` reads them.
+"""Marks: files whose names determine what the batch script does next; its `look` function reads them.
 
-`attempts/<n>/marks/` holds
+`attempts/<n>/marks/` contains
 
-    00003.running   rank 3 has begun; if srun has ended, the rank, or the program that it ran, was killed
-    00003.done      it left with 0
-    00003.asked     it left with one of the codes of a restart, which it or another rank asked for
-    00003.ended     it left with another code
-    restart         a task asks for a restart: what any program may create
-    no-progress     ... although the attempt came no further than the one before
-    finished        the attempt finished the run; made by the script itself
+    00003.running   rank 3 has started; if srun has ended, the rank or its program was killed
+    00003.done      it exited with 0
+    00003.asked     it exited with a restart code, after a request by itself or another rank
+    00003.ended     it exited with another code
+    restart         a task requests a restart; any program may create this file
+    no-progress     ... although the attempt got no further than the previous one
+    finished        the attempt finished the run; created by the script itself
 
-A rank renames its one file: a full disk still takes that. The script looks when all tasks have left.
+A rank renames its one file, which works even on a full disk. The script reads the marks when all tasks have exited.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _SUFFIXES = {0: ".done", EXIT_RESTART: ".asked", EXIT_HUNG: ".asked"}
 
 
 class RankMark:
-    """The mark of one rank. It may end twice: after TERM, the rank may still finish well."""
+    """The mark of one rank. `end` may be called twice: after TERM, the rank may still succeed."""
 
     def __init__(self, attempt: Attempt, rank: int) -> None:
         self._path = attempt.marks / f"{rank:05}.running"
-        self._lock = Lock()  # TERM ends it from a thread
+        self._lock = Lock()  # TERM is handled in a thread
 
     def begin(self) -> None:
         with_retries(lambda: self._path.parent.mkdir(parents=True, exist_ok=True))
         with_retries(lambda: self._path.touch(mode=0o600))
 
     def end(self, code: int) -> None:
-        with self._lock, suppress(OSError):  # the rank is leaving all the same
+        with self._lock, suppress(OSError):  # the rank exits anyway
             self._path = rename(self._path, self._path.with_suffix(_SUFFIXES.get(code, ".ended")))
 
 
 def all_done(attempt: Attempt, ranks: int) -> bool:
-    """Whether every rank left with 0, and none asked for a restart; the folder is listed only once rank 0 has."""
+    """Whether every rank exited with 0 and none requested a restart; lists the folder only after rank 0 has exited."""
     try:
         status_of(attempt.marks / "00000.done")
         names = names_in(attempt.marks)

@@ -1,11 +1,11 @@
-"""The numbers of a run, one JSON object a line in `attempts/<n>/metrics.jsonl`; `vocabulary` has their meaning.
+"""The metrics of a run, one JSON object per line in `attempts/<n>/metrics.jsonl`; `vocabulary` defines their meaning.
 
-Those of a million steps stay below 100 MB, in one attempt or a hundred. Of each kind of record, which is those with the
-same names, a run writes the first 65,536, then every second one up to twice as many, then every fourth, and so on: each
-doubling of a run adds 32,768 lines. So the newest half of a run always has that many. Which number a record has in the
-run follows from its step. The newest record that was left out is written when one of a rarer kind comes, such as an
-evaluation's, and when the program ends; so are the first hundred of an attempt, and the first hundred whose values are
-not all finite.
+A million steps take less than 100 MB, in one attempt or a hundred. Records with the same names are of one kind. Of each
+kind a run writes the first 65,536, then every second one up to twice that number, then every fourth, and so on: each
+doubling of the run's length adds 32,768 lines, so the newest half of a run always has that many. A record's number in
+the run follows from its step. The newest skipped record is written when one of a rarer kind comes, such as an
+evaluation's, and when the program ends. The first hundred records of an attempt, and the first hundred with non-finite
+values, are always written.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from clusterctl.runs.vocabulary import Number
 
 
-_WHOLE = 2**16  # records of a kind that are all written
-_FIRST = 100  # of an attempt, which are written too: of so few nobody knows how often they come
-_MOST_KINDS = 1000  # a program may log under names that it makes up
+_WHOLE = 2**16  # records of a kind that are written without thinning
+_FIRST = 100  # of an attempt, always written: their frequency is not known yet
+_MOST_KINDS = 1000  # a program may generate names
 _LETTING_GO_SECONDS = 0.05
 
 
 class MetricsWriter:
-    """Appends to an attempt's metrics; silent without an attempt and on every rank but 0."""
+    """Appends to an attempt's metrics; does nothing without an attempt or on ranks other than 0."""
 
     def __init__(self, attempt: Attempt | None, rank: int) -> None:
         self._lines = Lines(attempt.metrics) if attempt and rank == 0 else None
         self._kinds: dict[tuple[object, ...], _Kind] = {}
-        self._left_out: dict[int, dict[str, Number]] = {}  # the newest record of each kind, if it was
+        self._left_out: dict[int, dict[str, Number]] = {}  # the newest record of each kind, if it was skipped
 
     def write(self, **values: Number) -> None:
         if not self._lines:
@@ -58,7 +58,7 @@ class MetricsWriter:
         self._lines.append(record)
 
     def write_left_out(self) -> None:
-        """Write the newest records, as far as they were left out."""
+        """Write the newest record of each kind if it was skipped."""
         left_out, self._left_out = self._left_out, {}
         for record in sorted(left_out.values(), key=lambda record: record["time"]):
             if self._lines:
@@ -72,13 +72,13 @@ class MetricsWriter:
 
 @dataclass(slots=True)
 class _Kind:
-    """Records of the same names; whether their values are finite is one of them."""
+    """Records with the same names; finite and non-finite records are of different kinds."""
 
     count: int = 0  # in this attempt
     first: int = 0  # its step
 
     def take(self, step: object) -> int:
-        """Count one; its number in the run: earlier attempts are taken to have written as often as this one."""
+        """Count one record; returns its number in the run, assuming that earlier attempts logged equally often."""
         self.count += 1
         if type(step) is not int:
             return self.count
@@ -88,7 +88,7 @@ class _Kind:
 
 
 def stride(number: int) -> int:
-    """Of which number of records of a kind one is written, by how many there were: a power of two."""
+    """One in how many records of a kind is written after `number` of them: a power of two."""
     return 1 << ((number - 1) // _WHOLE).bit_length()
 
 
@@ -107,11 +107,11 @@ def _writer() -> MetricsWriter:
 
 
 def _let_go() -> None:
-    """Give torch's threads the interpreter once more before it ends.
+    """Let torch's threads run once more before the interpreter shuts down.
 
-    One of gloo's that frees its last work only then is ended by Python, and takes the process with it: "terminate
-    called without an active exception" (torch 2.13, github.com/pytorch/pytorch/issues/190489). A thread of ours beside
-    it makes that likely.
+    A gloo thread that frees its last work during shutdown is killed by Python and takes the process with it: "terminate
+    called without an active exception" (torch 2.13, github.com/pytorch/pytorch/issues/190489). An additional thread of
+    ours makes that likely.
     """
     if "torch.distributed" in sys.modules:
         time.sleep(_LETTING_GO_SECONDS)
@@ -119,11 +119,11 @@ def _let_go() -> None:
 
 @cache
 def _heart() -> Heart:
-    """This program's pulse: from its first step on, it is what beats for its rank."""
+    """This program's heart: from the first step on, it sends the rank's heartbeats."""
     heart, attempt = Heart(), current_attempt()
     heart.enter(Stage.TRAINING)
     if attempt is not None:
-        from clusterctl.runs.answers import beating  # here: a program that logs no step needs none of it
+        from clusterctl.runs.answers import beating  # late: not needed by a program that logs no steps
 
         beating(heart, attempt, Place.from_environment())
     return heart
@@ -132,9 +132,9 @@ def _heart() -> Heart:
 def log(**values: Number) -> None:
     """Record numbers of the running program: `log(step=3, loss=0.7)`; `clusterctl status` shows them.
 
-    For `workload = "command"`. Call it on every rank: rank 0's values are kept, and each rank's `step` is its
-    heartbeat, by which the watchdog and `clusterctl why` know a rank that stands still. Outside a run nothing happens,
-    so a program can call this wherever it runs.
+    For `workload = "command"`. Call it on every rank: the values of rank 0 are stored, and each rank's `step` is its
+    heartbeat, which lets the watchdog and `clusterctl why` find a stuck rank. Outside a run it does nothing, so a
+    program can always call it.
     """
     _writer().write(**values)
     if type(step := values.get("step")) is int:
@@ -142,8 +142,8 @@ def log(**values: Number) -> None:
 
 
 def phase(name: str) -> None:
-    """Tell what the program does now, where that is no training step: "loading", "evaluating", "checkpointing".
+    """Report the program's current phase if it is not training: "loading", "evaluating", "checkpointing".
 
-    The watchdog waits longer for those; say "training" when the steps go on.
+    The watchdog waits longer in these phases; pass "training" when steps continue.
     """
     _heart().enter(Stage(name).value)

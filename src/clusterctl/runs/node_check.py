@@ -1,11 +1,10 @@
-"""The check of a job's nodes before its ranks begin (`[node_check]`): disks, clock, a matrix product, an all-reduce.
+"""Checks a job's nodes before its ranks start (`[node_check]`): disks, clock, a matrix product, an all-reduce.
 
     python -m clusterctl.runs.node_check SECONDS CLOCK_SECONDS SCRATCH MIB SHARED_MEMORY_MIB
     ... --judge
 
-The first form runs on each node, and writes how far it has come: a node that hangs is known by what is missing. The
-second one runs once, with the names of the nodes on standard input, and prints those that Slurm is not to use again,
-if one failed.
+The first form runs on each node and records its progress, so that a node that hangs can be recognised. The second one
+runs once, reads the names of the nodes from stdin, and prints the nodes that Slurm must exclude if any failed.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SHARED_MEMORY = "/dev/shm"
-_OWN_SHARE = 0.8  # of the time that srun has for all nodes
+_OWN_SHARE = 0.8  # of the timeout that srun has for all nodes
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a node must have. Sizes are in MiB."""
+    """The requirements for a node. Sizes are in MiB."""
 
     seconds: float
     clock_seconds: float
@@ -46,13 +45,13 @@ class Limits:
 
 
 class MeetingPlace(Attempt):
-    """Where the nodes find each other, apart from the ranks, who come later."""
+    """The rendezvous of the nodes, separate from that of the ranks, which start later."""
 
     secret = Inside("../secret")
 
 
 def check_node(attempt: Attempt, node: str, limits: Limits) -> None:
-    """Check this node, and leave after the time limit wherever that is: a call that hangs cannot be ended."""
+    """Check this node; exits after the time limit at any point, since a hanging call cannot be interrupted."""
     began = time.monotonic()
 
     def report(reached: Reached, problem: str = "") -> None:
@@ -68,7 +67,7 @@ def check_node(attempt: Attempt, node: str, limits: Limits) -> None:
     try:
         smoke = importlib.import_module("clusterctl.task.smoke")  # imports torch
     except ModuleNotFoundError as missing:
-        print(f"clusterctl: {node} multiplies and sends nothing in its check: no {missing.name}", file=sys.stderr)
+        print(f"clusterctl: {node} skips compute and network in its check: no {missing.name}", file=sys.stderr)
         report(Reached.ALL)
         return
     report(Reached.IMPORTED)
@@ -81,7 +80,7 @@ def check_node(attempt: Attempt, node: str, limits: Limits) -> None:
 
 
 def disk_problem(limits: Limits) -> str:
-    """What is wrong with the node's own disk, or with its shared memory."""
+    """A problem with the node's local disk or its shared memory, or empty."""
     scratch = os.path.expandvars(limits.scratch)
     for folder, least in ((scratch, limits.scratch_size), (_SHARED_MEMORY, limits.shared_memory)):
         try:
@@ -92,12 +91,12 @@ def disk_problem(limits: Limits) -> str:
             return f"cannot write to {folder}: {error.strerror}"
         free = status.f_bavail * status.f_frsize / MEBIBYTE
         if free < least:
-            return f"{free:.0f} MiB free in {folder}, less than {least:.0f}"
+            return f"only {free:.0f} MiB free in {folder}, need {least:.0f}"
     return ""
 
 
 def clock_problem(shared: Path, most_seconds: float) -> str:
-    """Whether this node's clock is off from that of the file system of the runs."""
+    """A difference between this node's clock and that of the runs' file system, or empty."""
     ahead = clock_ahead(shared)
     if ahead is None:
         return f"cannot write to {shared}"
@@ -115,7 +114,7 @@ def main(words: Sequence[str]) -> None:
     else:
         check_node(attempt, os.environ["SLURMD_NODENAME"], limits)
         sys.stdout.flush()
-        os._exit(0)  # a group of processes may wait for others while it is taken down
+        os._exit(0)  # destroying a process group may wait for other processes
 
 
 if __name__ == "__main__":

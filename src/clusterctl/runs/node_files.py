@@ -1,10 +1,10 @@
-"""The files of a node's writer (`runs.node_writer`), and what waits to be written to them.
+"""The files of a node's writer (`runs.node_writer`), and the data waiting to be written to them.
 
     attempts/<n>/nodes/00002.beats           the last heartbeat of each rank (`heartbeats`)
     attempts/<n>/nodes/00002.events.jsonl    their events, each with its `rank` (`events`)
     attempts/<n>/telemetry/<node>.jsonl      samples of the node (`samples`)
 
-A disk that is full, or a file system that is away, costs heartbeats and samples; events wait for it.
+If the disk is full or the file system is unavailable, heartbeats and samples are dropped; events are kept.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from clusterctl.runs.layout import Attempt
 
-_MOST_LEFT = 1 << 22  # bytes of events that a full disk does not take
+_MOST_LEFT = 1 << 22  # bytes of events kept while the disk is full
 
 
 @dataclass
 class NodeFiles:
-    """Nothing is written before one of the `write` methods is called; each writes to one file."""
+    """Data is written only by the `write` methods, each of which writes to one file."""
 
     attempt: Attempt
     node: int
@@ -41,7 +41,7 @@ class NodeFiles:
         self._events.append(json.dumps({"rank": rank, "time": time.time(), **record}).encode() + b"\n")
 
     def add_sample(self, node: str, sample: dict[str, Any]) -> None:
-        """`node` is its name."""
+        """Add a sample of the node named `node`."""
         self._samples.append((node, sample))
 
     @property
@@ -53,22 +53,22 @@ class NodeFiles:
         return bool(self._samples)
 
     def write_events(self) -> bool:
-        """Whether all events that waited are on disk now. Those that are not are written with later ones."""
+        """Write the waiting events; returns whether all are on disk. The rest is written with later ones."""
         content = b"".join(self._events)
         try:
             left = content[append(self.attempt.node_events(self.node), content) :]
-        except OSError:  # the ranks that wait for it will write themselves, if they can
+        except OSError:  # waiting ranks will try to write themselves
             left = content
         self._events = [left] if left and len(left) < _MOST_LEFT else []
         return not left
 
     def write_beats(self, beats: Mapping[int, tuple[int, Beat]]) -> None:
-        """Local rank -> rank and beat."""
+        """Write beats: local rank -> rank and beat."""
         with suppress(OSError):
             write_beats(self.attempt.beats(self.node), beats)
 
     def write_sample(self) -> None:
-        """The oldest one."""
+        """Write the oldest sample."""
         node, sample = self._samples.pop(0)
         with suppress(OSError, ValueError, KeyError):
             if node not in self._sample_files:

@@ -1,18 +1,18 @@
-"""A rank's way to the writer of its node (`runs.node_writer`): a Unix socket with an abstract name.
+"""A rank's connection to the writer of its node (`runs.node_writer`): a Unix socket with an abstract name.
 
-Such a name is no file: nothing is left behind, and containers that share the node's network share it. It follows from
-the attempt's secret, and both ends ask the kernel whose process the other one is.
+Such a name is not a file: nothing is left behind, and containers that share the node's network can use it. It is
+derived from the attempt's secret, and both ends ask the kernel for the user of the other process.
 
-A message is one JSON object, `kind` says which:
+A message is one JSON object with a `kind`:
 
-    from a rank    hello    rank, local_rank, world_size, watchdog, role: "task", or "program" that a task started
+    from a rank    hello    rank, local_rank, world_size, watchdog, role: "task", or "program" started by a task
                    beat     beat: its heartbeat
-                   record   record: one of its events; number; urgent: write it before anything else
+                   record   record: one of its events; number; urgent: write it immediately
                    sample   sample: of its node; node
     from the writer    written  number: the records up to this one are on disk
-                       alarm    name: "hang" or "report"; asked: whether this process is to say where it is
+                       alarm    name: "hang" or "report"; asked: whether this process must send its stacks
                        leave    the attempt ends
-                       newer    number: a newer attempt of the run has begun
+                       newer    number: a newer attempt of the run has started
                        gpus     gpus: of the newest sample
 """
 
@@ -44,39 +44,39 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
 
-LONGEST_MESSAGE = 1 << 18  # the kernel takes no longer ones, by default
-_WRITTEN_SECONDS = 2.0  # a rank waits no longer for its last words to be written by others
-_START_SECONDS = 3.0  # within which a writer listens that was started
-_TURN_SECONDS = 0.5  # by which each rank of a node waits longer than the one before, so that not all start a writer
+LONGEST_MESSAGE = 1 << 18  # the kernel's default maximum
+_WRITTEN_SECONDS = 2.0  # how long a rank waits for the writer to write its urgent records
+_START_SECONDS = 3.0  # how long a new writer may take until it listens
+_TURN_SECONDS = 0.5  # the ranks of a node wait at these intervals, so that not all of them start a writer
 _LONGEST_TURN_SECONDS = 4.0
 _AGAIN_SECONDS = 5.0
 _PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
-# As `python -m` would run it, from the same copy of the code; -I and -S keep everything else out.
+# Like `python -m`, but from the same copy of the code; -I and -S exclude everything else.
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from clusterctl.runs.node_writer import main; main()"
-_IGNORED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # Slurm's are for the tasks
+_IGNORED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # Slurm sends these to tasks
 
-_OF_A_TASK = ("SLURM_PROCID", "SLURM_LOCALID")  # by which a rank's processes are known
+_OF_A_TASK = ("SLURM_PROCID", "SLURM_LOCALID")  # these identify a rank's processes
 
 
 def address(attempt: Attempt, node: int) -> bytes:
-    """Where the writer of a node listens. Raises TaskError without the attempt's secret."""
+    """The address of a node's writer. Raises TaskError without the attempt's secret."""
     return b"\0clusterctl-" + secret.sign(secret.read(attempt), "node writer", str(node).encode()).encode()
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """The process at the other end, and its user."""
+    """The process ID and user ID of the other end."""
     pid, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return pid, user
 
 
 def post(connection: socket.socket, message: dict[str, Any], *descriptors: int) -> None:
-    """Send one message, or raise OSError: it never waits for a reader that does not read."""
+    """Send one message or raise OSError; never waits for a slow reader."""
     content = json.dumps(message).encode()
     socket.send_fds(connection, [content], descriptors, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
 class NodeLink:
-    """The link of one process. `left` is given what it could not hand over; `handlers` take the writer's messages."""
+    """The connection of one process. `left` gets undelivered records; `handlers` process the writer's messages."""
 
     def __init__(self, attempt: Attempt, place: Place, role: str, stacks: int | None = None) -> None:
         self.left: Callable[[list[dict[str, Any]]], None] = lambda records: None  # noqa: ARG005
@@ -100,13 +100,13 @@ class NodeLink:
         return self._socket is not None
 
     def open(self) -> None:
-        """Reach the writer, which the first rank of the node starts; go on without it where that cannot be."""
+        """Connect to the writer, which the first rank of the node starts; continue without it if that fails."""
         with suppress(OSError, TaskError):
             self._connect()
         threading.Thread(target=self._listen, name="node link", daemon=True).start()
 
     def introduce(self, **more: Any) -> None:
-        """Tell the writer more about this rank, and every later one again."""
+        """Send the writer, and every later one, more information about this rank."""
         self._hello |= more
         self.send(self._hello)
 
@@ -114,7 +114,7 @@ class NodeLink:
         self.send({"kind": "beat", "beat": as_record(beat)})
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Whether the writer will get it."""
+        """Send a message; returns whether the writer will get it."""
         with self._changed:
             if self._socket is None:
                 return False
@@ -125,7 +125,7 @@ class NodeLink:
             return True
 
     def record(self, record: dict[str, Any], *, urgent: bool) -> None:
-        """Have an event written. An urgent one is on disk when this returns."""
+        """Send an event to be written. An urgent one is on disk when this returns."""
         with self._changed:
             self._number += 1
             number = self._number
@@ -144,11 +144,11 @@ class NodeLink:
                 self.left(records)
 
     def _connect(self) -> None:
-        """Raises OSError where nobody listens, and cannot be made to."""
+        """Connect. Raises OSError if there is no writer and none can be started."""
         where = address(self._attempt, self._place.node_rank)
         start_at = time.monotonic() + min(_TURN_SECONDS * self._place.local_rank, _LONGEST_TURN_SECONDS)
         deadline = start_at + _START_SECONDS
-        # Where files are slow it takes longer to begin, and a second one would take longer still.
+        # With slow file systems it takes longer to start, and a second writer would take even longer.
         started = self._writer is not None and self._writer.poll() is None
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -164,13 +164,13 @@ class NodeLink:
             time.sleep(0.01)
         if peer(connection)[1] != os.geteuid():
             connection.close()
-            raise PermissionError("another user listens there")
+            raise PermissionError("the writer's address belongs to another user")
         with self._changed:
             post(connection, self._hello, *([] if self._stacks is None else [self._stacks]))
             self._socket = connection
 
     def _listen(self) -> None:
-        said = False  # that there is no writer any more
+        reported = False  # that there is no writer any more
         while True:
             while self._socket is not None:
                 content = b""
@@ -182,10 +182,10 @@ class NodeLink:
                     self._take(Fields(record))
             try:
                 self._connect()
-                said = False
+                reported = False
             except (OSError, TaskError) as error:
-                if not said and "again" in self._hello:
-                    said = True
+                if not reported and "again" in self._hello:
+                    reported = True
                     self.left([{"time": time.time(), "event": "writer", "error": reason(error)}])
                 time.sleep(_AGAIN_SECONDS)
 
@@ -211,7 +211,7 @@ class NodeLink:
 
 
 def _start(attempt: Attempt, place: Place) -> subprocess.Popen[bytes]:
-    """Start the writer of this node: without this process's files, among them srun's, its session and its signals."""
+    """Start this node's writer without inheriting this process's files (such as srun's), session and signals."""
     code = Path(__file__).parents[2]
     numbers = str(place.node_rank), str(place.nodes)
     words = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(code), str(attempt.path), *numbers]
@@ -232,6 +232,6 @@ def _start(attempt: Attempt, place: Place) -> subprocess.Popen[bytes]:
 
 
 def ignore_signals() -> None:
-    """For the writer: what ends the tasks ends it as well, through them."""
+    """For the writer, which ends when the tasks do."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)

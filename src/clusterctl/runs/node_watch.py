@@ -1,8 +1,8 @@
-"""The watchdog of a node: its writer watches its ranks, from memory, and ends the attempt when one is stuck.
+"""The watchdog of a node: its writer watches the ranks' heartbeats in memory and ends the attempt if one is stuck.
 
-The first node to notice looks at the heartbeats of all nodes (`judgement`) and writes `hang.json`; where the alarm is a
-report, `hang-report.json`. In between each node looks at the next one's heartbeats now and then: ranks that do not
-depend on each other may go on while a node is frozen.
+The first node to notice reads the heartbeats of all nodes (`judgement`) and writes `hang.json`, or `hang-report.json`
+if the alarm is only a report. Each node also checks the next node's heartbeats from time to time: ranks that do not
+depend on each other may continue while a node is frozen.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
     from clusterctl.spec import Watchdog
 
-NEIGHBOUR_SECONDS = 10.0  # between two looks at the next node
-ANSWER_SECONDS = 2 * BEAT_SECONDS  # within which every rank whose Python runs answers an alarm
-DUMP_SECONDS = 6.0  # within which every node has seen the alarm, and its ranks have answered
-_UNREST = 0.1  # of a rank's patience without progress: from then on an alarm may have been raised elsewhere
-_IDLE_LOOK_SECONDS = 30.0  # between two looks at whether all ranks are idle
+NEIGHBOUR_SECONDS = 10.0  # between two checks of the next node
+ANSWER_SECONDS = 2 * BEAT_SECONDS  # in this time every rank that can run Python answers an alarm
+DUMP_SECONDS = 6.0  # in this time every node sees the alarm and its ranks answer
+_UNREST = 0.1  # fraction of a rank's patience without progress after which to look for alarms of other nodes
+_IDLE_LOOK_SECONDS = 30.0  # between two checks whether all ranks are idle
 
 
 class Stuck(NamedTuple):
-    """That the rank `seen` made no progress for `still` seconds, which is more than `limit`, and who is suspected."""
+    """The rank `seen` made no progress for `still` seconds, more than `limit`; and the suspected ranks."""
 
     seen: int
     still: float
@@ -43,25 +43,25 @@ class Stuck(NamedTuple):
     suspects: list[int]
     how: str
     beats: Mapping[int, Beat]
-    step: float | None  # how far the run came; None if it logs no steps
+    step: float | None  # the run's progress; None if it logs no steps
 
 
 class Idleness(NamedTuple):
-    """For how many `seconds` a rank may be idle in one way: `limit`."""
+    """One kind of idleness: a rank's idle `seconds`, and their `limit`."""
 
     how: str
     limit: float
     seconds: Callable[[Beat], float | None]
 
     def holds_for(self, beats: Iterable[Beat]) -> bool:
-        """Whether all that have not left are idle for too long."""
+        """Whether all ranks that have not exited have been idle for too long."""
         present = [self.seconds(beat) or 0.0 for beat in beats if beat.phase != ENDED]
         return bool(present) and min(present) >= self.limit
 
 
 @dataclass
 class NodeWatch:
-    """`look` once a second; `alarm` is then "hang" or "report" if one was raised, here or on another node."""
+    """Call `look` once a second; `alarm` becomes "hang" or "report" if this or another node has raised one."""
 
     attempt: Attempt
     node: int
@@ -69,9 +69,9 @@ class NodeWatch:
     world_size: int
     settings: Watchdog
     clock: Callable[[], float] = time.monotonic
-    on_alarm: Callable[[], object] = lambda: None  # this node has raised one
+    on_alarm: Callable[[], object] = lambda: None  # called when this node has raised one
     alarm: str = ""
-    raised: Stuck | None = None  # by this node, and the attempt has to end
+    raised: Stuck | None = None  # the alarm of this node, if the attempt has to end
     _still: dict[int, Stillness] = field(default_factory=dict)
     _next: dict[int, Stillness] = field(default_factory=dict)  # of the next node
     _idle_look: float = 0.0
@@ -81,7 +81,7 @@ class NodeWatch:
         self._judge = Judge(self.attempt, self.nodes, self._late_seconds)
 
     def look(self, beats: Mapping[int, Beat]) -> None:
-        """Look at the node's own ranks, and for an alarm of another node once they make no progress. Never waits."""
+        """Check the node's ranks, and look for another node's alarm when they make no progress. Never blocks."""
         now = self.clock()
         for rank, beat in beats.items():
             self._still.setdefault(rank, Stillness()).look(beat, now)
@@ -97,19 +97,19 @@ class NodeWatch:
             self._look_at_steps(beats)
 
     def look_at_next(self) -> None:
-        """Look at the next node's heartbeats; every NEIGHBOUR_SECONDS."""
+        """Check the next node's heartbeats, every NEIGHBOUR_SECONDS."""
         now = self.clock()
         for rank, beat in read_beats(self.attempt.beats((self.node + 1) % self.nodes)).items():
             self._next.setdefault(rank, Stillness(every=NEIGHBOUR_SECONDS)).look(beat, now)
 
     def end(self) -> None:
-        """Request the restart, where the job says so, for the alarm that this node raised."""
+        """Request a restart for this node's alarm, if the job wants one."""
         assert self.raised is not None
         if self._action(self.raised) == "restart":
             request_restart(self.attempt, "hang", step=self.raised.step)
 
     def _unrest(self, beats: Mapping[int, Beat]) -> bool:
-        """Whether a rank has made no progress for a while: in steady training no file is looked at for an alarm."""
+        """Whether a rank has made no progress for a while: in steady training no file is read to look for alarms."""
         return any(
             self._still[rank].seconds > _UNREST * patience(self.settings, beat)
             or any((kind.seconds(beat) or 0.0) > _UNREST * kind.limit for kind in self._idleness())
@@ -117,7 +117,7 @@ class NodeWatch:
         )
 
     def _idleness(self) -> list[Idleness]:
-        """The kinds that matter to the job; that of the GPUs first, which ends it."""
+        """The kinds of idleness that matter to the job, starting with the GPUs', which ends it."""
         kinds = (
             Idleness(IDLE_GPUS, self.settings.idle_gpu, lambda beat: beat.gpu_idle),
             Idleness(IDLE, self.settings.idle, lambda beat: beat.idle),
@@ -160,7 +160,7 @@ class NodeWatch:
         return action(self.settings, logs_steps=alarm.step is not None, how=alarm.how)
 
     def _raise(self, alarm: Stuck) -> None:
-        """Write the alarm; nothing if another node was faster."""
+        """Write the alarm, unless another node was faster."""
         what = self._action(alarm)
         record = {
             "time": time.time(),
@@ -188,6 +188,6 @@ class NodeWatch:
 
 
 def alarm_of(attempt: Attempt) -> str:
-    """The worst alarm that was raised, by listing its folder: NFS remembers for a while that a name did not exist."""
+    """The most severe alarm; lists the folder, since NFS caches the absence of a name for a while."""
     found: set[Path] = {attempt.hang_json, attempt.hang_report_json}.intersection(attempt.path.iterdir())
     return "hang" if attempt.hang_json in found else "report" if found else ""

@@ -1,9 +1,9 @@
-"""The writer of a node: one small process that writes what the node's ranks have to say, and watches them.
+"""The writer of a node: a small process that writes the data of the node's ranks, and watches them.
 
-A rank that finds nobody at the node's address starts a writer (`node_link`); a second one cannot take the address, and
-ends. It ends with its last rank. Each second it writes to one file (`node_files`): to the heartbeats, or in between to
-another one for which something has come. What cannot wait is written at once. It is a process of its own, so that a
-rank whose native code keeps the interpreter's lock silences nobody; it imports nothing but the standard library.
+A rank that cannot connect to the node's address starts a writer (`node_link`); a second writer cannot bind the address
+and exits. It exits after its last rank. Each second it writes to one file (`node_files`): the heartbeats, or another
+one with waiting data. Urgent data is written at once. It is a separate process, so that a rank whose native code holds
+the GIL does not silence the others; it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from clusterctl.spec import Watchdog
 
 _FIRST_SECONDS = 30.0  # without a rank
-_PRODDED_SECONDS = 0.5  # in which faulthandler writes
-_OF_BEATS = ("step", "phase", "step_seconds", "busy_seconds", "idle")  # in a sample
-_LONGEST_SAMPLE_SECONDS = 15.0  # the node was away in a longer one
+_PRODDED_SECONDS = 0.5  # how long faulthandler may take to write
+_OF_BEATS = ("step", "phase", "step_seconds", "busy_seconds", "idle")  # fields of a beat copied into samples
+_LONGEST_SAMPLE_SECONDS = 15.0  # if a sample covers more, the node was suspended
 
 
 @dataclass(eq=False)
 class Client:
-    """A process of a rank that has connected: its task, or a program that the task started."""
+    """A connected process of a rank: its task, or a program started by the task."""
 
     connection: socket.socket
     pid: int
@@ -53,17 +53,17 @@ class Client:
     local_rank: int = 0
     role: str = ""
     world_size: int = 0
-    stacks: int | None = None  # a memory file, into which faulthandler writes at DUMP_SIGNAL
-    written: int = 0  # the last of its records that is on disk
+    stacks: int | None = None  # a memory file to which faulthandler writes on DUMP_SIGNAL
+    written: int = 0  # its last record on disk
 
-    def tell(self, kind: str, **more: Any) -> None:
-        with suppress(OSError):  # it has gone, or does not read
+    def send(self, kind: str, **more: Any) -> None:
+        with suppress(OSError):  # it has ended, or does not read
             post(self.connection, {"kind": kind, **more})
 
 
 @dataclass
 class Hang:
-    """An alarm of this node's: since when, and which processes have not answered."""
+    """An alarm of this node: its start, and the processes that have not answered."""
 
     since: float
     silent: set[Client]
@@ -83,12 +83,12 @@ class NodeWriter:
     processes: list[Client] = field(default_factory=list)
     beats: dict[int, Beat] = field(default_factory=dict)
     _locals: dict[int, int] = field(default_factory=dict)  # rank -> local rank
-    _gpu_idle: float | None = None  # for how long no GPU of the node has done anything
+    _gpu_idle: float | None = None  # for how long all GPUs of the node have been idle
     _urgent: bool = False
     _numbers: dict[Client, int] = field(default_factory=dict)  # of the newest record of each process
     _watch: NodeWatch | None = None
     _hang: Hang | None = None
-    _told: str = ""  # which alarm the ranks know of
+    _announced: str = ""  # the alarm that has been sent to the ranks
     _newer: int | None = None
     _ticks: int = 0
     _wrote_beats: bool = False
@@ -99,7 +99,7 @@ class NodeWriter:
         self._successor = SuccessorWatch(self.attempt, self.clock)
 
     def run(self) -> None:
-        """Serve the ranks until the last one has left."""
+        """Serve the ranks until the last one has disconnected."""
         self.listener.setblocking(False)
         with selectors.DefaultSelector() as selector:
             selector.register(self.listener, selectors.EVENT_READ)
@@ -121,7 +121,7 @@ class NodeWriter:
         self._write_beats()
 
     def tick(self) -> None:
-        """What is done once a second."""
+        """Called once a second."""
         self._ticks += 1
         self._look_for_newer()
         if self._watch is not None:
@@ -155,7 +155,7 @@ class NodeWriter:
             selector.register(connection, selectors.EVENT_READ, process)
 
     def _receive(self, process: Client) -> bool:
-        """Take one message; False when the process has gone."""
+        """Handle one message; False if the process has disconnected."""
         try:
             content, descriptors, _, _ = socket.recv_fds(process.connection, LONGEST_MESSAGE, 1)
         except BlockingIOError:
@@ -187,14 +187,14 @@ class NodeWriter:
             self._files.add_event(process.rank, {"event": "writer"})
         if self._watch is None and (settings := hello.table("watchdog")).content:
             ranks = hello.whole("world_size") or 1
-            # The class itself would bring in all of `spec`, which takes longer than the rest of this process's start.
+            # Importing the class would load all of `spec`, which takes longer than the rest of this process's start.
             watchdog = cast("Watchdog", SimpleNamespace(**settings.content))
             self._watch = NodeWatch(self.attempt, self.node, self.nodes, ranks, watchdog, self.clock, self._notify)
         if self._newer is not None:
-            process.tell("newer", number=self._newer)
+            process.send("newer", number=self._newer)
 
     def _take_beat(self, process: Client, beat: Beat | None) -> None:
-        """A program's beats come before those of the task that started it; after it, its step stays known."""
+        """A program's beats replace those of the task that started it; when it has ended, its step is kept."""
         last = self.beats.get(process.rank)
         if beat is None or (process.role == "task" and beat.phase != ENDED and self._program_of(process.rank)):
             return
@@ -212,7 +212,7 @@ class NodeWriter:
             self._hang.silent.discard(process)
         if record.get("event") == "exit":
             self._read_stacks(process)
-            if last := self.beats.get(process.rank):  # known to have left, whatever becomes of this process
+            if last := self.beats.get(process.rank):  # it counts as exited, whatever happens to this process
                 self.beats[process.rank] = replace(last, phase=ENDED)
                 self._write_beats()
         self._urgent |= message.flag("urgent")
@@ -229,7 +229,7 @@ class NodeWriter:
         self._files.add_sample(message.text("node"), sample)
         if sample.get("gpus"):
             for process in self.processes:
-                process.tell("gpus", gpus=sample["gpus"])
+                process.send("gpus", gpus=sample["gpus"])
 
     def _part(self, process: Client) -> None:
         self._read_stacks(process)
@@ -242,18 +242,18 @@ class NodeWriter:
             self._hang.silent.discard(process)
 
     def _write_events(self) -> None:
-        """Each process learns which of its records are on disk."""
+        """Write the events, and notify each process which of its records are on disk."""
         self._urgent = False
         if self._files.has_events and self._files.write_events():
             for process, number in self._numbers.items():
-                process.tell("written", number=number)
+                process.send("written", number=number)
             self._numbers.clear()
 
     def _write_beats(self) -> None:
         self._files.write_beats({self._locals[rank]: (rank, beat) for rank, beat in self.beats.items()})
 
     def _notify(self) -> None:
-        """Have others told of the alarm, if the job wants that, by a process of its own that nobody waits for."""
+        """Send notifications of the alarm, if configured, from a separate process that is not waited for."""
         program, run = Path(__file__).parents[1] / "notifications", self.attempt.path.parents[1]
         with suppress(OSError):
             self._notifier = subprocess.Popen([sys.executable, "-I", "-S", program, run], start_new_session=True)
@@ -263,21 +263,21 @@ class NodeWriter:
     def _look_for_newer(self) -> None:
         if self._newer is not None:
             return
-        with suppress(OSError):  # a file system that is away for a while comes back
+        with suppress(OSError):  # the file system may be unavailable for a while
             self._newer = self._successor.look()
             if self._newer is not None:
                 for process in self.processes:
-                    process.tell("newer", number=self._newer)
+                    process.send("newer", number=self._newer)
 
     def _answer_alarm(self, watch: NodeWatch) -> None:
-        """Have the ranks say where they are; prod those that do not, and let them leave where the attempt ends."""
+        """Request the ranks' stacks, signal those that do not answer, and make all exit if the attempt ends."""
         now = self.clock()
-        if watch.alarm != self._told:
-            self._told = watch.alarm
+        if watch.alarm != self._announced:
+            self._announced = watch.alarm
             asked = {one for one in self.processes if one.role == "program" or not self._program_of(one.rank)}
             self._hang = Hang(now, asked)
             for process in self.processes:
-                process.tell("alarm", name=watch.alarm, asked=process in asked)
+                process.send("alarm", name=watch.alarm, asked=process in asked)
         hang = self._hang
         if hang is None or hang.left:
             return
@@ -286,7 +286,7 @@ class NodeWriter:
             for process in hang.silent:
                 self._prod(process)
         elif hang.prodded is not None and now >= hang.prodded + _PRODDED_SECONDS:
-            for process in self.processes:  # a signal may have woken one up, which then answers as well
+            for process in self.processes:  # the signal may have woken one up, which then answers too
                 self._read_stacks(process)
         done = not hang.silent and self.nodes == 1
         if watch.raised is not None and (done or now >= hang.since + DUMP_SECONDS):
@@ -294,16 +294,16 @@ class NodeWriter:
             self._write_events()
             watch.end()
             for process in self.processes:
-                process.tell("leave")
+                process.send("leave")
 
     def _prod(self, process: Client) -> None:
-        """Where C code keeps the GIL no Python code runs, but a signal's C handler does."""
+        """Send DUMP_SIGNAL: while C code holds the GIL, no Python code runs, but a C signal handler does."""
         if process.stacks is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, DUMP_SIGNAL)
 
     def _read_stacks(self, process: Client) -> None:
-        """Keep what faulthandler has written, as an event of its rank, once."""
+        """Record faulthandler's output as an event of the rank, once."""
         if process.stacks is None:
             return
         with suppress(OSError):
@@ -315,14 +315,14 @@ class NodeWriter:
 
 
 def main() -> None:
-    """Be the writer of a node, or end if it has one: an attempt's folder, the node, and the number of nodes."""
+    """Run as the writer of a node, or exit if it has one. Arguments: attempt folder, node, number of nodes."""
     ignore_signals()
     folder, node, nodes = sys.argv[1:]
     attempt = Attempt(Path(folder))
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         listener.bind(address(attempt, int(node)))
-    except OSError:  # another one was faster
+    except OSError:  # another writer was faster
         return
     listener.listen(1024)
     with_retries(lambda: attempt.beats(0).parent.mkdir(exist_ok=True))

@@ -1,7 +1,7 @@
-"""Prepare a folder once for everybody on a shared file system, however many nodes and runs want it at the same time.
+"""Prepare a folder once on a shared file system, however many nodes and runs need it at the same time.
 
-The lease is a folder, as mkdir is atomic on NFS and Lustre, and only saves work: what is prepared in it gets its name
-by one rename, so should two processes ever hold a lease, the first rename wins.
+The lease is a folder, since mkdir is atomic on NFS and Lustre. It only avoids duplicate work: the result is put in
+place by a single rename, so if two processes ever hold a lease, the first rename wins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BEAT_SECONDS = 2.0
-STALE_SECONDS = 30.0  # without a beat; a holder that was killed cannot give its lease back
+STALE_SECONDS = 30.0  # without an update; a killed holder cannot release its lease
 
 
 def prepared_once(
@@ -32,19 +32,19 @@ def prepared_once(
     *,
     whole: Callable[[Path], bool] = lambda _: True,
 ) -> Path:
-    """`folder`, filled by `prepare` here or elsewhere; raises what `prepare` raises, and others may try again.
+    """`folder`, filled by `prepare` here or elsewhere. Raises what `prepare` raises; other processes may then try.
 
-    `prepare` is given a fresh folder on the same file system. A folder that is not `whole` is prepared anew.
+    `prepare` gets a new folder on the same file system. A folder that is not `whole` is prepared again.
     """
 
     def work(building: Path) -> None:
         if exists(folder):
-            _take_away(folder)  # damaged; who has its files mapped keeps them
+            _take_away(folder)  # damaged; processes with mapped files keep them
         prepare(building)
         try:
             building.rename(folder)
         except OSError:
-            if exists(building) and not exists(folder):  # else the lease was taken away, or somebody was faster
+            if exists(building) and not exists(folder):  # otherwise the lease was lost, or another process was faster
                 raise
 
     def done() -> bool:
@@ -57,9 +57,9 @@ def prepared_once(
 def once(
     done: Callable[[], bool], name: Path, work: Callable[[Path], None], stale_seconds: float = STALE_SECONDS
 ) -> None:
-    """Let one of all callers do the `work` on `name`, while the others wait until it is `done`.
+    """Let one of all callers do the `work` for `name` while the others wait until it is `done`.
 
-    `work` is given a fresh folder beside `name`, removed afterwards; it renames what it made into place.
+    `work` gets a new folder beside `name`, removed afterwards, and renames its result into place.
     """
     name.parent.mkdir(parents=True, exist_ok=True)
     lease = name.with_name(f".{name.name}.lease")
@@ -72,7 +72,7 @@ def once(
                 _take_away(lease)
             time.sleep(0.1)
             continue
-        building = lease / uuid.uuid4().hex  # unlike the name that a second holder of the lease would use
+        building = lease / uuid.uuid4().hex  # unique even if there is a second holder of the lease
         try:
             if not done():
                 building.mkdir()
@@ -81,17 +81,17 @@ def once(
                 return
         finally:
             shutil.rmtree(building, ignore_errors=True)
-            with suppress(OSError):  # taken away, or in another's hands
+            with suppress(OSError):  # lost, or held by another process
                 lease.rmdir()
 
 
 class LeaseTaken(OSError):
-    """Another process holds the lease, and lives."""
+    """Another live process holds the lease."""
 
 
 @contextmanager
 def leased(lease: Path, stale_seconds: float = STALE_SECONDS) -> Iterator[None]:
-    """Hold the folder `lease`. Raises LeaseTaken; a holder that died is waited for until its lease is stale."""
+    """Hold the folder `lease`. Raises LeaseTaken; waits until the lease of a dead holder is stale."""
     watch = Watch(lease, stale_seconds)
     while True:
         with suppress(FileExistsError):
@@ -100,7 +100,7 @@ def leased(lease: Path, stale_seconds: float = STALE_SECONDS) -> Iterator[None]:
         if watch.is_stale():
             _take_away(lease)
         elif watch.beats > 1:
-            raise LeaseTaken(errno.EBUSY, "another process is at it", str(lease))
+            raise LeaseTaken(errno.EBUSY, "in use by another process", str(lease))
         time.sleep(0.1)
     try:
         with _beating(lease):
@@ -111,15 +111,15 @@ def leased(lease: Path, stale_seconds: float = STALE_SECONDS) -> Iterator[None]:
 
 
 class Watch:
-    """Recognises a stale lease by this process's own clock, as clocks of file servers differ."""
+    """Detects a stale lease by this process's own clock, since clocks of file servers differ."""
 
     def __init__(self, lease: Path, stale_seconds: float) -> None:
         self._lease, self._stale_seconds = lease, stale_seconds
         self._beat, self._since = -1, time.monotonic()
-        self.beats = 0  # that were seen; the first look counts
+        self.beats = 0  # number of updates seen, including the first check
 
     def is_stale(self) -> bool:
-        """Whether the lease has not been touched for `stale_seconds`, as far as this process saw."""
+        """Whether this process has seen no update of the lease for `stale_seconds`."""
         try:
             beat = status_of(self._lease).st_mtime_ns
         except FileNotFoundError:
@@ -131,7 +131,7 @@ class Watch:
 
 
 def _take_away(folder: Path) -> None:
-    """Remove a stale lease with what its holder left in it, or a damaged folder; of several that try, one succeeds."""
+    """Remove a stale lease with its content, or a damaged folder; if several processes try, one succeeds."""
     aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     with suppress(FileNotFoundError):
         folder.rename(aside)

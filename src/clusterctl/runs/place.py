@@ -1,4 +1,4 @@
-"""Where a task stands in its run: rank, local rank, node - as Slurm or torchrun says."""
+"""A task's position in its run (rank, local rank, node), read from Slurm's or torchrun's variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def node_name(environment: Mapping[str, str] = os.environ) -> str:
-    """This node as Slurm calls it, which need not be its host name."""
+    """Slurm's name of this node, which may differ from its host name."""
     return environment.get("SLURMD_NODENAME") or socket.gethostname()
 
 
@@ -28,10 +28,10 @@ class Place:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Place:
-        """Read torchrun's names where torchrun (or its agent on Slurm) set them, else Slurm's; alone otherwise.
+        """Read torchrun's variables if torchrun (or its agent on Slurm) set them, else Slurm's; default: a single task.
 
-        torchrun comes first: inside an allocation Slurm's names describe the agent, not its workers. Raises TaskError
-        for a value that is no number.
+        torchrun comes first: inside an allocation Slurm's variables describe the agent, not its workers. Raises
+        TaskError for a value that is not a number.
         """
         if "TORCHELASTIC_RUN_ID" in environment:
             names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE")

@@ -1,12 +1,12 @@
-"""Text from anywhere made plain, and durations as people read them: for what is shown and for what is sent."""
+"""Makes untrusted text safe to show or send, and formats durations."""
 
 from __future__ import annotations
 
 import re
 from itertools import pairwise
 
-# CSI and OSC sequences, other escapes (ECMA-48); then every control character but the tab, and those of Unicode that
-# end a line or turn the direction of writing (a name could read as another).
+# CSI and OSC sequences, other escapes (ECMA-48); then every control character except tab, and Unicode characters that
+# end a line or change the writing direction (which could disguise a name).
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
@@ -17,7 +17,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def plain(text: str) -> str:
-    """`text` without escape sequences and control characters, tabs kept: it can move no cursor and set no title."""
+    """`text` without escape sequences and control characters except tabs, so that it cannot affect the terminal."""
     return _ESCAPES.sub("", text).encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""A process and its descendants, as /proc shows them: what they use, what they wait for."""
+"""A process and its descendants, from /proc: their resource use, and what they wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_GONE = (OSError, ValueError, IndexError)  # a process that has just ended
+_GONE = (OSError, ValueError, IndexError)  # the process has just ended
 _WAITS_FOR_DISK = "D"
 _STATES = {"R": "running", "S": "sleeping", "D": "waiting for a disk", "T": "stopped", "t": "traced", "Z": "a zombie"}
 _LONGEST_PROGRAM = 100
@@ -33,14 +33,14 @@ class Used(NamedTuple):
     """Totals of a tree since its start."""
 
     cpu_seconds: float
-    disk_bytes: int  # read from and written to storage, not to memory alone
+    disk_bytes: int  # read from and written to storage, without the page cache
 
 
 @dataclass
 class ProcessTree:
-    """The process `root` and all that descend from it; one whose parent has ended stays a member.
+    """The process `root` and its descendants, including those whose parent has ended.
 
-    Who does not belong to it is looked at once: a node may have thousands of processes.
+    Processes outside the tree are read only once: a node may have thousands.
     """
 
     root: int
@@ -51,8 +51,8 @@ class ProcessTree:
         self._others: set[int] = set()
 
     def members(self) -> dict[int, Stat]:
-        """Process -> its line, of those that live now."""
-        now = {int(name) for name in os.listdir(self.proc) if name.isdigit()}  # noqa: PTH208 - a name is enough
+        """Process ID -> status of the live members."""
+        now = {int(name) for name in os.listdir(self.proc) if name.isdigit()}  # noqa: PTH208 - only names are needed
         self._others &= now
         stats = {pid: stat for pid in now - self._others if (stat := self._stat(self.proc / str(pid)))}
         found = self._members = descendants({pid: stat.parent for pid, stat in stats.items()}, self._members)
@@ -60,27 +60,27 @@ class ProcessTree:
         return {pid: stats[pid] for pid in sorted(found)}
 
     def used(self) -> Used:
-        """What the tree has used so far."""
+        """The total use of the tree so far."""
         members = self.members()
         disk = 0
         for pid in members:
-            with suppress(*_GONE):  # a process may hide it
+            with suppress(*_GONE):  # or not readable
                 lines = (self.proc / str(pid) / "io").read_text().splitlines()
                 numbers = dict(line.split(": ") for line in lines)
                 disk += int(numbers["read_bytes"]) + int(numbers["write_bytes"])
         return Used(sum(stat.cpu_seconds for stat in members.values()), disk)
 
     def waits_for_disk(self) -> bool:
-        """Whether a thread is in uninterruptible sleep at this moment, as one that reads from a slow file system is."""
+        """Whether a thread is in uninterruptible sleep, for example while reading from a slow file system."""
         return any(
             stat.state == _WAITS_FOR_DISK for pid in self.members() for stat in self._threads(pid).values() if stat
         )
 
     def describe(self) -> Iterator[str]:
-        """For each process its program, and where the kernel has its main thread and, counted, its other threads.
+        """For each process its program, and where its main thread and its other threads (grouped) sleep in the kernel.
 
-        The functions of the kernel that they sleep in need no right to trace; those behind them need root. Arguments
-        are left out: they may be secrets.
+        Reading the kernel function needs no ptrace permission; the full kernel stack needs root. Arguments are left out
+        since they may contain secrets.
         """
         members = self.members()
         for pid, stat in list(members.items())[:_MOST_DESCRIBED]:
@@ -111,7 +111,7 @@ class ProcessTree:
         return None
 
     def _program(self, folder: Path) -> str:
-        """`python train.py`: the first word, and the next one if it is no option."""
+        """`python train.py`: the first word, and the next one unless it is an option."""
         with suppress(OSError):
             program, *more = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
             script = more[:1] if more and not more[0].startswith("-") else []
@@ -126,7 +126,7 @@ class ProcessTree:
 
 
 def descendants(parents: Mapping[int, int], known: set[int]) -> set[int]:
-    """Those of `known` that still live, and all that descend from them; `parents`: process -> its parent."""
+    """Those of `known` that are still alive, and all their descendants; `parents`: process ID -> parent's."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
@@ -140,7 +140,7 @@ def descendants(parents: Mapping[int, int], known: set[int]) -> set[int]:
 
 
 def has_signal(pid: int, number: int, *masks: str) -> bool:
-    """Whether a signal is in one of the masks of a process: SigCgt has those that it handles (proc(5), status)."""
+    """Whether a signal is in one of a process's masks; SigCgt has the handled signals (proc(5), status)."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

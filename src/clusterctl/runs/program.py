@@ -1,16 +1,16 @@
-"""For a user's own program (`workload = "command"`): checkpoints, the warning, the request for a restart.
+"""For a user's own program (`workload = "command"`): checkpoints, stop requests, restart requests.
 
     import clusterctl.runs as run
 
     folder = run.latest_checkpoint()           # None at the first start
     ...
     if rank == 0 and step % 1000 == 0:
-        with run.checkpoint(step) as folder:   # appears under its name when it is whole
+        with run.checkpoint(step) as folder:   # renamed into place when complete
             torch.save(state, folder / "state.pt")
-    if run.stop_requested():                   # all ranks must agree before they leave: see docs/guides/surviving.md
+    if run.stop_requested():                   # all ranks must agree before they exit: see docs/guides/surviving.md
         run.request_restart(step)              # does not return
 
-Outside a run nothing is written, no stop is ever requested, and there is no checkpoint.
+Outside a run nothing is written, no stop is requested, and there is no checkpoint.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ if TYPE_CHECKING:
 
     from clusterctl.runs.layout import Attempt
 
-STOP_FILE = "CLUSTERCTL_STOP_FILE"  # exists from the warning on; of each task's own, on its node
-RESTART_FILE = "CLUSTERCTL_RESTART_FILE"  # a program that creates it is started again
+STOP_FILE = "CLUSTERCTL_STOP_FILE"  # created at the warning; one per task, on its node
+RESTART_FILE = "CLUSTERCTL_RESTART_FILE"  # creating this file requests a restart
 CHECKPOINTS = "CLUSTERCTL_CHECKPOINTS"
 KEEP = "CLUSTERCTL_CHECKPOINTS_KEPT"
 _LOOK_SECONDS = 0.2
-_CHOICE_SECONDS = 300.0  # rank 0 may still be starting, or reading what it chooses from
-_ARRIVAL_SECONDS = 90.0  # of what rank 0 has seen
-_asked: set[Attempt] = set()  # those in which this process has asked for a checkpoint
+_CHOICE_SECONDS = 300.0  # rank 0 may still be starting, or verifying checkpoints
+_ARRIVAL_SECONDS = 90.0  # until a checkpoint seen by rank 0 is visible here
+_asked: set[Attempt] = set()  # attempts in which this process has asked for a checkpoint
 
 
 def stop_requested() -> bool:
-    """Whether this run was warned: of its time limit, or of a preemption. Cheap enough for every step."""
+    """Whether this run was warned of its time limit or a preemption. Cheap enough for every step."""
     path = os.environ.get(STOP_FILE)
     return path is not None and os.path.exists(path)  # noqa: PTH110 - a microsecond
 
 
 def latest_checkpoint() -> Path | None:
-    """The newest whole checkpoint of this run that this attempt may go on from; all ranks take rank 0's choice.
+    """The newest complete checkpoint that this attempt may resume from; all ranks use rank 0's choice.
 
-    To be called by all ranks, or by rank 0 alone. At a further call, or where torchrun has started the program again
-    within this attempt, each rank looks for itself. Raises TaskError where rank 0 chooses none, or this node does
-    not get to see its choice.
+    Call it on all ranks, or only on rank 0. On further calls, or if torchrun has restarted the program within this
+    attempt, each rank decides for itself. Raises TaskError if rank 0 does not choose in time, or if its choice does not
+    become visible on this node.
     """
     attempt = current_attempt()
     if attempt is None:
@@ -67,7 +67,7 @@ def latest_checkpoint() -> Path | None:
 
 
 def _choose(attempt: Attempt, *, leads: bool) -> Path | None:
-    """Who leads notes which it was."""
+    """Find the checkpoint; the leader records its choice."""
     for folder in checkpoints.candidates(attempt):
         wrong = _wrong_with(folder)
         if not wrong:
@@ -82,11 +82,11 @@ def _choose(attempt: Attempt, *, leads: bool) -> Path | None:
 
 
 def _take_rank_0s(attempt: Attempt) -> Path | None:
-    """Nodes do not see at the same time what is there: decision 0051."""
+    """Wait for rank 0's choice, since files do not become visible on all nodes at the same time: decision 0051."""
     deadline = time.monotonic() + _CHOICE_SECONDS
     while (origin := checkpoints.read_origin(attempt)) is None:
         if time.monotonic() > deadline:
-            message = f"rank 0 has chosen no checkpoint within {_CHOICE_SECONDS:.0f} s"
+            message = f"rank 0 did not choose a checkpoint within {_CHOICE_SECONDS:.0f} s"
             raise TaskError(message, "call latest_checkpoint() on rank 0 as well")
         time.sleep(_LOOK_SECONDS)
     if origin.name is None:
@@ -95,22 +95,22 @@ def _take_rank_0s(attempt: Attempt) -> Path | None:
     deadline = time.monotonic() + _ARRIVAL_SECONDS
     while wrong := _wrong_with(folder):
         if time.monotonic() > deadline:
-            raise TaskError(f"checkpoint {folder.name}, which rank 0 goes on from: {wrong}", cause=Cause.NODE)
+            raise TaskError(f"checkpoint {folder.name}, which rank 0 resumes from: {wrong}", cause=Cause.NODE)
         time.sleep(_LOOK_SECONDS)
     return folder
 
 
 def _wrong_with(folder: Path) -> str:
     manifest = checkpoints.read_manifest(folder)
-    return "it is not whole" if manifest is None else checkpoints.damage(folder, manifest)
+    return "it is incomplete" if manifest is None else checkpoints.damage(folder, manifest)
 
 
 @contextmanager
 def checkpoint(step: int) -> Iterator[Path]:
-    """A fresh folder to write the checkpoint of `step` into; it is complete when the block ends without an error.
+    """A new folder for the checkpoint of `step`, which is complete when the block ends without an error.
 
-    To be called by one rank. Only the newest few are kept (`[checkpoint] keep`). Raises Superseded where a newer
-    attempt of the run has begun: nothing of this one's counts any more.
+    Call it on one rank. Only the newest few checkpoints are kept (`[checkpoint] keep`). Raises Superseded if a newer
+    attempt of the run has started: results of this one no longer count.
     """
     attempt = current_attempt()
     if attempt is None:
@@ -124,15 +124,15 @@ def checkpoint(step: int) -> Iterator[Path]:
     except BaseException:
         checkpoints.remove(aside)
         raise
-    with suppress(OSError):  # the next one will
+    with suppress(OSError):  # the next checkpoint will prune
         checkpoints.prune(attempt, int(os.environ.get(KEEP, "2")))
 
 
 def request_restart(step: int | None = None) -> NoReturn:
-    """Leave, and ask (as rank 0) that the run be started again. To be called by all ranks, after the last checkpoint.
+    """Exit and have the run restarted (requested by rank 0). Call it on all ranks, after the last checkpoint.
 
-    The others wait up to a minute for rank 0: srun ends all ranks when the first one leaves. With `step`, a run that
-    comes no further than at its last request is not started again.
+    The other ranks wait up to a minute for rank 0, since srun ends all ranks when the first one exits. With `step`, a
+    run that got no further than at its last request is not restarted.
     """
     attempt = current_attempt()
     if attempt is not None and Place.from_environment().rank == 0:

@@ -1,4 +1,4 @@
-"""Removing a folder with everything in it. No link is followed."""
+"""Removes a folder with its content, without following links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove `folder`, even where folders in it may not be changed. Raises OSError for what cannot be removed."""
+    """Remove `folder`, including read-only folders in it. Raises OSError for files that cannot be removed."""
     for parent, _, _ in os.walk(folder):
         with suppress(OSError):
             os.chmod(parent, 0o700)  # noqa: PTH101 - of strings

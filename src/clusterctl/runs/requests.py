@@ -1,7 +1,7 @@
 """A task's request to restart the run: a mark for the batch script, as there is no scontrol inside a container.
 
-The script acts on it when all tasks have left (docs/decisions/0010-what-is-started-again.md). requeue.json says why,
-for people, and how far the attempt came, for the next request.
+The script acts on it when all tasks have exited (docs/decisions/0010-what-is-started-again.md). requeue.json records
+the reason, for people, and the attempt's progress, for the next request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 60.0  # with rank 0, which may be writing a checkpoint
 
 
 class Refusal(StrEnum):
-    """Why the batch script did not send a run back to the queue: `refused` in host.json."""
+    """Why the batch script did not requeue a run: `refused` in host.json."""
 
     SUPERSEDED = "superseded"
     CANCELLED = "cancelled"
@@ -28,10 +28,10 @@ class Refusal(StrEnum):
 
 
 def request_restart(attempt: Attempt, reason: str, *, step: float | None = None, progress: bool | None = None) -> None:
-    """Ask that the run of `attempt` be started again; to be called by one rank, before any leaves.
+    """Request a restart of the run of `attempt`; to be called by one rank before any rank exits.
 
-    `reason` is "warned" or "hang". A run that makes no progress is not started again: by default one whose `step` (how
-    far the attempt came) is not beyond the last request's. An unknown one counts as progress, as restarts are limited.
+    `reason` is "warned" or "hang". A run without progress is not restarted: by default, one whose `step` is not beyond
+    that of the last request. An unknown step counts as progress, since the number of restarts is limited.
     """
     path = RunDir(attempt.path.parents[1]).requeue_json
     if progress is None:
@@ -43,7 +43,7 @@ def request_restart(attempt: Attempt, reason: str, *, step: float | None = None,
 
 
 def wait_for_request(attempt: Attempt, seconds: float = PATIENCE_SECONDS) -> bool:
-    """Wait for another rank's request, as srun ends all ranks when the first one leaves; False if none came in time."""
+    """Wait for another rank's request, since srun ends all ranks when the first one exits; False after the timeout."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if is_listed(marks.restart_file(attempt)):

@@ -1,4 +1,4 @@
-"""A file of samples of a node, which stays small, whatever its age."""
+"""A file of samples of a node that stays small however long it is used."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-_EVERY = 500  # new samples, until the old ones are averaged
-_FINENESS = 200  # a sample lasts at most this part of its age: a week is 2,000 samples, a year 3,000
-_PEAKS = frozenset({"memory", "memory_total"})  # what a job needs is its most, not its mean
+_EVERY = 500  # new samples between two rounds of averaging
+_FINENESS = 200  # a sample covers at most this fraction of its age: a week is 2,000 samples, a year 3,000
+_PEAKS = frozenset({"memory", "memory_total"})  # a job's needs depend on the maximum, not the mean
 _LATEST = frozenset({"ranks", "index", "cpus"})
 
 Sample = dict[str, Any]
 
 
 class SampleFile:
-    """Writes one file, which stays small: old samples are averaged into fewer, longer ones.
+    """Writes a file that stays small: old samples are averaged into fewer, longer ones.
 
-    Each line holds one sample: `time` is its end, `seconds` how long it lasted. Now and then the file is written anew
-    aside and renamed, so that a reader sees the old file or the new one.
+    Each line is one sample: `time` is its end, `seconds` its duration. From time to time the file is replaced
+    atomically, so that a reader sees either the old or the new one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,7 +32,7 @@ class SampleFile:
         self._new = 0
 
     def append(self, sample: Sample) -> None:
-        """Add the newest sample; its `time` is taken for now."""
+        """Add the newest sample; its `time` is taken as the current time."""
         self._lines.append(sample)
         self._new += 1
         if self._new >= _EVERY:
@@ -44,7 +44,7 @@ class SampleFile:
 
 
 def thinned(samples: Iterable[Sample], now: float) -> list[Sample]:
-    """The samples in order of time, neighbours joined as long as together they are short for their age."""
+    """The samples in order of time; neighbours are merged while the result is short for its age."""
     kept: list[Sample] = []
     for sample in samples:
         if kept and sample["time"] - kept[-1]["time"] + kept[-1]["seconds"] <= (now - sample["time"]) / _FINENESS:
@@ -55,7 +55,7 @@ def thinned(samples: Iterable[Sample], now: float) -> list[Sample]:
 
 
 def joined(before: Sample, after: Sample) -> Sample:
-    """One sample for two in a row: means weighted by duration, the peak of memory, of everything else the later."""
+    """Merge two consecutive samples: weighted means, the peak of memory, and the later value of everything else."""
     weights = (before["seconds"], after["seconds"])
     whole = _mean(before, after, weights)
     return {**whole, "time": after["time"], "seconds": round(sum(weights), 1)}

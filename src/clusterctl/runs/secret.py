@@ -1,6 +1,6 @@
-"""The secret of an attempt: how its ranks, and the writers of their nodes, know each other.
+"""The secret of an attempt, which authenticates its ranks and node writers to each other.
 
-The batch script writes it into the attempt's private folder, which only this user can read, before any task begins.
+The batch script writes it to the attempt's private folder, readable only by this user, before any task starts.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _BYTES = 32
 
 
 def read(attempt: Attempt) -> bytes:
-    """The secret of the attempt. Raises TaskError for a file that is not this user's alone, and where there is none."""
+    """The secret of the attempt. Raises TaskError if it is missing, or if other users can access it."""
     try:
         status = with_retries(attempt.secret.stat)
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise TaskError(f"others can read it: {attempt.secret}", "see docs/security.md", Cause.LAUNCH)
+            raise TaskError(f"accessible to other users: {attempt.secret}", "see docs/security.md", Cause.LAUNCH)
         found = bytes.fromhex(read_whole(attempt.secret).decode())
-        if len(found) != _BYTES:  # a full disk takes half of it, or nothing: that anybody would know
-            raise ValueError(f"it has {len(found)} bytes instead of {_BYTES}")
+        if len(found) != _BYTES:  # truncated on a full disk, and therefore easy to guess
+            raise ValueError(f"{len(found)} bytes instead of {_BYTES}")
         return found
     except (OSError, ValueError) as error:
         raise TaskError(f"cannot read {attempt.secret}: {error}", "submit the run again", Cause.LAUNCH) from error
 
 
 def sign(secret: bytes, purpose: str, content: bytes) -> str:
-    """The tag, in hex, that only a holder of `secret` can make; of another `purpose` it is another one."""
+    """A tag, in hex, that only a holder of `secret` can create; it differs for each `purpose`."""
     return hmac.digest(secret, purpose.encode() + b"\0" + content, "sha256").hex()

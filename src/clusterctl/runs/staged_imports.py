@@ -1,10 +1,10 @@
-"""Imports from the copies of modules on the node's own disk, where `staging` puts this file beside a `sitecustomize`.
+"""Imports from the node's local copies of modules, where `staging` puts this file beside a `sitecustomize`.
 
-A module keeps its place: `__file__`, the files beside it, native libraries and tracebacks are those of the original.
-Only what Python reads to import it, source and bytecode, is read from the copy. What a copy lacks is imported from the
-original, and so is a module of the run's working directory that the run has changed.
+Modules keep their location: `__file__`, data files, native libraries and tracebacks refer to the original. Only source
+and bytecode are read from the copy. Modules missing in the copy, and modules in the run's working directory that the
+run has changed, are imported from the original.
 
-Python runs `sitecustomize` at the start of every process, in whichever interpreter, so this file takes 3.7 as well.
+Python runs `sitecustomize` at the start of every process, with any interpreter, so this file supports Python 3.7.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Folder = tuple[str, str, bool]
 
-FOLDERS = "folders"  # the file that lists them
+FOLDERS = "folders"  # the file that lists the copied folders
 _OF_COPIES = (ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES)
 _OF_ORIGINALS = (*_OF_COPIES, (SourcelessFileLoader, BYTECODE_SUFFIXES))
 
@@ -54,7 +54,7 @@ class StagedLoader(SourceFileLoader):
         super().set_data(self._place(path), data, _mode=_mode)
 
     def _place(self, path: str) -> str:
-        """Where to read or write `path`: source and bytecode in the copy, anything else where it is."""
+        """Where to read or write `path`: source and bytecode in the copy, anything else in its original place."""
         if path == self.path:
             return self._copy
         folder, name = os.path.split(path)
@@ -64,7 +64,7 @@ class StagedLoader(SourceFileLoader):
 
 
 class StagedFinder(FileFinder):
-    """Finds modules of the folder `path` in its `copy`. With `changes`, those that have changed since are left out."""
+    """Finds modules of the folder `path` in its `copy`. With `changes`, modules changed since then are not found."""
 
     def __init__(self, path: str, copy: str, changes: bool) -> None:
         super().__init__(path, *_OF_ORIGINALS)
@@ -81,7 +81,7 @@ class StagedFinder(FileFinder):
             return super().find_spec(fullname, target)
         if isinstance(spec.loader, SourceFileLoader):
             spec.loader = StagedLoader(fullname, original, copy)
-        else:  # of a native module the copy has the name alone
+        else:  # the copy contains only the names of native modules
             spec.loader = ExtensionFileLoader(fullname, original)
         spec.origin = original
         if spec.submodule_search_locations is not None:
@@ -102,7 +102,7 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 
 def finding(folders: Iterable[Folder]) -> Callable[[str], StagedFinder]:
-    """The path hook for `folders`: each with its copy, and whether the run may change it."""
+    """The path hook for `folders`: each with its copy and whether the run may change it."""
     known = list(folders)
 
     def hook(path: str) -> StagedFinder:
@@ -117,14 +117,14 @@ def finding(folders: Iterable[Folder]) -> Callable[[str], StagedFinder]:
 
 
 def read_folders(folder: str) -> list[Folder]:
-    """What `staging` has copied below `folder`."""
+    """The folders copied by `staging` below `folder`."""
     with open(os.path.join(folder, FOLDERS), encoding="utf-8", errors="surrogateescape") as file:
         lines = [line.rstrip("\n").split("\t") for line in file]
     return [(original, copy, bool(changes)) for original, copy, changes in lines]
 
 
 def install(folder: str) -> None:
-    """Import from the copies below `folder` from now on, and keep them from being removed while this process lives."""
+    """Import from the copies below `folder`, and protect them from removal while this process runs."""
     hold = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(hold, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -139,7 +139,7 @@ def install(folder: str) -> None:
 
 
 def _import_hidden(here: str) -> None:
-    """Run the `sitecustomize` that this one hides, if the environment has one."""
+    """Run the environment's own `sitecustomize`, which this one shadows, if there is one."""
     sys.path[:] = [path for path in sys.path if path != here]
     this = sys.modules.pop("sitecustomize")
     try:

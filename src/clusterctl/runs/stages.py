@@ -1,4 +1,4 @@
-"""The stages of a run, by the names that every command and every JSON output uses."""
+"""The stages of a run, with the names used by all commands and JSON output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Stage(StrEnum):
     PREEMPTED = "preempted"
     TIMED_OUT = "timed-out"
     CANCELLED = "cancelled"
-    LOST = "lost"  # Slurm does not know the job, and nothing says how it ended
+    LOST = "lost"  # unknown to Slurm, with no record of how it ended
 
     @property
     def ended(self) -> bool:

@@ -1,15 +1,15 @@
-"""Copies modules from archives on the shared file system to this node's own disk, where its ranks import them.
+"""Copies modules from archives on the shared file system to this node's local disk, where its ranks import them.
 
     python -I -S .../clusterctl/runs/staging.py FOLDER ORIGINAL ARCHIVE [ORIGINAL ARCHIVE ...]
 
-runs once on each node before the ranks, and makes the folder `FOLDER.<attempt>@<node>` (`staged_imports` reads it):
+runs once on each node before the ranks and creates the folder `FOLDER.<attempt>@<node>` (read by `staged_imports`):
 
-    0/ 1/ ...                     the modules of each ORIGINAL, a folder, from its ARCHIVE
-    folders                       whose copies they are
+    0/ 1/ ...                     the modules of each ORIGINAL folder, from its ARCHIVE
+    folders                       the originals of these copies
     attempt                       a link to the attempt in the run directory
-    imports/sitecustomize.py      what Python runs first; made last: without it the folder is not used
+    imports/sitecustomize.py      run first by Python; created last, since the folder is not used without it
 
-A node that cannot make the copy imports from the shared file system; `host.log` has the reason.
+A node that cannot make the copy imports from the shared file system; the reason is in `host.log`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 PREFIX = "clusterctl-stage-"  # of the folders' names
-IN_VAIN = "imports from the shared file system"  # what host.log has of a node without copies
+IN_VAIN = "imports from the shared file system"  # in host.log for a node without copies
 _SITECUSTOMIZE = """import sys
 
 if sys.version_info >= (3, 7):
@@ -41,7 +41,7 @@ if sys.version_info >= (3, 7):
 """
 _VARIABLE = re.compile("[$]([A-Za-z_][A-Za-z0-9_]*)")
 _READ_AT_ONCE = 1 << 20
-_UNUSED_SECONDS = 3600.0  # far longer than from the copy on one node to the ranks, which begin on all nodes at once
+_UNUSED_SECONDS = 3600.0  # far longer than the time from the copy on one node until the ranks start on all nodes
 
 
 def main(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
@@ -60,9 +60,9 @@ def main(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> N
 
 
 def fill(staged: Path, attempt: Path, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Make `staged` for `attempt` from pairs of an original and its archive; what was left out, and why.
+    """Create `staged` for `attempt` from pairs of an original and its archive; returns the problems with skipped ones.
 
-    Raises OSError if the folder cannot be made whole; nothing is left of it then.
+    Raises OSError, and leaves nothing behind, if the folder cannot be completed.
     """
     staged.mkdir(mode=0o700)
     lines, problems, work = "", [], str(attempt.parents[1] / "work")
@@ -70,16 +70,16 @@ def fill(staged: Path, attempt: Path, pairs: Sequence[tuple[str, str]]) -> list[
         with _locked(staged):
             (staged / "attempt").symlink_to(attempt)
             for number, (original, archive) in enumerate(pairs):
-                if not os.path.exists(archive):  # noqa: PTH110 - a Python that is on every node has none
+                if not os.path.exists(archive):  # noqa: PTH110 - a Python installed on every node has none
                     continue
                 copy = staged / str(number)
                 if changed := unpack(archive, copy, original):
                     shutil.rmtree(copy)
-                    problems.append(f"{changed} is not as it was when the run was submitted; submit it anew")
+                    problems.append(f"{changed} has changed since the run was submitted; submit it again")
                     continue
                 changes = "changes" * (original == work)
                 for name in dict.fromkeys((original, os.path.realpath(original))):
-                    if os.path.islink(f"{name}/lib64"):  # noqa: PTH114 - to lib, in environments of some systems
+                    if os.path.islink(f"{name}/lib64"):  # noqa: PTH114 - a link to lib on some systems
                         lines += f"{name}/lib64\t{copy}/lib\t\n"
                     lines += f"{name}\t{copy}\t{changes}\n"
             (staged / "folders").write_text(lines, encoding="utf-8", errors="surrogateescape")
@@ -95,12 +95,12 @@ def fill(staged: Path, attempt: Path, pairs: Sequence[tuple[str, str]]) -> list[
 
 
 def unpack(archive: str, copy: Path, original: str) -> str:
-    """Unpack `archive` into the new folder `copy`, reading it once from its beginning to its end.
+    """Unpack `archive` into the new folder `copy`, reading it once sequentially.
 
-    Returns the folder of the `original` whose installed packages are others than when the archive was made, if any.
-    Raises OSError, for a damaged archive too.
+    Returns a folder of the `original` whose installed packages have changed since the archive was made, or empty.
+    Raises OSError, also for a damaged archive.
     """
-    import tarfile  # submit reads this file, too, and does without
+    import tarfile  # late: `submit` imports this module too and does not need it
 
     copy.mkdir()
     installed: dict[str, set[str]] = {}
@@ -118,7 +118,7 @@ def unpack(archive: str, copy: Path, original: str) -> str:
                         file.write(content.read())
                     os.utime(place, (member.mtime, member.mtime))
     except tarfile.TarError as error:
-        raise OSError(errno.EIO, f"a damaged archive: {archive}: {error}") from error
+        raise OSError(errno.EIO, f"damaged archive: {archive}: {error}") from error
     for folder, names in installed.items():
         try:
             found = {name for name in os.listdir(f"{original}/{folder}") if is_installed(name)}  # noqa: PTH208
@@ -130,14 +130,14 @@ def unpack(archive: str, copy: Path, original: str) -> str:
 
 
 def is_installed(name: str) -> bool:
-    """Whether what has this name says which version of a package is installed."""
+    """Whether a folder with this name identifies an installed package and its version."""
     return name.endswith((".dist-info", ".egg-info"))
 
 
 def remove_leftovers(disk: Path) -> None:
-    """Remove the folders of runs that have ended without their closing step."""
+    """Remove the folders of runs that ended without their closing step."""
     for left in disk.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # in use, or gone meanwhile
+        with suppress(OSError):  # in use, or already removed
             status = left.lstat()
             if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
                 with _locked(left):
@@ -146,7 +146,7 @@ def remove_leftovers(disk: Path) -> None:
 
 
 def _has_ended(attempt: Path) -> bool:
-    """Whether the attempt's batch script has recorded its end, or the run is gone."""
+    """Whether the attempt's batch script has recorded its end, or the run has been removed."""
     try:
         return '"end"' in (attempt / "host.json").read_text()
     except FileNotFoundError:
@@ -155,7 +155,7 @@ def _has_ended(attempt: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep others from `folder`. Raises BlockingIOError where somebody works on it, or imports from it."""
+    """Lock `folder`. Raises BlockingIOError if another process is working on it or importing from it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""The time at the beginning of every line that a task prints, so that the logs of all ranks can be merged.
+"""Prefixes every line that a task prints with the time, so that the logs of all ranks can be merged.
 
-Output past Python's sys.stdout and sys.stderr - of C libraries or a user's own program - stays as it is.
+Output that bypasses sys.stdout and sys.stderr, from C libraries or a user's own program, is not changed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ LENGTH = len("2026-01-02T03:04:05.678Z ")
 
 
 def stamp(seconds: float) -> str:
-    """The time, in UTC, as it stands at the beginning of a line."""
+    """The time in UTC, as printed at the beginning of a line."""
     whole, milliseconds = divmod(int(seconds * 1000), 1000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03}Z "
 
 
 class Stamped:
-    """A text stream like `stream`, whose lines begin with their time. Each write is one write below."""
+    """A text stream that prefixes each line of `stream` with the time. Each write causes one write to `stream`."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.time) -> None:
         self._stream, self._clock = stream, clock
@@ -48,7 +48,7 @@ class Stamped:
 
 @contextmanager
 def stamped_output() -> Iterator[None]:
-    """Within it, what is printed has its time."""
+    """A context in which printed lines start with the time."""
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (Stamped(stream) for stream in streams)
     try:

@@ -1,7 +1,7 @@
-"""Whether a newer attempt of the run has begun: one stat(2) a look, and a listing when the folder has changed.
+"""Detects a newer attempt of the run: one stat(2) per check, and a listing when the folder has changed.
 
-Where another node's changes are seen late, the time of the folder may be seen before what is new in it: then it is
-listed for as long as that may be so.
+If other nodes' changes become visible late, the folder's new timestamp may appear before its new entries: then it is
+listed repeatedly until they must be visible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SuccessorWatch:
         self._stamp, self._list_until = -1, 0.0
 
     def look(self) -> int | None:
-        """The number of the newest attempt, if it is newer. Raises OSError."""
+        """The number of the newest attempt if it is newer than ours. Raises OSError."""
         stamp = self._attempt.path.parent.stat().st_mtime_ns
         now = self._clock()
         if stamp == self._stamp and now >= self._list_until:

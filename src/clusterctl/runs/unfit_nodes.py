@@ -1,6 +1,6 @@
-"""Which nodes failed the check before the ranks begin, judged from what each of them wrote (`runs.node_check`).
+"""Decides which nodes failed the check before the ranks start, from the nodes' reports (`runs.node_check`).
 
-`attempts/<n>/check/<node>.json` is a node's own report, `attempts/<n>/check.json` the judgement.
+`attempts/<n>/check/<node>.json` is a node's report, `attempts/<n>/check.json` the decision.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MEBIBYTE = 2**20
 
 
 class Reached(StrEnum):
-    """How far a node has come in its check."""
+    """A node's progress in its check."""
 
     BEGUN = "begun"
-    IMPORTED = "imported"  # disks and clock are right, and torch is there
-    MULTIPLIED = "multiplied"  # what it can do alone
+    IMPORTED = "imported"  # disks and clock are fine, and torch has been imported
+    MULTIPLIED = "multiplied"  # all checks that need no other node
     ALL = "all"
 
 
@@ -42,7 +42,7 @@ _NOT_DONE = {
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What a node wrote: how far it came in how many seconds since it began, and what is wrong with it."""
+    """A node's report: its progress, the seconds since its start, and its problem, if any."""
 
     node: str
     reached: Reached
@@ -54,10 +54,10 @@ class NodeReport:
 
 
 def judge(reports: Mapping[str, NodeReport], nodes: Sequence[str], seconds: float) -> dict[str, str]:
-    """The nodes that failed, and in which words.
+    """The nodes that failed, with their problems.
 
-    A node is late only if another one took less than half of the time: import and network may be slow for all. Where
-    every node of several fails, none of them is to blame.
+    A node is late only if another one took less than half of the time: import and network may be slow for all nodes. If
+    all of several nodes fail, none of them is blamed.
     """
     failed = {}
     quick = [report.seconds for report in reports.values() if report.reached in _DONE_ALONE and not report.problem]
@@ -73,9 +73,9 @@ def judge(reports: Mapping[str, NodeReport], nodes: Sequence[str], seconds: floa
 
 
 def judge_attempt(attempt: Attempt, nodes: Sequence[str], seconds: float) -> str:
-    """Record which nodes failed; those to exclude when the job starts again, as Slurm takes them, or nothing.
+    """Record which nodes failed; returns the nodes to exclude at the next start, in Slurm's format, or empty.
 
-    Exclusions add up: by the job itself, and by the attempts before.
+    Includes the exclusions of the job itself and of earlier attempts.
     """
     reports = _reports(attempt, nodes)
     failed = judge(reports, nodes, seconds)
@@ -85,7 +85,7 @@ def judge_attempt(attempt: Attempt, nodes: Sequence[str], seconds: float) -> str
     if not failed:
         late = [node for node in nodes if node not in reports or reports[node].reached is not Reached.ALL]
         if late:
-            print(f"clusterctl: not checked to the end in {seconds:g} s: {', '.join(late)}", file=sys.stderr)
+            print(f"clusterctl: check not completed within {seconds:g} s: {', '.join(late)}", file=sys.stderr)
         return ""
     run = RunDir(attempt.path.parents[1])
     own = read_fields(run.run_json).table("job").table("resources").text("exclude")
@@ -94,7 +94,7 @@ def judge_attempt(attempt: Attempt, nodes: Sequence[str], seconds: float) -> str
 
 
 def failed_nodes(attempt: Attempt) -> dict[str, str]:
-    """The nodes that failed the check of `attempt`, and in which words."""
+    """The nodes that failed the check of `attempt`, with their problems."""
     return read_fields(attempt.check_json).table("failed").named_texts()
 
 

@@ -1,6 +1,6 @@
 """The metrics of a run: what each name in `metrics.jsonl` means, which direction is better, and how it is shown.
 
-A user's own program (`clusterctl.runs.log`) may log any other name: `metric_of` describes it by its words.
+A user's own program (`clusterctl.runs.log`) may log any other name: `metric_of` interprets it by its words.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Better(Enum):
 
 
 class Role(Enum):
-    """What a metric is for, and so where it is shown."""
+    """The purpose of a metric, which decides where it is shown."""
 
-    COUNT = "count"  # a whole number: where the training is, or how many there are. Never a curve
-    CURVE = "curve"  # changes as the training goes on, and is drawn over the steps
-    RATE = "rate"  # throughput: of several, one is drawn
-    PART = "part"  # seconds of a step or an evaluation: shown as shares of the step
-    RESULT = "result"  # written once, when the training has ended
+    COUNT = "count"  # an integer such as the training's position or a size; never a curve
+    CURVE = "curve"  # changes during training; plotted over the steps
+    RATE = "rate"  # throughput; only one of several is plotted
+    PART = "part"  # seconds of a step or an evaluation; shown as shares of the step
+    RESULT = "result"  # written once, at the end of training
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Metric:
     listed: bool = False
 
     def text(self, value: Number | None) -> str:
-        """The value without its unit; nothing for None."""
+        """The value without its unit; empty for None."""
         if value is None:
             return ""
         if self.role is Role.COUNT:
@@ -55,14 +55,14 @@ class Metric:
 
 
 def number(value: Number | None, digits: int = 4) -> str:
-    """A loss or an accuracy; nothing for None."""
+    """A loss or an accuracy; empty for None."""
     if value is None:
         return ""
     return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"
 
 
 def rounded(value: Number) -> str:
-    """A count or a rate in three digits: 950, 1.2k, 35k, 1.2M."""
+    """A count or a rate with up to three digits: 950, 1.2k, 35k, 1.2M."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.1f}{unit}" if abs(value) < 10 * size else f"{value / size:.0f}{unit}"
@@ -70,7 +70,7 @@ def rounded(value: Number) -> str:
 
 
 STEP_PARTS = ("sampling", "gathering", "compute", "communication")
-"""The parts of a step in their order; `communication` includes waiting for the slowest rank."""
+"""The parts of a step in order; `communication` includes waiting for the slowest rank."""
 
 _COUNT, _CURVE, _RATE, _PART, _RESULT = Role
 _HIGHER, _LOWER, _NEITHER = Better
@@ -108,10 +108,10 @@ KNOWN = {
         Metric("checkpoint_seconds", "seconds a checkpoint", _PART, _LOWER, "s"),
     )
 }
-"""The metrics that the training writes, and those that a program may log under the same meaning."""
+"""The metrics written by training, and names that a program may log with the same meaning."""
 
 _SCORES = {
-    "val": ("val_accuracy", "val_auc", "accuracy", "auc"),  # a program's own "accuracy" counts as the validation's
+    "val": ("val_accuracy", "val_auc", "accuracy", "auc"),  # a program's "accuracy" counts as validation accuracy
     "test": ("test_accuracy", "test_auc"),
 }
 _WORDS_OF_HIGHER = frozenset({"acc", "accuracy", "auc", "ap", "f1", "hits", "mrr", "ndcg", "precision", "recall"})
@@ -120,7 +120,7 @@ _WORDS_OF_LOWER = frozenset({"error", "loss", "mae", "mse", "perplexity", "rmse"
 
 @lru_cache(1024)
 def metric_of(name: str) -> Metric:
-    """The metric of that name. An unknown one is a curve, or a rate if it is `..._per_second`."""
+    """The metric with this name. An unknown name is a curve, or a rate if it ends with `_per_second`."""
     if known := KNOWN.get(name):
         return known
     words = re.split(r"[\W_]+", name.lower())
@@ -139,12 +139,12 @@ def score_of(metrics: Mapping[str, Number], split: str) -> tuple[Metric, Number]
 
 
 def own_metrics(metrics: Mapping[str, Number], most: int = 3) -> dict[str, Number]:
-    """What a user's own program logged under names of its own: curves, the first `most` by name."""
+    """Values that a user's own program logged under its own names: the first `most` curves by name."""
     own = (name for name in sorted(metrics) if name not in KNOWN and metric_of(name).role is Role.CURVE)
     return {name: metrics[name] for name in islice(own, most)}
 
 
 def counted_examples(metrics: Mapping[str, Number]) -> str:
-    """What the test score counts: `1000 nodes`; empty where that is not known."""
+    """The examples behind the test score: `1000 nodes`; empty if unknown."""
     counts = (metric for name, metric in KNOWN.items() if name.startswith("test_") and metric.unit and name in metrics)
     return next((f"{metric.text(metrics[metric.name])} {metric.unit}" for metric in counts), "")

@@ -1,6 +1,6 @@
-"""When a rank is stuck, and what happens then: the decisions. `node_watch` watches, `answers` is each rank's part.
+"""Decides when a rank is stuck and what to do about it. `node_watch` observes; `answers` is each rank's part.
 
-A program that logs no steps is watched by what it does (`idleness`).
+A program that logs no steps is judged by its activity (`idleness`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 EXIT_HUNG = 70
-IDLE, IDLE_GPUS = "idle", "idle-gpus"  # how an alarm came about, besides those of `judgement.suspects`
+IDLE, IDLE_GPUS = "idle", "idle-gpus"  # reasons for an alarm besides those of `judgement.suspects`
 
 
 def action(settings: Watchdog, *, logs_steps: bool, how: str = "") -> str:
-    """What to do with a run that is stuck, or idle as `how` says: "restart", "fail" or "report"."""
+    """What to do with a run that is stuck, or idle for the reason `how`: "restart", "fail" or "report"."""
     return settings.action or ("fail" if how == IDLE_GPUS else "restart" if logs_steps else "report")
 
 
 def patience(settings: Watchdog, beat: Beat) -> float:
-    """For how many seconds a rank may make no progress in the phase of `beat`.
+    """How many seconds without progress are allowed in the phase of `beat`.
 
-    Infinite for one that has left, and for a program that logs no steps.
+    Infinite for a rank that has exited, and for a program that logs no steps.
     """
     if beat.phase == ENDED or beat.idle is not None:
         return float("inf")
@@ -40,21 +40,21 @@ def patience(settings: Watchdog, beat: Beat) -> float:
 
 @dataclass
 class Stillness:
-    """How long a rank has made no progress, by the clock of the process that watches it, as clocks of nodes differ.
+    """How long a rank has made no progress, by the clock of the watching process, since clocks of nodes differ.
 
-    Seconds in which the watcher itself was away (the machine suspended, all ranks stopped and woken) do not count.
+    Time in which the watcher itself did not run (suspended machine, all ranks stopped and resumed) does not count.
     """
 
     beat: Beat | None = None
     seconds: float = 0.0
-    every: float = BEAT_SECONDS  # seconds between two looks
+    every: float = BEAT_SECONDS  # seconds between two checks
     _looked: float | None = None
 
     def look(self, beat: Beat | None, now: float) -> float:
-        """Note the heartbeat at `now`, on any steady clock; returns the seconds without progress."""
+        """Record the heartbeat at `now`, on any monotonic clock; returns the seconds without progress."""
         away = 0.0 if self._looked is None else min(now - self._looked, 3 * self.every)
         self._looked = now
-        if beat is None:  # not begun, or torn at this moment
+        if beat is None:  # not started yet, or torn at the moment
             return self.seconds
         moved = self.beat is None or _progress(beat) != _progress(self.beat)
         self.beat = beat

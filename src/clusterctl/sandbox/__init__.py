@@ -1,5 +1,5 @@
-"""A real Slurm on this machine, from the installed packages; `lifecycle` starts and ends it.
+"""A real Slurm on this machine, from the installed packages; `lifecycle` starts and stops it.
 
-Everything that a sandbox has depends on its processes, which carry its mark: when they end, the kernel takes the
-namespaces, mounts and cables with them. So there is little to clean up, whatever crashed before.
+All resources of a sandbox depend on its processes, which carry its mark: when they end, the kernel removes their
+namespaces, mounts and network links. So there is little to clean up after a crash.
 """

@@ -1,4 +1,4 @@
-"""The files that the sandbox's daemons read, filled in from the templates in `cluster/sandbox/`."""
+"""The configuration files of the sandbox's daemons, made from the templates in `cluster/sandbox/`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from clusterctl.sandbox.description import Sandbox
 
-CPUS_PER_NODE = 16  # claimed, not had: Slurm may overcommit this machine
+CPUS_PER_NODE = 16  # nominal: Slurm may overcommit this machine
 MEGABYTES_PER_NODE = 64_000
-_JOB_NUMBERS = 60_000_000  # Slurm's own end at 67 million
-_GPU_MAJOR = 240  # a device number that Linux leaves to local use: nothing ever answers on these nodes
+_JOB_NUMBERS = 60_000_000  # Slurm's maximum is 67 million
+_GPU_MAJOR = 240  # a device number reserved for local use: there is no driver behind these device nodes
 
 
 def write_files(sandbox: Sandbox) -> None:
-    """Write everything into the sandbox's folder, its device nodes and munge's key included."""
+    """Write everything to the sandbox's folder, including device nodes and munge's key."""
     for name in ("etc", "run", "log", "spool", "state", "dev"):
         (sandbox.path / name).mkdir(mode=0o700)
     etc, values = sandbox.path / "etc", _values(sandbox)
@@ -47,7 +47,7 @@ def write_files(sandbox: Sandbox) -> None:
         "munge.key": secrets.token_hex(64),
     }
     for name, text in texts.items():
-        write_text(etc / name, text)  # readable by its owner alone: munged and slurmdbd insist
+        write_text(etc / name, text)  # readable only by its owner, as munged and slurmdbd require
 
 
 def machine_gpus() -> list[Path]:
@@ -94,7 +94,7 @@ def _node_lines(sandbox: Sandbox) -> Iterator[str]:
 
 
 def _gres_lines(sandbox: Sandbox) -> Iterator[str]:
-    """This machine's GPUs shared out, each to one node; device nodes of our own making where they do not suffice."""
+    """This machine's GPUs, each assigned to one node; additional device nodes are created if there are too few."""
     count = sandbox.request.gpus_per_node
     kind = f" Type={count.type}" if count.type else ""
     real = machine_gpus()
@@ -112,11 +112,11 @@ def _make_gpu(sandbox: Sandbox, number: int) -> Path:
         if not device.exists():
             os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(_GPU_MAJOR, number))
     except PermissionError as error:
-        raise UsageError("device nodes for GPUs can be made by root alone", "leave out --gpus-per-node") from error
+        raise UsageError("only root can create device nodes for GPUs", "omit --gpus-per-node") from error
     return device
 
 
 def _files_alone(nsswitch: Path) -> str:
-    """This host's name service switch, but for host names: a node can reach no name server."""
+    """This host's name service switch without DNS for host names: a node cannot reach a name server."""
     text = nsswitch.read_text(encoding="utf-8") if nsswitch.exists() else ""
     return re.sub(r"(?m)^hosts:.*\n?", "", text) + "hosts: files\n"

@@ -1,4 +1,4 @@
-"""What a sandbox is: what was asked for, where its files lie, and how its parts reach one another."""
+"""Describes a sandbox: its settings, its files, and its addresses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from clusterctl.spec import from_record, to_record
 from clusterctl.spec.records import InvalidRecord
 from clusterctl.spec.values import NO_GPUS, GpuCount
 
-LONGEST_FOLDER = 64  # the path of a Unix socket ends at 107 bytes, and slurmstepd adds up to 42
+LONGEST_FOLDER = 64  # a Unix socket's path is limited to 107 bytes, and slurmstepd adds up to 42
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxRequest:
-    """What was typed after `clusterctl sandbox up`."""
+    """The options of `clusterctl sandbox up`."""
 
     nodes: int = 4
     gpus_per_node: GpuCount = NO_GPUS
@@ -32,11 +32,11 @@ class Sandbox:
     """One sandbox. Its nodes are called node1, node2 ..."""
 
     folder: str
-    boot_id: str  # of the kernel that it runs under: after a reboot it is gone
+    boot_id: str  # of the running kernel: a reboot ends the sandbox
     request: SandboxRequest = field(default_factory=SandboxRequest)
-    namespaces: bool = True  # every node in its own; else all are this host, on ports of their own
+    namespaces: bool = True  # each node has its own; otherwise all are this host, on different ports
     network: str = "127.0.0"  # the first three numbers of every address
-    ports: tuple[int, ...] = ()  # slurmctld's, slurmdbd's, and those of the nodes
+    ports: tuple[int, ...] = ()  # of slurmctld, slurmdbd, and the nodes
 
     @property
     def path(self) -> Path:
@@ -56,7 +56,7 @@ class Sandbox:
 
     @property
     def address(self) -> str:
-        """Of this host, as the nodes see it."""
+        """The address of this host on the nodes' network."""
         return f"{self.network}.254" if self.namespaces else "127.0.0.1"
 
     def address_of(self, node: str) -> str:
@@ -73,30 +73,30 @@ class Sandbox:
 
 
 def sandbox_folder() -> Path:
-    """Where this user's sandbox lives. Raises UsageError for a path that slurm.conf or a socket cannot carry."""
+    """The folder of this user's sandbox. Raises UsageError for a path not usable in slurm.conf or for sockets."""
     folder = state_folder() / "sandbox"
-    hint = "set XDG_STATE_HOME to another folder on this machine's own disk"
+    hint = "set XDG_STATE_HOME to another folder on a local disk"
     if len(str(folder)) > LONGEST_FOLDER:
         raise UsageError(f"the state folder's path is too long for Slurm's sockets: {folder}", hint)
     if not re.fullmatch(r"[A-Za-z0-9/._+@-]+", str(folder)):
-        raise UsageError(f"slurm.conf cannot carry the state folder's path: {folder}", hint)
+        raise UsageError(f"the state folder's path is not usable in slurm.conf: {folder}", hint)
     return folder
 
 
 def current(folder: Path) -> Sandbox | None:
-    """The sandbox that was set up in `folder` since this machine started, whatever of it still lives."""
+    """The sandbox that was set up in `folder` since boot, whether or not it is still running."""
     try:
         sandbox = from_record(Sandbox, read_json(folder / "sandbox.json") or {})
-    except InvalidRecord:  # none, or another version's
+    except InvalidRecord:  # missing, or of another version
         return None
     return sandbox if sandbox.boot_id == boot_id() else None
 
 
 def commands() -> Path:
-    """The SLURM_CONF with which the Slurm commands on PATH ask the sandbox. Raises SlurmError when none is up."""
+    """The SLURM_CONF that makes the Slurm commands on PATH use the sandbox. Raises SlurmError if none is running."""
     sandbox = current(sandbox_folder())
     if sandbox is None:
-        raise SlurmError("no sandbox is up", "clusterctl sandbox up")
+        raise SlurmError("no sandbox is running", "clusterctl sandbox up")
     return sandbox.slurm_conf
 
 

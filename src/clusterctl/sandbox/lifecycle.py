@@ -1,4 +1,4 @@
-"""Up, down, and what is there in between."""
+"""Starts and stops the sandbox, and reports its status."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from clusterctl.sandbox.description import Sandbox, SandboxRequest, boot_id, cur
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Command -> the package of Debian and Ubuntu that brings it.
+# Command -> the package in Debian and Ubuntu that contains it.
 _ALWAYS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}
 _ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-install-db": "mariadb-server"}
 _NAMESPACES = {"ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
-_CGROUPS = Path("/sys/fs/cgroup")  # of version 1: version 2 is beyond Slurm 22.05's plugin here
+_CGROUPS = Path("/sys/fs/cgroup")  # version 1: Slurm 22.05's plugin does not support version 2 here
 _CONTROLLERS = ("cpuacct", "devices", "freezer", "memory")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxStatus:
-    """What of a sandbox is alive. `nodes` has Slurm's state of each, nothing when Slurm does not answer."""
+    """The running parts of a sandbox. `nodes` has Slurm's state of each; empty if Slurm does not answer."""
 
     sandbox: Sandbox | None
-    missing: tuple[str, ...] = ()  # daemons that should run and do not
+    missing: tuple[str, ...] = ()  # daemons that should be running but are not
     nodes: dict[str, str]
 
 
 def up(folder: Path, request: SandboxRequest, *, namespaces: bool | None = None) -> tuple[Sandbox, bool]:
-    """The sandbox in `folder`, and whether it was started just now; nodes that are off in one that is up are started.
+    """Start the sandbox in `folder`, or the nodes of a running one that are off; also returns whether it is new.
 
-    A sandbox with missing daemons is removed first. `namespaces`: whether each node gets its own; by default, if this
-    user may make them. Raises SlurmError when a package is missing or a daemon does not start.
+    A sandbox with missing daemons is removed first. `namespaces`: whether each node gets its own; the default is yes if
+    this user can create them. Raises SlurmError if a package is missing or a daemon does not start.
     """
     check_packages(request)
     if request.cgroups:
@@ -68,14 +68,14 @@ def up(folder: Path, request: SandboxRequest, *, namespaces: bool | None = None)
             write_files(sandbox)
             _start(sandbox)
         except BaseException:
-            _stop(folder)  # the logs stay, for whoever reads the error
+            _stop(folder)  # keeps the logs, to analyse the error
             raise
         sandbox.save()
         return sandbox, True
 
 
 def down(folder: Path) -> bool:
-    """End everything that the sandbox in `folder` started, remove its files, and say whether there was anything."""
+    """Stop everything of the sandbox in `folder` and remove its files; returns whether there was anything."""
     with _alone(folder):
         return _remove(folder)
 
@@ -89,7 +89,7 @@ def status(folder: Path) -> SandboxStatus:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One `up` or `down` at a time. The lock ends with the process that holds it."""
+    """Allow one `up` or `down` at a time. The lock ends with the process that holds it."""
     make_private(folder.parent)
     with folder.with_name("sandbox.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -97,7 +97,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def check_packages(request: SandboxRequest, path: str = marked_processes.PATH) -> None:
-    """Raise one SlurmError that names all packages that are missing."""
+    """Raise one SlurmError that names all missing packages."""
     needed = _ALWAYS | (_ACCOUNTING if request.accounting else {}) | (_NAMESPACES if os.geteuid() == 0 else {})
     missing = {command: package for command, package in needed.items() if shutil.which(command, path=path) is None}
     if missing:
@@ -110,7 +110,7 @@ def check_packages(request: SandboxRequest, path: str = marked_processes.PATH) -
 def check_cgroups() -> None:
     missing = [name for name in _CONTROLLERS if not (_CGROUPS / name / "cgroup.procs").exists()]
     if missing:
-        raise UsageError(f"no control groups of version 1 here: {', '.join(missing)}", "leave out --cgroups")
+        raise UsageError(f"cgroups v1 not available: {', '.join(missing)}", "omit --cgroups")
 
 
 def _start(sandbox: Sandbox) -> None:
@@ -125,24 +125,24 @@ def _start(sandbox: Sandbox) -> None:
 
 
 def _switch_on(sandbox: Sandbox) -> None:
-    """Start the nodes that are off, and wait for them alone: another one may be cut off."""
+    """Start the nodes that are off, and wait only for them, since others may be cut off."""
     node.wait_for(sandbox, node.switch_on(sandbox, *sandbox.names))
 
 
 def _start_munged(sandbox: Sandbox) -> None:
-    """Start Slurm's authentication, with a key of the sandbox's own."""
-    argv = ["munged", "--foreground", "--num-threads=10", "--force"]  # or it refuses a socket that not all can reach
+    """Start Slurm's authentication daemon, with the sandbox's own key."""
+    argv = ["munged", "--foreground", "--num-threads=10", "--force"]  # --force accepts a socket in a private folder
     argv += [f"--key-file={sandbox.path}/etc/munge.key", f"--socket={sandbox.munge_socket}"]
     argv += [f"--pid-file={sandbox.path}/run/munged.pid", f"--seed-file={sandbox.path}/run/munged.seed"]
     marked_processes.serve(sandbox.path, "munged", argv, sandbox.log("munged"), str(sandbox.munge_socket))
 
 
 def _start_accounting(sandbox: Sandbox) -> None:
-    """Make an empty database and start slurmdbd on it. slurmctld wants to find its cluster in it."""
+    """Create an empty database and start slurmdbd. slurmctld expects its cluster to be registered."""
     defaults = f"--defaults-file={sandbox.path}/etc/my.cnf"
     (sandbox.path / "mysql").mkdir(mode=0o700)
     _call(sandbox, "mariadb-install-db", defaults, "--auth-root-authentication-method=socket", "--skip-test-db")
-    database = str(sandbox.path / "run" / "mysql.socket")  # a variable of slurmdbd: its file has no word for it
+    database = str(sandbox.path / "run" / "mysql.socket")  # set by a variable: slurmdbd.conf has no option for it
     marked_processes.serve(sandbox.path, "mariadbd", ["mariadbd", defaults], sandbox.log("mariadbd"), database)
     address = (sandbox.address, sandbox.port_of("slurmdbd"))
     argv, log = ["slurmdbd", "-D"], sandbox.log("slurmdbd")
@@ -160,11 +160,11 @@ def _call(sandbox: Sandbox, *argv: str) -> None:
 
 
 def _missing(sandbox: Sandbox) -> list[str]:
-    """The daemons that should run and do not. A node may be off."""
+    """The daemons that should be running but are not. Nodes may be off."""
     expected = ["munged", "slurmctld"]
     expected += ["switch"] if sandbox.namespaces else []
     expected += ["mariadbd", "slurmdbd"] if sandbox.request.accounting else []
-    # A daemon's children carry its mark too; the switch is a process that sleeps.
+    # A daemon's children carry its mark too; the switch is a sleeping process.
     alive = {each.part for each in marked_processes.find(sandbox.path) if each.command in (each.part, "sleep")}
     return [part for part in expected if part not in alive]
 
@@ -176,7 +176,7 @@ def _remove(folder: Path) -> bool:
 
 
 def _stop(folder: Path) -> bool:
-    """End what lives, and what that started meanwhile."""
+    """Stop all running processes, including those started meanwhile."""
     found = False
     while alive := marked_processes.find(folder):
         found = True
@@ -189,7 +189,7 @@ def _stop(folder: Path) -> bool:
 
 
 def _remove_cgroups(node: str) -> None:
-    """Remove what slurmd leaves behind: groups that are empty when their processes have ended, the inner ones first."""
+    """Remove the empty groups that slurmd leaves behind, the inner ones first."""
     for top in _CGROUPS.glob(f"*/slurm_{node}"):
         for group in sorted([*(path for path in top.rglob("*") if path.is_dir()), top], reverse=True):
             with suppress(OSError):

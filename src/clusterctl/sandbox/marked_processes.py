@@ -1,6 +1,6 @@
 """The processes of a sandbox: started with a mark in their environment and found by it in /proc.
 
-A list of process numbers would miss what was started just before a crash and be wrong after a reboot.
+A list of process IDs would miss processes started just before a crash, and would be wrong after a reboot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"
 
 
 class Process(NamedTuple):
-    """A live process; its number and the time of its start, in ticks since boot, together name no other one."""
+    """A live process, identified by its ID and its start time in ticks since boot."""
 
     pid: int
     started: int
@@ -41,13 +41,13 @@ class Process(NamedTuple):
 def start(
     folder: Path, part: str, argv: list[str], log: Path, *, stdin: int | None = None, **variables: str
 ) -> Process:
-    """Start `argv` detached and marked, its output in `log`, with further environment `variables`.
+    """Start `argv` detached and marked, with its output in `log` and additional environment `variables`.
 
-    `stdin` is the number of the file that it reads; else it gets no input.
+    `stdin` is a file descriptor; by default it gets no input.
     """
     program = shutil.which(argv[0], path=PATH)
     if program is None:
-        raise SlurmError(f"no {argv[0]} on PATH")
+        raise SlurmError(f"{argv[0]} is not on PATH")
     no_input = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     actions = [
         no_input if stdin is None else (os.POSIX_SPAWN_DUP2, stdin, 0),
@@ -62,38 +62,38 @@ def start(
 def serve(
     folder: Path, part: str, argv: list[str], log: Path, address: str | tuple[str, int], **variables: str
 ) -> None:
-    """Start a daemon and wait until it listens at `address`. Raises SlurmError with its last words when it ends."""
+    """Start a daemon and wait until it listens at `address`. Raises SlurmError with its last output if it exits."""
     daemon = start(folder, part, argv, log, stdin=None, **variables)
 
     def listens() -> bool:
         if not daemon.alive():
-            raise SlurmError(f"{part} ended at once{_last_words(log)}", f"see {log}")
+            raise SlurmError(f"{part} exited immediately{_last_words(log)}", f"see {log}")
         return answers(address)
 
     wait_until(listens, START_SECONDS, f"{part} to listen", log)
 
 
 def environment(folder: Path, part: str) -> dict[str, str]:
-    """What a daemon sees: the mark, and nothing of the caller's that could steer Slurm."""
+    """A daemon's environment: the mark, and none of the caller's variables that affect Slurm."""
     kept = {name: os.environ[name] for name in ("HOME", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
     ours = {"PATH": PATH, "SLURM_CONF": str(folder / "etc" / "slurm.conf"), MARK: str(folder), PART: part}
     return kept | ours
 
 
 def find(folder: Path) -> list[Process]:
-    """Every live process of the sandbox in `folder`: those with its mark, and the tasks of its jobs."""
+    """All live processes of the sandbox in `folder`: those with its mark, and the tasks of its jobs."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     parts = {pid: part for pid in pids if (part := _part(pid, folder))}
     return [Process(pid, stat[1], part, stat[0]) for pid, part in parts.items() if (stat := _stat(pid))]
 
 
 def end(processes: Iterable[Process]) -> None:
-    """Kill `processes` and wait until they are gone. None needs a chance to leave by itself: the files go too."""
+    """Kill `processes` and wait until they have ended. No graceful exit is needed, since the files are removed too."""
     processes = [process for process in processes if process.alive()]
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-    # The first process of a node goes when all of its node have gone.
+    # The first process of a node ends only after all others of its node.
     wait_until(lambda: not any(process.alive() for process in processes), 10, "the sandbox's processes to end")
     for process in processes:
         with suppress(ChildProcessError):  # another clusterctl started it
@@ -103,7 +103,7 @@ def end(processes: Iterable[Process]) -> None:
 def wait_until(
     condition: Callable[[], object], seconds: float, what: str, log: Path | None = None, *, pause: float = 0.01
 ) -> None:
-    """Poll `condition`, every `pause` seconds. Raises SlurmError with the last line of `log` when time is up."""
+    """Poll `condition` every `pause` seconds. Raises SlurmError with the last line of `log` after the timeout."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -112,7 +112,7 @@ def wait_until(
 
 
 def answers(address: str | tuple[str, int]) -> bool:
-    """Whether somebody listens on a Unix socket's path, or on an address and port."""
+    """Whether a process listens on a Unix socket's path, or on an address and port."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     with socket.socket(family) as probe:
         return probe.connect_ex(address) == 0
@@ -126,12 +126,12 @@ def _part(pid: int, folder: Path) -> str | None:
     if variables.get(MARK.encode()) == os.fsencode(folder):
         return variables.get(PART.encode(), b"").decode(errors="replace")
     if variables.get(b"SLURM_CONF") == os.fsencode(folder / "etc" / "slurm.conf"):
-        return variables.get(b"SLURMD_NODENAME", b"").decode(errors="replace")  # set in tasks alone
+        return variables.get(b"SLURMD_NODENAME", b"").decode(errors="replace")  # only set in tasks
     return None
 
 
 def _stat(pid: int) -> tuple[str, int] | None:
-    """The name and the time of start of a process that lives: a zombie does not (see proc(5))."""
+    """The name and start time of a live process; None for a zombie (see proc(5))."""
     try:
         content = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

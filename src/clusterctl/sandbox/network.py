@@ -1,6 +1,6 @@
-"""The network of a sandbox: a switch in a namespace of its own, a cable to this host and one to each node.
+"""The network of a sandbox: a bridge in its own namespace, with a link to this host and one to each node.
 
-This host's firewall does not filter what passes that switch. A cable goes with the namespace of either end.
+This host's firewall does not filter traffic on that bridge. A link disappears with the namespace of either end.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid")
 
 
 def namespaces_allowed() -> bool:
-    """Whether this user may make namespaces and bridges here."""
+    """Whether this user can create namespaces and bridges here."""
     try:
         _run(["unshare", *NAMESPACES, "--fork", "--mount-proc", "ip", "link", "add", "probe", "type", "bridge"])
     except (OSError, SlurmError):
         return False
-    return os.geteuid() == 0  # as root of a user namespace one may, but this host could not be plugged in
+    return os.geteuid() == 0  # root of a user namespace could too, but could not connect this host
 
 
 def free_network(folder: Path) -> str:
-    """A network of 254 addresses in 10.0.0.0/8 that no route of this host leads to, as its first three numbers.
+    """A /24 network in 10.0.0.0/8 that is not routed by this host, given by its first three numbers.
 
-    The search begins at a number of the folder's own, so that two sandboxes hardly ever choose the same.
+    The search starts at a number derived from the folder, so that two sandboxes rarely choose the same network.
     """
     routes = json.loads(_ip("-json", "-4", "route", "show", "table", "all") or "[]")
     taken = [ipaddress.ip_network(route["dst"], strict=False) for route in routes if route["dst"] != "default"]
@@ -51,7 +51,7 @@ def free_network(folder: Path) -> str:
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Ports that nobody on this host listens on, at any address."""
+    """Ports that are unused on all addresses of this host."""
     sockets = [socket.create_server(("", 0)) for _ in range(count)]
     ports = tuple(int(listener.getsockname()[1]) for listener in sockets)
     for listener in sockets:
@@ -60,12 +60,12 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def cable_name(folder: Path) -> str:
-    """The name of this host's end of its cable, derived from the folder so that no record is needed."""
+    """The name of this host's end of its link, derived from the folder so that no record is needed."""
     return f"cc-{_digest(folder)}"
 
 
 def lay_network(sandbox: Sandbox) -> None:
-    """Start the switch and plug this host into it."""
+    """Start the switch and connect this host to it."""
     argv, log = ["unshare", "--net", "sleep", "infinity"], sandbox.log("switch")
     switch = marked_processes.start(sandbox.path, "switch", argv, log)
     marked_processes.wait_until(lambda: _has_own_network(switch.pid), 5, "the switch", log)
@@ -78,7 +78,7 @@ def lay_network(sandbox: Sandbox) -> None:
 
 
 def remove_network(folder: Path) -> None:
-    """Pull this host's cable, unless the kernel was faster."""
+    """Remove this host's link, unless the kernel was faster."""
     cable = cable_name(folder)
 
     def gone() -> bool:
@@ -90,7 +90,7 @@ def remove_network(folder: Path) -> None:
 
 
 def plug(sandbox: Sandbox, pids: Mapping[str, int]) -> None:
-    """Join the network namespace of each node's process to the switch; the node itself takes its address."""
+    """Connect the network namespace of each node's process to the switch; the node sets its own address."""
     switch = _switch(sandbox)
     for node, pid in pids.items():
         marked_processes.wait_until(partial(_has_own_network, pid), 5, f"{node} to start", sandbox.log(node))
@@ -100,12 +100,12 @@ def plug(sandbox: Sandbox, pids: Mapping[str, int]) -> None:
 
 
 def unplug(sandbox: Sandbox, nodes: Iterable[str]) -> None:
-    """Take the cables of nodes that are off out of the switch, unless the kernel was faster."""
+    """Remove the links of nodes that are off, unless the kernel was faster."""
     _ip_inside(_switch(sandbox), *(f"link del {node}" for node in nodes), check=False)
 
 
 def set_cable(sandbox: Sandbox, node: str, *, joined: bool) -> None:
-    """Cut a running node off, or join it again."""
+    """Disconnect a running node, or connect it again."""
     _ip_inside(_switch(sandbox), f"link set {node} {'up' if joined else 'down'}")
 
 
@@ -113,7 +113,7 @@ def _switch(sandbox: Sandbox) -> int:
     for process in marked_processes.find(sandbox.path):
         if process.part == "switch":
             return process.pid
-    raise SlurmError("the sandbox's network is gone", "clusterctl sandbox up")
+    raise SlurmError("the sandbox's network is not running", "clusterctl sandbox up")
 
 
 def _digest(folder: Path) -> str:
@@ -132,7 +132,7 @@ def _ip(*words: str) -> str:
 
 
 def _ip_inside(pid: int, *lines: str, check: bool = True) -> None:
-    """Run `ip` once for all `lines` in the network namespace of process `pid`; without `check`, past what fails."""
+    """Run `ip` once for all `lines` in the network namespace of process `pid`; without `check`, ignoring errors."""
     force = [] if check else ["-force"]
     _run(["nsenter", f"--net=/proc/{pid}/ns/net", "ip", *force, "-batch", "-"], "\n".join(lines), check=check)
 

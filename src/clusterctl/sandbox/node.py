@@ -1,4 +1,4 @@
-"""The nodes of a sandbox: on, off, cut off from the network, joined again, and what Slurm makes of them."""
+"""Switches the nodes of a sandbox on and off, disconnects and reconnects them, and reports Slurm's view of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from clusterctl.sandbox.description import Sandbox
 
 READY_SECONDS = 30
-_SECONDS_PER_NODE = 0.2  # more: each slurmd takes some processor time to start
-_PAUSE_PER_NODE = 0.002  # between two questions: they take time from the daemons
-_USABLE = ("idle", "mix", "alloc", "comp")  # "idle*" would be one that has not answered for a while
+_SECONDS_PER_NODE = 0.2  # additional timeout: each slurmd takes some CPU time to start
+_PAUSE_PER_NODE = 0.002  # between two queries, which take time from the daemons
+_USABLE = ("idle", "mix", "alloc", "comp")  # not "idle*", which means that it does not respond
 
 
 def switch_on(sandbox: Sandbox, *nodes: str) -> list[str]:
-    """Start those of `nodes` whose slurmd does not run; their names."""
-    alive = marked_processes.find(sandbox.path)  # once for all: it looks at every process of this machine
+    """Start those of `nodes` whose slurmd is not running; returns their names."""
+    alive = marked_processes.find(sandbox.path)  # only once: it reads every process of this machine
     of_node = {node: [process for process in alive if process.part == _known(sandbox, node)] for node in nodes}
     off = [node for node in nodes if not any(process.command == "slurmd" for process in of_node[node])]
     marked_processes.end(process for node in off for process in of_node[node])
@@ -44,31 +44,31 @@ def _start_in_namespaces(sandbox: Sandbox, nodes: list[str]) -> None:
             argv = [*init, node, sandbox.address_of(node), sandbox.folder]
             pids[node] = marked_processes.start(sandbox.path, node, argv, sandbox.log(node), stdin=ready).pid
         network.plug(sandbox, pids)
-        os.write(go, b"\n" * len(nodes))  # a line for each of them
+        os.write(go, b"\n" * len(nodes))  # one line per node
     finally:
         os.close(ready)
         os.close(go)
 
 
 def switch_off(sandbox: Sandbox, node: str) -> None:
-    """Take the power from `node`: everything on it dies at once, and Slurm hears nothing of it."""
+    """Simulate a power failure of `node`: everything on it dies at once, and Slurm is not notified."""
     marked_processes.end(_processes(sandbox, node))
     if sandbox.namespaces:
         network.unplug(sandbox, [node])
 
 
 def cut(sandbox: Sandbox, node: str) -> None:
-    """Take `node` off the network; its tasks go on."""
+    """Disconnect `node` from the network; its tasks keep running."""
     _set_cable(sandbox, node, joined=False)
 
 
 def join(sandbox: Sandbox, node: str) -> None:
-    """Put `node` back on the network."""
+    """Reconnect `node` to the network."""
     _set_cable(sandbox, node, joined=True)
 
 
 def states(sandbox: Sandbox) -> dict[str, str]:
-    """Node -> its state in sinfo's words ("idle", "mix", "down*"); nothing when the controller is silent."""
+    """Node -> its state in sinfo ("idle", "mix", "down*"); empty if the controller does not answer."""
     if not marked_processes.answers((sandbox.address, sandbox.port_of("slurmctld"))):
         return {}  # sinfo would try for nine seconds
     argv = ["sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %t"]
@@ -78,7 +78,7 @@ def states(sandbox: Sandbox) -> dict[str, str]:
 
 
 def wait_for(sandbox: Sandbox, nodes: list[str]) -> None:
-    """Wait until Slurm can use `nodes`. Raises SlurmError when it cannot in time."""
+    """Wait until Slurm can use `nodes`. Raises SlurmError after the timeout."""
 
     def usable() -> bool:
         found = states(sandbox)
@@ -91,7 +91,7 @@ def wait_for(sandbox: Sandbox, nodes: list[str]) -> None:
 
 def _set_cable(sandbox: Sandbox, node: str, *, joined: bool) -> None:
     if not sandbox.namespaces:
-        raise UsageError("all nodes of this sandbox are this host: none can be cut off", "start it as root")
+        raise UsageError("cannot disconnect a node: all nodes of this sandbox are this host", "start it as root")
     if not _processes(sandbox, node):
         raise UsageError(f"{node} is off", f"clusterctl sandbox node on {node}")
     network.set_cable(sandbox, node, joined=joined)
@@ -104,5 +104,5 @@ def _processes(sandbox: Sandbox, node: str) -> list[marked_processes.Process]:
 
 def _known(sandbox: Sandbox, node: str) -> str:
     if node not in sandbox.names:
-        raise NotFoundError(f"no node of the sandbox: {node}", f"its nodes: {', '.join(sandbox.names)}")
+        raise NotFoundError(f"no such node: {node}", f"nodes of the sandbox: {', '.join(sandbox.names)}")
     return node

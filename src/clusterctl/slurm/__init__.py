@@ -1,4 +1,4 @@
-"""The Slurm commands, asked politely: one client, a built environment, parsing at the edge."""
+"""The Slurm commands: one client with rate limits and a controlled environment; output is parsed at the edge."""
 
 from clusterctl.slurm.client import Slurm
 from clusterctl.slurm.nodes import Inventory, Node, Partition

@@ -1,4 +1,4 @@
-"""How a job ended: by sacct, of which many sites have no database, and by scontrol, which forgets it after minutes."""
+"""How a job ended: from sacct, for which many sites have no database, or scontrol, which forgets jobs after minutes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SHOWN = re.compile(r"(?:^|\s)(JobId|ArrayJobId|ArrayTaskId|JobState|ExitCode|No
 
 @dataclass(frozen=True)
 class Accounted:
-    """What sacct says in one line, or scontrol shows, of a job, or of a step of it ("12.0", "12.batch").
+    """One record of sacct or scontrol about a job or one of its steps ("12.0", "12.batch").
 
-    `state` is the first word, `by` the number of the user who cancelled it.
+    `state` is the first word of the state, `by` the ID of the user who cancelled it.
     """
 
     step: str
@@ -34,13 +34,13 @@ class Accounted:
 
     @property
     def ended(self) -> JobState | None:
-        """How the job ended; None of a step, and of a job that goes on by what the database knows."""
+        """How the job ended; None for a step, and for a job that is still running according to the database."""
         state = JobState(self.state)
         return state if self.step == self.job_id and state.ended else None
 
 
 def parse_accounting(text: str) -> tuple[Accounted, ...]:
-    """Read the answer to `SACCT`; never raises: a line that is none of sacct's is passed over."""
+    """Parse the answer to `SACCT`; never raises: foreign lines are ignored."""
     found = []
     for line in text.splitlines():
         step, *values = line.split(SEPARATOR)
@@ -55,7 +55,7 @@ def parse_accounting(text: str) -> tuple[Accounted, ...]:
 
 
 def parse_shown(text: str) -> tuple[Accounted, ...]:
-    """Read the answer to `SHOW_JOB`, one job; never raises: what is missing is empty."""
+    """Parse the answer to `SHOW_JOB` for one job; never raises: missing fields are empty."""
     fields = dict(_SHOWN.findall(text))
     code, _, signal = fields.get("ExitCode", "").partition(":")
     if not (fields.get("JobId") and code.isdigit() and signal.isdigit()):

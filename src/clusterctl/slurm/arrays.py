@@ -1,4 +1,4 @@
-"""How Slurm names elements of job arrays: `12_7`, and several as `12_[0-3,7]` or `12_[3-9%4]`."""
+"""Slurm's names for elements of job arrays: `12_7`, or several as `12_[0-3,7]` or `12_[3-9%4]`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _INDICES = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9})(?::(?P<step>\d{1
 
 
 def element_id(array: str, index: int) -> str:
-    """Slurm's name of an element of an array, where it asks for a job's number."""
+    """The job ID of an element of an array."""
     return f"{array}_{index}"
 
 
 def together(job_ids: Iterable[str]) -> list[str]:
-    """`job_ids` with the elements of each array in one word, such as `12_[0-3,7]`: Slurm is asked once for all."""
+    """`job_ids` with the elements of each array combined, such as `12_[0-3,7]`, for a single request to Slurm."""
     arrays: dict[str, list[int]] = {}
     alone = []
     for job_id in job_ids:
@@ -31,7 +31,7 @@ def together(job_ids: Iterable[str]) -> list[str]:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """`0-3,7`: neighbours differ from their places by the same."""
+    """`0-3,7`: consecutive numbers have the same difference from their index."""
     parts = []
     for _, run in itertools.groupby(enumerate(sorted(set(numbers))), lambda item: item[1] - item[0]):
         first, *others = (number for _, number in run)
@@ -40,7 +40,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def is_among(index: int, indices: str) -> bool:
-    """Whether `index` is one of `0-3,7,20-40:5%4`; what follows the percent sign is how many may run at once."""
+    """Whether `index` is in `0-3,7,20-40:5%4`; the number after `%` limits how many may run at once."""
     for part in indices.partition("%")[0].split(","):
         if match := _INDICES.fullmatch(part):
             first, last, step = int(match["first"]), int(match["last"] or match["first"]), int(match["step"] or 1)

@@ -1,6 +1,6 @@
-"""What is free on a cluster, and what fits into it: pure functions over what sinfo said.
+"""What is free on a cluster, and which jobs fit: pure functions of sinfo's output.
 
-Where there is room: limits of a user or an account, and jobs that wait ahead, are Slurm's to weigh.
+Considers only free resources: limits of users and accounts, and jobs ahead in the queue, are left to Slurm.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLAIN_FEATURE = re.compile(r"[\w.-]+")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a job asks of each of its `nodes`. Memory is in MiB; None: what the site gives a job that asks for none."""
+    """A job's request for each of its `nodes`. Memory is in MiB; None: the site's default."""
 
     nodes: int
     cpus: int
@@ -37,7 +37,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest job that there is room for now, by GPUs, or by CPUs where there are none."""
+    """The largest job that fits now, measured in GPUs, or in CPUs without GPUs."""
 
     nodes: int
     cpus_per_node: int
@@ -46,11 +46,11 @@ class Largest:
 
 @dataclass(frozen=True)
 class Room:
-    """How a partition stands to a job: the nodes with room for it now, and what there is against it."""
+    """Whether a partition fits a job: the number of nodes with room for it now, and the obstacles."""
 
     partition: str
     nodes_with_room: int
-    objections: tuple[str, ...]  # none: it fits now
+    objections: tuple[str, ...]  # empty: it fits now
 
     @property
     def fits_now(self) -> bool:
@@ -58,7 +58,7 @@ class Room:
 
 
 def asked_of(resources: Resources) -> Asked:
-    """What `resources` ask of each node."""
+    """The request per node of `resources`."""
     cpus = (resources.tasks_per_node or 1) * resources.cpus_per_task
     per_node = GpuCount(resources.gpus_per_node or 0)
     gpus, gpu_type = int(per_node), per_node.type
@@ -80,7 +80,7 @@ def asked_of(resources: Resources) -> Asked:
 
 
 def has_room(node: Node, asked: Asked) -> bool:
-    """Whether `node` could take its share of the job now."""
+    """Whether `node` could run its share of the job now."""
     if asked.exclusive and node.state != "idle":
         return False
     return (
@@ -93,29 +93,29 @@ def has_room(node: Node, asked: Asked) -> bool:
 
 
 def gpus_free(node: Node, asked: Asked) -> int:
-    """The GPUs of the type that the job asks for, or of any if it names none, that could be had now on `node`."""
+    """The free GPUs on `node` of the type that the job requests, or of any type if it names none."""
     fitting = sum(kind.free for kind in node.gpus if asked.gpu_type in ("", kind.type))
     return fitting if node.can_start else 0
 
 
 def room_for(asked: Asked, partition: Partition, inventory: Inventory) -> Room:
-    """Whether `partition` has room for the job now, and if not, what is against it."""
+    """Whether `partition` has room for the job now, and if not, why."""
     nodes = inventory.nodes_of(partition)
     with_room = sum(has_room(node, asked) for node in nodes)
     objections = []
     if not partition.up:
-        objections.append("the partition starts no jobs")
+        objections.append("the partition is not accepting jobs")
     if partition.longest is not None and asked.seconds > partition.longest:
-        objections.append(f"runs may last {partition.longest // 60} min here")
+        objections.append(f"the time limit is {partition.longest // 60} min")
     if partition.most_nodes is not None and asked.nodes > partition.most_nodes:
-        objections.append(f"a run may have at most {partition.most_nodes} of its nodes")
+        objections.append(f"jobs are limited to {plural(partition.most_nodes, 'node')}")
     if not objections and with_room < asked.nodes:
         objections.append(_shortage(asked, nodes, with_room))
     return Room(partition.name, with_room, tuple(objections))
 
 
 def largest_now(partition: Partition, inventory: Inventory) -> Largest | None:
-    """The largest job, in nodes of equal size, that there is room for in `partition`; None where nothing is free."""
+    """The largest job with nodes of equal size that fits into `partition`; None if nothing is free."""
     nodes = [node for node in inventory.nodes_of(partition) if node.cpus_free] if partition.up else []
     most = partition.most_nodes or len(nodes)
     if gpus := [node.gpus_free for node in nodes if node.gpus_free]:
@@ -129,13 +129,13 @@ def largest_now(partition: Partition, inventory: Inventory) -> Largest | None:
 
 
 def _largest_share(free: list[int], most: int) -> tuple[int, int]:
-    """What each of how many nodes can give, at most `most` nodes, so that the sum is largest."""
+    """The share per node and the number of nodes, at most `most`, that give the largest total."""
     shares = [(size, min(most, sum(other >= size for other in free))) for size in set(free)]
     return max(shares, key=lambda share: (share[0] * share[1], share[0]))
 
 
 def gpus_by_type(nodes: Iterable[Node]) -> dict[str, tuple[int, int]]:
-    """Type -> (free, total) over `nodes`; a GPU of a node that starts no jobs is not free."""
+    """Type -> (free, total) over `nodes`; GPUs of nodes that accept no jobs are not free."""
     free: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for node in nodes:
@@ -154,15 +154,15 @@ def _memory(resources: Resources, cpus: int, gpus: int) -> int | None:
 
 
 def has_features(node: Node, constraint: str) -> bool:
-    """Judged only where the constraint is features joined by '&': the rest of its grammar is Slurm's to read."""
+    """Evaluates only features joined by '&'; any other constraint is left to Slurm and counts as met."""
     words = constraint.split("&") if constraint else []
     return not all(map(_PLAIN_FEATURE.fullmatch, words)) or node.features >= set(words)
 
 
 def _shortage(asked: Asked, nodes: list[Node], with_room: int) -> str:
-    """Which of the things asked for is short, if it is one alone."""
+    """The obstacle, naming the scarce resource if there is only one."""
     if asked.exclusive:
-        return f"{with_room} of {asked.nodes} nodes are wholly free"
+        return f"{with_room} of {asked.nodes} nodes are completely free"
     starting = [node for node in nodes if node.can_start]
     wants = [
         (asked.cpus, "CPU", [node.cpus_free for node in starting]),
@@ -175,4 +175,4 @@ def _shortage(asked: Asked, nodes: list[Node], with_room: int) -> str:
         if wanted and sum(size >= wanted for size in free) < asked.nodes
     ]
     what = " and ".join(short)
-    return f"{with_room} of {asked.nodes} nodes have " + (f"{what} free" if what else "what it asks for")
+    return f"{with_room} of {asked.nodes} nodes have " + (f"{what} free" if what else "the requested resources")

@@ -1,7 +1,7 @@
-"""What sinfo says of nodes and partitions, parsed at the edge: one question, one line a node and partition.
+"""Nodes and partitions from sinfo: one request, one line per node and partition.
 
-Checked with the answers of Slurm 22.05; what 23.11, 24.11 and 25.05 add (states, types of GPUs) is from sinfo(1) and
-scontrol(1) of those versions. `GresUsed` is there whether or not the site accounts for GPUs; AllocTRES is not.
+Tested with output of Slurm 22.05; additions of 23.11, 24.11 and 25.05 (states, GPU types) are from sinfo(1) and
+scontrol(1) of those versions. Unlike AllocTRES, `GresUsed` is available even if the site does not account for GPUs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FIELDS = (
-    # with -N one name a line; NodeHost would be one host for all nodes of a sandbox without namespaces
+    # one name per line with -N; NodeHost would be the same for all nodes of a sandbox without namespaces
     *("NodeList", "Partition", "Available", "Time", "Size", "StateComplete", "CPUsState", "Memory", "AllocMem"),
     *("FreeMem", "Gres", "GresUsed", "Features", "Reason"),
 )
 SINFO = ("sinfo", "-h", "-N", "-O", columns(FIELDS))
 
 _STARTS_JOBS = frozenset({"idle", "mixed"})
-# Flags that keep a node from starting an ordinary job. A planned node is no such case: short jobs still fit in.
+# Flags of nodes that start no ordinary jobs. Planned nodes still accept short jobs.
 _KEEPS_FROM_STARTING = frozenset(
     {
         *("down", "drain", "drained", "draining", "fail", "failing", "inval", "invalid_reg"),
@@ -36,7 +36,7 @@ _KEEPS_FROM_STARTING = frozenset(
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of one type on a node. `type` is empty where the site names none."""
+    """The GPUs of one type on a node. `type` is empty if the site does not name types."""
 
     type: str
     total: int
@@ -49,13 +49,13 @@ class Gpus:
 
 @dataclass(frozen=True)
 class Node:
-    """One node. Memory is in MiB; `memory_free` is what its operating system says, None where it says nothing."""
+    """One node. Memory is in MiB; `memory_free` is as reported by its operating system, or None."""
 
     name: str
     partitions: tuple[str, ...]
     state: str  # idle, mixed, allocated, down ...
     flags: frozenset[str]  # drain, planned, not_responding ...
-    reason: str  # an administrator's words for why it is drained or down
+    reason: str  # the administrator's reason for draining it or taking it down
     cpus: int
     cpus_allocated: int
     memory: int
@@ -66,7 +66,7 @@ class Node:
 
     @property
     def can_start(self) -> bool:
-        """Whether ordinary jobs are started on this node, if there is room."""
+        """Whether this node accepts ordinary jobs if it has room."""
         return self.state in _STARTS_JOBS and not self.flags & _KEEPS_FROM_STARTING
 
     @property
@@ -84,7 +84,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition: whether it starts jobs, and how long and large one may be there; None is no limit."""
+    """One partition: whether it accepts jobs, and its limits on time and size; None is unlimited."""
 
     name: str
     default: bool
@@ -96,28 +96,28 @@ class Partition:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Nodes and partitions at one moment, by name: the default partition first, nodes in sinfo's order."""
+    """A snapshot of nodes and partitions by name: the default partition first, nodes in sinfo's order."""
 
     nodes: Mapping[str, Node]
     partitions: Mapping[str, Partition]
     taken_at: float
-    skipped: int = 0  # lines that were none of sinfo's
+    skipped: int = 0  # foreign lines in the output
 
     def nodes_of(self, partition: Partition) -> list[Node]:
         return [self.nodes[name] for name in partition.nodes]
 
     def partition_for(self, name: str | None) -> Partition | None:
-        """The partition called `name`, else the default one; None where there is none such."""
+        """The partition called `name`, or the default one if None; None if it does not exist."""
         if name is not None:
             return self.partitions.get(name)
         return next((partition for partition in self.partitions.values() if partition.default), None)
 
 
 def parse_nodes(text: str, taken_at: float) -> Inventory:
-    """Read the output of `SINFO`; never raises: a line that sinfo did not write is skipped and counted."""
+    """Parse the output of `SINFO`; never raises: foreign lines are skipped and counted."""
     nodes: dict[str, Node] = {}
     partitions: dict[str, Partition] = {}
-    of_node: defaultdict[str, dict[str, None]] = defaultdict(dict)  # each name once and in order
+    of_node: defaultdict[str, dict[str, None]] = defaultdict(dict)  # an ordered set
     of_partition: defaultdict[str, dict[str, None]] = defaultdict(dict)
     skipped = 0
     for line in text.split("\n"):
@@ -185,7 +185,7 @@ def _given(text: str) -> str:
 
 
 def _seconds(text: str) -> int | None:
-    """[D-]HH:MM:SS or MM:SS; None for `infinite` and what is no time."""
+    """[D-]HH:MM:SS or MM:SS; None for `infinite` and invalid times."""
     match = re.fullmatch(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,2}):(\d{2})", text, re.ASCII)
     if not match:
         return None

@@ -1,4 +1,4 @@
-"""What squeue says, parsed at the edge: text with explicit fields, as `--json` changes with every version of Slurm."""
+"""Jobs from squeue: text output with explicit fields, since `--json` changes with every version of Slurm."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SEPARATOR = "\x1f"
 
 
 def columns(fields: Iterable[str]) -> str:
-    """The format of squeue and sinfo; a field without a suffix of its own is cut at 20 columns."""
+    """The format option of squeue and sinfo; a field without a suffix is truncated to 20 columns."""
     return ",".join(f"{field}:{SEPARATOR}" for field in fields)
 
 
-# An element of an array is one line from its start on; those that wait have a line together, as `12_[3-9%4]`.
+# A started element of an array has its own line; pending ones share a line such as `12_[3-9%4]`.
 FIELDS = ("JobArrayID", "State", "Reason", "NodeList", "StartTime", "EndTime", "RestartCnt", "WorkDir")
-# `--me` is filtered by the controller, a list of job ids is not: that would load every job of the cluster.
+# The controller filters by `--me` but not by a list of job IDs, which would load every job of the cluster.
 SQUEUE = ("squeue", "--me", "-h", "--states=all", "-O", columns(FIELDS))
 _WAITING_FIELDS = ("JobID", "Reason", "Partition", "StartTime", "Dependency")
 _ALLOCATION_FIELDS = ("JobID", "State", "NumNodes", "EndTime", "tres-per-node", "NodeList", "NumCPUs")
-# Each with one job id behind it. The controller filters, so the answer costs what one job costs.
+# Each is followed by one job ID, by which the controller filters, so that the answer is cheap.
 WAITING_JOB = ("squeue", "-h", "-O", columns(_WAITING_FIELDS), "-j")
 OWN_JOB = ("squeue", "--me", "-h", "-O", columns(_ALLOCATION_FIELDS), "-j")
 STEPS = ("squeue", "--me", "-h", "-s", "-o", f"%i{SEPARATOR}%j", "-j")
@@ -41,7 +41,7 @@ _GPU = re.compile(r"gpu(?::(?P<type>[^:]+?))??(?::(?P<count>\d+))?", re.ASCII)
 
 
 class JobState(StrEnum):
-    """The states that squeue names, and UNKNOWN for those that a later Slurm may add."""
+    """squeue's job states, and UNKNOWN for states of later versions."""
 
     PENDING = "PENDING"
     REQUEUED = "REQUEUED"
@@ -76,7 +76,7 @@ class JobState(StrEnum):
 
     @property
     def waiting(self) -> bool:
-        """Not started, or to be started again."""
+        """Not started yet, or waiting for a restart."""
         return self in _WAITING
 
     @property
@@ -91,7 +91,7 @@ _ENDED = frozenset(_STATES[_STATES.index(JobState.COMPLETED) : _STATES.index(Job
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """One job as squeue shows it. Times are seconds since the epoch; a pending job's `start_time` is an estimate."""
+    """One job in squeue. Times are in seconds since the epoch; a pending job's `start_time` is an estimate."""
 
     job_id: str
     state: JobState
@@ -105,17 +105,17 @@ class QueuedJob:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All jobs of this user at one moment, by job id."""
+    """A snapshot of all jobs of this user by job ID."""
 
     jobs: Mapping[str, QueuedJob]
     taken_at: float
-    skipped: int = 0  # lines that were none of squeue's
-    problem: SlurmError | None = None  # why there is no newer one
+    skipped: int = 0  # foreign lines in the output
+    problem: SlurmError | None = None  # why there is no newer snapshot
 
     def in_folder(
         self, folder: Path, but_not: frozenset[str] = frozenset(), index: int | None = None
     ) -> QueuedJob | None:
-        """The job in `folder`, or that element of the array there: how a run is found whose number nobody noted."""
+        """The job in `folder`, or the element of the array there: finds a run whose job ID was not recorded."""
         for number, job in self.jobs.items():
             if number not in but_not and job.work_dir == str(folder):
                 return job if index is None else self.jobs.get(element_id(number.partition("_")[0], index))
@@ -123,14 +123,14 @@ class Snapshot:
 
 
 class _Jobs(Mapping[str, QueuedJob]):
-    """The jobs of squeue's lines, each parsed when it is asked for: a user may have ten thousand, and few runs."""
+    """Lazily parsed lines of squeue: a user may have ten thousand jobs but few runs."""
 
     def __init__(self) -> None:
         self._lines: dict[str, str] = {}
-        self._waiting: dict[str, tuple[str, str]] = {}  # arrays: the indices that wait, and the line of all of them
+        self._waiting: dict[str, tuple[str, str]] = {}  # array -> its pending indices, and their common line
 
     def add(self, line: str) -> bool:
-        """Take a line of squeue's; False where it is none."""
+        """Add a line of squeue's output; False if it is not one."""
         name = line.partition(SEPARATOR)[0]
         match = _JOB.fullmatch(name)
         if not match or line.count(SEPARATOR) < len(FIELDS):
@@ -158,7 +158,7 @@ class _Jobs(Mapping[str, QueuedJob]):
 
 
 def parse_queue(text: str, taken_at: float, problem: SlurmError | None = None) -> Snapshot:
-    """Read the output of `SQUEUE`; never raises: a line that squeue did not write is skipped and counted."""
+    """Parse the output of `SQUEUE`; never raises: foreign lines are skipped and counted."""
     jobs = _Jobs()
     skipped = sum(not jobs.add(line) for line in text.split("\n") if line.strip())
     return Snapshot(jobs, taken_at, skipped, problem)
@@ -180,13 +180,13 @@ def _parse_line(line: str) -> QueuedJob:
 
 
 def parse_number(text: str, digits: int = 18) -> int | None:
-    """A whole number of at most so many digits, else None."""
+    """An integer of at most `digits` digits, else None."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
 
 
 @dataclass(frozen=True)
 class WaitingJob:
-    """One pending job, asked for when somebody wants to know why it waits. `start` is Slurm's estimate (epoch)."""
+    """One pending job, to explain why it is waiting. `start` is Slurm's estimate in seconds since the epoch."""
 
     job_id: str
     reason: str
@@ -196,7 +196,7 @@ class WaitingJob:
 
 
 def parse_waiting(text: str) -> WaitingJob | None:
-    """Read the answer to `WAITING_JOB`; None where there is no such job."""
+    """Parse the answer to `WAITING_JOB`; None if there is no such job."""
     for line in text.split("\n"):
         values = line.split(SEPARATOR)
         if len(values) > len(_WAITING_FIELDS):
@@ -210,13 +210,13 @@ def parse_waiting(text: str) -> WaitingJob | None:
 
 @dataclass(frozen=True)
 class Allocation:
-    """One job of this user that holds nodes, or waits for them. `end_time` is in seconds since the epoch."""
+    """One job of this user that holds nodes or waits for them. `end_time` is in seconds since the epoch."""
 
     job_id: str
     state: str
     nodes: int
     end_time: int | None
-    gpus_per_node: int | None  # None: it did not ask for GPUs by the node
+    gpus_per_node: int | None  # None: it did not request GPUs per node
     node_list: str
     cpus: int | None = None  # of all its nodes
 
@@ -227,19 +227,19 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a job: its full number, such as 123.4, and its name."""
+    """One step of a job: its full ID, such as 123.4, and its name."""
 
     id: str
     name: str
 
 
 def parse_allocation(text: str) -> Allocation | None:
-    """Read the answer to `OWN_JOB`; None where this user has no such job."""
+    """Parse the answer to `OWN_JOB`; None if this user has no such job."""
     for line in text.split("\n"):
         values = line.split(SEPARATOR)
         if len(values) > len(_ALLOCATION_FIELDS) and values[0].isdigit():
             job_id, state, nodes, end, tres, node_list, cpus, *_ = values
-            gpus = count_gpus(re.sub(r"\bgres[:/]", "", tres))  # `gres:gpu:4` of 22.05, `gres/gpu:4` of later versions
+            gpus = count_gpus(re.sub(r"\bgres[:/]", "", tres))  # `gres:gpu:4` in 22.05, `gres/gpu:4` later
             per_node = next(iter(gpus.values()), None)
             numbers = parse_number(nodes) or 0, parse_number(end), per_node
             return Allocation(job_id, state, *numbers, node_list, parse_number(cpus))
@@ -247,15 +247,15 @@ def parse_allocation(text: str) -> Allocation | None:
 
 
 def parse_steps(text: str) -> tuple[Step, ...]:
-    """Read the answer to `STEPS`; lines that squeue did not write are skipped."""
+    """Parse the answer to `STEPS`; foreign lines are skipped."""
     parted = (line.partition(SEPARATOR) for line in text.split("\n"))
     return tuple(Step(number, name) for number, _, name in parted if _STEP.fullmatch(number))
 
 
 def count_gpus(gres: str) -> Counter[str]:
-    """The GPUs by type, "" for those without one, in a list such as `gpu:a100:4(S:0-1),nvme:1`."""
+    """The GPUs by type ("" if unnamed) in a list such as `gpu:a100:4(S:0-1),nvme:1`."""
     counts: Counter[str] = Counter()
-    for word in re.sub(r"\([^)]*\)?", "", gres).split(","):  # sockets and indices have commas too
+    for word in re.sub(r"\([^)]*\)?", "", gres).split(","):  # sockets and indices contain commas too
         if match := _GPU.fullmatch(word):
             counts[match["type"] or ""] += parse_number(match["count"] or "1") or 0
     return counts

@@ -1,8 +1,8 @@
-"""Slurm's answers, shared by all processes of a user on this machine: the controller is asked once for everybody.
+"""Slurm's answers, cached for all processes of a user on this machine, so that the controller is asked only once.
 
-One file a question in a private folder on node-local disk. Who finds the answer too old takes a lease and asks; the
-others wait for it. After an error nobody asks for a while, twice as long after each further one; the last good answer
-is handed out meanwhile, with its time and what is wrong.
+One file per question in a private folder on a local disk. A process that finds the answer too old takes a lease and
+asks; the others wait for it. After an error nobody asks for a while, with exponential backoff; meanwhile the last good
+answer is returned with its time and the problem.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from clusterctl.runs.files import make_private, write_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-LONGEST_PAUSE_SECONDS = 60.0  # between two questions to a Slurm that does not answer
-LEASE_SECONDS = 20.0  # a question takes 10 s at most: who holds a lease for longer is stuck
-_RARE = ".rare"  # answers about what changes rarely
+LONGEST_PAUSE_SECONDS = 60.0  # between two questions while Slurm does not answer
+LEASE_SECONDS = 20.0  # a question takes at most 10 s: a process that holds a lease for longer is stuck
+_RARE = ".rare"  # suffix for answers that rarely change
 _LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
-class Told:
-    """What Slurm printed, and when it was asked. With a `problem` it was asked again since, in vain."""
+class CachedAnswer:
+    """Slurm's output, and when it was requested. `problem` is the error of a later, failed request, if any."""
 
     text: str
     taken_at: float
@@ -40,7 +40,7 @@ class Told:
 
 @dataclass(frozen=True)
 class _Kept:
-    """The content of a file: the last good answer, if any, and the failures since."""
+    """The content of a cache file: the last good answer, if any, and the failures since."""
 
     taken_at: float | None = None
     failures: int = 0
@@ -49,29 +49,28 @@ class _Kept:
     hint: str = ""
     text: str = ""
 
-    def told(self) -> Told:
-        """Raises SlurmError where there never was a good answer."""
+    def answer(self) -> CachedAnswer:
+        """The answer. Raises SlurmError if there has never been a good one."""
         problem = SlurmError(self.message, self.hint) if self.failures else None
         if self.taken_at is None:
-            raise problem or SlurmError("Slurm was not asked yet")
-        return Told(self.text, self.taken_at, problem)
+            raise problem or SlurmError("no answer from Slurm yet")
+        return CachedAnswer(self.text, self.taken_at, problem)
 
 
 @dataclass(frozen=True)
 class SharedAnswers:
-    """The answers of one controller. `floor` is the number of seconds between two questions, whoever asks."""
+    """The answers of one controller. `floor` is the minimum number of seconds between two equal questions."""
 
     folder: Path
     floor: float
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
 
-    def told(self, question: Sequence[str], ask: Callable[[], str], max_age: float | None = None) -> Told:
-        """The answer to `question`, at most `max_age` (the floor, if that is longer) seconds old, or what is known.
+    def answer(self, question: Sequence[str], ask: Callable[[], str], max_age: float | None = None) -> CachedAnswer:
+        """The answer to `question`, at most `max_age` seconds old (or `floor` if longer), else the last good one.
 
-        With `max_age` it is about what changes rarely: `forget` leaves it.
-        `ask` is called by one process of all, and raises SlurmError. Raises the last SlurmError where there never was
-        an answer.
+        `max_age` marks an answer that rarely changes, which `forget` does not discard. `ask` is called in one process
+        at a time and may raise SlurmError. Raises the last SlurmError if there has never been an answer.
         """
         path = self.folder / hashlib.sha256(json.dumps(list(question)).encode()).hexdigest()[:16]
         if max_age is not None:
@@ -82,17 +81,17 @@ class SharedAnswers:
             lease = path.with_suffix(".lease")
             if _take(lease):
                 try:
-                    kept = _read(path)  # another may have asked since
-                    return (self._asked(path, kept, ask) if self._is_due(kept, age) else kept).told()
+                    kept = _read(path)  # another process may have asked meanwhile
+                    return (self._asked(path, kept, ask) if self._is_due(kept, age) else kept).answer()
                 finally:
                     lease.unlink(missing_ok=True)
             if time.monotonic() > patience and kept.taken_at is not None:
                 break
             self.sleep(_LOOK_SECONDS)
-        return kept.told()
+        return kept.answer()
 
     def forget(self) -> None:
-        """Let the next question be asked: for who has just changed what the answers are about."""
+        """Discard the cached answers, after a change that affects them."""
         for path in self.folder.glob("*"):
             if not path.suffix:
                 path.unlink(missing_ok=True)
@@ -105,22 +104,22 @@ class SharedAnswers:
         return kept.taken_at is None or not 0 <= now - kept.taken_at < age
 
     def _asked(self, path: Path, kept: _Kept, ask: Callable[[], str]) -> _Kept:
-        began = self.clock()  # before the question: what happened since may be missing
+        began = self.clock()  # before the question: later changes may be missing
         try:
             fresh = _Kept(taken_at=began, text=ask())
         except SlurmError as error:
             failures = kept.failures + 1
             fresh = replace(kept, failures=failures, failed_at=self.clock(), message=error.message, hint=error.hint)
         header = {name: value for name, value in asdict(fresh).items() if name != "text"}
-        with suppress(OSError):  # a full disk costs the others a question, not us the answer
+        with suppress(OSError):  # with a full disk the others have to ask too
             write_text(path, json.dumps(header) + "\n" + fresh.text)
         return fresh
 
 
 def shared_folder(controller: Sequence[str | None], state: Callable[[], Path]) -> Path:
-    """The folder for the answers of `controller`: in XDG_RUNTIME_DIR where that is ours, else below the state folder.
+    """The folder for the answers of `controller`: in XDG_RUNTIME_DIR if we own it, else below the state folder.
 
-    The state folder may be on a home file system that several login nodes share; the host's name parts them.
+    The state folder may be on a home file system shared by several login nodes, hence the host name.
     """
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
     root = runtime / "clusterctl" if _is_private(runtime) else state()
@@ -140,20 +139,20 @@ def _read(path: Path) -> _Kept:
     try:
         header, _, text = path.read_text(encoding="utf-8", errors="surrogateescape").partition("\n")
         return _Kept(**json.loads(header), text=text)
-    except (OSError, ValueError, TypeError):  # none yet, or another version's
+    except (OSError, ValueError, TypeError):  # missing, or of another version
         return _Kept()
 
 
 def _take(lease: Path) -> bool:
-    """Whether this process holds the file `lease` from now on; it names its holder, so a dead one's can be removed."""
+    """Try to take the file `lease`. It names its holder, so that the lease of a dead process can be removed."""
     aside = lease.with_name(f"{lease.name}.{os.getpid()}.{time.monotonic_ns()}")
     aside.write_text(str(os.getpid()))
     try:
-        os.link(aside, lease)  # with its content, or not at all
+        os.link(aside, lease)  # atomic, including the content
     except FileExistsError:
         if _is_abandoned(lease):
             with suppress(FileNotFoundError):
-                lease.replace(aside)  # of several that try, one succeeds
+                lease.replace(aside)  # if several processes try, one succeeds
         return False
     finally:
         aside.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What Slurm says of itself and of this user, asked once, for a first cluster file: four questions in all."""
+"""Slurm's configuration and this user's associations, for a first cluster file: four requests in all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLUSTER_NAME = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Site:
-    """A Slurm as this user may use it. `unknown` are sentences: what it did not say, and so a person has to."""
+    """The parts of a Slurm installation that this user may use. `unknown` describes what the user has to fill in."""
 
     inventory: Inventory
     name: str = ""
@@ -29,10 +29,10 @@ class Site:
 
 
 def ask_site(slurm: Slurm) -> Site:
-    """Ask for nodes, configuration, associations and srun's options. Raises SlurmError where there are no nodes."""
+    """Request nodes, configuration, associations and srun's options. Raises SlurmError if there are no nodes."""
     inventory = slurm.nodes()
     if not inventory.partitions:
-        raise SlurmError("sinfo shows no partition that you may use", "see them by hand: sinfo")
+        raise SlurmError("sinfo shows no partition that you may use", "list partitions: sinfo")
     unknown = []
 
     def ask(what: str, *words: str) -> str:
@@ -52,7 +52,7 @@ def ask_site(slurm: Slurm) -> Site:
 
 
 def parse_associations(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The accounts and the QOS in sacctmgr's `account|qos,qos` lines, each once."""
+    """The distinct accounts and QOS in sacctmgr's `account|qos,qos` lines."""
     rows = [line.split("|") for line in text.splitlines() if line.count("|") >= 1]
     accounts = dict.fromkeys(account for account, *_ in rows if account)
     return tuple(accounts), tuple(dict.fromkeys(name for _, qos, *_ in rows for name in qos.split(",") if name))

@@ -1,4 +1,4 @@
-"""Mirrors the metrics of a run into trackers, from its files: begin with `mirror`.
+"""Mirrors the metrics of a run to trackers, from its files: start with `mirror`.
 
-Each tracker is one file, which imports its library when it is opened.
+Each tracker is one file, which imports its library when opened.
 """

@@ -1,6 +1,6 @@
-"""Started by path, on the first node of a run: `python -E .../clusterctl/trackers RUN_DIR`.
+"""Started by path on the first node of a run: `python -E .../clusterctl/trackers RUN_DIR`.
 
-Python puts this folder first on its path; what is imported is the package that the folder belongs to.
+Python puts this folder first on its path, where the package's parent folder is needed.
 """
 
 from __future__ import annotations

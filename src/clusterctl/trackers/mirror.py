@@ -1,7 +1,7 @@
-"""Copies what is new in a run's files to one tracker.
+"""Copies new metrics in a run's files to one tracker.
 
-The bookmark is written when the tracker has the points. A mirror that dies in between hands them over once more; each
-tracker then drops what it has, by its steps.
+The bookmark is written once the tracker has the points. If the mirror dies in between, they are sent again, and each
+tracker drops the steps it already has.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Mirror:
-    """One run and one tracker, opened when there is something to say."""
+    """One run and one tracker, opened when there is something to copy."""
 
     name: str
     record: RunRecord
@@ -35,9 +35,9 @@ class Mirror:
     _sink: Sink | None = field(default=None, init=False)
 
     def update(self, status: Status | None = None) -> int:
-        """Copy new points, and the end of the run if `status` is one; the number of points. Raises ClusterctlError.
+        """Copy new points and, if `status` has ended, the end; returns the number of points. Raises ClusterctlError.
 
-        Where points come after the end, as with `resume` or a late file system, the end is copied again after them.
+        If points follow the end, as after `resume` or on a late file system, the end is copied again after them.
         """
         path = self.record.run.trackers / f"{self.name}.json"
         bookmark, count = read_bookmark(path), 0
@@ -45,7 +45,7 @@ class Mirror:
         try:
             for points in new_points(self.record.run, bookmark):
                 self._opened(path).add(points)
-                bookmark.ended = ""  # trackers take a run that is opened again for one that goes on
+                bookmark.ended = ""  # trackers consider a reopened run as running
                 write_bookmark(path, bookmark)
                 count += len(points)
             if (ended or "") != bookmark.ended:
@@ -56,10 +56,10 @@ class Mirror:
                 write_bookmark(path, bookmark)
         except ClusterctlError:
             raise
-        except Exception as error:  # of the library, whatever it is
+        except Exception as error:  # any error of the library
             self._sink = None
             words = (str(error).strip().splitlines() or [""])[0][:300]
-            hint = f"is it up, and are you known there? then again: clusterctl track {self.record.run.id}"
+            hint = f"check that it is up and you are logged in, then retry: clusterctl track {self.record.run.id}"
             raise ConfigError(f"{self.name}: {type(error).__name__}: {words}", hint) from error
         return count
 
@@ -68,13 +68,13 @@ class Mirror:
             self._sink.close()
 
     def _opened(self, path: Path) -> Sink:
-        if self._sink is None:  # by the bookmark that was written down, not that of the points in hand
+        if self._sink is None:  # from the saved bookmark, not the one of the current points
             self._sink = self.opener(self.name, self.record, read_bookmark(path))
         return self._sink
 
 
 def update_all(opened: Iterable[Mirror], status: Status | None = None) -> tuple[dict[str, int], list[ClusterctlError]]:
-    """Tracker -> the points that it got now, and what went wrong. A failing tracker keeps nothing from the others."""
+    """Update all; returns tracker -> number of points copied, and errors. A failure does not affect the others."""
     counts, problems = {}, []
     for mirror in opened:
         try:
@@ -86,7 +86,7 @@ def update_all(opened: Iterable[Mirror], status: Status | None = None) -> tuple[
 
 @contextmanager
 def mirrors(record: RunRecord) -> Iterator[list[Mirror]]:
-    """One for each tracker of the run, closed after the block. Raises LeaseTaken where another process mirrors it."""
+    """One mirror per tracker of the run, closed after the block. Raises LeaseTaken if another process has them."""
     folder = record.run.trackers
     folder.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
-"""On the first node of a run: copies what is new to its trackers while the ranks run. It writes into host.log.
+"""On the first node of a run: copies new metrics to its trackers while the ranks run. Logs to host.log.
 
-The batch script ends this process's standard input when the attempt has ended; what is left is then copied within
-seconds. A tracker that is away is tried ever more rarely, and what it lacks is left to `clusterctl track`.
+The batch script closes this process's stdin at the end of the attempt, and the rest is then copied within seconds. An
+unreachable tracker is retried less and less often, and the missing points are left to `clusterctl track`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from clusterctl.trackers.mirror import Mirror
 
 LOOK_SECONDS = 10.0
-RARELY_SECONDS = 300.0  # between two looks, when the trackers could not be reached for long
-LAST_SECONDS = 8  # for what is left at the end; the batch script ends this process after 10
+LONGEST_PAUSE_SECONDS = 300.0  # between two updates while trackers are unreachable
+LAST_SECONDS = 8  # for the rest at the end; the batch script kills this process after 10
 
 
 def main(folder: Path) -> None:
-    """Track the run in `folder` until the end of standard input."""
+    """Track the run in `folder` until stdin is closed."""
     os.nice(10)  # the ranks come first
     run = RunDir(folder)
     try:
@@ -43,31 +43,31 @@ def main(folder: Path) -> None:
                 if _over(LOOK_SECONDS):
                     return None
     except (ClusterctlError, OSError) as error:
-        _say(error)
+        _log(error)
 
 
 def _follow(run: RunDir, opened: list[Mirror]) -> None:
     seconds, reported = LOOK_SECONDS, ""
     while not _over(seconds):
         _, problems = update_all(opened)
-        seconds = min(2 * seconds, RARELY_SECONDS) if problems else LOOK_SECONDS
+        seconds = min(2 * seconds, LONGEST_PAUSE_SECONDS) if problems else LOOK_SECONDS
         words = "; ".join(map(str, problems))
         if words not in ("", reported):
-            _say(words)
+            _log(words)
             reported = words
     statuses = report([run], no_slurm).statuses  # none for a damaged run
     _, problems = update_all(opened, statuses[0] if statuses else None)
     for problem in problems:
-        _say(problem)
+        _log(problem)
 
 
 def _over(seconds: float) -> bool:
-    """Wait; whether the attempt has ended meanwhile. What remains to be done then ends in time, or is left."""
+    """Wait; returns whether the attempt has ended. From then on, an alarm limits the remaining time."""
     over = bool(select.select([sys.stdin], [], [], seconds)[0])
     if over:
         signal.alarm(LAST_SECONDS)
     return over
 
 
-def _say(what: object) -> None:
+def _log(what: object) -> None:
     print(f"clusterctl[track]: {what}", file=sys.stderr)

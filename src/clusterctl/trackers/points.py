@@ -1,4 +1,4 @@
-"""The points of a run for a tracker, each once, whatever restarts repeat; and how far a tracker has them."""
+"""The points of a run for a tracker, each once despite restarts, and the tracker's position in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrackedPoint(NamedTuple):
-    """What was measured at one step; the time in seconds since the epoch."""
+    """The values measured at one step; time in seconds since the epoch."""
 
     step: int
     time: float
@@ -30,19 +30,19 @@ class TrackedPoint(NamedTuple):
 
 @dataclass
 class Bookmark:
-    """How far a tracker has a run: the next byte of an attempt's metrics, and the newest step of each name."""
+    """A tracker's position in a run: the next byte of an attempt's metrics, and the newest step of each name."""
 
     attempt: int = 0
     offset: int = 0
     step: int = 0
     steps: dict[str, int] = field(default_factory=dict)
-    ended: str = ""  # the stage that the tracker was told
+    ended: str = ""  # the final stage sent to the tracker
 
     def take(self, measured: Measurement) -> TrackedPoint | None:
-        """The point in a line, without what the tracker has: a restart repeats the steps after its checkpoint."""
+        """The point in a line, without values the tracker has: a restart repeats the steps after its checkpoint."""
         if measured.step is not None:
             self.step = int(measured.step)
-        elif "loss" in measured.values:  # a program that counts no steps
+        elif "loss" in measured.values:  # a program that logs no steps
             self.step += 1
         new = {
             name: value
@@ -54,7 +54,7 @@ class Bookmark:
 
 
 def read_bookmark(path: Path) -> Bookmark:
-    """The bookmark in a file; the beginning where there is none."""
+    """The bookmark in a file; the beginning if there is none."""
     fields = read_fields(path)
     steps = {name: int(step) for name, step in fields.table("steps").numbers().items() if type(step) is int}
     numbers = {name: fields.whole(name) or 0 for name in ("attempt", "offset", "step")}
@@ -67,7 +67,7 @@ def write_bookmark(path: Path, bookmark: Bookmark) -> None:
 
 
 def new_points(run: RunDir, bookmark: Bookmark) -> Iterator[list[TrackedPoint]]:
-    """The points from `bookmark` on, many at a time; `bookmark` is then behind those that were handed out last."""
+    """The points from `bookmark` on, in batches; `bookmark` is moved behind each batch."""
     for attempt in run.attempts():
         if attempt.number < bookmark.attempt:
             continue

@@ -1,4 +1,4 @@
-"""What the mirror needs of a tracker, and the trackers there are."""
+"""The interface of a tracker, and its loading."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """One run in one tracker, the same one each time that it is opened."""
+    """One run in one tracker, which stays the same when reopened."""
 
     def add(self, points: Sequence[TrackedPoint]) -> None:
-        """Hand over points; when this returns, the tracker has them."""
+        """Add points; when this returns, the tracker has them."""
 
     def finish(self, stage: Stage) -> None:
-        """Say how the run ended, and close."""
+        """Record how the run ended, and close."""
 
     def close(self) -> None:
-        """The run may go on: it is opened again."""
+        """Close for now: the run may continue and be reopened."""
 
 
 def open_sink(name: str, record: RunRecord, bookmark: Bookmark) -> Sink:
-    """The run of `record` in the tracker `name`. Raises ConfigError where its library is missing."""
+    """Open the run of `record` in the tracker `name`. Raises ConfigError if its library is missing."""
     try:
         module = importlib.import_module(f"clusterctl.trackers.to_{name}")
         sink: Sink = module.open_sink(record, bookmark)
     except ModuleNotFoundError as error:
         missing = f"{name} is not installed"
-        if delivered():  # with clusterctl alone, for a Python of the login node's
-            hint = "let the node copy, whose Python may have it: --set track.where=node"
+        if delivered():  # clusterctl alone was uploaded, for the login node's Python
+            hint = "copy from the node, whose Python may have it: --set track.where=node"
             raise ConfigError(f"{missing} for {sys.executable} on {socket.gethostname()}", hint) from error
         raise ConfigError(f"{missing} here: no module {error.name}", f"pip install 'clusterctl[{name}]'") from error
     return sink
 
 
 def parameters(record: RunRecord) -> dict[str, str]:
-    """The job's settings by key, as its record has them: secrets are hidden there."""
+    """The job's settings by key, from its record, where secrets are redacted."""
     leaves = leaves_as_written(to_record(record.job))
     return {".".join(key): str(value) for key, value in leaves if value not in (None, [], {})}

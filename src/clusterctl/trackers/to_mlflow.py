@@ -1,4 +1,4 @@
-"""MLflow: one run of an experiment that is called like the job, found again by its tag."""
+"""MLflow: one run in an experiment named after the job, found by its tag."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from clusterctl.trackers.points import Bookmark, TrackedPoint
 
 _TAG = "clusterctl.run"
-_MOST = 1000  # metrics in one request, by MLflow's own limit
-_LONGEST = 500  # characters of a parameter; later versions take more
+_MOST = 1000  # metrics per request, MLflow's limit
+_LONGEST = 500  # characters per parameter; later versions allow more
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 _KILLED = (Stage.CANCELLED, Stage.PREEMPTED, Stage.LOST)
 _IMPATIENT = {  # unless the user has set them
@@ -35,7 +35,7 @@ _IMPATIENT = {  # unless the user has set them
 
 @contextmanager
 def _impatient() -> Iterator[None]:
-    """By itself MLflow tries a server that is down for four minutes. The mirror comes again, and has other trackers."""
+    """Shorten MLflow's retries, by default four minutes: the mirror retries later, and has other trackers to serve."""
     added = _IMPATIENT.keys() - os.environ.keys()
     os.environ.update({name: _IMPATIENT[name] for name in added})
     try:
@@ -61,12 +61,12 @@ class Mlflow:
         made = self._client.create_run(experiment, start, {_TAG: record.run.id}, run_name=record.run.id)
         self._run = made.info.run_id
         settings = [Param(_name(key), value[:_LONGEST]) for key, value in parameters(record).items()]
-        for first in range(0, len(settings), 100):  # its limit of these
+        for first in range(0, len(settings), 100):  # MLflow's limit
             self._client.log_batch(self._run, params=settings[first : first + 100])
 
     @_impatient()
     def add(self, points: Sequence[TrackedPoint]) -> None:
-        """A point that it has already, after a mirror that died, is dropped by its store: the same in every part."""
+        """Add points. MLflow's store drops identical ones sent again after a mirror died."""
         metrics = [
             Metric(_name(name), float(value), int(point.time * 1000), point.step)
             for point in points

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the run directory. Written with TensorBoard's own writer; torch is not needed."""
+"""TensorBoard: event files in the run directory, written with TensorBoard's own writer, without torch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class TensorBoard:
-    """One folder; each opening writes a file of its own into it."""
+    """One folder, to which each opening adds a file."""
 
     def __init__(self, record: RunRecord, bookmark: Bookmark) -> None:
         self._writer = EventFileWriter(str(record.run.tensorboard))
         self._next = max(bookmark.steps.values(), default=-1) + 1
-        # What a mirror wrote that died before it could note that, the reader drops: steps from this one on.
+        # TensorBoard drops earlier events from this step on, from a mirror that died before saving its bookmark.
         start = SessionLog(status=SessionLog.START)
         self._writer.add_event(Event(step=self._next, wall_time=time.time(), session_log=start))
         if not bookmark.steps:
@@ -53,7 +53,7 @@ class TensorBoard:
 
 
 def _text(name: str, text: str) -> Summary:
-    """As TensorBoard's own `text` makes it, which needs TensorFlow."""
+    """Like TensorBoard's own `text`, which needs TensorFlow."""
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
     tensor = TensorProto(dtype="DT_STRING", string_val=[text.encode()], tensor_shape=shape)

@@ -1,4 +1,4 @@
-"""Weights & Biases: one run whose id is that of the run. WANDB_MODE=offline writes to the run directory alone."""
+"""Weights & Biases: one run with the same id. WANDB_MODE=offline only writes to the run directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Wandb:
-    """One run of W&B. It takes no step that is behind its newest one, so that nothing is there twice."""
+    """One W&B run. W&B rejects steps before the newest one, so nothing is added twice."""
 
     def __init__(self, record: RunRecord, _: Bookmark) -> None:
         entity, _slash, project = (record.job.track.wandb or "").rpartition("/")
@@ -51,7 +51,7 @@ class Wandb:
 
 
 def _seconds_to_open() -> float:
-    """The mirror comes again where a server is down, and has other trackers. By itself W&B tries for 100 seconds."""
+    """A short timeout instead of W&B's 100 seconds: the mirror retries later, and has other trackers to serve."""
     return float(os.environ.get("WANDB_INIT_TIMEOUT", 20))
 
 

@@ -50,7 +50,7 @@ class Reply:
 
 @dataclass
 class Server:
-    """A dashboard of the runs in `folder`, with a clock that stands until a test moves it."""
+    """A dashboard of the runs in `folder`, with a clock that only tests advance."""
 
     folder: Path
     slurm: CountedSlurm = field(default_factory=CountedSlurm)
@@ -93,7 +93,7 @@ class Server:
             return Reply(answer.status, dict(answer.getheaders()), answer.read().decode())
 
     def page(self, path: str) -> str:
-        """What whoever has the token sees."""
+        """The page for a client with the token."""
         reply = self.ask(path, Cookie=self.cookie)
         assert reply.status == 200, reply.body
         return reply.body

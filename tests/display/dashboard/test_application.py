@@ -156,7 +156,7 @@ def test_a_page_that_does_not_exist_is_not_found(serve: Serve, busy: RunDir, pat
     assert "<script>" not in reply.body
 
 
-def test_what_a_run_says_is_text_on_every_page(serve: Serve, fabricate: Fabricate) -> None:
+def test_output_of_a_run_is_escaped_on_every_page(serve: Serve, fabricate: Fabricate) -> None:
     run = fabricate(RUN, FAILED)
     run.finished_json.unlink()
     make_sweep(fabricate, [[f"env.X={HOSTILE}"], [f"{HOSTILE}=1"]])
@@ -193,7 +193,7 @@ def test_a_sweep_is_one_line_and_a_page_with_what_each_run_changes(serve: Serve,
     assert "sweep of 3 runs" in text
     assert "3 finished" in text
     assert server.page("/?stage=finished").count("<tr>") == 4
-    assert "no such runs" in server.page("/?stage=failed")
+    assert "no matching runs" in server.page("/?stage=failed")
     page = server.page(f"/sweep/{SWEEP}")
     for shown in ("<th>train.lr</th>", "<td>0.25</td>", "<td>0.5</td>", "<th>train.seed</th>", ">.2</a>"):
         assert shown in page
@@ -210,14 +210,14 @@ def test_a_run_has_what_its_report_has_and_its_log(serve: Serve, busy: RunDir) -
     assert f"{RUN} " in server.page(f"/run/{RUN}/why")
 
 
-def test_a_failed_run_says_why_on_its_first_page(serve: Serve, fabricate: Fabricate) -> None:
+def test_a_failed_run_shows_why_on_its_first_page(serve: Serve, fabricate: Fabricate) -> None:
     run = fabricate(RUN, FAILED)
     run.finished_json.unlink()
     assert "<h2>Why</h2>" in serve().page(f"/run/{RUN}")
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", ""])
-def test_a_damaged_run_says_so_and_hides_no_other(serve: Serve, fabricate: Fabricate, damage: str) -> None:
+def test_a_damaged_run_is_reported_and_hides_no_other(serve: Serve, fabricate: Fabricate, damage: str) -> None:
     fabricate("cora-20260101-000000-0000", ENDED)
     fabricate(RUN, {"run.json": damage})
     make_sweep(fabricate, [["train.lr=1"]])
@@ -233,7 +233,7 @@ def test_a_damaged_run_says_so_and_hides_no_other(serve: Serve, fabricate: Fabri
     assert "sweep.json" in reply.body
 
 
-def test_a_file_server_that_is_away_is_named_and_comes_back(
+def test_an_unreachable_file_server_is_reported_until_it_comes_back(
     serve: Serve, busy: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve()

@@ -20,7 +20,7 @@ Fabricate = Callable[..., RunDir]
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install.sh browser")
 
 
-def test_the_printed_address_opens_and_nobody_else_is_called(serve: Serve, fabricate: Fabricate) -> None:
+def test_the_printed_address_opens_and_no_other_host_is_contacted(serve: Serve, fabricate: Fabricate) -> None:
     fabricate(RUN, busy_files())
     make_sweep(fabricate, [["train.lr=1"], ["train.lr=2"]])
     shown = opened(f"{serve().address}/?token={TOKEN}")

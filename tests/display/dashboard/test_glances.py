@@ -1,4 +1,4 @@
-"""What open pages cost: one look for all of them, and none while nobody asks."""
+"""The cost of open pages: one refresh for all of them, and none without requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.counted import counted
 
 from clusterctl.display.asking_again import pause_after, state_of
 from clusterctl.display.dashboard import glances
-from clusterctl.display.dashboard.glances import LOOK_SECONDS, Few, Glance
+from clusterctl.display.dashboard.glances import LOOK_SECONDS, Glance, RecentlyUsed
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 
@@ -56,7 +56,7 @@ def test_after_a_slow_look_it_waits_longer() -> None:
     assert sum(10 for _ in looks) <= 0.2 * clock.now + 10
 
 
-def test_those_who_ask_while_somebody_looks_get_what_is_found() -> None:
+def test_concurrent_requests_share_one_refresh() -> None:
     looks, may_end = [], threading.Event()
 
     def look() -> int:
@@ -95,8 +95,8 @@ def test_a_look_that_fails_is_made_again() -> None:
         assert found == "back"
 
 
-def test_runs_that_nobody_asks_for_are_forgotten() -> None:
-    few: Few[object] = Few()
+def test_the_least_recently_used_runs_are_dropped() -> None:
+    few: RecentlyUsed[object] = RecentlyUsed()
     first = few.get("0", object)
     for number in range(glances._MOST_KEPT):
         assert few.get("0", object) is first
@@ -157,7 +157,7 @@ def test_slurm_is_asked_by_looks_and_not_by_requests(serve: Serve, fabricate: Fa
     assert server.slurm.asked <= 2  # the list, and the run
 
 
-def test_an_ended_run_is_explained_once_and_anew_when_it_goes_on(
+def test_an_ended_run_is_explained_once_and_again_after_a_resume(
     serve: Serve, fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Stage] = []

@@ -11,7 +11,7 @@ from clusterctl.display.dashboard.serve import Addresses, serve
 from clusterctl.observe.status import Report
 
 
-def test_ctrl_c_ends_it_also_while_it_says_where_it_is(tmp_path: Path) -> None:
+def test_ctrl_c_stops_it_even_while_it_prints_its_address(tmp_path: Path) -> None:
     announced: list[Addresses] = []
 
     def announce(addresses: Addresses) -> None:

@@ -126,7 +126,7 @@ def test_cancel_asks_first_and_no_is_no(session: Session) -> None:
     session.play(scene)
 
 
-def test_a_run_that_goes_on_cannot_be_resumed(session: Session) -> None:
+def test_a_running_run_cannot_be_resumed(session: Session) -> None:
     async def scene(pilot: Any) -> None:
         await session.press(pilot, "r")
         assert not isinstance(session.app.screen, Confirm)
@@ -135,7 +135,7 @@ def test_a_run_that_goes_on_cannot_be_resumed(session: Session) -> None:
     session.play(scene)
 
 
-def test_what_slurm_refuses_is_told_and_the_monitor_goes_on(overview: Overview) -> None:
+def test_a_refusal_by_slurm_is_shown_and_the_monitor_keeps_running(overview: Overview) -> None:
     def refuse(status: Status) -> None:
         raise SlurmError("scancel: [red]no[/red]", "try again")
 
@@ -162,7 +162,7 @@ def test_why_is_asked_when_its_pane_is_shown(overview: Overview) -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids=lambda size: "x".join(map(str, size)))
-def test_why_is_asked_again_as_the_run_goes_on_and_not_at_every_look(overview: Overview, size: tuple[int, int]) -> None:
+def test_why_is_repeated_for_a_running_run_but_not_at_every_refresh(overview: Overview, size: tuple[int, int]) -> None:
     asked: list[str] = []
 
     def explain(status: Status) -> list[str]:
@@ -232,7 +232,7 @@ def test_a_long_diagnosis_takes_a_fiftieth_of_the_time_at_most(overview: Overvie
     session.play(scene)
 
 
-def test_what_the_run_that_is_resumed_lacks_is_told_with_its_hint(overview: Overview, fabricate) -> None:
+def test_a_failed_resume_is_shown_with_its_hint(overview: Overview, fabricate) -> None:
     """With the actions that the command hands in: the operations themselves, in this process."""
     fabricate(BUSY, {"cancel.json": {}, "attempts/1/host.json": {"end": 5, "exit_code": 1}})
     real = Actions()

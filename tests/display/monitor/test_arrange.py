@@ -12,7 +12,7 @@ SIZES = st.tuples(st.integers(40, 300), st.integers(15, 120))
 
 
 @given(SIZES, st.sampled_from([None, *PAGES]))
-def test_panes_fill_the_screen_between_title_and_keys_and_none_lies_over_another(size, page) -> None:
+def test_panes_fill_the_screen_between_title_and_keys_without_overlap(size, page) -> None:
     width, height = size
     taken = [
         (x, y)

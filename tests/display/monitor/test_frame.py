@@ -35,7 +35,7 @@ def test_no_line_is_wider_than_the_terminal_whatever_is_shown(overview: Overview
     assert max(map(cell_len, lines)) <= size[0]
 
 
-def test_a_run_whose_ranks_all_do_nothing_says_since_when(fabricate, overview: Overview) -> None:
+def test_a_run_with_idle_ranks_shows_since_when(fabricate, overview: Overview) -> None:
     ranks = {str(rank): {"phase": "training", "idle": 480.0} for rank in range(4)}
     fabricate(
         "x-20990102-030405-00a1",
@@ -116,5 +116,5 @@ def test_who_draws_a_history_holds_its_lock_and_who_reads_a_file_does_not(
     assert history.curves["loss"].points()[-1].x == 303
 
 
-def test_without_runs_it_says_what_to_type(tmp_path: Path) -> None:
+def test_without_runs_it_shows_what_to_type(tmp_path: Path) -> None:
     assert "clusterctl submit cora" in frame(MonitorView(Overview(tmp_path).look()), 80, 24).plain

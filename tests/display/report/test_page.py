@@ -40,7 +40,7 @@ def test_every_section_is_there(examined) -> None:
         *("Why", "Curves", "Efficiency", "Phases", "Nodes and ranks"),
         *("Environment", "Configuration", "Logs"),
     ]
-    assert "55% of a step waits for its input" in text
+    assert "55% of a step is spent waiting for input" in text
     assert "1 restart cost" in text
     assert "RuntimeError: out of memory" in text
     assert text.count("<svg") > 10
@@ -49,8 +49,8 @@ def test_every_section_is_there(examined) -> None:
 
 def test_a_run_that_waits_has_a_report_too(examined) -> None:
     text = page(examined(files={}))
-    assert "No attempt has begun." in text
-    assert "too little telemetry" in text
+    assert "No attempt has started." in text
+    assert "not enough telemetry" in text
 
 
 def test_keys_have_their_origin_and_defaults_are_folded_away(examined, fabricate) -> None:

@@ -19,7 +19,7 @@ def test_every_value_and_every_label_is_on_the_axis(texts: list[str]) -> None:
     assert all(0 <= place <= 1 for place, _ in scale.labels)
 
 
-def test_numbers_are_where_their_size_says() -> None:
+def test_numbers_are_placed_to_scale() -> None:
     assert scale_of(["64", "128", "256"]).places == {"64": 0, "128": pytest.approx(1 / 3), "256": 1}
     assert scale_of(["1", "1"]).places == {"1": 0.5}
 
@@ -37,7 +37,7 @@ def test_few_values_are_the_labels_and_of_many_round_ones_are() -> None:
     assert len(many.labels) <= 19
 
 
-def test_what_is_no_number_makes_all_values_names_side_by_side() -> None:
+def test_values_are_evenly_spaced_if_any_is_not_a_number() -> None:
     assert scale_of(["sgd", "10", "9"]).places == {"9": 0, "10": 0.5, "sgd": 1}
     assert ordered(["b", "", "nan", "2", "10"]) == ["2", "10", "", "b", "nan"]
     assert number_of("inf") is None

@@ -10,8 +10,8 @@
 #SBATCH --chdir=/runs/.warm
 #SBATCH --output=/runs/.warm/%j.log
 #SBATCH --open-mode=append
-# sbatch hands on what the submitter's shell exports (launch/shell.sh of clusterctl): a function named like a command
-# that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
+# sbatch passes on what the submitter's shell exports (launch/shell.sh of clusterctl): functions named like a command
+# used below, and shell options, must not affect this script. `module` and the like stay: `setup` may need them.
 builtin set +aefkmuvxC +o pipefail +o posix
 builtin unset -f : '[' cat chmod command compgen continue cp echo env eval exec exit export grep kill local mkdir mv od printf \
   read return rm scontrol set sh shopt sleep srun stat timeout touch tr trap true type umask unset wait wc
@@ -20,13 +20,13 @@ unset GLOBIGNORE
 export -n SHELLOPTS BASHOPTS
 
 marks=/runs/.warm/$SLURM_JOB_ID
-# What holds the nodes of an allocation (launch/hold.sh of clusterctl): `marks` is the folder of what was imported there.
+# Holds the nodes of an allocation (launch/hold.sh of clusterctl). `marks` is the folder that records imported images.
 umask 077
 mkdir -p "$marks"
-# enroot gives the container of pyxis's --container-name=X the name pyxis_X, or pyxis_<job>_X.
+# enroot's name for pyxis's --container-name=X is pyxis_X or pyxis_<job>_X.
 close() {
   trap '' USR1 TERM
-  # Of the environment only the job's number: the rest would shape the step.
+  # Keep only the job ID of the environment: the rest would change the step's shape.
   job=$SLURM_JOB_ID nodes=$SLURM_JOB_NUM_NODES conf=$SLURM_CONF
   unset "${!SLURM_@}"
   export SLURM_JOB_ID=$job
@@ -42,7 +42,7 @@ close() {
   exit 0
 }
 trap close USR1 TERM
-touch "$marks/held" # from now on it takes the signal to close up
+touch "$marks/held" # ready to handle the closing signal
 while :; do
   sleep infinity &
   wait $!

@@ -11,8 +11,8 @@
 #SBATCH --open-mode=append
 # Rendered by clusterctl 0.0.0; the run directory is the record of what happened.
 
-# sbatch hands on what the submitter's shell exports (launch/shell.sh of clusterctl): a function named like a command
-# that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
+# sbatch passes on what the submitter's shell exports (launch/shell.sh of clusterctl): functions named like a command
+# used below, and shell options, must not affect this script. `module` and the like stay: `setup` may need them.
 builtin set +aefkmuvxC +o pipefail +o posix
 builtin unset -f : '[' cat chmod command compgen continue cp echo env eval exec exit export grep kill local mkdir mv od printf \
   read return rm scontrol set sh shopt sleep srun stat timeout touch tr trap true type umask unset wait wc
@@ -22,7 +22,7 @@ export -n SHELLOPTS BASHOPTS
 
 run=/runs/cora-20260102-030405-abcd
 ranks=4
-restarts=20 # how often the job may go back to the queue
+restarts=20 # how often the job may be requeued
 dropped=()
 exports=(
   OMP_NUM_THREADS=1
@@ -31,9 +31,9 @@ exports=(
   GLIBC_TUNABLES=glibc.malloc.hugetlb=1
   PYTHONPATH=/runs/.code/0123/lib
 )
-python=/venv/bin/python # of the tasks on the host
+python=/venv/bin/python # for tasks on the host
 python_is_named=
-setup='' # the cluster's own lines, and the job's
+setup='' # the lines of the cluster file and of the job
 srun=(
   srun
   --kill-on-bad-exit=1
@@ -53,44 +53,44 @@ closing=()
 notifier=()
 tracker=()
 
-# The working directory of the tasks is the run's own (launch/work.sh of clusterctl): a copy of its code, made before its
-# first start, whole or not at all. Files that are one in the snapshot (hard links) are two here.
-no_work= # a field of host.json, where there is none
+# Each run has its own working directory (launch/work.sh of clusterctl): a copy of its code, created atomically before
+# the first start. Hard links in the snapshot become separate files.
+no_work= # a field of host.json if it is missing
 make_work() {
   [ ! -d "$run/work" ] || return 0
-  drop_copies "$run"/.work.* # of an attempt that was killed meanwhile
-  local copy=$run/.work.$number said
-  said=$({ cp -RP --preserve=mode,timestamps --reflink=auto "$run/code/project" "$copy" && chmod -R u+w "$copy" &&
+  drop_copies "$run"/.work.* # left by an attempt that was killed
+  local copy=$run/.work.$number problem
+  problem=$({ cp -RP --preserve=mode,timestamps --reflink=auto "$run/code/project" "$copy" && chmod -R u+w "$copy" &&
     { mv -T "$copy" "$run/work" || await [ -d "$run/work" ]; }; } 2>&1) && return
-  echo "clusterctl: cannot make $run/work: ${said%%$'\n'*}"
+  echo "clusterctl: cannot create $run/work: ${problem%%$'\n'*}"
   [ -n "$signal" ] || no_work=', "no_work": true'
   return 73
 }
-drop_copies() { # half made ones
+drop_copies() { # incomplete ones
   local copy
   for copy; do
     [ ! -d "$copy" ] || { chmod -R u+w "$copy" && rm -rf "$copy"; }
   done
 }
 
-# What follows is the same for every run (launch/batch.sh of clusterctl); the values above are this run's.
-# shellcheck disable=SC2329 # functions that are called by their names
+# The rest is the same for every run (launch/batch.sh of clusterctl); the values above are this run's.
+# shellcheck disable=SC2329 # functions that are called by name
 
-# What other nodes have just changed may not be seen here for a while, in whatever order, and now and then a call fails
-# that would not a second later: decision 0051. These file systems alone tell all nodes at once.
-late=70 # seconds; NFS believes for up to a minute what it knows of a folder (acdirmax)
+# Changes made on other nodes may show up here late and out of order, and a call may fail that would succeed a second
+# later: decision 0051. Only the file systems below show changes to all nodes at once.
+late=70 # seconds; NFS caches a folder for up to a minute (acdirmax)
 case $(stat -f -c %T "$run" 2>/dev/null) in
   btrfs | ceph | ext2/ext3 | f2fs | gpfs | lustre | overlayfs | ramfs | tmpfs | xfs | zfs) late=0 ;;
 esac
 signal=
-await() { # a question that is asked again while its answer may be late
+await() { # repeats a check while its answer may be out of date
   local deadline=$((SECONDS + late))
   until "$@"; do
     [ "$SECONDS" -lt "$deadline" ] && [ -z "$signal" ] || return 1
     sleep 1
   done
 }
-with_retries() { # a command that may be repeated
+with_retries() { # for a command that is safe to repeat
   local try
   for try in {1..5}; do
     "$@" && return
@@ -98,50 +98,51 @@ with_retries() { # a command that may be repeated
   done
   return 1
 }
-renamed() { # from, to: also where an earlier try was told that it had failed
+renamed() { # from, to: also succeeds if an earlier try worked although it reported an error
   mv -T "$1" "$2" || { [ ! -e "$1" ] && [ -e "$2" ]; }
 }
 
-# Attempts are numbered; the last one alone can have finished the run: one that was given up for lost may still end.
+# Attempts are numbered. Only the last one can have finished the run: one that was considered lost may still be ending.
 number=0
 while [ -d "$run/attempts/$number" ]; do number=$((number + 1)); done
 [ ! -e "$run/attempts/$((number - 1))/marks/finished" ] || exit 0
-# A run may wait for days, and its submission be taken for rubbish meanwhile.
+# A run may be queued for days, and someone may delete its files meanwhile.
 for gone in "$run/code/lib" "$run/run.json"; do
-  await [ -e "$gone" ] || { echo "clusterctl[launch]: what was submitted has been removed: $gone; submit it anew" >&2; exit 66; }
+  await [ -e "$gone" ] ||
+    { echo "clusterctl[launch]: removed since submission: $gone; submit the job again" >&2; exit 66; }
 done
-# The tasks import from there: anyone else who can write to it could run code as this user.
+# The tasks import from there: anyone else with write access could run code as this user.
 { [ -O "$run" ] && [ -O "$run/code/" ] && [ -O "$run/code/lib" ]; } ||
-  { echo "clusterctl[launch]: not this user's own: $run or its code" >&2; exit 77; }
+  { echo "clusterctl[launch]: not owned by this user: $run or its code" >&2; exit 77; }
 
-# Claim the next attempt. From here on its host.log takes what this script says.
+# Claim the next attempt. From here on this script's output goes to its host.log.
 umask 077
 failed=0
-until said=$(LC_ALL=C mkdir "$run/attempts/$number" 2>&1); do
-  case $said in
-    *"File exists"*) number=$((number + 1)) && continue ;; # though it may not be seen here yet
+until problem=$(LC_ALL=C mkdir "$run/attempts/$number" 2>&1); do
+  case $problem in
+    *"File exists"*) number=$((number + 1)) && continue ;; # although it may not be visible here yet
     *"Input/output error"* | *"Stale file handle"*) failed=$((failed + 1)) && sleep 1 ;;
     *) failed=5 ;;
   esac
-  [ "$failed" -lt 5 ] || { echo "clusterctl[launch]: cannot write to $run/attempts: $said" >&2; exit 73; }
+  [ "$failed" -lt 5 ] || { echo "clusterctl[launch]: cannot write to $run/attempts: $problem" >&2; exit 73; }
 done
 attempt=$run/attempts/$number
-write_secret() { # by which its processes know each other (runs/secret.py)
+write_secret() { # authenticates the attempt's processes to each other (runs/secret.py)
   od -An -vtx1 -N32 /dev/urandom | tr -d ' \n' >"$attempt/secret" && [ "$(wc -c <"$attempt/secret")" -eq 64 ]
 }
 log_here() { exec >>"$attempt/host.log" 2>&1; }
 with_retries mkdir -p "$attempt/nodes" "$attempt/logs" "$attempt/marks" && with_retries write_secret
-echo "=== $number ===" # what Slurm says of the job's end comes into the same log, of every attempt
+echo "=== $number ===" # Slurm appends its messages about the job's end to this log, which all attempts share
 with_retries log_here
 
-trap 'signal=TERM' TERM # of a time limit, scancel or preemption: note it, wait for srun, record the end
-printf -v start '%(%s)T' -1 # a builtin: on a node that is being shut down no program may start any more
-# What says how it ended is written over itself, at the same length: a disk that is full by then takes it all the same.
+trap 'signal=TERM' TERM # time limit, scancel or preemption: remember it, wait for srun, record the end
+printf -v start '%(%s)T' -1 # a builtin: a node that is shutting down may not start programs any more
+# The record of the end overwrites one of the same length, which works even if the disk is full by then.
 put() { # file, content
   local try
   for try in {1..30}; do
     printf "%-$((${#SLURM_JOB_NODELIST} + 400))s\n" "$2" 1<>"$1" && return
-    [ "$try" -gt 1 ] || echo "clusterctl: cannot write $1: trying again for half a minute"
+    [ "$try" -gt 1 ] || echo "clusterctl: cannot write $1: retrying for half a minute"
     sleep 1
   done
   return 1
@@ -157,10 +158,10 @@ put "$attempt/.finished.json" "{}"
 with_retries touch "$attempt/marks/.finished"
 
 export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number
-# One environment for all programs (docs/decisions/0043): the folder of the tasks' Python comes first on their PATH, and
-# what the setup lines activate before it, unless the cluster file names that Python. What is active in the submitter's
-# shell is deactivated first: conda would not move it to the front again. The script's own PATH stays without the folder,
-# which may hold another srun.
+# One environment for all programs (docs/decisions/0043): the folder of the tasks' Python comes first on their PATH,
+# preceded by environments that the setup lines activate unless the cluster file names that Python. Environments active
+# in the submitter's shell are deactivated first: conda would not move them to the front again. The script's own PATH
+# does not get the folder, which may contain another srun.
 unset CONDA_SHLVL CONDA_DEFAULT_ENV
 [ "$VIRTUAL_ENV/bin" = "${python%/*}" ] || unset VIRTUAL_ENV
 [ "$CONDA_PREFIX/bin" = "${python%/*}" ] || unset CONDA_PREFIX
@@ -174,22 +175,22 @@ put_first() {
 [ -n "$python_is_named" ] || put_first
 unset "${dropped[@]}"
 export "${exports[@]}"
-eval "$setup" # the cluster's own lines, and the job's
+eval "$setup" # the lines of the cluster file and of the job
 [ -z "$python_is_named" ] || put_first
 [ -z "$python" ] || task=(env "PATH=$PATH" "${task[@]}")
 [ "${#node_check[@]}" -eq 0 ] || node_check=("${node_check[0]}" env "PATH=$PATH" "${node_check[@]:1}")
 [ "${#tracker[@]}" -eq 0 ] || tracker=(env "PATH=$PATH" "${tracker[@]}")
 [ -z "$folder" ] || { PATH=:$PATH && PATH=${PATH/":$folder:"/:} && PATH=${PATH#:}; }
 
-# One task on each node, with so many seconds for it: a node that is lost would keep srun waiting.
+# One task on each node, with a timeout: srun would keep waiting for a lost node.
 on_each_node() { # seconds, command
   [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none \
     --quiet "${@:2}"
 }
 [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || on_each_node 300 "${opening[@]}"
 
-# Each node is checked first. One that fails is left out when the job starts again (runs/node_check.py).
-unfit= # what Slurm is told to leave out
+# Each node is checked first. Nodes that fail are excluded when the job starts again (runs/node_check.py).
+unfit= # the nodes that Slurm must exclude
 check_nodes() {
   [ "${#node_check[@]}" -gt 0 ] || return 0
   with_retries mkdir -p "$attempt/check" && on_each_node "${node_check[@]}"
@@ -197,21 +198,21 @@ check_nodes() {
   [ -z "$unfit" ] || return 69
 }
 
-# A node that cannot copy the modules to its own disk imports them from where they are (runs/staging.py).
+# A node that cannot copy the modules to its own disk imports them from the shared one (runs/staging.py).
 stage_code() { on_each_node 900 "${staging[@]}" || true; }
 
-# What is new goes to the trackers while the ranks run, and the rest when the tracker's input ends (trackers/on_node.py).
+# New metrics go to the trackers while the ranks run, and the rest when the tracker's input ends (trackers/on_node.py).
 tracking=
 tracker_pid=
 start_tracker() {
   [ "${#tracker[@]}" -gt 0 ] || return 0
   coproc tracking { trap '' TERM && exec "${tracker[@]}" >&2; }
-  tracker_input=${tracking[1]} # bash forgets both when it has ended, which may be now
+  tracker_input=${tracking[1]} # bash unsets both as soon as the coprocess has ended
   tracker_pid=$tracking_PID
 }
 
-# One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
-# for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
+# One log per rank. The warning may come before Python can handle it, and would kill it: USR2 is blocked until the task
+# unblocks it, or ignored if env cannot block signals (GNU coreutils before 8.31, busybox).
 make_work && check_nodes && stage_code && start_tracker && [ -z "$signal" ] && "${srun[@]}" \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
@@ -219,25 +220,25 @@ make_work && check_nodes && stage_code && start_tracker && [ -z "$signal" ] && "
 code=$?
 printf -v end '%(%s)T' -1
 
-# The number of an array's last element means the whole array to scontrol.
+# scontrol takes the job ID of an array's last element for the whole array.
 own_job=$SLURM_JOB_ID
 [ -z "$SLURM_ARRAY_JOB_ID" ] || own_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 superseded() { [ -d "$run/attempts/$((number + 1))" ]; }
-# How many ranks are in which state, and what they ask for, by the names of the marks (runs/marks.py): a task asks for a
-# restart by one, as inside a container there is no scontrol. They are read without a program: a list of so many names
-# fits no command line. A listing without the script's own mark has failed.
+# Count the ranks in each state, and read their requests, from the names of the marks (runs/marks.py): a task requests a
+# restart with a mark because there is no scontrol inside a container. No program is used: a command line cannot hold so
+# many names. A listing without the script's own mark has failed.
 look() {
   local marks mark try
   for try in {1..5}; do
     shopt -s nullglob dotglob
     marks=("$attempt"/marks/*)
     shopt -u nullglob dotglob
-    running=0 left_well=0 told_to_leave=0 left_badly=0 asked= stuck= listed=
+    running=0 left_well=0 asked_to_leave=0 left_badly=0 asked= stuck= listed=
     for mark in "${marks[@]##*/}"; do
       case $mark in
         *.running) running=$((running + 1)) ;;
         *.done) left_well=$((left_well + 1)) ;;
-        *.asked) told_to_leave=$((told_to_leave + 1)) ;;
+        *.asked) asked_to_leave=$((asked_to_leave + 1)) ;;
         *.ended) left_badly=$((left_badly + 1)) ;;
         restart) asked=yes ;;
         no-progress) stuck=yes ;;
@@ -248,18 +249,18 @@ look() {
     sleep 1
   done
 }
-# When a node is lost srun ends with 0 all the same: the run is finished when every rank has said so.
+# srun exits with 0 even if a node is lost: the run is finished only when every rank has reported it.
 ended_well() { [ "$left_well" -eq "$ranks" ]; }
-# A rank that was killed says nothing; one that failed, or was told to leave, says how.
+# A killed rank leaves no mark; one that failed or was asked to leave records how it ended.
 killed() { [ "$running" -gt 0 ]; }
-begun() { [ "$((running + left_well + told_to_leave + left_badly))" -gt 0 ]; }
-# Whether nothing is missing that ranks of other nodes may have said: how each ended, and the request for a restart, where
-# one left because of it.
+begun() { [ "$((running + left_well + asked_to_leave + left_badly))" -gt 0 ]; }
+# Whether the marks of other nodes are complete: how each rank ended, and the restart request if a rank left because of
+# one.
 settled() {
   look
   [ -n "$asked" ] || [ "$((left_well + left_badly))" -eq "$ranks" ]
 }
-# The warning killed what unpacks the image, as pyxis says, or TERM did: that of a preemption, if the job still runs.
+# The image's unpacking was killed, by the warning according to pyxis, or by TERM: a preemption if the job still runs.
 interrupted() {
   ! begun && [ "$restarts" -gt 0 ] || return
   if [ "$signal" = TERM ]; then
@@ -271,7 +272,7 @@ interrupted() {
 saved() { compgen -G "$run/checkpoints/$number-*" >/dev/null; }
 progressed() {
   if [ -n "$asked" ]; then [ -z "$stuck" ]
-  elif begun; then saved || { [ "$late" -gt 0 ] && with_retries saved; } # a listing that failed shows nothing
+  elif begun; then saved || { [ "$late" -gt 0 ] && with_retries saved; } # a failed listing is empty
   fi
 }
 finish() {
@@ -279,7 +280,7 @@ finish() {
     with_retries renamed "$attempt/.finished.json" "$run/finished.json" &&
     with_retries renamed "$attempt/marks/.finished" "$attempt/marks/finished"
 }
-# Why this attempt is not followed by another one, though it would need one; nothing if it is (runs/requests.py).
+# Why the run is not started again although it is unfinished; empty if it is (runs/requests.py).
 refusal() {
   if superseded; then echo superseded
   elif [ -e "$run/cancel.json" ]; then echo cancelled
@@ -287,14 +288,14 @@ refusal() {
   elif [ "${SLURM_RESTART_COUNT:-0}" -ge "$restarts" ]; then echo restart-limit
   fi
 }
-# Slurm may be away for minutes. When it answers, TERM comes to all of this script: not to the question.
+# Slurm may be unreachable for minutes. When it requeues, it sends TERM to the whole script: scontrol must ignore it.
 requeue() {
   local answer try deadline=$((SECONDS + 600)) # scontrol itself may wait for two minutes (SlurmctldTimeout)
   for try in {1..60}; do
     answer=$(trap '' TERM; scontrol requeue "$own_job" 2>&1) && return
     [ "$try" -gt 1 ] || echo "clusterctl: scontrol requeue failed: $answer"
     case $answer in
-      *"pending execution"*) return ;; # it has been sent back already: by a preemption, or an answer was lost
+      *"pending execution"*) return ;; # requeued already: by a preemption, or the answer was lost
       *disabled* | *denied* | *"nvalid job id"* | *"nvalid user id"* | *"already completing or completed"*) return 1 ;;
     esac
     [ "$SECONDS" -lt "$deadline" ] && [ ! -e "$run/cancel.json" ] || return 1
@@ -302,10 +303,10 @@ requeue() {
   done
   return 1
 }
-# Slurm takes this for a job that waits alone: it does once it has been sent back, while this script still lives.
+# Slurm accepts this only for a pending job, which it is once it has been requeued, while this script still runs.
 leave_out() {
   [ -z "$unfit" ] || (trap '' TERM; with_retries scontrol update "JobId=$own_job" "ExcNodeList=$unfit") ||
-    echo "clusterctl: Slurm does not leave out $unfit"
+    echo "clusterctl: cannot exclude $unfit from the next start"
 }
 close() { on_each_node 60 "${closing[@]}"; }
 
@@ -313,19 +314,19 @@ if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$unfit" ]; then look; else awa
 if [ -n "$asked" ]; then
   code=75
 elif ended_well; then
-  code=0 # whatever became of a process beside the ranks, or of srun
+  code=0 # whatever happened to srun, or to processes other than the ranks
   superseded || finish
 elif [ "$code" -eq 0 ]; then
   code=1 signal=${signal:-LOST}
 fi
-full= # what the ranks had to say may be lost with it
+full= # if so, messages of the ranks may be lost
 { printf . >"$attempt/.room" && [ -s "$attempt/.room" ]; } 2>/dev/null || full=', "disk_full": true'
 drop_copies "$run/.work.$number"
 record_end() { # further JSON fields
   record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$no_work$full$1"
 }
-# Ten seconds at most; `clusterctl notify` and `clusterctl track` catch up on the rest later.
-tell() {
+# At most ten seconds; `clusterctl notify` and `clusterctl track` send the rest later.
+report_end() {
   local deadline=$((SECONDS + 10))
   [ -z "$tracker_pid" ] || eval "exec $tracker_input>&-"
   [ "${#notifier[@]}" -eq 0 ] || timeout -k 1 9 "${notifier[@]}" </dev/null || true
@@ -339,16 +340,16 @@ if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
   { [ -n "$asked" ] || [ -n "$unfit" ] || { [ -z "$signal" ] && killed; } || interrupted; }; then
   refused=$(refusal)
   if [ -z "$refused" ]; then
-    record_end ', "requeued": true' # first: Slurm ends this script while it answers
-    tell
+    record_end ', "requeued": true' # before requeueing, since Slurm then ends this script
+    report_end
     close
     requeue && leave_out && exit "$code"
     refused=requeue-failed
-    [ -n "$asked" ] || signal=LOST # with its node, perhaps, and Slurm has started the job again already
+    [ -n "$asked" ] || signal=LOST # perhaps with its node, and Slurm has already started the job again
   fi
   echo "clusterctl: not started again: $refused"
 fi
 record_end "${refused:+, \"refused\": \"$refused\"}"
-tell
+report_end
 close
 exit "$code"

@@ -1,5 +1,5 @@
-"""`clusterctl dashboard`: the runs in a browser, on this machine's loopback, for whoever has the token.
+"""`clusterctl dashboard`: show runs in a browser, on the loopback interface, protected by a token.
 
-`glances` looks at runs, once for all open pages, `pages` draws what was seen, `application` decides which requests are
-answered, and with what, `serve` listens.
+`glances` reads the runs once for all open pages, `pages` renders them, `application` checks and answers requests, and
+`serve` listens.
 """

@@ -1,8 +1,8 @@
-"""Which requests are answered, and with what: a WSGI application that only reads, for whoever has the token.
+"""A read-only WSGI application that answers only requests with the token.
 
-All users of a machine share its loopback, and a browser sends requests on behalf of any page that it has open. So a
-request needs the token, in its address or, from then on, in a cookie; its Host must be this machine's, whatever name a
-foreign page's host now resolves to; and nothing but GET and HEAD is answered.
+All users of a machine share its loopback interface, and a browser sends requests on behalf of any open page. So a
+request needs the token, first in its address and then in a cookie; its Host must be this machine (against DNS
+rebinding); and only GET and HEAD are answered.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _ALWAYS = (
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cache-Control", "no-store"),
 )
-_HOST = re.compile(r"(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?", re.IGNORECASE)  # a port forward may end at any port
+_HOST = re.compile(r"(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?", re.IGNORECASE)  # any port, for port forwards
 _RUN_PAGE = re.compile(r"/run/(?P<id>[^/]+)(?:/(?P<part>logs|why))?")
 _SWEEP_PAGE = re.compile(r"/sweep/(?P<id>[^/]+)")
 _FILES = {"/style.css": "text/css", "/script.js": "text/javascript"}
-_FORBIDDEN = "403: open the address that `clusterctl dashboard` printed; after a click on a link to it, reload\n"
+_FORBIDDEN = "403: open the address printed by `clusterctl dashboard`; if you followed a link to it, reload the page\n"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Response:
 
 @dataclass(frozen=True)
 class Application:
-    """The pages of what `glances` sees. `cookie` is the name of this server's cookie: a host's ports share them all."""
+    """Serves the runs in `glances`. `cookie` names this server's cookie: all ports of a host share their cookies."""
 
     glances: Glances
     token: str = field(repr=False)
@@ -71,15 +71,17 @@ class Application:
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     def _refusal(self, environ: WSGIEnvironment) -> Response | None:
-        """What a request gets that is not to be answered, or not yet; None for the others."""
+        """The response to a request that is refused or redirected; None if it is to be answered."""
         if not _HOST.fullmatch(environ.get("HTTP_HOST", "")):
-            return Response(HTTPStatus.FORBIDDEN, "403: this server answers to 127.0.0.1 and localhost\n")
+            return Response(HTTPStatus.FORBIDDEN, "403: the host must be 127.0.0.1 or localhost\n")
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return Response(HTTPStatus.METHOD_NOT_ALLOWED, "405: it only reads\n", headers=(("Allow", "GET, HEAD"),))
+            return Response(
+                HTTPStatus.METHOD_NOT_ALLOWED, "405: only GET and HEAD are allowed\n", headers=(("Allow", "GET, HEAD"),)
+            )
         given = parse_qs(environ.get("QUERY_STRING", "")).get("token")
         if given and self._is_token(given[0]):
             kept = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
-            here = "/" + quote(environ.get("PATH_INFO", "").strip("/"))  # `//name` would be another host
+            here = "/" + quote(environ.get("PATH_INFO", "").strip("/"))  # `//name` would redirect to another host
             return Response(HTTPStatus.SEE_OTHER, "", headers=(("Location", here), ("Set-Cookie", kept)))
         return None if self._is_token(self._kept(environ)) else Response(HTTPStatus.FORBIDDEN, _FORBIDDEN)
 
@@ -103,7 +105,7 @@ class Application:
             return _trouble(HTTPStatus.NOT_FOUND, error)
         except ClusterctlError as error:
             return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, error)
-        except OSError as error:  # a file server that is away comes back
+        except OSError as error:  # a file server may come back
             return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, ClusterctlError(reason(error)))
 
     def _page(self, path: str, stage: str) -> Response:
@@ -128,7 +130,7 @@ class Application:
         else:
             with run.scene.seen() as scene:
                 ended = scene.selected is not None and scene.selected.status.stage.ended
-            findings = run.why() if ended else ()  # once; a look at a run that goes on is not to cost a diagnosis
+            findings = run.why() if ended else ()  # once; refreshing an active run must not cost a diagnosis
             with run.scene.seen() as scene:
                 main = pages.run(scene, findings)
         return _shown(run_id, pages.run_links(run_id, part), main)

@@ -1,4 +1,4 @@
-"""What the open pages show, looked at once for all of them, and only when one of them asks."""
+"""The data shown by the open pages, read on request and shared by all of them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOOK_SECONDS = 2.0
-_SHARE = 0.2  # of the time at most: a slow file system is not looked at all the time
-_MOST_KEPT = 16  # runs whose curves are kept in memory, and as many sweeps
+_SHARE = 0.2  # of the time spent reading, at most, even on a slow file system
+_MOST_KEPT = 16  # runs, and sweeps, kept in memory
 
 
 class SweepScene(NamedTuple):
@@ -47,7 +47,7 @@ class SweepScene(NamedTuple):
 
 
 class Glance(Generic[T]):
-    """What `look` returned, for whoever asks before it is time to look again; one thread at a time has it."""
+    """Caches the result of `look` until it is due again; used by one thread at a time."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Glance(Generic[T]):
 
     @contextmanager
     def seen(self) -> Iterator[T]:
-        """The newest look. It may change once the block has ended."""
+        """The newest result. It must not be used after the block."""
         with self._lock:
             if self._seen is None or self._clock() >= self._seen[1]:
                 began = self._clock()
@@ -72,16 +72,16 @@ class Glance(Generic[T]):
 
 
 class LiveRun:
-    """One run with its curves and its log: `scene`, and what `clusterctl why` says of it."""
+    """One run with its curves and log (`scene`), and its diagnosis (`why`)."""
 
     def __init__(self, overview: Overview, clock: Callable[[], float]) -> None:
         self.scene = Glance(overview.look, clock)
         self._slurm_of, self._clock = overview.slurm_of, clock
         self._status: Status | None = None
-        self._why: tuple[str, Glance[tuple[str, ...]]] | None = None  # of a run in that state
+        self._why: tuple[str, Glance[tuple[str, ...]]] | None = None  # the state and its diagnosis
 
     def why(self) -> tuple[str, ...]:
-        """The lines of a diagnosis, made again no sooner than they may differ; else why the run cannot be read."""
+        """The lines of the diagnosis, repeated only when it may have changed; or why the run cannot be read."""
         with self.scene.seen() as scene:
             if scene.selected is None:
                 return tuple(problem.text for problem in scene.problems)
@@ -98,8 +98,8 @@ class LiveRun:
         return tuple(explanation(diagnose_status(self._status, self._slurm_of)))
 
 
-class Few(Generic[T]):
-    """Values by name; those that nobody has asked for the longest are forgotten."""
+class RecentlyUsed(Generic[T]):
+    """A cache of values by name that drops the least recently used ones."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[str, T] = OrderedDict()
@@ -116,7 +116,7 @@ class Few(Generic[T]):
 
 
 class Glances:
-    """The runs in `folder`: the list that `look` returns, and any run and sweep that a page asks for."""
+    """The runs in `folder`: the list returned by `look`, and each run and sweep requested by a page."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Glances:
     ) -> None:
         self.runs = Glance(look, clock)
         self._folder, self._slurm_of, self._clock = folder, slurm_of, clock
-        self._live, self._sweeps = Few[LiveRun](), Few[Glance[SweepScene]]()
+        self._live, self._sweeps = RecentlyUsed[LiveRun](), RecentlyUsed[Glance[SweepScene]]()
 
     def run(self, run_id: str) -> LiveRun:
         """Raises NotFoundError."""

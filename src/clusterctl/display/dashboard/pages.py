@@ -1,4 +1,4 @@
-"""The pages, drawn from what was seen: all runs, a sweep, a run, its log, its `why`."""
+"""The pages: all runs, a sweep, a run, its log, its `why`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from clusterctl.observe.stage import Status
     from clusterctl.observe.status import Report
 
-# The columns of `status`; those in the second line are left out where there is little room.
+# The columns of `status`; those on the second line are hidden on narrow screens.
 _COLUMNS = {
     **dict.fromkeys(("RUN", "STAGE", "PROGRESS", "LOSS"), ""),
     **dict.fromkeys(("EPOCH", "ETA", "VAL", "TEST", "NODES/S", "GPU", "TASKS", "AGE", "NOTE"), "wide"),
@@ -39,7 +39,7 @@ ALL_RUNS = tag("a", "all runs", href="/")
 
 
 def document(title: str, links: Iterable[Markup], main: Markup) -> str:
-    """A whole page. Its style and its script are files of this server; the script replaces `main` by a newer one."""
+    """A whole page. Style and script are files on this server; the script replaces `main` with newer versions."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -53,7 +53,7 @@ def document(title: str, links: Iterable[Markup], main: Markup) -> str:
 
 
 def runs(found: Report, stage: str = "") -> Markup:
-    """All runs, the newest first, those of a sweep in one line; or the runs in one `stage` alone."""
+    """All runs, newest first, with one line per sweep; or only the runs in `stage`."""
     counts = Counter(status.stage for status in found.statuses)
     links = [tag("a", plural(len(found.statuses), "run"), href="/", aria_current=None if stage else "page")]
     links += [
@@ -69,12 +69,12 @@ def runs(found: Report, stage: str = "") -> Markup:
             rows += [_cells(status, found.as_of) for status in (first, *others)]
         else:
             rows.append(_sweep_cells(name, [first, *others], found.as_of))
-    table = _table(rows) if rows else tag("p", "no such runs" if stage else "no runs yet", class_="faint")
+    table = _table(rows) if rows else tag("p", "no matching runs" if stage else "no runs yet", class_="faint")
     return join([tag("nav", *links), problems(found.problems), table, _as_of(found.as_of)])
 
 
 def sweep(scene: SweepScene) -> Markup:
-    """The runs of a sweep, with what each changes."""
+    """The runs of a sweep with their settings."""
     summary = scene.summary
     record, best = summary.record, summary.best
     settings = {run: values_of(one) for run, one in zip(record.runs, record.settings, strict=True)}
@@ -86,7 +86,7 @@ def sweep(scene: SweepScene) -> Markup:
         rows.append({"RUN": cells["RUN"], **chosen, **cells})
     facts = []
     if summary.seconds_left is not None:
-        facts.append(tag("p", f"about {duration(summary.seconds_left)} until all have ended"))
+        facts.append(tag("p", f"about {duration(summary.seconds_left)} left"))
     if best:
         run_id, value = best.status.record.run.id, best.metric.text(best.value)
         link = tag("a", run_id, href=_run_address(run_id))
@@ -96,7 +96,7 @@ def sweep(scene: SweepScene) -> Markup:
 
 
 def run(scene: Scene, findings: Sequence[str]) -> Markup:
-    """What a report of the run would say now: its numbers, curves, phases, nodes and ranks."""
+    """The current report of the run: numbers, curves, phases, nodes and ranks."""
     seen = scene.selected
     if seen is None:
         return problems(scene.problems)
@@ -117,30 +117,30 @@ def run(scene: Scene, findings: Sequence[str]) -> Markup:
 
 
 def log(scene: Scene) -> Markup:
-    """The last lines that the ranks wrote, merged by time."""
+    """The last lines of the ranks' logs, merged by time."""
     if scene.selected is None:
         return problems(scene.problems)
     lines = scene.selected.log
     several = len({line.source.rank for line in lines}) > 1
     texts = [(label_of(line) if several else "") + as_shown(line.text) for line in lines]
-    shown = tag("pre", "\n".join(texts), class_="log") if texts else tag("p", "nothing written yet", class_="faint")
+    shown = tag("pre", "\n".join(texts), class_="log") if texts else tag("p", "no output yet", class_="faint")
     command = f"clusterctl logs {scene.selected.status.record.run.id}"
-    return join([shown, tag("p", "all of it: ", tag("code", command), class_="faint"), _as_of(scene.as_of)])
+    return join([shown, tag("p", "complete log: ", tag("code", command), class_="faint"), _as_of(scene.as_of)])
 
 
 def why(lines: Sequence[str]) -> Markup:
-    """What `clusterctl why` says."""
+    """The output of `clusterctl why`."""
     return tag("pre", "\n".join(lines))
 
 
 def problems(found: Iterable[ClusterctlError]) -> Markup:
-    """What stood in the way of knowing, with what to do about it."""
+    """The problems in reading the runs, with hints."""
     lines = [tag("p", problem.message, *([f" ({problem.hint})"] if problem.hint else [])) for problem in found]
     return tag("div", *lines, class_="advice") if lines else Markup()
 
 
 def run_links(run_id: str, part: str) -> list[Markup]:
-    """Where to go from a page of a run, its `part` among them."""
+    """The navigation links of a run's page, with `part` as the current one."""
     sweep = submission(run_id)
     above = [] if sweep == run_id else [tag("a", "sweep", href=f"/sweep/{sweep}")]
     parts = [
@@ -155,7 +155,7 @@ def _run_address(run_id: str, part: str = "") -> str:
 
 
 def _cells(status: Status, now: float, name: str | None = None) -> dict[str, Markup]:
-    """The cells of one run, by their column; it is called `name`, if not by its id."""
+    """The cells of one run by column; `name` replaces its id."""
     texts, done = row_of(status, now).cells, progress(status.metrics)
     cells = {name: _cell(name, texts.get(name, "")) for name in _COLUMNS}
     cells["RUN"] = _cell("RUN", tag("a", name or texts["RUN"], href=_run_address(texts["RUN"])))
@@ -167,7 +167,7 @@ def _cells(status: Status, now: float, name: str | None = None) -> dict[str, Mar
 
 
 def _sweep_cells(sweep: str, members: Sequence[Status], now: float) -> dict[str, Markup]:
-    """The cells of a sweep, of which `members` were seen."""
+    """The cells of a sweep with the runs `members`."""
     counts = Counter(status.stage for status in members)
     ended = sum(count for stage, count in counts.items() if stage.ended)
     cells = {name: _cell(name, "") for name in _COLUMNS}
@@ -180,7 +180,7 @@ def _sweep_cells(sweep: str, members: Sequence[Status], now: float) -> dict[str,
 
 
 def _counted(counts: Mapping[Stage, int]) -> list[str]:
-    """How many runs are in each stage, in the order of a run's life."""
+    """The number of runs in each stage, in lifecycle order."""
     stages = [one for one in Stage if one in counts]
     return _spaced([tag("span", f"{counts[one]} {one}", class_=f"stage {sections.stage_class(one)}") for one in stages])
 
@@ -199,7 +199,7 @@ def _class_of(column: str) -> str | None:
 
 
 def _table(rows: Sequence[dict[str, Markup]]) -> Markup:
-    """A table of runs, without the columns that are empty; one that is none of `status` has a setting's name."""
+    """A table of runs without empty columns; columns beyond those of `status` are settings."""
     names = [name for name in (rows[0] if rows else ()) if any(row[name] != _cell(name, "") for row in rows)]
     titles = [
         tag("th", name.lower(), class_=_class_of(name)) if name in _COLUMNS else tag("th", name) for name in names

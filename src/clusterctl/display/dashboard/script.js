@@ -1,17 +1,17 @@
 "use strict";
-// Replaces what the page shows by what it would show now, every few seconds, while somebody looks at it.
+// Refreshes the page every few seconds while it is visible.
 const SECONDS = 3;
 const trouble = document.getElementById("trouble");
 
 async function refresh() {
-  if (document.hidden || !getSelection().isCollapsed) return; // a selection is about to be copied
+  if (document.hidden || !getSelection().isCollapsed) return; // keep a selection that may be about to be copied
   let text = "";
   try {
     const answer = await fetch(location.href, { redirect: "error" });
-    if (answer.status === 403) throw new Error("this is another dashboard now: open the address that it printed");
+    if (answer.status === 403) throw new Error("the dashboard was restarted: open the address it printed");
     text = await answer.text();
   } catch (error) {
-    trouble.textContent = error instanceof TypeError ? "no answer: is clusterctl dashboard still running?" : error.message;
+    trouble.textContent = error instanceof TypeError ? "no response: is clusterctl dashboard still running?" : error.message;
     return;
   }
   trouble.textContent = "";

@@ -1,4 +1,4 @@
-"""Serves the dashboard on this machine's loopback until Ctrl-C."""
+"""Serve the dashboard on the loopback interface until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ _TOKEN_BYTES = 32
 
 
 class Addresses(NamedTuple):
-    """Where a browser on this machine finds the dashboard, and the command that brings the port to another one."""
+    """The dashboard's URL on this machine, and the command that forwards the port to another machine."""
 
     url: str
     forward: str
 
 
 def serve(glances: Glances, port: int, announce: Callable[[Addresses], object]) -> None:
-    """Answer requests at `port` (0: a free one) until KeyboardInterrupt; `announce` is told where, first.
+    """Answer requests on `port` (0: a free one) until KeyboardInterrupt; `announce` gets the addresses first.
 
-    Raises UsageError where the port cannot be had.
+    Raises UsageError if the port is not available.
     """
     listening = _listening(port)
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(_TOKEN_BYTES)
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a slow file system is no news at the terminal
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # do not warn about a slow file system
     application = Application(glances, token, f"clusterctl-{port}")
     server = waitress.create_server(application, sockets=[listening], ident="clusterctl")
     forward = f"ssh -N -L {port}:{_LOOPBACK}:{port} {socket.gethostname()}"
     try:
         announce(Addresses(f"http://{_LOOPBACK}:{port}/?token={token}", forward))
         server.run()
-    except KeyboardInterrupt:  # between what was announced and the server's own handling of it
+    except KeyboardInterrupt:  # before the server handles it
         server.close()
 
 
@@ -58,6 +58,6 @@ def _listening(port: int) -> socket.socket:
         listening.listen()
     except OSError as error:
         listening.close()
-        hint = "leave --port out to get a free one"
-        raise UsageError(f"cannot listen at port {port}: {error.strerror}", hint) from error
+        hint = "leave out --port to use a free one"
+        raise UsageError(f"cannot listen on port {port}: {error.strerror}", hint) from error
     return listening

@@ -1,5 +1,5 @@
-"""`clusterctl monitor`: runs, training, devices, logs and the queue in one terminal.
+"""`clusterctl monitor`: runs, training, devices, logs and the queue in the terminal.
 
-`arrange` says which pane goes where at a size (pure), `panes` turns a Scene into text,
-`app` keeps them up to date with Textual, which is imported there alone.
+`arrange` lays out the panes for a terminal size, `panes` turns a Scene into text, and `app` keeps them up to date with
+Textual, which is imported only there.
 """

@@ -1,4 +1,4 @@
-"""The live monitor: Textual keeps the panes up to date. A thread looks, the screen repaints what has changed alone."""
+"""The live monitor in Textual. A thread reads the runs; only panes that changed are repainted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
-# Over a slow ssh every repaint is felt: few of them, and no animation. Both are read when textual is imported.
+# Repaints are noticeable over a slow ssh connection. Textual reads both variables on import.
 os.environ.setdefault("TEXTUAL_FPS", "15")
 os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
 
@@ -57,7 +57,7 @@ def _show_nodes(cluster: Cluster) -> list[str]:
 
 @dataclass(frozen=True)
 class Actions:
-    """What the monitor does besides looking, in threads. Each may raise ClusterctlError; two return lines to show."""
+    """The monitor's actions, run in threads. Each may raise ClusterctlError; two return lines to show."""
 
     cancel: Callable[[Run], object] = Run.cancel
     resume: Callable[[Run], object] = Run.resume
@@ -66,7 +66,7 @@ class Actions:
 
 
 class Explained(NamedTuple):
-    """What `why` said of a run when it was in `state`, and when it is to be asked again, by a steady clock."""
+    """The diagnosis of a run in `state`, and when to repeat it, by a monotonic clock."""
 
     lines: tuple[str, ...]
     state: str
@@ -74,7 +74,7 @@ class Explained(NamedTuple):
 
 
 class Monitor(App[None]):
-    """The monitor of the runs of `overview`, looked at every `seconds`."""
+    """The monitor of the runs in `overview`, refreshed every `seconds`."""
 
     CSS_PATH = "monitor.tcss"
     ENABLE_COMMAND_PALETTE = False
@@ -102,7 +102,7 @@ class Monitor(App[None]):
         selected: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(ansi_color=True)  # the terminal's own colours, on its own background
+        super().__init__(ansi_color=True)  # the terminal's own colours and background
         self.animation_level = "none"
         self._overview, self._actions, self._seconds = overview, actions, seconds
         self._selected, self._clock = selected, clock
@@ -129,7 +129,7 @@ class Monitor(App[None]):
         self._place(event.size)  # `self.size` is still the old one: textual calls a subclass's handler first
 
     def on_click(self, event: Click) -> None:
-        """A click on a run selects it, one on another pane shows it alone."""
+        """A click on a run selects it; a click on another pane maximizes it."""
         if not isinstance(event.widget, PaneBox) or self.view is None:
             return
         pane, offset = event.widget.pane, event.get_content_offset(event.widget)
@@ -142,7 +142,7 @@ class Monitor(App[None]):
                 self._select(scene.statuses[row].record.run.id)
 
     def action_move(self, by: int) -> None:
-        """Select another run; the next look shows it, the list at once."""
+        """Select another run."""
         ids = [status.record.run.id for status in self.view.scene.statuses] if self.view else []
         if ids:
             here = ids.index(self._selected) if self._selected in ids else 0
@@ -171,7 +171,7 @@ class Monitor(App[None]):
         self.look()
 
     def _place(self, size: Size) -> None:
-        """Put every pane where a terminal of `size` wants it."""
+        """Place every pane for a terminal of `size`."""
         regions = {region.pane: region for region in arrange(*size, self._page)}
         for box in self.query(PaneBox):
             region = regions.get(box.pane)
@@ -181,7 +181,7 @@ class Monitor(App[None]):
                 box.styles.width, box.styles.height = region.width, region.height
 
     def look(self) -> None:
-        """Look in a thread, one at a time: a slow file system must not stop the keys."""
+        """Refresh in a thread, one at a time: a slow file system must not block the keys."""
         if self._looking.acquire(blocking=False):
             self._again = False
             self.run_worker(self._look_once, thread=True, group="look", exit_on_error=True)
@@ -189,7 +189,7 @@ class Monitor(App[None]):
     def _look_once(self) -> None:
         try:
             scene = self._overview.look(self._selected)
-        except OSError as error:  # a file server that is away comes back
+        except OSError as error:  # a file server may come back
             trouble = plain(f"{error.filename}: {error.strerror}")
             self.call_from_thread(self._show_headline, Text(trouble, "red"))
             return
@@ -205,7 +205,7 @@ class Monitor(App[None]):
     def _looked(self, view: MonitorView) -> None:
         if self._selected is None and view.selected_id is not None:
             self._selected = view.selected_id
-        elif view.scene.selected is None and view.scene.statuses:  # its directory is gone
+        elif view.scene.selected is None and view.scene.statuses:  # its directory was removed
             self._selected = view.scene.statuses[0].record.run.id
             self._again = True
         back = self.view.back if self.view and self.view.selected_id == view.selected_id else 0
@@ -224,7 +224,7 @@ class Monitor(App[None]):
             self._explain(view.scene.selected.status)
 
     def _known_nodes(self, cluster: Cluster) -> tuple[str, ...]:
-        """The nodes of a cluster as last reported. They change slowly: they are asked for once a minute."""
+        """The nodes of a cluster as last reported, queried at most once a minute."""
         asked_at, lines = self._nodes_of.get(cluster.name, (float("-inf"), ()))
         if self._clock() - asked_at > _NODES_SECONDS:
             self._nodes_of[cluster.name] = (self._clock(), lines)
@@ -236,7 +236,7 @@ class Monitor(App[None]):
         self.call_from_thread(self.look)
 
     def _explain(self, status: Status) -> None:
-        """Diagnose the run in a thread, unless that was done recently, or nothing can have changed since."""
+        """Diagnose the run in a thread, unless that was done recently or nothing can have changed since."""
         run_id, state = status.record.run.id, state_of(status)
         known = self._explained.get(run_id)
         if known and known.state == state and self._clock() < known.again:
@@ -279,15 +279,15 @@ class Monitor(App[None]):
             text = plain_lines(error.text if isinstance(error, ClusterctlError) else str(error))
             self.call_from_thread(self.notify, text, title=f"{verb} failed", severity="error", markup=False)
         else:
-            self.call_from_thread(self.notify, plain(run.id), title=f"{verb}: asked for", markup=False)
+            self.call_from_thread(self.notify, plain(run.id), title=f"{verb} requested", markup=False)
             self.call_from_thread(self.look)
 
 
 def _lines_of(ask: Callable[[T], list[str]], about: T) -> tuple[str, ...]:
-    """The answer, or the error in its place."""
+    """The lines, or the error message instead."""
     try:
         return tuple(ask(about))
     except ClusterctlError as error:
         return tuple(error.text.splitlines())
-    except OSError as error:  # a file server that is away comes back
+    except OSError as error:  # a file server may come back
         return (str(error),)

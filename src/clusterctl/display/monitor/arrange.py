@@ -1,4 +1,4 @@
-"""Which pane goes where: one page below the runs on a small terminal, all of them side by side on a large one."""
+"""Layout of the panes: one below the runs on a small terminal, all side by side on a large one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 _WIDE_COLUMNS, _WIDE_LINES = 150, 40
-_RUNS_LINES = 7  # with their frame, on a small terminal
+_RUNS_LINES = 7  # including the frame, on a small terminal
 
 
 class Pane(StrEnum):
@@ -21,11 +21,11 @@ class Pane(StrEnum):
 
 
 PAGES = tuple(pane for pane in Pane if pane is not Pane.RUNS)
-"""The panes that can be alone, by the number of their key: 1 is the first."""
+"""The panes that can be maximized, in the order of their keys, from 1."""
 
 
 class Region(NamedTuple):
-    """Where a pane stands, its frame included, in characters."""
+    """The position and size of a pane including its frame, in characters."""
 
     pane: Pane
     x: int
@@ -35,9 +35,9 @@ class Region(NamedTuple):
 
 
 def arrange(width: int, height: int, page: Pane | None = None) -> list[Region]:
-    """The regions of a terminal of `width` x `height`, between its first and its last line, none over another.
+    """The non-overlapping regions of a `width` x `height` terminal, between its first and last line.
 
-    `page` is the pane that was asked for alone; a small terminal shows the training where none was.
+    `page` is the maximized pane; by default, a small terminal shows the training.
     """
     lines = height - 2  # the title and the keys
     wide = width >= _WIDE_COLUMNS and height >= _WIDE_LINES

@@ -1,4 +1,4 @@
-"""Nodes and their GPUs as a matrix of cells that read without colour too; how a step's time is spent, and by whom."""
+"""Nodes and their GPUs as a matrix that is legible without colour, and the breakdown of a step's time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 _STALE_SECONDS = 60
 _IDLE_PERCENT = 10
-_MOST_STRAGGLERS = 4  # that are named
+_MOST_STRAGGLERS = 4  # listed by name
 _HEAT = ((90, "white on green"), (60, "black on green"), (30, "black on yellow"), (0, "white on red"))
 
 
 def devices(history: History, now: float, width: int, height: int) -> Text:
-    """One line a node: its GPUs' utilisation, its CPU and memory; the nodes with the idlest GPU first.
+    """One line per node: GPU utilisation, CPU and memory; the nodes with the idlest GPU first.
 
-    Where not all nodes fit, a line above them sums all up.
+    If not all nodes fit, a summary line comes first.
     """
     nodes = [node for node in history.nodes.values() if node.newest]
     if not nodes:
@@ -41,7 +41,7 @@ def devices(history: History, now: float, width: int, height: int) -> Text:
 
 
 def steps(history: History, width: int, height: int) -> Text:
-    """How the time of a step is spent, which ranks hold the others up, and the band over the ranks."""
+    """The breakdown of a step's time, the ranks that slow the others down, and the band over the ranks."""
     split = history.split()
     whole = sum(split.values())
     lines = [Text(f"a step takes {1000 * whole:.1f} ms", "bold")] if whole else []
@@ -60,32 +60,32 @@ def steps(history: History, width: int, height: int) -> Text:
     room = height - len(lines) - 1
     points = history.step_seconds.points()
     if points and room >= 3:
-        lines.append(Text("seconds a step, band over ranks", "bold"))
+        lines.append(Text("seconds per step, band over ranks", "bold"))
         lines += chart(points, width, room, "yellow").split("\n")
     return fitted(lines or [Text("no steps yet", "dim")], width, height)
 
 
 def _without_telemetry(history: History) -> list[Text]:
-    """What the ranks' first words tell of the nodes."""
+    """The ranks on each node, for a run without telemetry."""
     newest = next(reversed(history.attempts.values()), None)
     if newest is None or not newest.nodes:
-        return [Text("no node has begun", "dim")]
+        return [Text("no nodes have started", "dim")]
     where: dict[str, list[int]] = {}
     for rank, node in sorted(newest.nodes.items()):
         where.setdefault(node, []).append(rank)
     lines = [Text(f"{plain(node)}  ranks {', '.join(map(str, ranks))}") for node, ranks in where.items()]
-    return [*lines, Text("no telemetry of this run", "dim")]
+    return [*lines, Text("no telemetry for this run", "dim")]
 
 
 def _summed_up(nodes: list[NodeHistory]) -> Text:
-    """How many nodes there are, and how busy their GPUs."""
+    """The number of nodes and their GPU utilisation."""
     gpus = [gpu.utilisation for node in nodes if node.newest for gpu in node.newest.gpus]
     known = [utilisation for utilisation in gpus if utilisation is not None]
     line = Text(plural(len(nodes), "node"), "bold")
     if known:
         idle = sum(utilisation < _IDLE_PERCENT for utilisation in known)
         line.append(
-            f"  {plural(len(gpus), 'GPU')}, {sum(known) / len(known):.0f} % in use, {idle:,} idle; the idlest first:"
+            f"  {plural(len(gpus), 'GPU')}, {sum(known) / len(known):.0f} % in use, {idle:,} idle; idlest first:"
         )
     return line
 
@@ -114,7 +114,7 @@ def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float) -> Tex
 
 
 def _cell(gpu: Gpu) -> Text:
-    """Height and number say what the colour says."""
+    """The bar's height and the number carry the same information as the colour."""
     if gpu.utilisation is None:
         return Text("  -  ", "dim")
     style = next(style for least, style in _HEAT if gpu.utilisation >= least or least == 0)

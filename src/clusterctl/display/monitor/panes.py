@@ -1,4 +1,4 @@
-"""From a scene to the text of each pane, and to one frame of them all: `monitor --once`, also without a terminal."""
+"""Render a scene as the text of each pane, and all panes as one frame for `monitor --once`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MonitorView:
-    """What there is to show: a scene, what was chosen in it, and what else was found out."""
+    """What to show: a scene, and additional information about the selected run."""
 
     scene: Scene
     findings: tuple[str, ...] = ()  # of `why`, about the selected run
     nodes: tuple[str, ...] = ()  # of the cluster
-    back: int = 0  # lines that the log was scrolled back
+    back: int = 0  # lines the log is scrolled back
 
     @property
     def selected_id(self) -> str | None:
@@ -42,8 +42,8 @@ def draw(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
     if pane is Pane.QUEUE:
         return texts.queue(scene, view.nodes, width, height)
     if selected is None:
-        return Text("no run is selected", "dim")
-    with selected.history.lock:  # a thread may be looking at the files again
+        return Text("no run selected", "dim")
+    with selected.history.lock:  # a thread may be refreshing it
         if pane is Pane.TRAINING:
             return training(selected, scene.as_of, width, height)
         if pane is Pane.DEVICES:
@@ -58,7 +58,7 @@ def draw(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
 
 
 def headline(view: MonitorView, width: int) -> Text:
-    """The first line: how many runs, of when, how old Slurm's answer is, what is wrong."""
+    """The first line: number of runs, age of Slurm's data, first problem."""
     scene = view.scene
     alive = sum(not status.stage.ended for status in scene.statuses)
     line = Text.assemble((" clusterctl ", "bold reverse"), f" {plural(len(scene.statuses), 'run')}, {alive} alive")
@@ -89,7 +89,7 @@ def frame(view: MonitorView, width: int, height: int, page: Pane | None = None) 
 
 
 def _boxed(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
-    """The text of a pane in a frame with its name, exactly `width` x `height` characters."""
+    """The text of a pane in a titled frame, exactly `width` x `height` characters."""
     rows = list(draw(pane, view, width - 2, height - 2).split("\n", allow_blank=True))
     top = f"╭─ {pane} ".ljust(width - 1, "─")[: width - 1] + "╮"
     boxed = [Text(top, "dim")]

@@ -1,4 +1,4 @@
-"""The panes that are lists of lines: the runs, the log, the events, the queue, why."""
+"""The text panes: runs, log, events, queue, why."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STAGE_WIDTH = 13
 
 
 def fitted(lines: Sequence[Text], width: int, height: int) -> Text:
-    """At most `height` lines, each cut at `width` columns; of lines that are left out, the last one says so."""
+    """At most `height` lines truncated to `width` columns; the last one counts the lines left out."""
     shown = list(lines[:height])
     if len(lines) > height > 1:
         shown[-1] = Text(f"... {len(lines) - height + 1} more", "dim")
@@ -34,7 +34,7 @@ def fitted(lines: Sequence[Text], width: int, height: int) -> Text:
 
 
 def run_rows(scene: Scene, selected: str | None, width: int, height: int) -> Text:
-    """One line a run, newest first, the selected one marked: id, stage, how far, loss, score, age, note."""
+    """One line per run, newest first, the selected one marked: id, stage, progress, loss, score, age, note."""
     if not scene.statuses:
         return Text("no runs yet; try: clusterctl submit cora --follow", "dim")
     first = first_row(scene, selected, height)
@@ -50,7 +50,7 @@ def run_rows(scene: Scene, selected: str | None, width: int, height: int) -> Tex
 
 
 def first_row(scene: Scene, selected: str | None, height: int) -> int:
-    """Which run is in the first line, so that the selected one is among the `height` that are shown."""
+    """The index of the first visible run, such that the selected one is among the `height` shown."""
     position = next((i for i, status in enumerate(scene.statuses) if status.record.run.id == selected), 0)
     return max(0, min(position - height // 2, len(scene.statuses) - height))
 
@@ -77,18 +77,18 @@ def _append_facts(line: Text, status: Status, now: float, width: int) -> None:
 
 
 def log(selected: Selected, width: int, height: int, back: int = 0) -> Text:
-    """The last lines that the ranks wrote, `back` lines before the newest."""
+    """The last lines of the log, scrolled `back` lines."""
     lines = selected.log[: len(selected.log) - back] if back else selected.log
     several = len({line.source.rank for line in lines}) > 1
     shown = []
     for line in lines[-height:]:
         text = Text(label_of(line), "dim") if several else Text()
         shown.append(text.append(as_shown(line.text).expandtabs(4)))
-    return fitted(shown or [Text("nothing written yet", "dim")], width, height)
+    return fitted(shown or [Text("no output yet", "dim")], width, height)
 
 
 def events(selected: Selected, width: int, height: int) -> Text:
-    """The newest happenings, the last one at the bottom."""
+    """The newest events, the last one at the bottom."""
     lines = []
     for happening in selected.happenings[-height:]:
         several = f"x{happening.ranks} " if happening.ranks > 1 else ""
@@ -100,7 +100,7 @@ def events(selected: Selected, width: int, height: int) -> Text:
 
 
 def queue(scene: Scene, nodes: Sequence[str], width: int, height: int) -> Text:
-    """The runs that wait and why, how many jobs the user has, then the nodes."""
+    """The number of the user's jobs, the waiting runs with the reason, then the nodes."""
     lines = []
     for snapshot in scene.snapshots:
         states = [job.state for job in snapshot.jobs.values() if not job.state.ended]
@@ -112,27 +112,27 @@ def queue(scene: Scene, nodes: Sequence[str], width: int, height: int) -> Text:
             reason = plain(status.held_up_by) or "not yet known"
             lines.append(Text.assemble((plain(status.record.run.id), "yellow"), f"  {reason}"))
     lines += [Text(plain(line)) for line in nodes]
-    return fitted(lines or [Text("nothing waits", "dim")], width, height)
+    return fitted(lines or [Text("no runs waiting", "dim")], width, height)
 
 
 def why(selected: Selected, findings: Sequence[str], width: int, height: int) -> Text:
-    """The diagnosis; until there is one, what the ranks themselves reported."""
+    """The diagnosis or, until there is one, what the ranks reported."""
     if findings:
         return fitted([Text(plain(line)) for line in findings], width, height)
     status = selected.status
     lines = [Text(f"exit code {status.exit_code}", "red")] if status.exit_code else []
     if status.reason and not status.stage.ended:
-        lines.append(Text(f"waits: {plain(status.held_up_by)}", "yellow"))
+        lines.append(Text(f"waiting: {plain(status.held_up_by)}", "yellow"))
     bad = [happening for happening in selected.happenings if happening.bad and happening.rank is not None]
-    bad.sort(key=lambda happening: happening.ranks)  # what many ranks report follows from what one does
+    bad.sort(key=lambda happening: happening.ranks)  # an error on one rank causes errors on many others
     lines += [
         Text(f"{ranks_text(happening.rank, happening.ranks)}: {plain(happening.text)}", "red") for happening in bad
     ]
-    return fitted(lines or [Text("nothing is wrong that its ranks would have told", "dim")], width, height)
+    return fitted(lines or [Text("no problems reported", "dim")], width, height)
 
 
 def label_of(line: Line) -> str:
-    """Whose line it is: r03, or x32 where so many ranks wrote the same."""
+    """The prefix of a line: r03, or x32 if 32 ranks wrote the same."""
     source = line.source
     attempt = f"a{source.attempt} " if source.attempt else ""
     if len(line.ranks) > 1:

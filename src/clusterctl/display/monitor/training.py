@@ -1,4 +1,4 @@
-"""How the training goes: where it stands, and its curves."""
+"""The training pane: progress and curves."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from clusterctl.observe.overview import Selected
 
 _STYLES = ("cyan", "green", "magenta", "yellow")
-_LEAST_LINES = 6  # of a chart with its title
+_LEAST_LINES = 6  # of a chart including its title
 _LEAST_COLUMNS = 36
 
 
 def training(selected: Selected, now: float, width: int, height: int) -> Text:
-    """Two lines of facts, then as many charts as there is room for."""
+    """Two lines of facts, then as many charts as fit."""
     facts = _facts(selected, now, width)
     curves = drawn_curves(selected.history)
     if not curves:
-        return fitted([*facts, Text("no numbers yet", "dim")], width, height)
+        return fitted([*facts, Text("no metrics yet", "dim")], width, height)
     room = height - len(facts)
     across = max(1, min(len(curves), 2 if width >= 2 * _LEAST_COLUMNS + 2 else 1))
     down = max(1, min(-(-len(curves) // across), room // _LEAST_LINES))
@@ -68,7 +68,7 @@ def _facts(selected: Selected, now: float, width: int) -> list[Text]:
 
 
 def _row(curves: list[DrawnCurve], first: int, width: int, height: int) -> Text:
-    """Charts side by side, over the whole width."""
+    """Charts side by side across the whole width."""
     each = (width - 2 * (len(curves) - 1)) // len(curves)
     drawn = Text()
     for position, titled in enumerate(curves):

@@ -1,4 +1,4 @@
-"""The widgets of the monitor: a pane in its frame, and a question. Imported by `app` alone, after its settings."""
+"""The monitor's widgets: a pane in its frame, and a confirmation. Imported only by `app`, after its settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PaneBox(Widget):
-    """One pane in its frame; it repaints only when its text is another."""
+    """One pane in its frame, repainted only when its text changes."""
 
     can_focus = False
 
@@ -51,7 +51,7 @@ class PaneBox(Widget):
 
 
 class Confirm(ModalScreen[bool]):
-    """A question that `y` alone answers with yes."""
+    """A confirmation that only `y` accepts."""
 
     BINDINGS: ClassVar = [
         Binding("y", "answer(True)", "yes"),

@@ -1,6 +1,6 @@
-"""`clusterctl report`: one HTML file that needs no font, no network, and no script but the one that sorts tables.
+"""`clusterctl report`: a self-contained HTML file without fonts, network access or scripts, except for table sorting.
 
-`markup` escapes, `document` is the file around a page and its policy. About one run: `charts` draws SVG, `sections` and
-`origins` say what stands where, `page` examines a run and puts it together. About several: `several` is the page,
-`parallel` and `heat_map` draw what their settings did.
+`markup` escapes text, and `document` adds the head and content security policy. For one run, `page` examines it and
+assembles the report from `sections` and `origins`, with SVG from `charts`. For several runs, `several` is the page, and
+`parallel` and `heat_map` chart the effect of the settings.
 """

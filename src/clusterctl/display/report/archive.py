@@ -1,4 +1,4 @@
-"""Put a run into one archive together with its report."""
+"""Pack a run into an archive together with its report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Exported(NamedTuple):
-    """An archive, and what could not be found out for its report."""
+    """An archive, and the problems found while creating its report."""
 
     path: Path
     problems: tuple[ClusterctlError, ...]
@@ -33,16 +33,16 @@ def export(
 ) -> Path:
     """Write `output`, by default RUN.tar.gz in the current folder, and return its path.
 
-    It holds the record of the run, its metrics (also as CSV), report, logs, uncommitted changes and, unless `weights`
-    is False, the trained weights; with `work` also what its program wrote into its working directory. A run that goes
-    on is exported as it is now. Raises NotFoundError, UsageError where `output` exists, unless `force`, and
-    ConfigError.
+    The archive contains the run's record, metrics (also as CSV), report, logs, uncommitted changes and, unless
+    `weights` is False, the trained weights; with `work`, also the files the program wrote to its working directory. A
+    running run is exported in its current state. Raises NotFoundError, ConfigError, and UsageError if `output` exists
+    and `force` is not set.
     """
     return export_run(as_run(run, cluster), output, weights=weights, work=work, force=force).path
 
 
 def export_run(run: Run, output: str | Path | None, *, weights: bool, work: bool, force: bool) -> Exported:
-    """`export`, with what the report lacks."""
+    """`export` that also returns the problems found."""
     examined = examine(run.directory, run.path)
     pages = {"report.html": page(examined)}
     path = write_archive(run, output, weights=weights, work=work, force=force, pages=pages)

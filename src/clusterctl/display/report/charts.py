@@ -1,4 +1,4 @@
-"""Charts as SVG: lines with their band, a waterfall of phases, bars. Colours are classes: light and dark work."""
+"""SVG charts: lines with bands, a waterfall of phases, bars. Colours are CSS classes, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def line_chart(
     """The mean of `points` as a line, the band from low to high behind it, dashed lines at `marks` on the x axis.
 
     `label` is for screen readers. The scale covers `bounds` (None: all values), `floor` and `ceiling`; triangles mark
-    where values lie outside it.
+    values outside it.
     """
     low, high = bounds or whole(points)
     low = low if floor is None else min(low, floor)
@@ -56,7 +56,7 @@ def line_chart(
 
 
 class RunLine(NamedTuple):
-    """One of several lines in a chart: its name as a tooltip, and the class of its colour."""
+    """One of several lines in a chart: its name, shown as a tooltip, and the CSS class of its colour."""
 
     name: str
     style: str
@@ -64,7 +64,7 @@ class RunLine(NamedTuple):
 
 
 def several_lines(lines: Sequence[RunLine], label: str, *, bounds: Bounds) -> Markup:
-    """The means of several lines over the steps, the first one on top. One that leaves the axis runs along its edge."""
+    """The means of several lines over the steps, the first on top. Values beyond the axis are drawn at its edge."""
     places = [point.x for line in lines for point in line.points]
     frame = _Frame.around(min(places), max(places), *bounds)
     drawn = []
@@ -76,7 +76,7 @@ def several_lines(lines: Sequence[RunLine], label: str, *, bounds: Bounds) -> Ma
 
 
 class _Frame(NamedTuple):
-    """Where points are in a chart."""
+    """The coordinate system of a chart."""
 
     first: float
     last: float
@@ -115,7 +115,7 @@ class _Frame(NamedTuple):
 
 
 def _curve(points: Sequence[Point], frame: _Frame) -> Markup:
-    """The means as a line; of a single one, a dot."""
+    """The means as a line, or a single one as a dot."""
     if len(points) == 1:
         (point,) = points
         return tag("circle", cx=frame.x_of(point.x), cy=frame.y_of(point.mean), r=3, class_="dot")
@@ -123,7 +123,7 @@ def _curve(points: Sequence[Point], frame: _Frame) -> Markup:
 
 
 def _outside(points: Sequence[Point], frame: _Frame) -> Iterator[Markup]:
-    """A triangle at the end of the axis for each point beyond it, with the value as its tooltip."""
+    """A triangle at the end of the axis for each value beyond it, with the value as a tooltip."""
     for point in points:
         x = frame.x_of(point.x)
         for value, beyond, tip in (
@@ -148,7 +148,7 @@ class PhasesRow(NamedTuple):
 
 
 def waterfall(rows: Sequence[PhasesRow], label: str) -> Markup:
-    """One line an attempt, its phases in their colours along a common axis of time."""
+    """One line per attempt, with its phases in colour along a common time axis."""
     width, left = 2 * WIDTH, 90
     start = min(piece.start for row in rows for piece in row.pieces)
     end = max(piece.end for row in rows for piece in row.pieces)
@@ -171,7 +171,7 @@ def waterfall(rows: Sequence[PhasesRow], label: str) -> Markup:
 
 
 def shares(parts: dict[str, float], label: str) -> Markup:
-    """One bar, divided by the values of `parts`, whose names follow in a legend of the caller's."""
+    """One bar divided in proportion to `parts`; the caller adds a legend."""
     whole, x, drawn = sum(parts.values()), 0.0, []
     for index, (name, value) in enumerate(parts.items()):
         width = 2 * WIDTH * value / whole
@@ -181,12 +181,12 @@ def shares(parts: dict[str, float], label: str) -> Markup:
 
 
 def svg(width: int, height: int, label: str, drawn: list[Markup]) -> Markup:
-    """A drawing that scales; `label` is for screen readers."""
+    """A scalable drawing; `label` is for screen readers."""
     return tag("svg", join(drawn), viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
 
 
 def tick_text(value: float) -> str:
-    """A number at an axis, without zeros that say nothing."""
+    """The label of a tick, without trailing zeros."""
     text = compact(value)
     return text.rstrip("0").rstrip(".") if "." in text and text[-1].isdigit() and "e" not in text else text
 

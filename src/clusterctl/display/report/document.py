@@ -1,4 +1,4 @@
-"""The HTML file around a report: its style, and a policy that forbids everything that it does not bring along."""
+"""The HTML file around a report: its style, and a content security policy that forbids all external content."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def document(title: str, *content: Markup, script: str = "") -> str:
-    """A whole file, `content` between header and footer. `script`, the name of one of ours, is all that may run in it.
+    """A whole file with `content` and a footer. Only `script`, the name of a file in this folder, may run.
 
-    A browser that opens it asks for nothing else.
+    A browser that opens it requests nothing else.
     """
     policy, code = _POLICY, Markup()
     if script:

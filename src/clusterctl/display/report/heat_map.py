@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _MOST_VALUES = 24
 _LEFT, _TOP, _BOTTOM, _ROW = 150, 24, 26, 30
-_WIDEST, _NARROWEST = 110, 46  # cells; narrower ones have no text
+_WIDEST, _NARROWEST = 110, 46  # cell widths; narrower cells have no text
 
 
 def is_grid(settings: Iterable[Mapping[str, str]], keys: Sequence[str]) -> bool:
-    """Whether there is a run for every pair of values of exactly two keys."""
+    """Whether exactly two keys vary, with a run for every pair of values."""
     if len(keys) != 2:
         return False
     pairs = {(one.get(keys[0], ""), one.get(keys[1], "")) for one in settings}
@@ -32,7 +32,7 @@ def is_grid(settings: Iterable[Mapping[str, str]], keys: Sequence[str]) -> bool:
 
 
 def heat_map(outcomes: Sequence[ScoredSettings], keys: Sequence[str], metric: Metric) -> Markup:
-    """`outcomes` come from the best on. The key with more values goes to the right."""
+    """`outcomes` are ordered from the best. The key with more values is horizontal."""
     down, right = sorted(keys, key=lambda key: len({outcome.settings.get(key, "") for outcome in outcomes}))
     rows, columns = (ordered(outcome.settings.get(key, "") for outcome in outcomes) for key in (down, right))
     width = min(_WIDEST, (2 * WIDTH - _LEFT) / len(columns))

@@ -1,4 +1,4 @@
-"""HTML that cannot be broken into: text is escaped by its type, markup is made here alone."""
+"""Injection-safe HTML: plain str is always escaped, and Markup is only created here."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class Markup(str):
-    """Text that is HTML already. Made by `tag` and `join`, from nothing that a user wrote."""
+    """Text that is already HTML. Created by `tag` and `join`, never from user input."""
 
     __slots__ = ()
 
 
 def tag(name: str, /, *children: str, **attributes: str | float | None) -> Markup:
-    """An element. Children that are no Markup are escaped; attributes are, always; `class_` stands for `class`.
+    """An element. Children are escaped unless they are Markup; attributes are always escaped; `class_` means `class`.
 
-    An attribute of None is left out; an underscore in a name stands for a hyphen.
+    Attributes that are None are left out; an underscore in a name becomes a hyphen.
     """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_escaped(_shown(value))}"'
@@ -33,12 +33,12 @@ def tag(name: str, /, *children: str, **attributes: str | float | None) -> Marku
 
 
 def join(children: Sequence[str]) -> Markup:
-    """Children one after the other."""
+    """The concatenated children, escaped unless they are Markup."""
     return Markup("".join(child if isinstance(child, Markup) else _escaped(child) for child in children))
 
 
 def table(rows: Sequence[Markup], *titles: Markup, class_: str | None = None) -> Markup:
-    """Rows, below those titles if any, in a frame that scrolls."""
+    """A scrollable table with optional titles."""
     head = [tag("thead", tag("tr", join(titles)))] if titles else []
     return tag("div", tag("table", *head, tag("tbody", join(rows)), class_=class_), class_="scroll")
 
@@ -47,7 +47,7 @@ _VOID = frozenset({"meta", "link", "br", "hr"})
 
 
 def _escaped(text: str) -> str:
-    """Without control characters and escape sequences, and without meaning for HTML."""
+    """Text without control characters and escape sequences, escaped for HTML."""
     return html.escape(plain_lines(text), quote=True)
 
 

@@ -1,4 +1,4 @@
-"""The sections of a report that are about where it came from: environment, configuration, logs, files."""
+"""The sections of a report on the run's origins: environment, configuration, logs, files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _MOST_RANKS = 64
 _MOST_FILES = 100
-_ELSEWHERE = "default"
+_DEFAULT = "default"
 
 
 def environment(examined: PostMortem) -> Markup:
-    """Versions, code, cluster, and the command that was typed."""
+    """Versions, code, cluster, and the command line."""
     record, cluster = examined.record, examined.status.record.cluster
     git = _table(record, "git")
     commit = str(git.get("commit", "")) + (" with changes, see git.patch" if git.get("dirty") else "")
@@ -37,7 +37,7 @@ def environment(examined: PostMortem) -> Markup:
         "image": examined.status.record.job.container.image or "none: on the host",
         **{str(name): str(version) for name, version in _table(record, "versions").items()},
         "git commit": commit,
-        "typed": " ".join(["clusterctl", *map(str, typed)]) if isinstance(typed, list) else "",
+        "command": " ".join(["clusterctl", *map(str, typed)]) if isinstance(typed, list) else "",
     }
     rows = [
         tag("tr", tag("th", name, scope="row"), tag("td", text, class_="value")) for name, text in facts.items() if text
@@ -46,18 +46,18 @@ def environment(examined: PostMortem) -> Markup:
 
 
 def configuration(examined: PostMortem) -> Markup:
-    """Every key of the job with its value and its origin; those that somebody set come first, the rest on demand."""
+    """Every key of the job with its value and origin; keys that were set come first, the others are collapsed."""
     origins = {str(key): str(origin) for key, origin in _table(examined.record, "origins").items()}
     leaves = leaves_as_written(_table(examined.record, "job"))
     chosen = [(".".join(key), value, _origin(key, origins)) for key, value in leaves]
-    given = [row for row in chosen if row[2] != _ELSEWHERE]
-    rest = [row for row in chosen if row[2] == _ELSEWHERE]
+    given = [row for row in chosen if row[2] != _DEFAULT]
+    rest = [row for row in chosen if row[2] == _DEFAULT]
     hidden = tag("details", tag("summary", f"{len(rest)} keys at their defaults"), _key_table(rest))
     return section("Configuration", *([_key_table(given)] if given else []), *([hidden] if rest else []))
 
 
 def logs(examined: PostMortem) -> Markup:
-    """Links to what the ranks and the batch script wrote."""
+    """Links to the logs of the ranks and the batch script."""
     items = []
     for attempt in examined.status.record.run.attempts():
         paths = [("host", attempt.host_log)] if exists(attempt.host_log) else []
@@ -70,12 +70,12 @@ def logs(examined: PostMortem) -> Markup:
         items.append(tag("p", tag("strong", f"attempt {attempt.number}: "), join(spaced), more))
     script = examined.status.record.run.script
     if exists(script):
-        items.append(tag("p", tag("a", "the script that ran", href=link(script, examined.folder))))
+        items.append(tag("p", tag("a", "batch script", href=link(script, examined.folder))))
     return section("Logs", *items)
 
 
 def files(examined: PostMortem) -> Markup:
-    """Links to what the program wrote into its working directory."""
+    """Links to the files the program wrote to its working directory."""
     work, written = examined.status.record.run.work, examined.written
     rows = []
     for file in written.files[:_MOST_FILES]:
@@ -85,13 +85,13 @@ def files(examined: PostMortem) -> Markup:
         return Markup()
     left = len(written.files) - len(rows)
     notes = [f"{left} more are not shown."] if left else []
-    notes += [] if written.complete else ["There are too many files to look at them all."]
+    notes += [] if written.complete else ["Not all files were examined: there are too many."]
     above = tag("p", f"New or changed in {work}:", class_="faint")
     return section("Files", above, table(rows), *(tag("p", note, class_="faint") for note in notes))
 
 
 def link(path: Path, folder: Path) -> str:
-    """The way from the report's folder to `path`, as a browser takes it."""
+    """The URL of `path` relative to the report's folder."""
     relative = os.path.relpath(path, folder)
     return quote(relative if ":" not in relative.split("/")[0] else f"./{relative}", errors="surrogateescape")
 
@@ -105,11 +105,11 @@ def _key_table(rows: list[tuple[str, Any, str]]) -> Markup:
 
 
 def _origin(key: tuple[str, ...], origins: dict[str, str]) -> str:
-    """Its own origin, or that of the table that holds it."""
+    """The origin of the key, or of the table that contains it."""
     for length in range(len(key), 0, -1):
         if origin := origins.get(".".join(key[:length])):
             return origin
-    return _ELSEWHERE
+    return _DEFAULT
 
 
 def _value(value: Any) -> str:

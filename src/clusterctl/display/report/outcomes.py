@@ -1,4 +1,4 @@
-"""What came of each of several runs, and its shade: from the best sixth of them to the worst."""
+"""The score of each of several runs and its shade, from the best sixth to the worst."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class ScoredSettings(NamedTuple):
     value: Number
 
     def text(self, metric: Metric) -> str:
-        """All of it on one line."""
+        """The run, its value and settings on one line."""
         return f"{self.name}: {metric.label} {metric.text(self.value)}, {settings_text(self.settings)}"
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
-    """Such as `lr=0.01 seed=2`: keys without their tables, where the rest says which is meant."""
+    """Such as `lr=0.01 seed=2`: keys without their tables, unless that is ambiguous."""
     short = [key.rpartition(".")[2] for key in settings]
     names = short if len(set(short)) == len(short) else settings
     return " ".join(f"{name}={value}" for name, value in zip(names, settings.values(), strict=True))
 
 
 def shade(place: int, count: int) -> str:
-    """The class of the run at `place` in the ranking of `count`."""
+    """The CSS class of the run at `place` among `count` ranked runs."""
     return f"shade-{place * SHADES // count}"
 
 
 def shades_legend(outcomes: Sequence[ScoredSettings], metric: Metric) -> Markup:
-    """Which values each shade has; `outcomes` from the best on."""
+    """The range of values of each shade; `outcomes` are ordered from the best."""
     shades = itertools.groupby(enumerate(outcomes), key=lambda pair: shade(pair[0], len(outcomes)))
     entries = []
     for name, group in shades:

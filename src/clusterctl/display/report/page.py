@@ -1,4 +1,4 @@
-"""A report: everything known of one run at one moment, and its page."""
+"""A report on one run: the evidence at one moment, and its page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PostMortem:
-    """One run, for a reader who was not there. `folder` is where the report will lie: links are relative to it."""
+    """Everything that the report on one run shows. `folder` will contain the report: links are relative to it."""
 
     as_of: float
     status: Status
@@ -41,11 +41,11 @@ class PostMortem:
     happenings: tuple[Happening, ...]
     use: Use
     advice: tuple[Advice, ...]
-    record: dict[str, Any]  # run.json as it is: versions, git, origins
+    record: dict[str, Any]  # the content of run.json: versions, git, origins
     folder: Path
-    findings: tuple[str, ...] = ()  # of `why`, line by line
+    findings: tuple[str, ...] = ()  # the lines of `why`
     problems: tuple[ConfigError | SlurmError, ...] = ()
-    written: Written = field(default_factory=Written)  # by its program, in its working directory
+    written: Written = field(default_factory=Written)  # the program's files in its working directory
 
 
 def examine(
@@ -54,14 +54,14 @@ def examine(
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
     clock: Callable[[], float] = time.time,
 ) -> PostMortem:
-    """Everything about `run` for a report in `folder`. Raises ConfigError where the run's record cannot be read."""
+    """Examine `run` for a report in `folder`. Raises ConfigError if the run's record cannot be read."""
     found = report([run], slurm_of, clock)
     if not found.statuses:
         raise found.problems[0]
     (status,) = found.statuses
     history = History(run, all_ranks=False)
     history.update(status.attempts)
-    diagnosis = diagnose_status(status, slurm_of, clock, seen=history.take_events)  # the events are read once for both
+    diagnosis = diagnose_status(status, slurm_of, clock, seen=history.take_events)  # read the events only once
     use = use_of(status, history, found.as_of)
     return PostMortem(
         as_of=found.as_of,

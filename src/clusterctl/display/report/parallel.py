@@ -1,4 +1,4 @@
-"""Parallel coordinates: an axis for each setting and one for the metric, and a line through them for each run."""
+"""Parallel coordinates: an axis per setting and one for the metric, and a line per run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 MOST_AXES = 8  # of settings
 _WIDTH, _HEIGHT = 2 * WIDTH, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 16, 84, 34, 14
-_LETTER = 6.6  # the width of one, about
-_MANY = 100  # lines: more are drawn thin
+_LETTER = 6.6  # approximate width of a letter
+_MANY = 100  # lines: if there are more, they are drawn thin
 
 
 def parallel_coordinates(outcomes: Sequence[ScoredSettings], keys: Sequence[str], metric: Metric) -> Markup:
-    """`outcomes` come from the best on, which is drawn last and thickest."""
+    """`outcomes` are ordered from the best, which is drawn last and thickest."""
     scales = [scale_of(outcome.settings.get(key, "") for outcome in outcomes) for key in keys]
     scales.append(scale_of((str(outcome.value) for outcome in outcomes), named=1))
     gap = (_WIDTH - _LEFT - _RIGHT) / len(keys)
@@ -53,7 +53,7 @@ def parallel_coordinates(outcomes: Sequence[ScoredSettings], keys: Sequence[str]
 
 
 def shortened(text: str, room: float) -> str:
-    """As much of `text` as fits into `room`, its end rather than its beginning: keys begin alike."""
+    """`text`, cut to `room`; its end is kept, since keys share their beginnings."""
     most = max(3, int(room / _LETTER))
     return text if len(text) <= most else f"…{text[1 - most :]}"
 

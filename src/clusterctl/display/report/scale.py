@@ -1,4 +1,4 @@
-"""An axis for the values of a setting, or for a metric: numbers by their size, anything else side by side."""
+"""An axis for the values of a setting or a metric: numbers to scale, other values evenly spaced."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _LARGEST = 1e300  # differences of larger values overflow
-_WIDE = 100  # what spans more than this is drawn by its logarithm
+_WIDE = 100  # a wider range of numbers is drawn logarithmically
 _LEAST_GAP = 0.055  # between two labels
 
 
 class Scale(NamedTuple):
-    """Where each value is, from 0 to 1, and the labels of the axis with their places."""
+    """The position of each value, from 0 to 1, and the axis labels with their positions."""
 
     places: Mapping[str, float]
     labels: tuple[tuple[float, str], ...]
 
 
 def scale_of(texts: Iterable[str], named: int = 8) -> Scale:
-    """The axis of these values. Up to `named` numbers are labels themselves; of more, round ones are."""
+    """The axis of these values. Up to `named` numbers are labelled; if there are more, round numbers are."""
     distinct = ordered(texts)
     values = [number_of(text) for text in distinct]
     numbers = [value for value in values if value is not None]
@@ -47,12 +47,12 @@ def scale_of(texts: Iterable[str], named: int = 8) -> Scale:
 
 
 def ordered(texts: Iterable[str]) -> list[str]:
-    """Each value once: numbers by their size, then the others by their letters."""
+    """The distinct values: numbers in ascending order, then the others alphabetically."""
     return sorted(set(texts), key=_size)
 
 
 def number_of(text: str) -> float | None:
-    """The number that `text` is, if it is one that can be drawn."""
+    """`text` as a number, if it is one that can be drawn."""
     try:
         value = float(text)
     except ValueError:
@@ -66,7 +66,7 @@ def _size(text: str) -> tuple[float, str]:
 
 
 def _apart(labels: list[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
-    """The labels but those too near to one before."""
+    """The labels without those too close to an earlier one."""
     kept: list[tuple[float, str]] = []
     for place, text in labels:
         if all(abs(place - other) >= _LEAST_GAP for other, _ in kept):

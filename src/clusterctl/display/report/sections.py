@@ -1,4 +1,4 @@
-"""The sections of a report that are about what happened: summary, phases, curves, efficiency, nodes and ranks."""
+"""The sections of a report on what happened: summary, phases, curves, efficiency, nodes and ranks."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 _MOST_ATTEMPTS = 60
 _MOST_HAPPENINGS = 80
-_MOST_NODES = 32  # that are drawn
-_MOST_RANKS, _SLOWEST = 256, 64  # in the table: all, or of more ranks the slowest
-_WORTH_A_PIECE = 1 / 2000  # of the waterfall's width
+_MOST_NODES = 32  # drawn
+_MOST_RANKS, _SLOWEST = 256, 64  # in the table: all ranks, or the slowest if there are more
+_LEAST_PIECE = 1 / 2000  # minimum width of a piece, as a share of the waterfall's
 
 
 def section(title: str, *content: Markup) -> Markup:
-    """A section with its heading; nothing where there is no content."""
+    """A section with its heading; empty if there is no content."""
     shown = [part for part in content if part]
     return tag("section", tag("h2", title), join(shown)) if shown else Markup()
 
 
 def summary(examined: PostMortem) -> Markup:
-    """How the run stands or ended, and its numbers."""
+    """The run's stage or outcome, and its numbers."""
     status, metrics, use = examined.status, examined.status.metrics, examined.use
-    gpus = f", {use.gpus_per_node.in_words} a node" if use.gpus_per_node else ""
+    gpus = f", {use.gpus_per_node.in_words} per node" if use.gpus_per_node else ""
     results = [metric for metric in KNOWN.values() if metric.role is Role.RESULT]
     changing = [metric for metric in KNOWN.values() if metric.role is Role.CURVE]
     facts = (
@@ -48,7 +48,7 @@ def summary(examined: PostMortem) -> Markup:
         ("step", share(metrics.get("step"), metrics.get("steps"))),
         ("nodes x tasks", f"{use.nodes} x {use.tasks_per_node}{gpus}"),
         ("ran", duration(use.held) if use.held else ""),
-        ("waited", duration(use.queued) if status.started is not None else ""),
+        ("queued", duration(use.queued) if status.started is not None else ""),
         ("attempts", str(len(status.attempts) or "")),
         ("GPU hours", f"{use.gpu_hours:.1f}" if use.gpus_per_node else ""),
         ("GPU use", f"{use.gpu_percent:.0f} %" if use.gpu_percent is not None else ""),
@@ -71,7 +71,7 @@ def summary(examined: PostMortem) -> Markup:
 
 
 def advice(examined: PostMortem) -> Markup:
-    """What could be better next time, each with what to type."""
+    """Suggestions for the next run, each with the setting to change."""
     notes = [
         tag(
             "div",
@@ -83,7 +83,7 @@ def advice(examined: PostMortem) -> Markup:
         for one in examined.advice
     ]
     split = examined.use.split
-    nothing = "Nothing stands out." if examined.use.gpus or split else "There was too little telemetry to judge."
+    nothing = "Nothing to improve." if examined.use.gpus or split else "There is not enough telemetry to judge."
     whole = sum(split.values())
     shown = notes or [tag("p", nothing, class_="faint")]
     if whole:
@@ -97,7 +97,7 @@ def advice(examined: PostMortem) -> Markup:
 
 
 def phases(examined: PostMortem) -> Markup:
-    """The waterfall of attempts, what each phase took, and what happened."""
+    """The waterfall of attempts, the duration of each phase, and the events."""
     rows, totals = [], dict[Stage, float]()
     before = examined.status.record.created
     for attempt, timeline in list(examined.history.attempts.items())[-_MOST_ATTEMPTS:]:
@@ -113,7 +113,7 @@ def phases(examined: PostMortem) -> Markup:
             totals[stage] = totals.get(stage, 0.0) + seconds
         before = spans[-1].end or before
     if not rows:
-        return section("Phases", tag("p", "No attempt has begun.", class_="faint"))
+        return section("Phases", tag("p", "No attempt has started.", class_="faint"))
     legend = [
         tag("span", tag("i", class_=f"stage-{stage}"), f"{stage} {_short(totals[stage])}")
         for stage in Stage
@@ -124,7 +124,7 @@ def phases(examined: PostMortem) -> Markup:
 
 
 def curves(examined: PostMortem) -> Markup:
-    """A chart for every number over the steps, with the band of what is summed up in a point."""
+    """A chart for every metric over the steps, with a band for the range summarized in each point."""
     figures = []
     for drawn in drawn_curves(examined.history)[:24]:
         points = drawn.curve.points()
@@ -134,27 +134,29 @@ def curves(examined: PostMortem) -> Markup:
         x_text = since(points[0].x) if drawn.over_time else (lambda x: f"step {x:.0f}")
         last = compact(drawn.curve.last) if drawn.curve.last is not None else "-"
         best = f", best {compact(drawn.best)}" if drawn.best is not None else ""
-        broken = f", no number {drawn.curve.broken} times" if drawn.curve.broken else ""
+        broken = f", not a number {drawn.curve.broken} times" if drawn.curve.broken else ""
         caption = tag("figcaption", drawn.title, tag("span", f"  last {last}{best}{broken}"))
         chart = line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text)
         figures.append(tag("figure", caption, chart))
     notes = []
     if examined.history.restarts:
-        notes.append(tag("p", "Dashed lines: a restart went on from there.", class_="faint"))
+        notes.append(tag("p", "Dashed lines mark restarts.", class_="faint"))
     if any('class="outside"' in figure for figure in figures):
-        notes.append(tag("p", "Triangles: values beyond the axis; point at one to read it.", class_="faint"))
+        notes.append(
+            tag("p", "Triangles mark values beyond the axis; hover over one to see its value.", class_="faint")
+        )
     if examined.history.sampled:
-        notes.append(tag("p", "The metrics are long: the curves are drawn from a sample of them.", class_="faint"))
+        notes.append(tag("p", "The curves show a sample: there are too many data points.", class_="faint"))
     return section("Curves", *([tag("div", join(figures), class_="charts")] if figures else []), *notes)
 
 
 def machines(examined: PostMortem) -> Markup:
-    """GPU, CPU and memory of every node over the time, and how its ranks went; of many nodes, the idlest."""
+    """GPU, CPU and memory of every node over time, and its ranks; if there are many nodes, the idlest."""
     figures, nodes = [], sorted(examined.history.nodes.values(), key=lambda node: node.name)
     shown = nodes if len(nodes) <= _MOST_NODES else sorted(nodes, key=_mean_utilisation)[:_MOST_NODES]
     for node in shown:
         for what, curve, ceiling, text in (
-            ("GPUs, percent in use", node.gpu, 100.0, "{:.0f}"),
+            ("GPU utilisation, percent", node.gpu, 100.0, "{:.0f}"),
             ("CPU cores in use", node.cpu, None, "{:.1f}"),
             ("memory, GiB", node.memory, None, "{:.1f}"),
         ):
@@ -171,7 +173,9 @@ def machines(examined: PostMortem) -> Markup:
             chart = line_chart(points, f"{node.name}: {what}", x_text=since(points[0].x), floor=0.0, ceiling=ceiling)
             figures.append(tag("figure", caption, chart))
     charts = [tag("div", join(figures), class_="charts small")] if figures else []
-    note = f"Of {len(nodes):,} nodes, the {len(shown)} whose GPUs did least." if len(shown) < len(nodes) else ""
+    note = (
+        f"The {len(shown)} of {len(nodes):,} nodes with the lowest GPU utilisation." if len(shown) < len(nodes) else ""
+    )
     return section("Nodes and ranks", *charts, tag("p", note, class_="faint") if note else Markup(), _ranks(examined))
 
 
@@ -181,7 +185,7 @@ def _mean_utilisation(node: NodeHistory) -> float:
 
 
 def _ranks(examined: PostMortem) -> Markup:
-    """A line a rank: its node, its steps, the seconds of one; of many ranks, the slowest."""
+    """One line per rank: node, steps, seconds per step; if there are many ranks, the slowest."""
     known = sorted(examined.history.ranks.items())
     if not known:
         return Markup() if examined.history.nodes else tag("p", "This run has no telemetry.", class_="faint")
@@ -201,10 +205,10 @@ def _ranks(examined: PostMortem) -> Markup:
             *(tag("td", text or "-", class_="number") for text in numbers),
         ]
         rows.append(tag("tr", join(cells), class_="bad" if rank in slow else None))
-    names = ("rank", "node", "step", "fastest s", "mean s", "slowest s", "of its own s")
+    names = ("rank", "node", "step", "fastest s", "mean s", "slowest s", "own work s")
     titles = [tag("th", title, class_=None if title == "node" else "number") for title in names]
-    notes = ["In red: ranks that hold the others up."] if slow else []
-    notes += [f"Of {len(known):,} ranks, the {len(shown)} slowest."] if len(shown) < len(known) else []
+    notes = ["Red: ranks that slow the others down."] if slow else []
+    notes += [f"The {len(shown)} slowest of {len(known):,} ranks."] if len(shown) < len(known) else []
     return join([table(rows, *titles), *(tag("p", note, class_="faint") for note in notes)])
 
 
@@ -220,14 +224,14 @@ def _happenings(examined: PostMortem) -> Markup:
         for happening in shown
     ]
     left = len(examined.happenings) - len(shown)
-    more = tag("p", f"{left} earlier ones are left out.", class_="faint") if left else Markup()
+    more = tag("p", f"{left} earlier events are not shown.", class_="faint") if left else Markup()
     return join([more, table(rows)])
 
 
 def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
-    """Pieces too short to be seen go into the one before: a page of epochs is not a megabyte."""
+    """Merge pieces too short to be visible into the one before, to limit the size of the page."""
     start = min(piece.start for row in rows for piece in row.pieces)
-    least = _WORTH_A_PIECE * (max(piece.end for row in rows for piece in row.pieces) - start)
+    least = _LEAST_PIECE * (max(piece.end for row in rows for piece in row.pieces) - start)
     merged = []
     for row in rows:
         pieces: list[Piece] = []
@@ -241,7 +245,7 @@ def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
 
 
 def stage_class(stage: Stage) -> str:
-    """The class of a stage's name in the style sheet."""
+    """The CSS class of a stage."""
     return "good" if stage is Stage.FINISHED else "bad" if stage.ended else "waits"
 
 
@@ -250,7 +254,7 @@ def _short(seconds: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A time of the day, and the day."""
+    """A date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 

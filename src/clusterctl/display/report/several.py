@@ -1,4 +1,4 @@
-"""The page about several runs: the best of them, what their settings did, their curves over each other, a table."""
+"""The report on several runs: the best run, the effect of the settings, overlaid curves, a table."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from clusterctl.observe.several import RankedRun, Several
     from clusterctl.runs.vocabulary import Metric, Number
 
-_MOST_POINTS = 120  # of a line
+_MOST_POINTS = 120  # per line
 _MOST_CHARTS = 16
-_MOST_KEYS = 24  # columns of the table
-_MOST_METRICS = 8  # and of those
+_MOST_KEYS = 24  # of settings, as columns of the table
+_MOST_METRICS = 8  # of metrics, as columns
 _MOST_LINES = 1000  # through parallel axes
 _MOST_PROBLEMS = 20
-_FEW = 3  # of fewer runs a chart of settings says nothing
-_COLOURS = 8  # and as many dashes as the other lines need
+_FEW = 3  # with fewer runs, a chart of settings is pointless
+_COLOURS = 8  # before the dash pattern changes
 
 
 def page(several: Several) -> str:
@@ -51,7 +51,7 @@ def page(several: Several) -> str:
 
 
 def _summary(several: Several) -> Markup:
-    """How many runs are where, and the best one with its settings."""
+    """The number of runs in each stage, and the best run with its settings."""
     counts = Counter(member.status.stage for member in several.members)
     facts = [("runs", f"{len(several.members):,}")]
     facts += [(stage.value, f"{counts[stage]:,}") for stage in Stage if counts[stage]]
@@ -59,14 +59,14 @@ def _summary(several: Several) -> Markup:
     since = min(member.status.record.created for member in several.members)
     shown = [tag("p", f"submitted {moment(since)}, as of {moment(several.as_of)}", class_="faint"), _facts(facts)]
     if several.metric is None:
-        note = "No run has a validation score, a test score or a loss yet: the runs are not ranked."
+        note = "The runs are not ranked: none has a validation score, test score or loss yet."
         return join([*shown, tag("p", note, class_="faint")])
     best, metric = several.members[0], several.metric
     word = "lowest" if metric.better is Better.LOWER else "highest"
     compared = sum(member.score is not None for member in several.members)
     settings = [(key, best.settings.get(key) or "not set") for key in several.keys[:_MOST_KEYS]]
     score = (f"{word} {metric.label}", metric.text(best.score))
-    note = f"By the newest value of {plural(compared, 'run')}. More about this run: "
+    note = f"Ranked by the latest value of {plural(compared, 'run')}. For more on this run: "
     more = tag("p", note, tag("code", f"clusterctl report {best.status.record.run.id}"), class_="faint")
     return join([*shown, section(f"Best run: {best.name}", _facts([score, *settings]), more)])
 
@@ -77,7 +77,7 @@ def _facts(facts: Sequence[tuple[str, str]]) -> Markup:
 
 
 def _unread(several: Several) -> Markup:
-    """What could not be read."""
+    """Problems in reading the runs."""
     shown = [tag("li", problem.message) for problem in several.problems[:_MOST_PROBLEMS]]
     left = len(several.problems) - len(shown)
     more = tag("p", f"{left} more are not shown.", class_="faint") if left else Markup()
@@ -85,7 +85,7 @@ def _unread(several: Several) -> Markup:
 
 
 def _settings(several: Several) -> Markup:
-    """What the settings did to the metric."""
+    """The effect of the settings on the metric."""
     metric = several.metric
     ranked = [member for member in several.members if member.score is not None]
     outcomes = [ScoredSettings(one.name, one.settings, one.score) for one in ranked if one.score is not None]
@@ -96,16 +96,16 @@ def _settings(several: Several) -> Markup:
         drawn, notes = outcomes, list[str]()
         chart = heat_map(drawn, keys, metric)
     else:
-        drawn, notes = outcomes[:_MOST_LINES], ["A line for each run; point at one to read it."]
+        drawn, notes = outcomes[:_MOST_LINES], ["One line per run; hover over a line for details."]
         chart = parallel_coordinates(drawn, keys[:MOST_AXES], metric)
-        notes += [f"The best {len(drawn):,} of {len(outcomes):,} runs."] if len(drawn) < len(outcomes) else []
-        notes += [f"The first {MOST_AXES} of {len(keys)} settings."] if len(keys) > MOST_AXES else []
+        notes += [f"Showing the best {len(drawn):,} of {len(outcomes):,} runs."] if len(drawn) < len(outcomes) else []
+        notes += [f"Showing the first {MOST_AXES} of {len(keys)} settings."] if len(keys) > MOST_AXES else []
     figure = tag("figure", tag("div", chart, class_="scroll wide"), shades_legend(drawn, metric))
     return section("Settings", figure, *(tag("p", note, class_="faint") for note in notes))
 
 
 def _curves(several: Several) -> Markup:
-    """A chart for each metric with a line for each run, the same colour everywhere; the best runs alone."""
+    """A chart per metric with a line per run, in the same colour everywhere; only the best runs."""
     lines: dict[str, list[RunLine]] = {}
     entries = []
     for place, member in enumerate(several.members[:MOST_CURVES]):
@@ -124,10 +124,14 @@ def _curves(several: Several) -> Markup:
         figures.append(tag("figure", tag("figcaption", title), chart))
     if not figures:
         return Markup()
-    notes = [f"The best {len(entries)} of {len(several.members):,} runs." if len(several.members) > MOST_CURVES else ""]
+    notes = [
+        f"Showing the best {len(entries)} of {len(several.members):,} runs."
+        if len(several.members) > MOST_CURVES
+        else ""
+    ]
     clipped = any(' clipped"' in figure for figure in figures)
     notes += ["Values beyond an axis are drawn at its edge." if clipped else ""]
-    notes += [f"{_MOST_CHARTS} of {len(lines)} metrics." if len(lines) > _MOST_CHARTS else ""]
+    notes += [f"Showing {_MOST_CHARTS} of {len(lines)} metrics." if len(lines) > _MOST_CHARTS else ""]
     return section(
         "Curves",
         tag("div", join(figures), class_="charts"),
@@ -137,7 +141,7 @@ def _curves(several: Several) -> Markup:
 
 
 def _key(style: str) -> Markup:
-    """A piece of a run's line, for the legend."""
+    """A sample of a run's line, for the legend."""
     return tag("svg", tag("line", x1=0, x2=26, y1=5, y2=5, class_=f"line {style}"), class_="key", viewBox="0 0 26 10")
 
 
@@ -148,7 +152,7 @@ def _named(several: Several, member: RankedRun) -> str:
 
 
 def _table(several: Several) -> Markup:
-    """A row for each run, the best first; the script makes it sortable."""
+    """One row per run, the best first; a script makes the table sortable."""
     keys, metrics = several.keys[:_MOST_KEYS], _metrics(several)
     sort = None
     if several.metric:
@@ -160,9 +164,9 @@ def _table(several: Several) -> Markup:
         titles.append(tag("th", metric.label, scope="col", class_="number", aria_sort=sort if first else None))
     titles.append(tag("th", "ran", scope="col", class_="number"))
     rows = [tag("tr", join(list(_cells(several, member, keys, metrics)))) for member in several.members]
-    notes = [f"Run 0 is {several.title}.0, and so on." if several.is_sweep else ""]
+    notes = [f"Run 0 is {several.title}.0, etc." if several.is_sweep else ""]
     if (more := len(several.keys) - len(keys)) > 0:
-        notes.append(f"The runs differ in {plural(more, 'more key')}; clusterctl diff shows those of two runs.")
+        notes.append(f"The runs differ in {plural(more, 'more key')}; compare two runs with clusterctl diff.")
     shown = table(rows, *titles, class_="sortable")
     return section("Runs", shown, *(tag("p", note, class_="faint") for note in notes if note))
 
@@ -181,13 +185,13 @@ def _cells(several: Several, member: RankedRun, keys: Sequence[str], metrics: Se
 
 
 def _number(text: str, value: Number | None) -> Markup:
-    """A cell that is sorted by the exact value, and last without one."""
+    """A cell that is sorted by its exact value, or last without one."""
     exact = f"{value:.12g}" if value is not None and math.isfinite(value) else ""
     return tag("td", text, class_="number", data_value=exact)
 
 
 def _metrics(several: Several) -> list[Metric]:
-    """The columns: what the runs are ranked by, then other results in the vocabulary's order, then programs' own."""
+    """The columns: the ranking metric, then other results in the vocabulary's order, then the programs' own."""
     logged = {name for member in several.members for name in member.status.metrics}
     names = [*(name for name in KNOWN if name in logged), *sorted(logged - KNOWN.keys())]
     shown = [metric_of(name) for name in names]

@@ -1,4 +1,4 @@
-// Makes a button of each title of a table: it sorts the rows by its column, pressed again the other way round.
+// Turns each column title into a button that sorts the rows by its column, and reverses the order on the next click.
 for (const table of document.querySelectorAll("table.sortable")) {
   const rows = table.tBodies[0];
   const titles = [...table.tHead.rows[0].cells];
@@ -15,7 +15,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const sign = order === "ascending" ? 1 : -1;
       rows.append(...[...rows.rows].sort((one, other) => {
         const [a, b] = [valueIn(one, column), valueIn(other, column)];
-        return a === "" || b === "" ? (a === "") - (b === "") : sign * compare(a, b); // what is empty is last either way
+        return a === "" || b === "" ? (a === "") - (b === "") : sign * compare(a, b); // empty cells always come last
       }));
     });
   });

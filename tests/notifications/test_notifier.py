@@ -1,4 +1,4 @@
-"""What is told of a run, from its files alone, to a real webhook and real commands."""
+"""Notifications about a run, from its files alone, to a real webhook and real commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.web_hook import TOKEN, WebHook, dead_url, web_hook
 
 import clusterctl
 from clusterctl.errors import SlurmError
-from clusterctl.notifications.tell import Teller
+from clusterctl.notifications.notifier import Notifier
 from clusterctl.observe.status import report
 from clusterctl.runs.layout import RUN_FORMAT, RunDir
 from clusterctl.slurm import Slurm
@@ -52,14 +52,14 @@ def run_of(fabricate: Fabricate, notify: Notify, files: dict[str, Any] | None = 
 
 
 def on_node(run: RunDir, **environment: str) -> str:
-    """Start the notifier as the batch script does; what it says."""
+    """Start the notifier as the batch script does; returns its output."""
     words = [sys.executable, "-I", "-S", str(NOTIFIER), str(run.path)]
     done = subprocess.run(words, env={"PATH": os.environ["PATH"], **environment}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
 
-def test_a_failure_is_told_once_with_its_cause_duration_and_best_metric(fabricate: Fabricate, server: WebHook) -> None:
+def test_a_failure_is_sent_once_with_its_cause_duration_and_best_metric(fabricate: Fabricate, server: WebHook) -> None:
     run = run_of(fabricate, Notify(url_variable="HOOK", format="slack"))
     for _ in range(2):
         assert on_node(run, HOOK=server.url, API_TOKEN=TOKEN) == ""
@@ -85,16 +85,16 @@ def test_a_webhook_that_refuses_is_asked_again_later_and_its_url_is_in_no_file(
     assert [path for path in files if TOKEN in path.read_text()] == []
 
 
-def test_a_webhook_that_hangs_is_left_in_time_and_never_told_again(fabricate: Fabricate, server: WebHook) -> None:
+def test_a_hanging_webhook_is_abandoned_in_time_and_never_retried(fabricate: Fabricate, server: WebHook) -> None:
     run = run_of(fabricate, Notify(url_variable="HOOK"))
     server.manner = "hang"
-    assert "unknown: no answer" in on_node(run, HOOK=server.url)
+    assert "unknown: no response" in on_node(run, HOOK=server.url)
     server.manner = 200
     assert on_node(run, HOOK=server.url) == ""
     assert len(server.received) == 1
 
 
-def test_a_command_and_a_webhook_are_told_each(fabricate: Fabricate, server: WebHook, tmp_path: Path) -> None:
+def test_a_command_and_a_webhook_both_get_the_message(fabricate: Fabricate, server: WebHook, tmp_path: Path) -> None:
     argv = ("sh", "-c", 'echo "$CLUSTERCTL_EVENT $CLUSTERCTL_RUN_DIR" >>"$0"; cat >>"$0"', str(tmp_path / "heard"))
     run = run_of(fabricate, Notify(url_variable="HOOK", command=argv))
     on_node(run, HOOK=server.url)
@@ -108,11 +108,11 @@ def test_a_command_and_a_webhook_are_told_each(fabricate: Fabricate, server: Web
     ("how", "cause"),
     [
         ("behind", "rank 1 made no progress for 45s (training)"),
-        ("idle", "no rank has done anything for 45s"),
-        ("idle-gpus", "no GPU has done anything for 45s"),
+        ("idle", "all ranks idle for 45s"),
+        ("idle-gpus", "all GPUs idle for 45s"),
     ],
 )
-def test_an_alarm_of_the_watchdog_is_told_while_the_run_goes_on(
+def test_an_alarm_of_the_watchdog_is_sent_while_the_run_is_running(
     fabricate: Fabricate, server: WebHook, how: str, cause: str
 ) -> None:
     files = {"attempts/0/host.json": HOST, "attempts/0/hang-report.json": {**ALARM, "how": how}}
@@ -121,7 +121,7 @@ def test_an_alarm_of_the_watchdog_is_told_while_the_run_goes_on(
     assert (message["event"], message["cause"]) == ("stalled", cause)
 
 
-def test_only_what_the_job_wants_is_told(fabricate: Fabricate, server: WebHook) -> None:
+def test_only_the_configured_events_are_sent(fabricate: Fabricate, server: WebHook) -> None:
     wanted = Notify(url_variable="HOOK", events=("finished", "stalled"))
     assert on_node(run_of(fabricate, wanted), HOOK=server.url) == ""
     assert on_node(run_of(fabricate, Notify()), HOOK=server.url) == ""
@@ -131,7 +131,7 @@ def test_only_what_the_job_wants_is_told(fabricate: Fabricate, server: WebHook) 
 def test_nothing_is_begun_that_could_take_too_long(fabricate: Fabricate, server: WebHook) -> None:
     run = run_of(fabricate, Notify(url_variable="HOOK"))
     (status,) = report([run], unasked).statuses
-    assert list(Teller({"HOOK": server.url}, unasked, deadline=100.0, clock=lambda: 95.0).tell(status)) == []
+    assert list(Notifier({"HOOK": server.url}, unasked, deadline=100.0, clock=lambda: 95.0).send_pending(status)) == []
     assert not run.notified.exists()
 
 
@@ -139,7 +139,7 @@ def test_another_users_run_starts_no_command_here(fabricate: Fabricate, tmp_path
     run = run_of(fabricate, Notify(command=("touch", str(tmp_path / "ran"))))
     (status,) = report([run], unasked).statuses
     theirs = replace(status, record=replace(status.record, is_ours=False))
-    assert list(Teller(dict(os.environ), unasked).tell(theirs)) == []
+    assert list(Notifier(dict(os.environ), unasked).send_pending(theirs)) == []
     assert not (tmp_path / "ran").exists()
 
 

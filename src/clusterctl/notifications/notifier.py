@@ -1,4 +1,4 @@
-"""Tells what has happened to one run, as far as it has not been told yet, to everybody that its `[notify]` names."""
+"""Sends the pending notifications of one run to the channels in its `[notify]`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from clusterctl.notifications.happened import Happened
     from clusterctl.observe.stage import Status
 
-WAIT_SECONDS = 4.0  # for a connection, and for an answer
-SECONDS = 6.0  # for one message, whatever happens
+WAIT_SECONDS = 4.0  # for a connection, and for a response
+SECONDS = 6.0  # in total for one message
 
 
 class Try(NamedTuple):
-    """One try to tell something: what, to whom ("webhook", "command"), and what became of it."""
+    """One attempt to send a message: the event, the channel ("webhook", "command"), and the outcome."""
 
     run: str
     what: Happened
@@ -43,16 +43,16 @@ class Try(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Teller:
-    """Tells about runs until `deadline` (by `clock`): no message is begun that could take longer."""
+class Notifier:
+    """Sends notifications until `deadline` (by `clock`): no message is started that could take longer."""
 
     environment: Mapping[str, str]
     slurm_of: SlurmOf
     deadline: float = float("inf")
     clock: Callable[[], float] = time.monotonic
 
-    def tell(self, status: Status) -> Iterator[Try]:
-        """What was tried now. Nothing is sent for another user's run: its record names commands."""
+    def send_pending(self, status: Status) -> Iterator[Try]:
+        """Send pending messages and yield each try. Skips another user's run, whose record may name commands."""
         wanted, record = status.record.job.notify, status.record
         if not wanted.wanted or not record.is_ours:
             return
@@ -70,10 +70,10 @@ class Teller:
                     yield Try(record.run.id, one, name, delivery)
 
     def _try(self, status: Status, message: Message, channel: str, path: Path) -> Delivery | None:
-        """None where another process was faster."""
+        """None if another process was faster."""
         wanted = status.record.job.notify
         url = self.environment.get(wanted.url_variable or "", "")
-        if channel == "webhook" and not url:  # no try: nothing can be sent from here
+        if channel == "webhook" and not url:  # does not count as a try
             return Delivery(Outcome.REFUSED, f"{wanted.url_variable} is not set in the environment")
         if not take(path):
             return None
@@ -99,18 +99,18 @@ class Teller:
         )
 
     def _cause(self, status: Status, one: Happened) -> str:
-        """Why, in one line; nothing for a run that finished."""
+        """The cause on one line; empty for a finished run."""
         if one.event is RunEvent.FINISHED:
             return ""
         if one.event is RunEvent.STALLED:
-            return _standstill(status, one.attempt)
+            return _stall(status, one.attempt)
         found = diagnose_status(status, self.slurm_of)
         of_attempt = (finding for finding in found.history if finding.attempt == one.attempt)
         return str(found.headline if one.event is RunEvent.FAILED else next(of_attempt, ""))
 
 
-def _standstill(status: Status, number: int) -> str:
-    """What the watchdog saw."""
+def _stall(status: Status, number: int) -> str:
+    """The watchdog's alarm in words."""
     attempt = status.record.run.attempt(number)
     alarms = map(parse_alarm, map(read_fields, (attempt.hang_json, attempt.hang_report_json)))
     alarm = next(filter(None, alarms), None)
@@ -118,9 +118,9 @@ def _standstill(status: Status, number: int) -> str:
         return ""
     still = duration(alarm.still_seconds)
     if alarm.how == IDLE_GPUS:
-        return f"no GPU has done anything for {still}"
+        return f"all GPUs idle for {still}"
     if alarm.how == IDLE:
-        return f"no rank has done anything for {still}"
+        return f"all ranks idle for {still}"
     first, *others = sorted(alarm.suspects) or [alarm.seen]
     more = f" and {plural(len(others), 'other')}" if others else ""
     return f"rank {first}{more} made no progress for {still} ({alarm.phase})"
