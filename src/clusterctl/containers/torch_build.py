@@ -72,7 +72,7 @@ def described(wheels: Wheels, *, cuda_is_of_use: bool) -> Iterator[str]:
         return
     yield f"torch {wheels.torch}, {'built for CUDA' if wheels.cuda else 'the CPU build'}: {size}"
     if wheels.cuda and not cuda_is_of_use:
-        yield f"hint: the CPU build is a tenth of that: set {INDEX} to the URL of PyTorch's index of CPU builds"
+        yield f"hint: the CPU build is a tenth of that: set {INDEX}=URL, the address of PyTorch's index of CPU builds"
 
 
 def _pip_only_resolves() -> bool:
