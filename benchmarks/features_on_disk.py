@@ -225,7 +225,8 @@ def _ours(folder: Path, steps: int, cache: int | None) -> dict[str, float]:
         for batch, prepared in prefetched(islice(batches, WARM + steps), objective.prepare):
             if len(laps) == WARM:
                 began, used = time.perf_counter(), time.process_time()
-            loss, _, lap = learner.train_step(batch, prepared, 1.0, False)
+            step = learner.train_step(batch, prepared, 1.0, False)
+            (loss, _), lap = step.reading.read(), step.lap.read()
             task.clock.enter("sampling")
             laps.append(lap)
         seconds, cpu = time.perf_counter() - began, time.process_time() - used
