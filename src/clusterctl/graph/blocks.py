@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from clusterctl.graph.products import rounded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,16 @@ def row_bounds(rows: Tensor, count: int) -> Tensor:
     bounds = rows.new_zeros(count + 1)
     bounds[1:].index_add_(0, rows, torch.ones_like(rows))
     return bounds.cumsum_(0)
+
+
+def edge_ranges(bounds: Tensor, most_edges: int) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges of targets with at most so many edges together, or of one target."""
+    start, targets = 0, bounds.numel() - 1
+    while start < targets:
+        limit = bounds[start] + most_edges
+        stop = max(start + 1, int(torch.searchsorted(bounds, limit, right=True)) - 1)
+        yield start, stop
+        start = stop
 
 
 class _Mean(torch.autograd.Function):

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from clusterctl.graph.blocks import edge_ranges
 from clusterctl.graph.row_file import RowFile
 from clusterctl.graph.storage import resident, shared_table
 
@@ -178,17 +177,17 @@ class FetchFromDisk:
 
 
 def placed(
-    graph: G, task: Task, dtype: torch.dtype, cache: int | None, start: Tensor, fan_out: Sequence[int]
+    graph: G, task: Task, dtype: torch.dtype, cache: int | None, start: Callable[[], Tensor], fan_out: Sequence[int]
 ) -> tuple[G, Features]:
     """The graph on the task's device, and its features: in memory, or on the disk with a `cache` of so many bytes.
 
-    In the second case the graph keeps the mapped `x`. `start` and `fan_out` are those of `expected_visits`. A
-    collective of the node's ranks.
+    In the second case the graph keeps the mapped `x`. `start` returns that of `expected_visits`; only the rank that
+    fills a cache calls it. A collective of the node's ranks.
     """
     if cache is None:
         graph = resident(graph, task, dtype)
         return graph, FeaturesInMemory(graph.x)
-    features = FeaturesOnDisk(graph.x, task, dtype, cache, partial(expected_visits, graph, start, fan_out))
+    features = FeaturesOnDisk(graph.x, task, dtype, cache, lambda: expected_visits(graph, start(), fan_out))
     return replace(resident(replace(graph, x=graph.x[:0].to(dtype)), task, dtype), x=graph.x), features
 
 
@@ -208,15 +207,8 @@ def expected_visits(graph: Adjacency, start: Tensor, fan_out: Sequence[int]) -> 
         share = visits.clone()
         if count >= 0:
             share *= (count / graph.degree.clamp(min=1)).clamp_(max=1)
-        for first, last in _pieces(graph.indptr):
+        for first, last in edge_ranges(graph.indptr, _EDGES_AT_ONCE):
             bounds = graph.indptr[first : last + 1]
             edges = graph.indices[int(bounds[0]) : int(bounds[-1])]
             visits.index_add_(0, edges, share[first:last].repeat_interleave(bounds.diff(), output_size=edges.numel()))
     return visits
-
-
-def _pieces(indptr: Tensor) -> list[tuple[int, int]]:
-    """Ranges of targets with some edges each; one target may have more."""
-    limits = torch.tensor(range(_EDGES_AT_ONCE, int(indptr[-1]), _EDGES_AT_ONCE), dtype=torch.int64)
-    bounds = sorted({0, *torch.searchsorted(indptr, limits).tolist(), indptr.numel() - 1})
-    return list(pairwise(bounds))

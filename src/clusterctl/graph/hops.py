@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.graph.attention import Neighborhoods
+from clusterctl.graph.blocks import edge_ranges
 from clusterctl.graph.hashing import Purpose, keyed_dropout, stream
 from clusterctl.graph.neighbors import renumbered
 
@@ -57,7 +58,7 @@ def sampled_hops(blocks: Sequence[Block], randomness: tuple[int, ...] | None) ->
 def whole_hops(graph: Adjacency, own: range, most_edges: int) -> Iterator[Hop]:
     """All edges into the nodes `own`, a hop for as many of them as have `most_edges` together, and at least one."""
     bounds = graph.indptr[own.start : own.stop + 1]
-    for start, stop in _pieces(bounds, most_edges):
+    for start, stop in edge_ranges(bounds, most_edges):
         targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
         nodes, columns = renumbered(targets, graph.indices[int(bounds[start]) : int(bounds[stop])])
         offsets = (bounds[start : stop + 1] - bounds[start]).to(torch.int32)
@@ -70,21 +71,11 @@ def whole_neighborhoods(graph: Adjacency, own: range, most_edges: int) -> Iterat
     The rows of their table are all nodes: nothing is renumbered. There is at least one piece, if an empty one.
     """
     bounds = graph.indptr[own.start : own.stop + 1]
-    for start, stop in list(_pieces(bounds, most_edges)) or [(0, 0)]:
+    for start, stop in list(edge_ranges(bounds, most_edges)) or [(0, 0)]:
         targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
         columns = graph.indices[int(bounds[start]) : int(bounds[stop])]
         offsets = (bounds[start : stop + 1] - bounds[start]).to(torch.int32)
         yield slice(start, stop), Neighborhoods(columns, offsets, targets)
-
-
-def _pieces(bounds: Tensor, most_edges: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of targets with at most so many edges together, or of one target."""
-    start, targets = 0, bounds.numel() - 1
-    while start < targets:
-        limit = bounds[start] + most_edges
-        stop = max(start + 1, int(torch.searchsorted(bounds, limit, right=True)) - 1)
-        yield start, stop
-        start = stop
 
 
 def _hop(

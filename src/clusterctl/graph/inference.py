@@ -85,10 +85,9 @@ def own_piece(features: Features, own: range, part: slice) -> Tensor:
     return features.piece(own.start + part.start, own.start + part.stop)
 
 
-def slices(count: int) -> list[slice]:
+def slices(count: int, at_once: int = _NODES_AT_ONCE) -> list[slice]:
     """Consecutive parts of so many nodes; at least one, if an empty one."""
-    bounds = range(0, max(1, count), _NODES_AT_ONCE)
-    return [slice(start, min(count, start + _NODES_AT_ONCE)) for start in bounds]
+    return [slice(start, min(count, start + at_once)) for start in range(0, max(1, count), at_once)]
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
@@ -124,13 +123,13 @@ def blocks(graph: Adjacency, own: range, at_once: int = _NODES_AT_ONCE) -> Itera
 
     They are pieces of the graph's own arrays; the rows of the source table are all nodes.
     """
-    for start in range(0, max(1, len(own)), at_once):
-        part = own[start : start + at_once]
+    for place in slices(len(own), at_once):
+        part = own[place]
         indptr = graph.indptr[part.start : part.stop + 1]
         neighbors = graph.indices[int(indptr[0]) : int(indptr[-1])]
         nodes = torch.arange(part.start, part.stop, device=indptr.device)
         block = Block(graph, nodes, (indptr - indptr[0]).to(torch.int32), neighbors, columns=neighbors)
-        yield slice(start, start + len(part)), block
+        yield place, block
 
 
 def shared_rows(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -55,7 +56,7 @@ class NodeClassification:
         kind = {"sage": SageConv, "gcn": GcnConv}[train.model]
         self.model = Network(kind, widths, train.dropout).to(task.device, self._precision.weights)
         self.classes = graph.num_classes
-        start = seeds_of(graph)
+        start = partial(seeds_of, graph)
         self._graph, self._features = placed(graph, task, self._precision.values, cache, start, train.fan_out)
         self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -73,7 +74,7 @@ class OwnLinkPrediction:
         torch.manual_seed(train.seed)
         model = built(train.model, {"features": graph.num_features}, train.options)
         self.model = model.to(task.device, self._precision.weights)
-        start = how_often(graph)
+        start = partial(how_often, graph)
         self._graph, self._features = placed(graph, task, self._precision.values, cache, start, train.fan_out)
         self._own = OwnModel(self.model, train.model, None)
         self._sampler = NeighborSampler(self._graph, (*train.fan_out, 0), train.seed, replace=train.replace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -59,7 +60,7 @@ class OwnNodeClassification:
             model = built(train.model, sizes, train.options)
         self.model = model.to(task.device, self._precision.weights)
         self._own = OwnModel(self.model, train.model, self.classes)
-        start = seeds_of(graph)
+        start = partial(seeds_of, graph)
         self._graph, self._features = placed(graph, task, self._precision.values, cache, start, train.fan_out)
         labor = chosen_labor(train)
         fan_out = (*train.fan_out, 0)
