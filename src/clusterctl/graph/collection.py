@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clusterctl.graph.storage import compressed
+from clusterctl.graph.transfer import moved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,6 @@ def sum_rows(taken: Rows, rows: Tensor) -> Tensor:
     """The sum of the `rows` that each of `taken` has, zero where there are none."""
     offsets, places = taken
     return F.embedding_bag(places, rows, offsets, mode="sum", include_last_offset=True)
-
-
-def moved(tensors: Iterable[Tensor], device: torch.device) -> list[Tensor]:
-    """These tensors on `device`. A GPU copies them from pinned memory behind what it has to do; nobody waits for it."""
-    if device.type == "cpu":
-        return list(tensors)
-    return [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]
 
 
 def _cut(indptr: Tensor, indices: Tensor, first: Tensor, last: Tensor, bounds: Tensor, nodes: Tensor) -> Rows:

@@ -13,6 +13,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from clusterctl.graph.transfer import moved
+
 
 def _signed(bits: int) -> int:
     return bits - (1 << 64) if bits >> 63 else bits
@@ -63,9 +65,8 @@ class ReplayedKeys:
         """Make all keys those of this step; it is queued on a GPU."""
         self._now = {int(self.epoch): epoch, int(self.step): step}
         keys = torch.tensor([self._key(*asked) for asked in self._streams], dtype=torch.int64)
-        if self._places.is_cuda:
-            keys = keys.pin_memory()
-        self._places[: keys.numel()].copy_(keys, non_blocking=True)
+        (keys,) = moved([keys], self._places.device)
+        self._places[: keys.numel()].copy_(keys)
 
     def place(self, purpose: Purpose, numbers: tuple[int, ...]) -> Tensor:
         """The key of a stream, int64 without dimensions."""

@@ -117,23 +117,23 @@ def resident(graph: G, task: Task, dtype: torch.dtype) -> G:
 
     A collective of the node's ranks.
     """
-    moved = {name: value.to(task.device) for name, value in _record(graph).items() if _is_tensor(name, value)}
-    return replace(graph, **moved, x=_resident_features(graph.x, task, dtype))
+    return replace(graph, **_moved(graph, task), x=_resident_features(graph.x, task, dtype))
 
 
 def resident_relations(graph: LabelledHeteroGraph, task: Task, dtype: torch.dtype) -> LabelledHeteroGraph:
     """As `resident`, of a graph with several types."""
-    moved = {name: value.to(task.device) for name, value in _record(graph).items() if _is_tensor(name, value)}
     x = {node_type: _resident_features(x, task, dtype) for node_type, x in graph.x.items()}
     indptr, indices = (
         {edge_type: array.to(task.device) for edge_type, array in arrays.items()}
         for arrays in (graph.indptr, graph.indices)
     )
-    return replace(graph, **moved, indptr=indptr, indices=indices, x=x)
+    return replace(graph, **_moved(graph, task), indptr=indptr, indices=indices, x=x)
 
 
-def _is_tensor(name: str, value: Any) -> bool:
-    return isinstance(value, Tensor) and name != "x"
+def _moved(graph: Any, task: Task) -> dict[str, Any]:
+    """The tensors of a graph but for its features, on the task's device."""
+    found = {name: value for name, value in _record(graph).items() if isinstance(value, Tensor) and name != "x"}
+    return {name: value.to(task.device) for name, value in found.items()}
 
 
 def _resident_features(x: Tensor, task: Task, dtype: torch.dtype) -> Tensor:

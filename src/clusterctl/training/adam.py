@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from clusterctl.graph.collection import moved
+from clusterctl.graph.transfer import moved
 from clusterctl.training.adam_step import adam_step
 from clusterctl.training.state import PartState, Sharded
 

@@ -11,9 +11,9 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.graph.collection import moved
 from clusterctl.graph.gin import Copied, Distinct, Gin, PlainGin, first_sum
 from clusterctl.graph.hashing import Purpose, stream
+from clusterctl.graph.transfer import moved
 from clusterctl.training.objective import PRECISIONS, Accuracy
 
 if TYPE_CHECKING:
