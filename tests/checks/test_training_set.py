@@ -11,10 +11,10 @@ import pytest
 from support.cora_layouts import cora, write_cora
 from support.ranks import CORA, IMDB
 
-from clusterctl.checks.training_set import TAOBAO_EVENTS, training_set
+from clusterctl.checks.training_set import IGB_PAPERS, TAOBAO_EVENTS, training_set
 from clusterctl.spec import Job, TrainingSet, from_record
 from clusterctl.training.graph_objective import PARTS, stratified
-from clusterctl.workloads import reddit, synthetic, taobao
+from clusterctl.workloads import igb_format, reddit, synthetic, taobao
 from clusterctl.workloads.generated import taobao_like
 from clusterctl.workloads.taobao_format import read_events
 
@@ -60,6 +60,7 @@ def test_graphs_are_counted_without_the_parts_for_validation_and_test(tmp_path: 
 
 def test_generated_and_large_data_sets_are_estimated(tmp_path: Path) -> None:
     assert taobao_like.EVENTS == TAOBAO_EVENTS
+    assert igb_format.ALL_PAPERS == IGB_PAPERS
     taobao_like.write(tmp_path, 0.001, 0)
     read = taobao.interactions(read_events(tmp_path), 3, 1.0)
     edges = next(iter(read.indices.values())).numel()

@@ -18,7 +18,7 @@ from torch import Tensor
 from clusterctl.graph.edge_spool import EdgeSpool, adjacency
 from clusterctl.graph.storage import LabelledHeteroGraph, Recipe
 from clusterctl.spec.train import IGB_ARRAYS
-from clusterctl.workloads.number_files import bad_data
+from clusterctl.workloads.number_files import bad_data, states_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,14 +46,7 @@ def is_here(root: str | Path) -> bool:
 def raw_identity(root: str | Path) -> dict[str, Any]:
     """What tells one data set from another: where its raw files lie, their sizes and times. Raises TaskError."""
     folder = Path(root).resolve()
-    identity: dict[str, Any] = {"root": str(folder)}
-    for part in IGB_ARRAYS:
-        try:
-            status = (folder / part).stat()
-        except OSError as error:
-            raise bad_data(f"no data: {folder / part}: {error.strerror}", _WHOLE) from None
-        identity[part] = [status.st_size, status.st_mtime_ns]
-    return identity
+    return {"root": str(folder), **states_of(folder, IGB_ARRAYS, _WHOLE)}
 
 
 def recipe(root: str | Path, *, undirected: bool) -> Recipe[LabelledHeteroGraph]:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _GENERATED_SEED = 0
 _SPLITS = ("train", "val", "test")
+_GRAPH = "Data with x, y, edge_index, train_mask, val_mask and test_mask"
+_RELATIONS = "HeteroData with x, and of one node type y, train_mask, val_mask and test_mask"
 
 
 def main(context: Context) -> None:
@@ -79,20 +81,18 @@ def generated_relations(scale: float, *, undirected: bool = True) -> Recipe[Labe
 
 def relations_of(data: Any, name: str) -> LabelledHeteroGraph:
     """The graph in PyG's `HeteroData`, or in a data set of one, with labels of one node type. Raises TaskError."""
-    if not hasattr(data, "edge_types") and hasattr(data, "__getitem__"):
-        data = data[0]
-    hint = "it is to return PyG's HeteroData with x, and of one node type y, train_mask, val_mask and test_mask"
+    data = _single(data, "edge_types")
     if not hasattr(data, "edge_types"):
-        raise TaskError(f"what data.load = {name} returns is no HeteroData", hint, Cause.USER)
+        raise _wrong(name, "is no HeteroData", _RELATIONS)
     labelled = [kind for kind in data.node_types if "y" in data[kind]]
     bare = [kind for kind in data.node_types if "x" not in data[kind] or data[kind].x.dim() != 2]
     if len(labelled) != 1 or bare:
         what = f"no features of {', '.join(bare)}" if bare else f"labels of {', '.join(labelled) or 'no node type'}"
-        raise TaskError(f"what data.load = {name} returns has {what}", hint, Cause.USER)
+        raise _wrong(name, f"has {what}", _RELATIONS)
     (kind,) = labelled
     own = data[kind]
     if missing := [f"{split}_mask" for split in _SPLITS if f"{split}_mask" not in own]:
-        raise TaskError(f"what data.load = {name} returns has no {', '.join(missing)} of {kind}", hint, Cause.USER)
+        raise _wrong(name, f"has no {', '.join(missing)} of {kind}", _RELATIONS)
     masks = {split: own[f"{split}_mask"].nonzero().squeeze(1) for split in _SPLITS}
     counts = {node_type: len(data[node_type].x) for node_type in data.node_types}
     edges = {
@@ -113,8 +113,7 @@ def relations_of(data: Any, name: str) -> LabelledHeteroGraph:
 
 def graph_of(data: Any, name: str) -> Graph:
     """The graph in PyG's `Data`, or in a data set of one: `x`, `y`, `edge_index` and three masks. Raises TaskError."""
-    if not hasattr(data, "edge_index") and hasattr(data, "__getitem__"):
-        data = data[0]
+    data = _single(data, "edge_index")
     wanted = ("x", "y", "edge_index", *(f"{split}_mask" for split in _SPLITS))
     missing = [attribute for attribute in wanted if getattr(data, attribute, None) is None]
     if missing:
@@ -139,9 +138,13 @@ def graph_of(data: Any, name: str) -> Graph:
     )
 
 
-def _wrong(name: str, what: str) -> TaskError:
-    hint = "it is to return PyG's Data with x, y, edge_index, train_mask, val_mask and test_mask"
-    return TaskError(f"what data.load = {name} returns {what}", hint, Cause.USER)
+def _single(data: Any, attribute: str) -> Any:
+    """The graph itself, or the only one of a data set, which has no such attribute."""
+    return data[0] if not hasattr(data, attribute) and hasattr(data, "__getitem__") else data
+
+
+def _wrong(name: str, what: str, wanted: str = _GRAPH) -> TaskError:
+    return TaskError(f"what data.load = {name} returns {what}", f"it is to return PyG's {wanted}", Cause.USER)
 
 
 if __name__ == "__main__":

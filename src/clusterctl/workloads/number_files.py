@@ -18,7 +18,7 @@ import numpy as np
 from clusterctl.errors import Cause, TaskError, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _BYTES_AT_ONCE = 1 << 24
@@ -43,6 +43,18 @@ class FileRows(NamedTuple):
 def bad_data(message: str, hint: str) -> TaskError:
     """A mistake in the data."""
     return TaskError(message, hint, Cause.DATA)
+
+
+def states_of(folder: Path, parts: Iterable[str], hint: str) -> dict[str, list[int]]:
+    """Size and time of each of these files in `folder`, which tell one data set from another. Raises TaskError."""
+    states = {}
+    for part in parts:
+        try:
+            status = (folder / part).stat()
+        except OSError as error:
+            raise bad_data(f"no data: {folder / part}: {error.strerror}", hint) from None
+        states[part] = [status.st_size, status.st_mtime_ns]
+    return states
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
 from clusterctl.workloads import ogb_format
+from clusterctl.workloads.number_files import states_of
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
@@ -46,15 +47,8 @@ def raw_identity(root: str | Path | None) -> dict[str, Any]:
     hint = f"data.root names a folder with {' and '.join(f'raw/{name}' for name in RAW_FILES)}"
     if root is None:
         raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
-    identity: dict[str, Any] = {"root": str(Path(root).resolve())}
-    for name in RAW_FILES:
-        path = Path(identity["root"], "raw", name)
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise TaskError(f"no data: {path}: {error.strerror}", hint, Cause.DATA) from None
-        identity[name] = [status.st_size, status.st_mtime_ns]
-    return identity
+    folder = Path(root).resolve()
+    return {"root": str(folder), **states_of(folder / "raw", RAW_FILES, hint)}
 
 
 def recipe(root: str | Path | None) -> Recipe[Graph]:

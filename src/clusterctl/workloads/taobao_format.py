@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.workloads.number_files import states_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,12 +42,8 @@ def raw_identity(root: str | Path | None) -> dict[str, Any]:
     hint = f"data.root names a folder with raw/{RAW_FILE}; make one with: clusterctl data generate taobao --root DIR"
     if root is None:
         raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
-    path = Path(root).resolve() / "raw" / RAW_FILE
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise TaskError(f"no data: {path}: {error.strerror}", hint, Cause.DATA) from None
-    return {"root": str(path.parent.parent), RAW_FILE: [status.st_size, status.st_mtime_ns]}
+    folder = Path(root).resolve()
+    return {"root": str(folder), **states_of(folder / "raw", (RAW_FILE,), hint)}
 
 
 def best_auc(root: Path) -> float:
