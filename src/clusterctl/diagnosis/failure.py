@@ -138,7 +138,7 @@ def _without_impossible_time(candidate: Candidate, attempt: AttemptTrace) -> Can
 
 
 def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -> Candidate | None:
-    """Why `rank` failed on its own; None if it exited with 0, whatever srun reports about its step."""
+    """Why `rank` failed on its own; None if it exited with 0, even if srun reports its step as failed."""
     how = death.how if death else ""
     base = Candidate(
         rank=rank.rank,

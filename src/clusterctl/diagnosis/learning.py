@@ -58,7 +58,7 @@ def _broken(course: Course) -> NotLearning | None:
 
 
 def _at_chance(course: Course) -> NotLearning | None:
-    """Loss and score equal those of guessing, log(classes) and 1 / classes, whatever the data and the model."""
+    """Loss and score equal those of guessing, log(classes) and 1 / classes, which depend on neither data nor model."""
     if course.classes is None or course.newest is None:
         return None
     (loss, error), guess, chance = course.newest, math.log(course.classes), 1 / course.classes

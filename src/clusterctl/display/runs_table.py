@@ -39,7 +39,7 @@ LEFT_ALIGNED = ("RUN", "STAGE", "PROGRESS", "NOTE", "ON")
 
 
 def show_runs(console: Console, listing: Listing, *, wide: bool = False) -> None:
-    """Print one line per run, in the given order; `wide` prints every column, whatever the width."""
+    """Print one line per run, in the given order; `wide` prints every column, even beyond the terminal's width."""
     if listing.head:
         console.print(Text(listing.head), soft_wrap=True)
     console.print(RunsTable(listing, None if wide else console.width), soft_wrap=True)

@@ -176,7 +176,7 @@ look() {
 }
 # srun exits with 0 even if a node is lost: the run is finished only when every rank has reported it.
 ended_well() { [ "$left_well" -eq "$ranks" ]; }
-# A killed rank leaves no mark; one that failed or was asked to leave records how it ended.
+# The mark of a killed rank still reads "running"; one that failed or was asked to leave records how it ended.
 killed() { [ "$running" -gt 0 ]; }
 begun() { [ "$((running + left_well + asked_to_leave + left_badly))" -gt 0 ]; }
 # Whether the marks of other nodes are complete: how each rank ended, and the restart request if a rank left because of
@@ -239,7 +239,7 @@ if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$unfit" ]; then look; else awa
 if [ -n "$asked" ]; then
   code=75
 elif ended_well; then
-  code=0 # whatever happened to srun, or to processes other than the ranks
+  code=0 # even if srun, or a process other than the ranks, has failed
   superseded || finish
 elif [ "$code" -eq 0 ]; then
   code=1 signal=${signal:-LOST}

@@ -37,7 +37,7 @@ class Emulator:
     nodes: Count = 4
     """Number of virtual nodes."""
     cpus_per_node: Count = 4
-    """CPU cores of each virtual node, whatever this machine has."""
+    """CPU cores of each virtual node; they may exceed those of this machine."""
     gpus_per_node: Gpus = NO_GPUS
     """GPUs of each virtual node, such as 4 or "a100:4"."""
     kill_wait: Seconds = 30

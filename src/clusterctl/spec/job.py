@@ -48,7 +48,7 @@ class Resources:
     nodes: Count = 1
     """Number of nodes."""
     gpus_per_node: Gpus | None = None
-    """GPUs on each node, such as 4 or "a100:4"; by default as many as the cluster file says."""
+    """GPUs on each node, such as 4 or "a100:4"; by default the number in the cluster file."""
     tasks_per_node: Count | None = None
     """Ranks on each node; by default one per GPU, or one on a node without GPUs."""
     cpus_per_task: Count = 1
@@ -175,7 +175,7 @@ class Watchdog:
     idle: Seconds = 1800
     """A program that logs no steps is stuck when no rank has done or printed anything for this long; 0: never."""
     idle_gpu: Seconds = 0
-    """A run fails, or what `action` says, when no GPU of any node has done anything for this long; 0: never."""
+    """End the run, or do what `action` sets, if all GPUs of all nodes have been idle for this long; 0: never."""
     floor: Annotated[Seconds, AtLeast(1)] = 30
     """A rank in training is never considered stuck before it has gone this long without a step."""
     factor: Annotated[float, AtLeast(1)] = 30.0

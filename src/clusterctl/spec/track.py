@@ -15,7 +15,7 @@ class Track:
     tensorboard: bool = False
     """Whether to write TensorBoard's event files, into the folder `tensorboard` of the run directory."""
     wandb: Line | None = None
-    """Project in Weights & Biases, as "project" or "entity/project"; WANDB_API_KEY says who you are."""
+    """Project in Weights & Biases, as "project" or "entity/project"; WANDB_API_KEY authenticates you."""
     mlflow: Line | None = None
     """Tracking server of MLflow, such as "http://mlflow:5000"; the experiment has the job's name."""
     where: Annotated[str, OneOf(("node", "login"))] = "node"
