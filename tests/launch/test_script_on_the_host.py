@@ -70,11 +70,14 @@ class Host:
         self.srun = folder / "bin" / "srun"
         self.srun.parent.mkdir()
         self.asked = folder / "asked"  # of scontrol
+        self.steps = folder / "steps"  # the last word of each srun
         self.scontrol = ""  # what it does
         self.environment: dict[str, str] = {}  # of the submitter's shell
 
     def start(self, srun: str, restarts: int = 0) -> subprocess.Popen[bytes]:
-        prologue = f"#!/bin/bash\nattempt={quote(str(self.run.attempts_folder))}/$CLUSTERCTL_ATTEMPT\n"
+        steps = quote(str(self.steps))
+        prologue = f'#!/bin/bash\necho "${{!#}}" >>{steps}\n[ "${{!#}}" != true ] || exit 0\n'
+        prologue += f"attempt={quote(str(self.run.attempts_folder))}/$CLUSTERCTL_ATTEMPT\n"
         self.srun.write_text(prologue + srun)
         self.srun.chmod(0o755)
         scontrol = self.srun.with_name("scontrol")
@@ -416,6 +419,25 @@ def test_a_controller_that_is_away_for_a_while_is_asked_again(host: Host) -> Non
     assert host.call(asks(host, 1)) == 75
     assert host.asked.read_text().count("sleeps 10") == 60
     assert host.host(1)["refused"] == Refusal.REQUEUE_FAILED
+
+
+def test_a_script_that_was_cut_off_with_its_node_does_not_requeue_the_start_that_replaced_it(host: Host) -> None:
+    host.scontrol = f'mkdir {quote(str(host.run.attempts_folder / "1"))}; echo "{AWAY}" >&2; exit 1'
+    sleep = host.srun.with_name("sleep")
+    sleep.write_text("#!/bin/bash\n")
+    sleep.chmod(0o755)
+    assert host.call(asks(host, 0)) == 75
+    assert host.requeues == ["requeue 12"]
+    assert host.host()["refused"] == Refusal.SUPERSEDED
+
+
+def test_successive_starts_give_their_ranks_different_step_numbers(host: Host) -> None:
+    ranks = []
+    for restarts in range(3):
+        assert host.call("exit 1", restarts) == 1
+        ranks.append([step == "true" for step in host.steps.read_text().splitlines()].index(False))
+        host.steps.unlink()
+    assert ranks == [0, 1, 0]
 
 
 def test_a_job_that_slurm_has_sent_back_already_is_not_refused(host: Host) -> None:

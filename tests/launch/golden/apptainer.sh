@@ -227,9 +227,16 @@ start_tracker() {
   tracker_pid=$tracking_PID
 }
 
+# Slurm numbers a job's steps anew at each start. An srun that was cut off together with its node may still end its step
+# when the node returns: every other start leaves a number out, so that this ends no step of ours.
+leave_step_out() {
+  [ $((${SLURM_RESTART_COUNT:-0} % 2)) -eq 0 ] ||
+    timeout --kill-after=5 60 srun --nodes=1 --ntasks=1 --mpi=none --input=none --quiet true || true
+}
+
 # One log per rank. The warning may come before Python can handle it, and would kill it: USR2 is blocked until the task
 # unblocks it, or ignored if env cannot block signals (GNU coreutils before 8.31, busybox).
-make_work && check_nodes && stage_code && start_tracker && [ -z "$signal" ] && "${srun[@]}" \
+make_work && check_nodes && stage_code && leave_step_out && start_tracker && [ -z "$signal" ] && "${srun[@]}" \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   "${task[@]}"
@@ -308,6 +315,7 @@ refusal() {
 requeue() {
   local answer try deadline=$((SECONDS + 600)) # scontrol itself may wait for two minutes (SlurmctldTimeout)
   for try in {1..60}; do
+    ! superseded || return 1 # this script was cut off with its node, and the job runs elsewhere
     answer=$(trap '' TERM; scontrol requeue "$own_job" 2>&1) && return
     [ "$try" -gt 1 ] || echo "clusterctl: scontrol requeue failed: $answer"
     case $answer in
@@ -361,6 +369,7 @@ if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
     close
     requeue && leave_out && exit "$code"
     refused=requeue-failed
+    ! superseded || refused=$(refusal)
     [ -n "$asked" ] || signal=LOST # perhaps with its node, and Slurm has already started the job again
   fi
   echo "clusterctl: not started again: $refused"
