@@ -1,4 +1,4 @@
-"""A virtual cluster in a folder with a hostile name, driven through its stand-ins alone."""
+"""A virtual cluster in a folder with a hostile name, driven only through its stand-ins."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ class VirtualCluster:
     def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + 60
         while not condition():
-            assert time.monotonic() < deadline, f"waited in vain: {what}"
+            assert time.monotonic() < deadline, f"timed out waiting for {what}"
             time.sleep(0.02)
 
     def wait(self, job: str, state: str = "") -> str:
-        """Wait for `state`, or for the end; returns the state."""
+        """Wait for `state`, or for the job to end; returns the state."""
         running = ("PENDING", "RUNNING", "COMPLETING")
         self.until(lambda: self.field(job) == state if state else self.field(job) not in running, f"{job} {state}")
         return self.field(job)
 
     def wait_for_ready(self) -> None:
-        """Wait for the file that a script touches when it has begun."""
+        """Wait for the file that a script touches once it is running."""
         self.until((self.work / "ready").exists, "ready")
 
     def log(self, job: str) -> str:
         return (self.work / f"slurm-{job}.out").read_text()
 
     def finish(self, text: str, *options: str, **environment: str) -> tuple[str, str]:
-        """Submit and wait: (state, log)."""
+        """Submit and wait; returns (state, log)."""
         job = self.submit(text, *options, **environment)
         return self.wait(job), self.log(job)
 
@@ -98,7 +98,7 @@ MakeCluster = Callable[..., VirtualCluster]
 
 @pytest.fixture
 def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
-    """Virtual clusters of any size; whatever still runs in them is cancelled, and nothing may survive that."""
+    """Virtual clusters of any size. At teardown, all their jobs are cancelled, and no process may survive."""
     made: list[VirtualCluster] = []
 
     def make(nodes: int = 2, cpus: int = 2, gpus: int | str = 0, kill_wait: int = 1) -> VirtualCluster:
@@ -116,5 +116,5 @@ def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
 
 @pytest.fixture
 def cluster(make_cluster: MakeCluster) -> VirtualCluster:
-    """Two nodes with two CPUs each."""
+    """A cluster of two nodes with two CPUs each."""
     return make_cluster()

@@ -1,5 +1,5 @@
-"""Job arrays: how they are asked for and shown, and that what waits costs one process. How they behave on both back
-ends is tested in tests/end_to_end/test_arrays.py.
+"""Job arrays: parsing, display, and that pending elements cost one process. Their behaviour on both back ends is tested
+in tests/end_to_end/test_arrays.py.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ def record(tasks, throttle=0):
         ("", (), 0),
     ],
 )
-def test_a_list_of_indices_is_read_as_slurm_reads_it(text, indices, throttle):
+def test_index_lists_are_parsed_like_slurm(text, indices, throttle):
     assert (arrays.parse(text), arrays.throttle(text)) == (list(indices), throttle)
 
 
 @pytest.mark.parametrize(
     "text", ["x", "5-1", "1-2-3", "1001", "0-1001", "0-10:0", "-3", "0x3", "0-9:", "2:3", "1 2", "١", "9" * 5000]
 )
-def test_a_list_that_makes_no_sense_is_refused_in_slurms_words(text):
+def test_an_invalid_index_list_fails_with_slurms_message(text):
     with pytest.raises(SlurmError, match="Batch job submission failed: Invalid job array specification"):
         arrays.parse(text)
 
 
 @given(st.sets(st.integers(0, arrays.MAX_SIZE - 1), min_size=1).map(sorted))
-def test_indices_are_written_so_that_they_can_be_read(indices):
+def test_written_indices_parse_back(indices):
     assert arrays.parse(arrays.ranges(indices)) == indices
     assert arrays.parse_target(f"12_[{arrays.ranges(indices)}]") == (12, indices)
 
@@ -74,17 +74,17 @@ def test_indices_are_written_so_that_they_can_be_read(indices):
         ),
     ],
 )
-def test_what_waits_is_shown_as_squeue_shows_it(indices, throttle, text):
+def test_pending_elements_are_shown_like_squeue(indices, throttle, text):
     assert arrays.shown(record(indices, throttle)) == text
 
 
 @pytest.mark.parametrize("text", ["", "x", "12_", "12_x", "12_[", "12_[]", "12_[,]", "12_[3", "12_5000", "12_[5-3]"])
-def test_what_names_no_job_is_refused(text):
+def test_an_invalid_job_id_is_rejected(text):
     with pytest.raises(SlurmError, match="Invalid job id specified"):
         arrays.parse_target(text)
 
 
-def test_elements_that_wait_are_one_job_with_one_process(cluster):
+def test_pending_elements_are_one_job_with_one_process(cluster):
     blocker = cluster.submit("touch ready; until [ -e leave ]; do sleep 0.02; done", "--nodes=2", "--exclusive")
     cluster.wait_for_ready()
     array = cluster.submit("true", "--array=0-999%4")
@@ -98,18 +98,18 @@ def test_elements_that_wait_are_one_job_with_one_process(cluster):
     assert sorted(path.name for path in (cluster.state / "jobs").iterdir()) == [blocker, array]
 
 
-def test_each_element_knows_which_one_it_is_and_has_files_of_its_own(cluster):
+def test_each_element_has_its_own_index_variables_and_log(cluster):
     names = "JOB_ID ARRAY_JOB_ID ARRAY_TASK_ID ARRAY_TASK_COUNT ARRAY_TASK_MIN ARRAY_TASK_MAX ARRAY_TASK_STEP"
     text = f"#SBATCH --array=0-20:5 --output=%A_%4a_%j.out\nfor name in {names}; do eval echo \\$SLURM_$name; done"
     array = int(cluster.submit(text))
     jobs = dict(zip((0, 5, 10, 15, 20), (array + 1, array + 2, array + 3, array + 4, array), strict=True))
     logs = [cluster.work / f"{array}_{index:04}_{job}.out" for index, job in jobs.items()]
-    cluster.until(lambda: not cluster.call("squeue", "-h"), "the end")
+    cluster.until(lambda: not cluster.call("squeue", "-h"), "the end of all")
     for (index, job), log in zip(jobs.items(), logs, strict=True):
         assert log.read_text().split() == [str(value) for value in (job, array, index, 5, 0, 20, 5)]
 
 
-def test_a_job_that_an_element_submits_is_not_of_the_array(cluster):
+def test_a_job_submitted_by_an_element_is_not_in_the_array(cluster):
     (cluster.work / "other.sh").write_text("#!/bin/bash\nenv | grep ARRAY\n")
     cluster.submit("sbatch other.sh", "--array=7", "--output=array.out")
     cluster.until(lambda: (cluster.work / "slurm-2.out").exists() and cluster.wait("2") != "", "the other job")
@@ -117,7 +117,7 @@ def test_a_job_that_an_element_submits_is_not_of_the_array(cluster):
     assert cluster.log("2") == ""
 
 
-def test_an_array_whose_supervisor_was_killed_loses_what_waits_and_nothing_else(cluster):
+def test_killing_an_arrays_supervisor_loses_only_its_pending_elements(cluster):
     array = cluster.submit(WAIT, "--array=0-9%1")
     cluster.until((cluster.work / "ready.0").exists, "the first element")
     waiting = cluster.submit("true", f"--dependency=afterok:{array}_5", "--kill-on-invalid-dep=yes")
@@ -129,13 +129,13 @@ def test_an_array_whose_supervisor_was_killed_loses_what_waits_and_nothing_else(
     cluster.until(lambda: cluster.field(f"{array}_0") == "COMPLETED", "the end of the element")
 
 
-def test_an_array_that_runs_as_many_as_it_may_lets_others_pass(cluster):
+def test_a_throttled_array_lets_other_jobs_pass(cluster):
     cluster.submit(WAIT, "--array=0-9%1")
     cluster.until((cluster.work / "ready.0").exists, "the first element")
     assert cluster.finish("true")[0] == "COMPLETED"
 
 
-def test_an_array_waits_in_line_and_its_elements_start_before_later_jobs(cluster):
+def test_array_elements_start_before_later_jobs(cluster):
     text = "echo $SLURM_ARRAY_TASK_ID >>order"
     blocker = cluster.submit("touch ready; until [ -e leave ]; do sleep 0.02; done", "--nodes=2", "--exclusive")
     cluster.wait_for_ready()
@@ -147,7 +147,7 @@ def test_an_array_waits_in_line_and_its_elements_start_before_later_jobs(cluster
     assert cluster.call("squeue", "-h", "-j", array) == ""
 
 
-def test_a_requeued_element_keeps_its_place_before_later_jobs(cluster):
+def test_a_requeued_element_stays_ahead_of_later_jobs(cluster):
     text = """echo $SLURM_ARRAY_TASK_ID >>order
 [ "$SLURM_ARRAY_TASK_ID$SLURM_RESTART_COUNT" != 0 ] || { touch ready; sleep 60; }"""
     array = cluster.submit(text, "--array=0-1", "--nodes=2", "--exclusive")
@@ -158,7 +158,7 @@ def test_a_requeued_element_keeps_its_place_before_later_jobs(cluster):
     assert (cluster.work / "order").read_text().split() == ["0", "0", "1", "later"]
 
 
-def test_elements_that_wait_can_be_held_apart_from_the_others(cluster):
+def test_pending_elements_can_be_released_separately(cluster):
     array = cluster.submit("echo $SLURM_ARRAY_TASK_ID >>order", "--array=0-5", "--hold")
     cluster.call("scontrol", "release", f"{array}_[2-3]")
     cluster.until(lambda: len(cluster.call("squeue", "-h", "-j", array).splitlines()) == 1, "the end of two elements")
@@ -168,7 +168,7 @@ def test_elements_that_wait_can_be_held_apart_from_the_others(cluster):
     cluster.until(lambda: cluster.call("squeue", "-h", "-j", array) == "", "the end of all")
 
 
-def test_jobs_and_elements_are_shown_by_scontrol(cluster):
+def test_scontrol_shows_arrays_and_names_elements_in_errors(cluster):
     array = cluster.submit("true", "--array=0-3%2", "--hold")
     shown = cluster.call("scontrol", "show", "job", array)
     assert f"JobId={array} ArrayJobId={array} ArrayTaskId=0-3%2 ArrayTaskThrottle=2 JobName=job.sh\n" in shown
@@ -179,7 +179,7 @@ def test_jobs_and_elements_are_shown_by_scontrol(cluster):
     assert cluster.call("scontrol", "show", "config") == "MaxArraySize            = 1001\n"
 
 
-def test_an_element_whose_supervisor_was_killed_is_lost_alone(cluster):
+def test_killing_an_elements_supervisor_loses_only_that_element(cluster):
     array = cluster.submit(WAIT, "--array=0-1", "--output=/dev/null")
     for index in (0, 1):
         cluster.until((cluster.work / f"ready.{index}").exists, "both elements")
@@ -189,7 +189,7 @@ def test_an_element_whose_supervisor_was_killed_is_lost_alone(cluster):
     cluster.until(lambda: cluster.field(f"{array}_1") == "COMPLETED", "the other one")
 
 
-def test_a_time_limit_and_the_loss_of_a_node_concern_one_element(cluster):
+def test_time_limit_and_node_failure_affect_one_element(cluster):
     text = """echo $SLURM_ARRAY_TASK_ID:${SLURM_RESTART_COUNT:-0} >>begun
 [ "$SLURM_ARRAY_TASK_ID" = 1 ] && exit 0
 touch ready; srun sleep 60"""
@@ -201,17 +201,17 @@ touch ready; srun sleep 60"""
     assert (cluster.work / "begun").read_text().split() == ["0:0", "0:1", "1:0"]
 
 
-def test_no_element_escapes_when_an_array_is_cancelled_while_its_elements_start(make_cluster):
+def test_cancelling_an_array_catches_elements_that_are_starting(make_cluster):
     cluster = make_cluster(nodes=4, cpus=4)
-    for begun in (0, 1, 4, 9):
+    for running in (0, 1, 4, 9):
         array = cluster.submit("sleep 60", "--array=0-99", "--output=/dev/null")
-        cluster.until(lambda: len(cluster.call("squeue", "-h", "-t", "R").split("\n")) > begun, "some elements")  # noqa: B023
+        cluster.until(lambda: len(cluster.call("squeue", "-h", "-t", "R").split("\n")) > running, "starts")  # noqa: B023
         cluster.call("scancel", array)
         cluster.until(lambda: not cluster.call("squeue", "-h"), "the end of all")
         assert set(cluster.field(array).split()) == {"CANCELLED"}
 
 
-def test_a_throttle_is_nothing_to_a_job_that_is_not_of_an_array(cluster):
+def test_a_throttle_has_no_effect_outside_an_array(cluster):
     blocker = cluster.submit("touch ready; until [ -e leave ]; do sleep 0.02; done")
     cluster.wait_for_ready()
     job = cluster.submit("true", "--hold")

@@ -1,4 +1,4 @@
-"""What a job that waits for others is asked for; how it then waits is tested on both back ends (tests/end_to_end)."""
+"""Parsing and evaluating dependencies. The waiting itself is tested on both back ends (tests/end_to_end)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusterctl.emulator.jobs import EmulatedState, JobRecord
 from clusterctl.errors import SlurmError
 
 
-def test_a_list_names_jobs_of_several_kinds_each_once():
+def test_a_dependency_list_is_parsed_without_duplicates():
     found = parse("afterok:7:8,afterany:9_3,AFTEROK:7,after:1_[4-5]")
     assert found == [
         ("afterok", "7", False),
@@ -39,14 +39,14 @@ def test_a_list_names_jobs_of_several_kinds_each_once():
         "afterok:1_[2",
     ],
 )
-def test_nonsense_is_refused_in_slurms_words(text):
+def test_an_invalid_dependency_fails_with_slurms_message(text):
     with pytest.raises(SlurmError, match="Batch job submission failed: Job dependency problem"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ["afterok:1?afterany:2", "singleton", "after:1+5", "aftercorr:3"])
-def test_what_is_not_done_is_refused(text):
-    with pytest.raises(SlurmError, match="the emulator does not do --dependency="):
+def test_unsupported_dependencies_are_rejected(text):
+    with pytest.raises(SlurmError, match="the emulator does not support --dependency="):
         parse(text)
 
 
@@ -55,7 +55,7 @@ def test_what_is_not_done_is_refused(text):
     [
         ("PENDING", None, None, None, None),  # also between two starts
         ("RUNNING", True, None, None, None),
-        ("COMPLETING", None, None, None, None),  # it may be on its way back to the queue
+        ("COMPLETING", None, None, None, None),  # it may be about to be requeued
         ("COMPLETED", True, True, True, False),
         ("FAILED", True, True, False, True),
         ("CANCELLED", True, True, False, True),
@@ -64,13 +64,13 @@ def test_what_is_not_done_is_refused(text):
         ("PREEMPTED", True, True, False, True),
     ],
 )
-def test_the_state_of_a_job_decides_whether_what_waits_for_it_may_start(state, after, afterany, afterok, afternotok):
+def test_which_job_states_satisfy_which_dependencies(state, after, afterany, afterok, afternotok):
     record = JobRecord(EmulatedState(state), "None", 0.0)
     kinds = ("after", "afterany", "afterok", "afternotok")
     assert [verdict(kind, [record]) for kind in kinds] == [after, afterany, afterok, afternotok]
 
 
-def test_a_job_that_waits_for_another_lets_those_behind_it_pass(cluster):
+def test_a_dependent_job_does_not_block_the_queue(cluster):
     first = cluster.submit("true", "--hold")
     waiting = cluster.submit("echo waiting >>order", f"--dependency=afterok:{first}")
     assert cluster.finish("echo other >>order")[0] == "COMPLETED"
@@ -80,7 +80,7 @@ def test_a_job_that_waits_for_another_lets_those_behind_it_pass(cluster):
     assert (cluster.work / "order").read_text() == "other\nwaiting\n"
 
 
-def test_a_job_whose_supervisor_was_killed_has_failed_for_those_that_wait(cluster):
+def test_killing_a_supervisor_fails_the_jobs_that_depend_on_it(cluster):
     first = cluster.submit("touch ready; sleep 60")
     waiting = cluster.submit("true", f"--dependency=afterok:{first}", "--kill-on-invalid-dep=yes")
     cluster.wait_for_ready()

@@ -1,4 +1,4 @@
-"""Command lines are read as getopt_long reads them."""
+"""Parsing command lines like getopt_long."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OPTIONS = Options("nodes=/N name=/n hold/H quiet/q exclusive? open-mode=")
         (["-qN", "3", "-"], {"quiet": "", "nodes": "3"}, ["-"]),
     ],
 )
-def test_options_come_in_every_spelling_of_getopt(words, values, others):
+def test_every_getopt_spelling_is_accepted(words, values, others):
     assert OPTIONS.parse(words) == (values, others)
 
 
-def test_with_permute_options_go_on_behind_other_words():
+def test_permute_accepts_options_after_positional_words():
     assert OPTIONS.parse(["1", "--hold", "2"], permute=True) == ({"hold": ""}, ["1", "2"])
 
 
@@ -41,7 +41,7 @@ def test_with_permute_options_go_on_behind_other_words():
         ("-z", "invalid option -- 'z'"),
     ],
 )
-def test_a_wrong_option_is_refused_in_getopts_words(word, message):
+def test_an_invalid_option_fails_with_getopts_message(word, message):
     with pytest.raises(SlurmError) as refusal:
         OPTIONS.parse([word])
     assert refusal.value.message == message

@@ -1,4 +1,4 @@
-"""The stand-ins appear at first use, whole, and start fast."""
+"""The stand-ins are written at first use, and start fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clusterctl.emulator.install import COMMANDS, ensure_stand_ins
 from clusterctl.spec import Emulator
 
 
-def test_a_second_call_finds_what_the_first_wrote(tmp_path):
+def test_a_second_call_reuses_the_stand_ins(tmp_path):
     folder = ensure_stand_ins(tmp_path, Emulator())
     written = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert set(COMMANDS) < set(written)
@@ -18,14 +18,14 @@ def test_a_second_call_finds_what_the_first_wrote(tmp_path):
     assert not list(folder.parent.glob(".*"))
 
 
-def test_other_settings_have_other_stand_ins_and_the_same_jobs(make_cluster):
+def test_different_settings_share_jobs_but_not_stand_ins(make_cluster):
     small, large = make_cluster(nodes=1), make_cluster(nodes=3)
     assert small.bin != large.bin
     assert small.submit("true") == "1"
     assert large.submit("true") == "2"
 
 
-def test_a_stand_in_loads_nothing_that_is_slow(cluster):
+def test_stand_ins_avoid_slow_imports(cluster):
     slow = {"argparse", "dataclasses", "inspect", "subprocess", "socket", "ctypes", "click", "site"}
     start = cluster.bin / "start.py"
     for command in ("sbatch", "squeue"):
@@ -43,5 +43,5 @@ except SystemExit:
         assert not slow & set(loaded)
 
 
-def test_every_command_tells_a_version(cluster):
+def test_every_command_prints_a_version(cluster):
     assert {cluster.call(command, "--version") for command in COMMANDS} == {"slurm 22.05.0\n"}

@@ -1,4 +1,4 @@
-"""What sbatch is asked for."""
+"""Parsing the options of sbatch."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def request(**options):
     ("text", "seconds"),
     [("90", 5400), ("0:05", 5), ("1:30", 90), ("02:00:03", 7203), ("1-2", 93600), ("1-02:03", 93780), ("0", None)],
 )
-def test_times_are_read_in_every_form_of_sbatch(text, seconds):
+def test_every_time_format_of_sbatch_is_parsed(text, seconds):
     assert parse_time(text) == seconds
 
 
 @given(st.integers(1, 10**8))
-def test_times_as_clusterctl_writes_them_are_kept_to_the_second(seconds):
+def test_times_written_by_clusterctl_are_exact_to_the_second(seconds):
     assert parse_time(slurm_time(seconds)) == seconds
 
 
 @given(st.text())
-def test_a_time_is_read_or_refused(text):
+def test_any_text_is_a_time_or_a_slurm_error(text):
     try:
         assert parse_time(text) is None or parse_time(text) >= 0
     except SlurmError as refusal:
         assert "--time" in refusal.message
 
 
-def test_directives_are_read_up_to_the_first_command():
+def test_directives_end_at_the_first_command():
     script = """#!/bin/bash
 #SBATCH --job-name='a # b' --nodes=2 # a comment
 
@@ -54,12 +54,12 @@ def test_only_a_newline_ends_a_directive():
     assert script_options("#!/bin/sh\n#SBATCH --job-name='a\u2028b\x85c'\n") == {"job-name": "a\u2028b\x85c"}
 
 
-def test_an_unbalanced_quote_is_refused():
+def test_an_unbalanced_quote_is_rejected():
     with pytest.raises(SlurmError, match="Invalid directive"):
         script_options("#!/bin/sh\n#SBATCH --job-name='a\n")
 
 
-def test_defaults_are_those_of_slurm():
+def test_defaults_match_slurm():
     made = request()
     assert (made.name, made.nodes, made.tasks, made.output, made.folder) == (
         "job.sh",
@@ -80,7 +80,7 @@ def test_defaults_are_those_of_slurm():
         ("10", (signal.SIGUSR1, 60, False)),
     ],
 )
-def test_the_warning_signal_is_read(text, warning):
+def test_the_warning_signal_is_parsed(text, warning):
     made = request(signal=text)
     assert (made.warning_signal, made.warning_lead, made.warn_batch_only) == warning
 
@@ -96,7 +96,7 @@ def test_the_warning_signal_is_read(text, warning):
         ({"gres": "disk:7"}, (0, "")),
     ],
 )
-def test_gpus_are_asked_for_in_two_ways(options, gpus):
+def test_gpus_can_be_requested_in_two_ways(options, gpus):
     made = request(**options)
     assert (made.gpus_per_node, made.gpu_type) == gpus
 
@@ -112,14 +112,14 @@ def test_gpus_are_asked_for_in_two_ways(options, gpus):
         {"gpus_per_node": "all"},
     ],
 )
-def test_nonsense_is_refused(options):
+def test_invalid_values_are_rejected(options):
     with pytest.raises(SlurmError):
         request(**options)
 
 
 @pytest.mark.parametrize(("name", "value"), [("begin", "now"), ("mail_type", "END")])
-def test_what_is_not_done_is_refused(name, value):
-    with pytest.raises(SlurmError, match=f"does not do --{name.replace('_', '-')}"):
+def test_unsupported_options_are_rejected(name, value):
+    with pytest.raises(SlurmError, match=f"does not support --{name.replace('_', '-')}"):
         request(**{name: value})
 
 

@@ -1,4 +1,4 @@
-"""Names of output files, and how they are opened."""
+"""Naming and opening output files."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from clusterctl.emulator.output import expand, open_output
         ("\\%t", "%t"),
     ],
 )
-def test_symbols_are_replaced_as_sbatch_1_says(pattern, name):
+def test_symbols_are_replaced_as_documented_in_sbatch_1(pattern, name):
     assert expand(pattern, {"j": "12", "t": "3", "x": "co ra"}) == name
 
 
-def test_an_output_is_opened_again_where_the_file_system_failed_for_a_moment(
+def test_opening_an_output_is_retried_after_a_brief_file_system_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
 
-    def sometimes(path: str, *arguments: int) -> int:
+    def fail_once(path: str, *arguments: int) -> int:
         calls.append(path)
         if len(calls) == 1:
             raise OSError(errno.ESTALE, "Stale file handle")
-        return opened(path, *arguments)
+        return original(path, *arguments)
 
-    opened = os.open
-    monkeypatch.setattr(os, "open", sometimes)
+    original = os.open
+    monkeypatch.setattr(os, "open", fail_once)
     os.close(open_output(str(tmp_path / "out"), append=False))
     assert len(calls) == 2

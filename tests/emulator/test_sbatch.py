@@ -10,19 +10,19 @@ import time
 import pytest
 
 
-def test_the_command_line_beats_the_directives(cluster):
+def test_the_command_line_overrides_directives(cluster):
     state, log = cluster.finish("#SBATCH --job-name=inside --nodes=2\necho $SLURM_JOB_NAME $SLURM_NNODES", "-J", "out")
     assert (state, log) == ("COMPLETED", "out 2\n")
 
 
-def test_without_parsable_the_answer_is_a_sentence(cluster):
+def test_without_parsable_sbatch_prints_a_sentence(cluster):
     (cluster.work / "x.sh").write_text("#!/bin/sh\n")
     assert cluster.call("sbatch", "x.sh") == "Submitted batch job 1\n"
     assert cluster.call("sbatch", "--parsable", "x.sh") == "2\n"
     assert cluster.wait("2") == "COMPLETED"
 
 
-def test_a_script_has_its_arguments_and_runs_where_it_was_told(cluster):
+def test_a_script_gets_its_arguments_and_working_directory(cluster):
     target = cluster.work / "other $PWD 'ü'"
     target.mkdir()
     script = cluster.work / "job.sh"
@@ -34,7 +34,7 @@ def test_a_script_has_its_arguments_and_runs_where_it_was_told(cluster):
     assert (target / f"job.sh_{job}.log").read_text() == f"{target}\na  b\n"
 
 
-def test_output_and_error_can_be_two_files_and_can_be_added_to(cluster):
+def test_output_and_error_can_be_separate_and_appended_to(cluster):
     (cluster.work / "o").write_text("before\n")
     text = "echo out; echo err >&2"
     assert cluster.wait(cluster.submit(text, "--output=o", "--error=e", "--open-mode=append")) == "COMPLETED"
@@ -42,7 +42,7 @@ def test_output_and_error_can_be_two_files_and_can_be_added_to(cluster):
     assert (cluster.work / "e").read_text() == "err\n"
 
 
-def test_the_script_is_the_one_that_was_submitted(cluster):
+def test_editing_the_script_after_submission_has_no_effect(cluster):
     job = cluster.submit("echo first", "--hold")
     (cluster.work / "job.sh").write_text("#!/bin/bash\necho second\n")
     cluster.call("scontrol", "release", job)
@@ -53,7 +53,7 @@ def test_the_script_is_the_one_that_was_submitted(cluster):
 @pytest.mark.parametrize(
     "option", ["--nodes=3", "--ntasks-per-node=3", "--cpus-per-task=3", "--gpus-per-node=1", "--gres=gpu:1"]
 )
-def test_a_request_that_can_never_be_met_is_refused(cluster, option):
+def test_an_impossible_request_is_rejected(cluster, option):
     (cluster.work / "x.sh").write_text("#!/bin/sh\n")
     done = cluster.run("sbatch", option, "x.sh")
     assert (done.returncode, done.stdout) == (1, "")
@@ -61,7 +61,7 @@ def test_a_request_that_can_never_be_met_is_refused(cluster, option):
     assert done.stderr == words
 
 
-def test_gpus_of_a_type_that_the_nodes_lack_are_refused(make_cluster):
+def test_a_missing_gpu_type_is_rejected(make_cluster):
     cluster = make_cluster(gpus="a100:2")
     (cluster.work / "x.sh").write_text("#!/bin/sh\n")
     assert "not available" in cluster.run("sbatch", "--gpus-per-node=h100:1", "x.sh").stderr
@@ -78,7 +78,7 @@ def test_gpus_of_a_type_that_the_nodes_lack_are_refused(make_cluster):
         (["bad.sh"], "unrecognized option '--tyme'"),
     ],
 )
-def test_nonsense_is_refused_with_the_command_s_name(cluster, arguments, words):
+def test_sbatch_rejects_invalid_input(cluster, arguments, words):
     (cluster.work / "x.sh").write_text("#!/bin/sh\n")
     (cluster.work / "text").write_text("hello\n")
     (cluster.work / "bad.sh").write_text("#!/bin/sh\n#SBATCH --tyme=3\n")
@@ -88,7 +88,7 @@ def test_nonsense_is_refused_with_the_command_s_name(cluster, arguments, words):
     assert words in done.stderr
 
 
-def test_a_test_only_request_starts_nothing(cluster):
+def test_test_only_submits_nothing(cluster):
     (cluster.work / "x.sh").write_text("#!/bin/sh\n#SBATCH --nodes=2\n")
     done = cluster.run("sbatch", "--test-only", "x.sh")
     assert done.returncode == 0
@@ -97,8 +97,8 @@ def test_a_test_only_request_starts_nothing(cluster):
     assert cluster.run("sbatch", "--test-only", "--nodes=9", "x.sh").returncode == 1
 
 
-def test_a_test_only_request_is_told_when_there_will_be_room(cluster):
-    """By the time limits of what runs; a script may come from standard input, as Slurm's sbatch takes it."""
+def test_test_only_estimates_the_start_time(cluster):
+    """Estimated from the time limits of running jobs. The script comes from standard input."""
     holder = cluster.submit("sleep 600", "--nodes=2", "--exclusive", "--time=10")
     cluster.wait(holder, "RUNNING")
     done = subprocess.run(
@@ -113,14 +113,14 @@ def test_a_test_only_request_is_told_when_there_will_be_room(cluster):
     cluster.call("scancel", holder)
 
 
-def test_jobs_that_are_submitted_at_once_have_different_ids(cluster):
+def test_concurrent_submissions_get_different_ids(cluster):
     (cluster.work / "x.sh").write_text("#!/bin/sh\n")
     words = [str(cluster.bin / "sbatch"), "--parsable", "--hold", str(cluster.work / "x.sh")]
     running = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(6)]
     assert sorted(process.communicate()[0] for process in running) == [f"{number}\n" for number in range(1, 7)]
 
 
-def test_a_job_can_submit_the_next_and_end_before_it(cluster):
+def test_a_job_can_submit_another_and_end_before_it(cluster):
     (cluster.work / "next.sh").write_text("#!/bin/bash\nsleep 0.2; echo next >done\n")
     state, log = cluster.finish("sbatch --parsable next.sh")
     assert (state, log) == ("COMPLETED", "2\n")

@@ -1,4 +1,4 @@
-"""Ending jobs and sending them signals."""
+"""Cancelling jobs and sending them signals."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ srun bash -c 'trap "echo task heard" USR1; touch ready; until [ -e leave ]; do s
 until [ -e leave ]; do sleep 0.05; done"""
 
 
-def test_a_waiting_job_is_cancelled_at_once(cluster):
+def test_a_pending_job_is_cancelled_immediately(cluster):
     job = cluster.submit("true", "--hold")
     cluster.call("scancel", job)
     assert cluster.field(job) == "CANCELLED"
 
 
-def test_a_running_job_gets_term_and_may_leave_in_order(cluster):
+def test_a_cancelled_job_gets_term_and_can_exit_cleanly(cluster):
     text = """trap 'echo script' TERM
 srun bash -c 'trap "echo task; exit 4" TERM; touch ready; while :; do sleep 0.05; done'
 echo code $?"""
@@ -29,14 +29,14 @@ echo code $?"""
     assert log.endswith("code 4\n")
 
 
-def test_several_jobs_are_cancelled_by_one_command(cluster):
+def test_one_command_cancels_several_jobs(cluster):
     first, second = cluster.submit("true", "--hold"), cluster.submit("sleep 60")
     cluster.call("scancel", first, second)
     assert (cluster.wait(first), cluster.wait(second)) == ("CANCELLED", "CANCELLED")
 
 
 @pytest.mark.parametrize(("option", "heard"), [("", {"task"}), ("--batch", {"batch"}), ("--full", {"batch", "task"})])
-def test_a_signal_goes_to_the_steps_unless_told_otherwise(cluster, option, heard):
+def test_a_signal_goes_to_the_steps_by_default(cluster, option, heard):
     job = cluster.submit(LISTEN)
     cluster.wait_for_ready()
     cluster.call("scancel", *([option] if option else []), "--signal=USR1", job)
@@ -47,7 +47,7 @@ def test_a_signal_goes_to_the_steps_unless_told_otherwise(cluster, option, heard
     assert {line.removesuffix(" heard") for line in cluster.log(job).splitlines() if "heard" in line} == heard
 
 
-def test_a_job_that_has_ended_needs_no_cancelling(cluster):
+def test_cancelling_an_ended_job_is_no_error(cluster):
     job = cluster.submit("true")
     cluster.wait(job)
     assert cluster.call("scancel", job) == ""

@@ -1,11 +1,11 @@
-"""The small rest: requeue, hold and release have their effect tested with the supervisor."""
+"""scontrol; the effect of requeue, hold and release is tested with the supervisor."""
 
 from __future__ import annotations
 
 import pytest
 
 
-def test_a_job_is_shown(cluster):
+def test_scontrol_shows_a_job(cluster):
     job = cluster.submit("true", "--hold", "--job-name=co ra", "--nodes=2")
     shown = cluster.call("scontrol", "show", "job", job)
     assert f"JobId={job} JobName=co ra\n" in shown
@@ -13,7 +13,7 @@ def test_a_job_is_shown(cluster):
     assert "NumNodes=2" in shown
 
 
-def test_nodes_are_shown_with_their_state(cluster):
+def test_scontrol_shows_node_states(cluster):
     cluster.call("scontrol", "update", "nodename=node2", "state=down", "reason=loud fan")
     shown = cluster.call("scontrol", "show", "nodes")
     assert "NodeName=node1 CPUTot=2 Gres=gpu:0 State=IDLE" in shown
@@ -22,7 +22,7 @@ def test_nodes_are_shown_with_their_state(cluster):
     assert "DOWN" not in cluster.call("scontrol", "show", "node", "node2")
 
 
-def test_host_names_are_listed(cluster):
+def test_scontrol_expands_host_names(cluster):
     assert cluster.call("scontrol", "show", "hostnames", "node[1-2,4],other").split() == [
         "node1",
         "node2",
@@ -31,11 +31,11 @@ def test_host_names_are_listed(cluster):
     ]
 
 
-def test_the_controller_answers(cluster):
+def test_ping_reports_the_controller_up(cluster):
     assert "is UP" in cluster.call("scontrol", "ping")
 
 
-def test_a_request_that_comes_at_the_wrong_time_is_refused_in_slurms_words(cluster):
+def test_untimely_commands_fail_with_slurms_message(cluster):
     waiting = cluster.submit("true", "--hold")
     running = cluster.submit("touch ready; sleep 60", "--no-requeue")
     cluster.wait_for_ready()
@@ -61,14 +61,14 @@ def test_a_request_that_comes_at_the_wrong_time_is_refused_in_slurms_words(clust
         ["update", "jobid=1", "timelimit=5"],
     ],
 )
-def test_what_is_not_done_is_refused(cluster, words):
+def test_unsupported_commands_are_rejected(cluster, words):
     done = cluster.run("scontrol", *words)
     assert done.returncode == 1
     assert done.stderr.startswith("scontrol: error: ")
 
 
-def test_a_requeued_job_stays_off_the_nodes_that_it_is_told_to_leave_out(cluster):
-    """As Slurm does: from when it has been sent back, though its script still runs; not while it is to go on."""
+def test_a_requeued_job_avoids_excluded_nodes(cluster):
+    """As in Slurm: nodes can be excluded once the requeue is requested, even while the script still runs."""
     script = """[ -z "$SLURM_RESTART_COUNT" ] || { echo again on $SLURM_JOB_NODELIST; exit; }
 trap : TERM
 scontrol update JobId=$SLURM_JOB_ID ExcNodeList=$SLURM_JOB_NODELIST 2>&1

@@ -1,4 +1,4 @@
-"""What sinfo says of the virtual nodes, in the words of Slurm's."""
+"""sinfo shows the virtual nodes in Slurm's format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def inventory(cluster):
     return parse_nodes(cluster.call(*SINFO), 0.0)
 
 
-def test_the_answer_reads_as_that_of_a_real_slurm(cluster):
+def test_the_inventory_parses_like_that_of_a_real_slurm(cluster):
     found = inventory(cluster)
     assert found.skipped == 0
     assert [(node.state, node.cpus_free, node.gpus_free) for node in found.nodes.values()] == [("idle", 4, 2)] * 3
@@ -24,7 +24,7 @@ def test_the_answer_reads_as_that_of_a_real_slurm(cluster):
     assert found.partitions["main"].nodes == ("node1", "node2", "node3")
 
 
-def test_gpus_of_a_type_are_shown_with_it(make_cluster):
+def test_gpu_types_are_shown(make_cluster):
     typed = make_cluster(nodes=1, cpus=4, gpus="a100:2")
     job = typed.submit("sleep 600", "--gpus-per-node=a100:1")
     typed.wait(job, "RUNNING")
@@ -34,7 +34,7 @@ def test_gpus_of_a_type_are_shown_with_it(make_cluster):
     typed.call("scancel", job)
 
 
-def test_running_jobs_and_lost_nodes_are_seen(cluster):
+def test_running_jobs_and_lost_nodes_are_counted(cluster):
     job = cluster.submit("touch ready; sleep 600", "--gpus-per-node=1", "--ntasks=3")
     whole = cluster.submit("sleep 600", "--exclusive")
     cluster.wait(job, "RUNNING")
@@ -50,6 +50,6 @@ def test_running_jobs_and_lost_nodes_are_seen(cluster):
     cluster.call("scancel", job, whole)
 
 
-def test_what_is_not_imitated_is_refused(cluster):
-    assert "shows nodes alone" in cluster.run("sinfo").stderr
+def test_unsupported_output_is_rejected(cluster):
+    assert "shows only nodes" in cluster.run("sinfo").stderr
     assert "Invalid job format" in cluster.run("sinfo", "-N", "-O", "Weight").stderr

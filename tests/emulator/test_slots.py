@@ -1,4 +1,4 @@
-"""Who must make room for whom. Placing itself is tested with the supervisor."""
+"""Which jobs are preempted. Placement is tested with the supervisor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from clusterctl.emulator.slots import victims
 from clusterctl.emulator.virtual_cluster import Machine
 
 
-def test_no_more_jobs_yield_than_it_takes_and_the_newest_do(cluster):
+def test_as_few_jobs_as_possible_are_preempted_newest_first(cluster):
     hold = "touch ready-$SLURM_JOB_ID; sleep 60"
     held = [cluster.submit(hold, "--partition=preemptable", "--ntasks=2") for _ in range(2)]
     ready = [cluster.work / f"ready-{job}" for job in held]
@@ -21,5 +21,5 @@ def test_no_more_jobs_yield_than_it_takes_and_the_newest_do(cluster):
         assert [victim.id for victim in victims(machine, jobs.find(machine, job))] == [
             int(j) for j in held[::-1][:size]
         ]
-    lowly = cluster.submit("true", "--nodes=1", "--exclusive", "--hold", "--partition=preemptable")
-    assert victims(machine, jobs.find(machine, lowly)) == []
+    preemptable = cluster.submit("true", "--nodes=1", "--exclusive", "--hold", "--partition=preemptable")
+    assert victims(machine, jobs.find(machine, preemptable)) == []

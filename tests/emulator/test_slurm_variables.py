@@ -1,4 +1,4 @@
-"""The variables that a batch script and its tasks find, against what Slurm 22.05 documents."""
+"""The SLURM_* variables of a batch script and its tasks, compared with the documentation of Slurm 22.05."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read(path):
     return dict(line.split("=", 1) for line in path.read_bytes().decode().split("\0") if line)
 
 
-def test_the_batch_script_and_its_tasks_know_where_they_stand(cluster):
+def test_the_batch_script_and_its_tasks_get_slurms_variables(cluster):
     text = """srun true
 env -0 >batch.env
 srun --cpus-per-task=1 bash -c 'env -0 >task$SLURM_PROCID.env; echo $$ >task$SLURM_PROCID.pid'"""
@@ -62,7 +62,7 @@ srun --cpus-per-task=1 bash -c 'env -0 >task$SLURM_PROCID.env; echo $$ >task$SLU
     assert not {"SLURM_RESTART_COUNT", "CUDA_VISIBLE_DEVICES", "SLURM_GPUS_ON_NODE"} & set(batch)
 
 
-def test_each_node_and_each_job_has_gpus_of_its_own(make_cluster):
+def test_nodes_and_jobs_do_not_share_gpus(make_cluster):
     cluster = make_cluster(nodes=2, cpus=4, gpus=4)
     text = """echo batch $CUDA_VISIBLE_DEVICES >gpus
 srun bash -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES' | sort >>gpus

@@ -1,4 +1,4 @@
-"""What squeue shows, and in which form."""
+"""What squeue shows, and in which format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def rows(cluster, *arguments):
     return [dict(zip(FIELDS, line.split("\x1f"), strict=False)) for line in text.splitlines()]
 
 
-def test_every_field_of_an_ended_job_is_there(cluster):
+def test_every_field_of_an_ended_job_is_filled(cluster):
     name = "a%i|b, 'c' \"ü\" $HOME which is longer than twenty columns"
     before = int(time.time())
     job = cluster.submit("exit 2", f"--job-name={name}", "--time=1-02:03:04")
@@ -40,7 +40,7 @@ def test_every_field_of_an_ended_job_is_there(cluster):
     }
 
 
-def test_a_held_job_has_no_nodes_and_no_times_yet(cluster):
+def test_a_held_job_has_no_nodes_or_times(cluster):
     cluster.submit("true", "--hold")
     row = rows(cluster)[0]
     assert [row[field] for field in ("State", "Reason", "NodeList", "StartTime", "EndTime", "TimeLimit")] == [
@@ -53,7 +53,7 @@ def test_a_held_job_has_no_nodes_and_no_times_yet(cluster):
     ]
 
 
-def test_jobs_that_have_ended_are_shown_on_demand(cluster):
+def test_ended_jobs_are_shown_on_request(cluster):
     ended = cluster.submit("true")
     cluster.wait(ended)
     held = cluster.submit("true", "--hold")
@@ -63,7 +63,7 @@ def test_jobs_that_have_ended_are_shown_on_demand(cluster):
     assert [row["JobID"] for row in rows(cluster, "-t", "all", f"--jobs={ended}")] == [ended]
 
 
-def test_a_column_is_cut_at_twenty_unless_told_otherwise(cluster):
+def test_columns_are_cut_at_20_by_default(cluster):
     cluster.submit("true", "--hold", "--job-name=abcdefghijklmnopqrstuvwxyz")
     show = lambda text: cluster.call("squeue", "-h", "-O", text)[:-1]  # noqa: E731
     assert show("Name") == "abcdefghijklmnopqrst"
@@ -87,6 +87,6 @@ def test_the_header_names_the_columns(cluster):
         (["--json"], "unrecognized option '--json'"),
     ],
 )
-def test_nonsense_is_refused(cluster, arguments, words):
+def test_invalid_arguments_are_rejected(cluster, arguments, words):
     done = cluster.run("squeue", *arguments)
     assert (done.returncode, done.stderr) == (1, f"squeue: error: {words}\n")

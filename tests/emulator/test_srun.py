@@ -21,18 +21,18 @@ def test_each_rank_writes_its_own_log(cluster):
     assert (cluster.work / "logs" / "2.err").read_text() == "bad\n"
 
 
-def test_without_files_the_tasks_write_where_srun_does(cluster):
+def test_without_output_option_tasks_share_the_output_of_srun(cluster):
     state, log = cluster.finish("srun bash -c 'echo $SLURM_PROCID' | sort", *FOUR)
     assert (state, log) == ("COMPLETED", "0\n1\n2\n3\n")
 
 
-def test_tasks_may_share_a_file(cluster):
+def test_tasks_can_share_an_output_file(cluster):
     state, _ = cluster.finish("srun --output=all bash -c 'echo $SLURM_PROCID'", *FOUR)
     assert state == "COMPLETED"
     assert sorted((cluster.work / "all").read_text().split()) == ["0", "1", "2", "3"]
 
 
-def test_a_step_s_logs_are_added_to_when_the_job_s_are(cluster):
+def test_a_steps_logs_follow_the_jobs_open_mode(cluster):
     text = "for i in 1 2; do srun --output=log echo $i; done"
     assert cluster.finish(text, "--open-mode=append")[0] == "COMPLETED"
     assert (cluster.work / "log").read_text() == "1\n2\n"
@@ -50,19 +50,19 @@ def test_a_step_s_logs_are_added_to_when_the_job_s_are(cluster):
         ("/etc/passwd", 13, "node1: task 1: Exited with exit code 13"),
     ],
 )
-def test_the_exit_code_is_the_highest_of_the_tasks(cluster, command, code, message):
+def test_the_exit_code_is_the_highest_of_all_tasks(cluster, command, code, message):
     state, log = cluster.finish(f"srun {command}; echo code $?", *FOUR)
     assert state == "COMPLETED"
     assert f"code {code}\n" in log
     assert f"srun: error: {message}\n" in log
 
 
-def test_without_kill_on_bad_exit_the_other_tasks_go_on(cluster):
+def test_without_kill_on_bad_exit_other_tasks_continue(cluster):
     _, log = cluster.finish("srun bash -c '[ $SLURM_PROCID = 0 ] && exit 5; sleep 0.3; echo went on'", "--ntasks=2")
     assert "went on\n" in log
 
 
-def test_a_failing_rank_takes_the_others_with_it_at_once(make_cluster):
+def test_with_kill_on_bad_exit_a_failing_rank_ends_the_others_immediately(make_cluster):
     cluster = make_cluster(kill_wait=30)
     text = "srun --kill-on-bad-exit=1 bash -c '[ $SLURM_PROCID = 2 ] && exit 7; exec sleep 60'; echo code $?"
     begun = time.monotonic()
@@ -85,7 +85,7 @@ trap "" TERM; touch ready; while :; do sleep 0.1; done'; echo code $?"""
     assert "code 137\n" in log
 
 
-def test_a_signal_reaches_what_a_rank_has_started(cluster):
+def test_a_signal_reaches_a_ranks_child_processes(cluster):
     text = (
         "srun -K bash -c '[ $SLURM_PROCID = 1 ] && exit 1; sleep 61 & sleep 62; true'; pgrep -f '^sleep 6[12]$'; true"
     )
@@ -118,7 +118,7 @@ srun -N1 -n1 bash -c "$show"; srun --nodes=1 bash -c "$show" | sort; srun --ntas
         ("", "No command"),
     ],
 )
-def test_a_step_that_cannot_be_is_refused(cluster, words, message):
+def test_an_invalid_step_is_rejected(cluster, words, message):
     state, log = cluster.finish(f"srun {words}; echo code $?", *FOUR)
     assert state == "COMPLETED"
     assert log.startswith("srun: error: ")
@@ -127,10 +127,10 @@ def test_a_step_that_cannot_be_is_refused(cluster, words, message):
 
 
 def test_a_step_needs_a_job(cluster):
-    assert "inside a job alone" in cluster.run("srun", "true").stderr
+    assert "only inside a job" in cluster.run("srun", "true").stderr
 
 
-def test_a_missing_folder_is_replaced_by_tmp(cluster):
+def test_tmp_replaces_a_missing_folder(cluster):
     _, log = cluster.finish("srun --chdir=/no/such/folder pwd")
     assert "couldn't chdir to `/no/such/folder'" in log
     assert log.endswith("/tmp\n")
@@ -149,7 +149,7 @@ def test_a_step_can_be_started_from_outside_its_job(cluster):
     )
     assert one == "node2\n"
     assert (
-        "takes one node of the job's own"
+        "takes exactly one of the job's nodes"
         in cluster.run("srun", f"--jobid={job}", "-N1", "-n1", "-w", "x", "true").stderr
     )
     cluster.call("scancel", job)
@@ -157,7 +157,7 @@ def test_a_step_can_be_started_from_outside_its_job(cluster):
     assert "Job is not running" in cluster.run("srun", f"--jobid={job}", "true").stderr
 
 
-def test_a_step_has_a_name_and_is_ended_alone(cluster):
+def test_a_step_has_a_name_and_can_be_cancelled_separately(cluster):
     job = cluster.submit("touch ready; srun --job-name=first sleep 600; touch ended; sleep 600")
     cluster.wait_for_ready()
     steps = ("squeue", "-h", "-s", "-j", job, "-o", "%i|%j")

@@ -1,4 +1,4 @@
-"""Sets of nodes are written as Slurm writes them."""
+"""Sets of nodes in Slurm's notation."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from clusterctl.emulator.virtual_cluster import Machine, node_list, per_node
     ("nodes", "text"),
     [([], ""), ([3], "node3"), ([1, 2], "node[1-2]"), ([1, 3, 4, 9], "node[1,3-4,9]"), ([9, 10, 11], "node[9-11]")],
 )
-def test_a_set_of_nodes_is_written_in_ranges(nodes, text):
+def test_node_lists_are_written_as_ranges(nodes, text):
     assert node_list(nodes) == text
 
 
 @given(st.sets(st.integers(1, 200), min_size=1))
-def test_a_set_of_nodes_can_be_expanded_again(nodes):
+def test_written_node_lists_expand_back(nodes):
     assert _expand(node_list(sorted(nodes))) == [f"node{node}" for node in sorted(nodes)]
 
 
 @pytest.mark.parametrize(("counts", "text"), [([2, 2], "2(x2)"), ([3], "3"), ([2, 2, 1], "2(x2),1")])
-def test_counts_a_node_are_written_with_their_repetitions(counts, text):
+def test_counts_per_node_are_written_with_repetitions(counts, text):
     assert per_node(counts) == text
 
 

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     from clusterctl.emulator.jobs import JobRecord
 
-MAX_SIZE = 1001  # Slurm's default of MaxArraySize: the highest index is one less
-_LONGEST = 64  # characters that squeue shows of a list of indices, unless SLURM_BITSTR_LEN says otherwise; 0: all
+MAX_SIZE = 1001  # Slurm's default MaxArraySize; the highest index is one less
+_LONGEST = 64  # longest index list that squeue prints, unless SLURM_BITSTR_LEN overrides it; 0: no limit
 UNKNOWN_JOB = "Invalid job id specified"
 _INVALID = "Batch job submission failed: Invalid job array specification"
 _RANGE = re.compile(r"\[?\s*([0-9]{1,9})\]?(?:-([0-9]{1,9})\]?(?::([0-9]{1,9})\]?)?)?(?:%.*)?", re.DOTALL)
 
 
 def parse(text: str) -> list[int]:
-    """The indices of `0-9%4`, `1,3,5-8` or `0-20:5`; none where nothing is asked for. Raises SlurmError."""
+    """The indices in `0-9%4`, `1,3,5-8` or `0-20:5`; empty if `text` is. Raises SlurmError."""
     found: set[int] = set()
     for word in filter(None, text.split(",")):
         match = _RANGE.fullmatch(word)
@@ -36,13 +36,13 @@ def parse(text: str) -> list[int]:
 
 
 def throttle(text: str) -> int:
-    """How many elements may run at once, by the `%4` of `0-9%4`; 0 for all. As Slurm's, it never fails."""
+    """How many elements may run at once: 4 for `0-9%4`, 0 for no limit. Like Slurm's parser, it never fails."""
     match = re.search(r"%([0-9]{1,9})", text)
     return int(match[1]) if match else 0
 
 
 def environment(text: str) -> dict[str, object]:
-    """What Slurm says of the whole array to each element; nothing is set in a job that is not of an array."""
+    """The variables that describe the whole array to each of its elements; all None in a job outside an array."""
     indices = parse(text)
     names = [f"SLURM_ARRAY_TASK_{name}" for name in ("COUNT", "MIN", "MAX", "STEP")]
     if not indices:
@@ -58,7 +58,7 @@ def ranges(indices: Sequence[int]) -> str:
 
 
 def shown(record: JobRecord) -> str:
-    """The elements of a job as squeue shows them: `3`, or of those that wait `3-9%4`."""
+    """The elements of a job as squeue shows them: `3`, or `3-9%4` for pending ones."""
     tasks = record.tasks
     if len(tasks) < 2:
         return str(tasks[0]) if tasks else "N/A"
@@ -74,7 +74,7 @@ def shown(record: JobRecord) -> str:
 
 
 def job_name(job_id: int, record: JobRecord) -> str:
-    """What squeue calls a job: `12`, or of an array `12_3`, or `12_[3-9%4]` for the elements that wait."""
+    """What squeue calls a job: `12`, `12_3` for an array element, `12_[3-9%4]` for its pending elements."""
     if not record.tasks:
         return str(job_id)
     return f"{record.array}_[{shown(record)}]" if len(record.tasks) > 1 else f"{record.array}_{record.tasks[0]}"
@@ -92,5 +92,5 @@ def parse_target(text: str) -> tuple[int, list[int]]:
 
 
 def targets(text: str) -> list[str]:
-    """12,13_[1,3-4] -> each of them."""
+    """12,13_[1,3-4] -> 12 and 13_[1,3-4]"""
     return re.findall(r"(?:\[[^\]]*\]|[^,])+", text) or [text]

@@ -1,4 +1,4 @@
-"""Jobs that wait for others, `--dependency=afterok:7:8,afterany:9`, as Slurm 22.05 judges them."""
+"""Job dependencies, such as `--dependency=afterok:7:8,afterany:9`, as Slurm 22.05 evaluates them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class DependencyKind(StrEnum):
 
 
 class Dependency(NamedTuple):
-    """One job, array or element that is waited for. Those that are met are dropped, as from squeue's list."""
+    """One job, array or element to wait for. Satisfied ones are dropped, as in squeue's list."""
 
     kind: str
     job: str  # 12, 12_* or 12_3
-    failed: bool = False  # it can never be met
+    failed: bool = False  # it can never be satisfied
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.job}({'failed' if self.failed else 'unfulfilled'})"
 
 
 def parse(text: str) -> list[Dependency]:
-    """All of the list, each once. Raises SlurmError."""
+    """The dependencies in `text`, without duplicates. Raises SlurmError."""
     if "?" in text or "+" in text or text.lower().startswith(("singleton", "expand", "aftercorr")):
-        raise SlurmError(f"the emulator does not do --dependency={text}")
+        raise SlurmError(f"the emulator does not support --dependency={text}")
     found = []
     for word in text.split(",") if text else ():
         kind, *targets = word.lower().split(":")
@@ -60,13 +60,13 @@ def _jobs(target: str) -> list[str]:
 
 
 def left(machine: Machine, dependencies: Sequence[Dependency]) -> list[Dependency]:
-    """Those that are not met yet, or never can be. A job that is not known, or no longer, meets every one of them."""
+    """Those not satisfied yet, or that never can be. An unknown or forgotten job satisfies every kind."""
     judged = [_judge(machine, one) for one in dependencies]
     return [one for one in judged if one]
 
 
 def _judge(machine: Machine, one: Dependency) -> Dependency | None:
-    """The dependency as squeue shows it; None once it is met."""
+    """The dependency as squeue shows it; None once it is satisfied."""
     try:
         found = jobs.chosen(machine, one.job)
     except SlurmError:
@@ -74,18 +74,18 @@ def _judge(machine: Machine, one: Dependency) -> Dependency | None:
     if any(job.is_lost for job in found):
         jobs.bury_lost(machine)
     records = [job.record for job in found]
-    met = verdict(one.kind, records)
+    satisfied = verdict(one.kind, records)
     job = f"{one.job}_*" if one.job == str(records[0].array) else one.job
-    return None if met else Dependency(one.kind, job, failed=met is False)
+    return None if satisfied else Dependency(one.kind, job, failed=satisfied is False)
 
 
 def shown(record: JobRecord) -> str:
-    """As squeue and scontrol show what a job still waits for."""
+    """The remaining dependencies of a job, in the format of squeue and scontrol."""
     return ",".join(str(Dependency(*one)) for one in record.dependencies) or "(null)"
 
 
 def verdict(kind: str, records: Sequence[JobRecord]) -> bool | None:
-    """Whether what all these jobs are waited for has come; None while it may."""
+    """Whether these jobs satisfy a dependency of this kind; None while that is open."""
     verdicts = [_verdict(kind, record) for record in records]
     if None in verdicts:
         return None
@@ -93,7 +93,7 @@ def verdict(kind: str, records: Sequence[JobRecord]) -> bool | None:
 
 
 def _verdict(kind: str, record: JobRecord) -> bool | None:
-    """As `verdict`. A job that is requeued has neither ended nor begun."""
+    """`verdict` for one job. A requeued job counts as neither ended nor started."""
     state = record.state
     if kind == DependencyKind.AFTER:
         return state is EmulatedState.RUNNING or state.ended or None

@@ -1,5 +1,5 @@
-"""Named pipes between commands, supervisors and steps. Whoever reads one holds it open, so the kernel tells who lives:
-opening a pipe without a reader fails, also after a kill -9 or a restart of the machine.
+"""Named pipes between commands, supervisors and steps. Each reader holds its pipe open: opening a pipe
+for writing fails if its reader is gone, even after a kill -9 or a reboot.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 def create(path: Path) -> int:
-    """Make the pipe `path` and hold it open; returns the descriptor to read from. Raises FileExistsError."""
+    """Create the pipe `path` and hold it open; returns the descriptor to read from. Raises FileExistsError."""
     os.mkfifo(path, 0o600)
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def send(path: Path, *words: str) -> bool:
-    """Write one line, whole; False where nobody reads."""
+    """Write one line atomically; False if the pipe has no reader."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
         os.write(descriptor, " ".join(words).encode() + b"\n")
-    except OSError:  # full, or its reader has just gone
+    except OSError:  # full, or its reader has just closed it
         return False
     finally:
         os.close(descriptor)
@@ -42,12 +42,12 @@ def has_reader(path: Path) -> bool:
 
 
 def wait(descriptors: list[int], timeout: float | None) -> None:
-    """Block until one of `descriptors` can be read, or `timeout` seconds have passed."""
+    """Block until one of `descriptors` is readable, or `timeout` seconds have passed."""
     select.select(descriptors, [], [], timeout)
 
 
 def drain(descriptor: int) -> bytes:
-    """All that lies in the pipe, without waiting."""
+    """Everything in the pipe, without blocking."""
     content = b""
     try:
         while chunk := os.read(descriptor, 65536):

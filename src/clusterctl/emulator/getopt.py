@@ -6,7 +6,7 @@ from clusterctl.errors import SlurmError
 
 
 class Options:
-    """One command's options, from words like "nodes=/N": `=` takes a value, `?` may take one, `/N` is the letter."""
+    """One command's options, from words like "nodes=/N": `=` requires a value, `?` allows one, `/N` is short."""
 
     def __init__(self, known: str) -> None:
         self._kinds: dict[str, str] = {}
@@ -24,7 +24,10 @@ class Options:
         return frozenset(self._kinds)
 
     def parse(self, arguments: list[str], *, permute: bool = False) -> tuple[dict[str, str], list[str]]:
-        """The options by long name, and the other words, which end the options unless `permute`. Raises SlurmError."""
+        """Options by long name, and positional words; the first of those ends the options unless `permute`.
+
+        Raises SlurmError.
+        """
         values: dict[str, str] = {}
         others: list[str] = []
         words = arguments[::-1]

@@ -1,4 +1,4 @@
-"""Writing the stand-ins: six shell scripts that start this package's modules in a bare interpreter."""
+"""Write the stand-ins: six shell scripts that start this package's modules in a bare interpreter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 
 def ensure_stand_ins(state: Path, emulator: Emulator) -> Path:
-    """The folder with the stand-ins for `emulator`, written at first use; all below `state` share their jobs."""
+    """The folder of stand-ins for `emulator`, written at first use. All stand-ins below `state` share their jobs."""
     root = state.absolute() / "emulator"
     package_parent = str(Path(clusterctl.__file__).absolute().parent.parent)
     settings = {"root": str(root), **asdict(emulator), "gpu_type": emulator.gpus_per_node.type}
@@ -41,13 +41,13 @@ def _write(folder: Path, package_parent: str, settings: str) -> None:
     (aside / "start.py").write_text(_START.format(path=ascii(package_parent)))
     for command in COMMANDS:
         script = aside / command
-        # A shell, because a path with spaces cannot stand in a #! line; -I and -S, because they save 20 ms.
+        # A shell script, because a #! line cannot hold a path with spaces; -I and -S save 20 ms.
         words = [sys.executable, "-X", "utf8", "-I", "-S", str(folder / "start.py"), command]
         script.write_bytes(os.fsencode(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'))
         script.chmod(0o700)
     try:
         aside.rename(folder)
-    except OSError:  # another process or thread was first
+    except OSError:  # another process or thread was faster
         shutil.rmtree(aside)
 
 

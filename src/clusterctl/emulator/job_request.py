@@ -1,4 +1,4 @@
-"""What sbatch is asked for: its options, from the command line and the script's #SBATCH lines, made sense of."""
+"""Parse what sbatch is asked for: the options of its command line and of the script's #SBATCH lines."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _WITHOUT_EFFECT = """
     account=/A qos=/q constraint=/C mem= mem-per-cpu= mem-per-gpu= cpus-per-gpu= licenses=/L switches= nice? wckey=
     mail-user= export= quiet/Q input=/i
 """
-_NOT_DONE = """
+_UNSUPPORTED = """
     begin=/b deadline= reservation= nodelist=/w exclude=/x gpus-per-task= gpus=/G gpu-bind= wrap=
     mail-type=
 """
-SBATCH = Options(_EFFECTIVE + _WITHOUT_EFFECT + _NOT_DONE)
-_REFUSED = Options(_NOT_DONE).names
+SBATCH = Options(_EFFECTIVE + _WITHOUT_EFFECT + _UNSUPPORTED)
+_REFUSED = Options(_UNSUPPORTED).names
 DEFAULT_PARTITION = "main"
-PREEMPTABLE = "preemptable"  # its jobs yield to those of all other partitions
-# The sandbox's partitions; any other name is as good as the default one's.
+PREEMPTABLE = "preemptable"  # jobs of any other partition can preempt its jobs
+# The sandbox's partitions; any other name behaves like the default one.
 TIERS = {PREEMPTABLE: 1, DEFAULT_PARTITION: 10, "urgent": 100}
 
 
 class JobRequest(NamedTuple):
-    """A job as it was asked for, with every default filled in."""
+    """A job as requested, with every default filled in."""
 
     name: str
     nodes: int
@@ -42,7 +42,7 @@ class JobRequest(NamedTuple):
     cpus_per_task: int | None
     gpus_per_node: int
     exclusive: bool
-    time_limit: int | None  # seconds; kept exactly, where Slurm rounds up to the next minute
+    time_limit: int | None  # seconds; not rounded up to the next minute, as Slurm does
     warning_signal: int  # 0: none
     warning_lead: int  # seconds before the time limit
     warn_batch_only: bool
@@ -57,7 +57,7 @@ class JobRequest(NamedTuple):
     arguments: list[str]
     kill_on_invalid_dependency: bool = False
     gpu_type: str = ""  # empty: any
-    array: str = ""  # as it was asked for
+    array: str = ""  # the argument of --array
 
     @property
     def tier(self) -> int:
@@ -74,12 +74,12 @@ class JobRequest(NamedTuple):
 
 
 def spread(tasks: int, nodes: int) -> list[int]:
-    """How many tasks each node gets, as evenly as they go, the first nodes one more."""
+    """How many tasks each node gets: as even as possible, the first nodes get one more."""
     return [tasks // nodes + (node < tasks % nodes) for node in range(nodes)]
 
 
 def script_options(script: str) -> dict[str, str]:
-    """The options in the #SBATCH lines, which end at the first command. Raises SlurmError."""
+    """The options in the #SBATCH lines before the first command. Raises SlurmError."""
     values: dict[str, str] = {}
     for line in script.split("\n"):
         if line.startswith("#SBATCH"):
@@ -94,9 +94,9 @@ def script_options(script: str) -> dict[str, str]:
 
 
 def make_request(options: dict[str, str], arguments: list[str], name: str, folder: str) -> JobRequest:
-    """Make sense of `options`. `name` is the default job name, `folder` where sbatch was called. Raises SlurmError."""
-    if undone := sorted(set(options) & _REFUSED):
-        raise SlurmError(f"the emulator does not do --{undone[0]}")
+    """Interpret `options`. `name` is the default job name, `folder` where sbatch was called. Raises SlurmError."""
+    if unsupported := sorted(set(options) & _REFUSED):
+        raise SlurmError(f"the emulator does not support --{unsupported[0]}")
     per_node = count(options, "ntasks-per-node")
     nodes = count(options, "nodes") or 1
     tasks = count(options, "ntasks") or nodes * (per_node or 1)
@@ -131,7 +131,7 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
 
 
 def parse_time(text: str) -> int | None:
-    """Seconds in M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; None for no limit. Raises SlurmError."""
+    """Seconds from M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; None for no limit. Raises SlurmError."""
     if text.upper() in ("UNLIMITED", "INFINITE", "-1", "0"):
         return None
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text, re.ASCII)
@@ -143,7 +143,7 @@ def parse_time(text: str) -> int | None:
 
 
 def parse_signal(text: str) -> int:
-    """A signal's number, from "USR1", "SIGUSR1" or "10". Raises SlurmError."""
+    """The number of the signal "USR1", "SIGUSR1" or "10". Raises SlurmError."""
     name = text.upper()
     try:
         return signal.Signals(int(name)) if name.isdigit() else signal.Signals[f"SIG{name.removeprefix('SIG')}"]
@@ -168,7 +168,7 @@ def _kills(text: str) -> bool:
 
 
 def _signal(text: str) -> tuple[int, int, bool]:
-    """[B:]SIGNAL[@SECONDS]; Slurm's own default is a minute."""
+    """[B:]SIGNAL[@SECONDS]; 60 seconds by default, as in Slurm."""
     if not text:
         return 0, 0, False
     scope, _, rest = text.rpartition(":")

@@ -1,12 +1,12 @@
 """The jobs of the virtual cluster: one folder each.
 
-jobs/<id>/request.json      what sbatch was asked for, environment.json and script beside it
-jobs/<id>/record.json       state, nodes, times; written by the job's supervisor alone
+jobs/<id>/request.json      what sbatch was asked for, next to environment.json and script
+jobs/<id>/record.json       state, nodes, times; written only by the job's supervisor
 jobs/<id>/control           the pipe that the supervisor listens on, until the job has ended
-jobs/<id>/steps/<n>         the pipe of each srun; its name in names/<n>
+jobs/<id>/steps/<n>         the pipe of each srun; its name is in names/<n>
 
-The elements of an array that wait are one job, with the array's number. Each becomes a job of its own when it starts or
-a command names it; the last one keeps the number.
+The pending elements of an array are one job, under the array's id. Each becomes a job of its own when it starts or a
+command names it; the last one keeps the id.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEPT_SECONDS = 86400
 _ANSWER_SECONDS = 10.0
 HELD = "JobHeldUser"
 _COMPLETING = "Job/step already completing or completed"
-JOB_MARK = "CLUSTERCTL_EMULATOR_JOB"  # in the environment of every process of a job: its folder
+JOB_MARK = "CLUSTERCTL_EMULATOR_JOB"  # the job's folder, in the environment of each of its processes
 
 
 class EmulatedState(StrEnum):
@@ -53,7 +53,7 @@ class EmulatedState(StrEnum):
 
 
 class JobRecord(NamedTuple):
-    """What became of a job so far. Times are seconds since the epoch; `status` is a raw wait status."""
+    """The current state of a job. Times are seconds since the epoch; `status` is a raw wait status."""
 
     state: EmulatedState
     reason: str
@@ -62,21 +62,21 @@ class JobRecord(NamedTuple):
     ended: float | None = None
     restarts: int = 0
     status: int = 0
-    nodes: Sequence[int] = ()  # that it holds, or held when it ended
-    gpus: Sequence[Sequence[int]] = ()  # of each of them
-    dependencies: Sequence[tuple[str, str, bool]] = ()  # that are not met (`dependencies`)
-    array: int = 0  # the number of the array that it is of
-    tasks: Sequence[int] = ()  # its index in the array, or the indices that wait; each becomes a job when it starts
-    throttle: int = 0  # how many jobs of the array may have nodes at once; 0: all
-    excluded: Sequence[int] = ()  # nodes that it must not get
+    nodes: Sequence[int] = ()  # those it holds, or held when it ended
+    gpus: Sequence[Sequence[int]] = ()  # on each of these nodes
+    dependencies: Sequence[tuple[str, str, bool]] = ()  # the unsatisfied ones (`dependencies`)
+    array: int = 0  # the id of its array
+    tasks: Sequence[int] = ()  # its index in the array, or the pending indices; each becomes a job when it starts
+    throttle: int = 0  # how many jobs of the array may hold nodes at once; 0: no limit
+    excluded: Sequence[int] = ()  # nodes it must not get
 
     @property
     def in_line(self) -> bool:
-        """Whether the job stands in the queue, before those of lower tiers and those with higher ids."""
+        """Whether the job is queued for nodes: ahead of lower tiers and of higher ids."""
         return self.state is EmulatedState.PENDING and self.reason in ("None", "Priority", "Resources")
 
     def holds(self, indices: Sequence[int]) -> bool:
-        """Whether one of these elements of the array is in this job; any is meant where none is named."""
+        """Whether this job contains one of these array elements; no indices means any element."""
         return not indices or not set(indices).isdisjoint(self.tasks)
 
 
@@ -96,7 +96,7 @@ class EmulatedJob:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment that sbatch was called in."""
+        """The environment of the sbatch call."""
         return dict(_read(self.folder / "environment.json"))
 
     @property
@@ -113,11 +113,11 @@ class EmulatedJob:
 
     @property
     def is_lost(self) -> bool:
-        """Whether its supervisor was killed; one that ends by itself writes the record before it removes the pipe."""
+        """Whether its supervisor was killed: one that exits by itself writes the record, then removes the pipe."""
         return self.control.exists() and not self.is_supervised and not self.record.state.ended
 
     def ask(self, *words: str) -> None:
-        """Have the supervisor do something; raises SlurmError if it refuses or does not answer."""
+        """Send the supervisor a command. Raises SlurmError if it refuses or does not answer."""
         mailbox = self.folder / f"answer-{os.getpid()}-{time.time_ns()}"
         descriptor = fifo.create(mailbox)
         try:
@@ -139,14 +139,14 @@ class EmulatedJob:
 
 
 def live_steps(job: EmulatedJob) -> list[tuple[int, str]]:
-    """The number and the name of each srun that runs."""
+    """The number and name of each running srun."""
     numbers = sorted(int(step.name) for step in job.steps.iterdir() if fifo.has_reader(step))
     names = {path.name: path.read_text() for path in job.step_names.iterdir()}
     return [(number, names.get(str(number), "")) for number in numbers]
 
 
 def all_jobs(machine: Machine) -> list[EmulatedJob]:
-    """Every job that is known, the oldest first."""
+    """Every known job, oldest first."""
     try:
         ids = sorted(int(folder.name) for folder in machine.jobs.iterdir() if folder.name.isdigit())
     except FileNotFoundError:
@@ -155,7 +155,7 @@ def all_jobs(machine: Machine) -> list[EmulatedJob]:
 
 
 def find(machine: Machine, job_id: str) -> EmulatedJob:
-    """Raises SlurmError for an id that is unknown."""
+    """Raises SlurmError for an unknown id."""
     folder = machine.jobs / job_id
     if not (job_id.isascii() and job_id.isdigit() and folder.is_dir()):
         raise SlurmError(UNKNOWN_JOB)
@@ -163,7 +163,7 @@ def find(machine: Machine, job_id: str) -> EmulatedJob:
 
 
 def chosen(machine: Machine, target: str) -> list[EmulatedJob]:
-    """The jobs that hold what `target` names: `12`, which may be an array, `12_3` or `12_[3-5]`, the oldest first.
+    """The jobs that contain what `target` names: `12` (a job or an array), `12_3` or `12_[3-5]`; oldest first.
 
     Raises SlurmError if there is none.
     """
@@ -171,7 +171,7 @@ def chosen(machine: Machine, target: str) -> list[EmulatedJob]:
     job = EmulatedJob(machine.jobs / str(number))
     if job.folder.is_dir() and not indices and job.record.array != number:
         return [job]
-    found = [(job, job.record) for job in all_jobs(machine) if job.id >= number]  # its elements came later
+    found = [(job, job.record) for job in all_jobs(machine) if job.id >= number]  # elements get higher ids
     wanted = [job for job, record in found if record.array == number and record.holds(indices)]
     if not wanted:
         raise SlurmError(UNKNOWN_JOB)
@@ -179,9 +179,9 @@ def chosen(machine: Machine, target: str) -> list[EmulatedJob]:
 
 
 def split(machine: Machine, target: str) -> Iterator[EmulatedJob]:
-    """As `chosen`, but jobs that hold nothing else: what waits with them goes on as a job without them.
+    """Like `chosen`, but without other elements: a pending job that contains more is split in two first.
 
-    Jobs of several elements come first: once the caller has dealt with them, no further element starts.
+    Jobs of several elements come first: once the caller has dealt with them, no further element can start.
     """
     indices = set(arrays.parse_target(target)[1])
     for job in chosen(machine, target) if indices else ():
@@ -198,16 +198,16 @@ def split(machine: Machine, target: str) -> Iterator[EmulatedJob]:
 
 
 def nudge(machine: Machine) -> None:
-    """Have all waiting jobs look for slots."""
+    """Have all pending jobs look for slots."""
     for job in all_jobs(machine):
         if job.is_supervised and job.record.state is EmulatedState.PENDING:
             fifo.send(job.control, "-", "nudge")
 
 
 def bury_lost(machine: Machine) -> None:
-    """Record the end of jobs whose supervisor was killed, and end what still runs of them.
+    """Record the end of jobs whose supervisor was killed, and kill their remaining processes.
 
-    Every command does so first, as there is no daemon.
+    As there is no daemon, every command does this first.
     """
     for job in all_jobs(machine):
         if job.is_lost:
@@ -218,7 +218,7 @@ def bury_lost(machine: Machine) -> None:
 
 
 def forget_old(machine: Machine) -> None:
-    """Remove what ended long ago, but for the newest job: its id must not be given twice."""
+    """Remove jobs that ended long ago, except the newest: its id must not be reused."""
     ended = (job.folder for job in all_jobs(machine)[:-1] if not job.control.exists())
     horizon = time.time() - KEPT_SECONDS
     if old := [folder for folder in ended if folder.stat().st_mtime < horizon]:
@@ -229,7 +229,7 @@ def forget_old(machine: Machine) -> None:
 
 
 def write_aside(path: Path, record: Any) -> None:
-    """As runs.files.write_json, whose package takes longer to import than a stand-in may run."""
+    """Like runs.files.write_json, but importing that package would take longer than a whole command."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_text(json.dumps(record))
     aside.replace(path)

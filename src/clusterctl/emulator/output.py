@@ -1,4 +1,4 @@
-"""Slurm's forms of output: file names with replacement symbols (`rank_%5t.out`), columns, times, user names."""
+"""Slurm's output formats: file names with replacement symbols (`rank_%5t.out`), columns, times, user names."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Row = TypeVar("Row")
 
 
 def symbols(job_id: int, record: JobRecord, job_name: str, node: int) -> dict[str, str]:
-    """The replacement symbols of a job's file names. A step adds its own."""
+    """The replacement symbols in a job's file names. A step adds its own."""
     batch = dict.fromkeys("jJ", str(job_id)) | dict.fromkeys("nt", "0") | {"A": str(record.array or job_id)}
     element = {"a": str(record.tasks[0])} if record.tasks else {}
     return {**batch, **element, "N": node_name(node), "x": job_name, "u": user_name()}
 
 
 def expand(pattern: str, symbols: dict[str, str]) -> str:
-    """Replace `%x` by `symbols["x"]`, `%5x` by the same padded with zeros, `%%` by `%`; unknown symbols stay.
+    """Replace `%x` with `symbols["x"]`, `%5x` with the same zero-padded, `%%` with `%`; keep unknown symbols.
 
-    A backslash anywhere switches the replacement off and is dropped (sbatch(1), "filename pattern").
+    A backslash anywhere turns replacement off and is removed (sbatch(1), "filename pattern").
     """
     if "\\" in pattern:
         return pattern.replace("\\", "")
@@ -43,7 +43,7 @@ def expand(pattern: str, symbols: dict[str, str]) -> str:
 
 
 def open_output(path: str, *, append: bool) -> int:
-    """A descriptor whose writes all go to the end, so that several processes can have it in common."""
+    """A descriptor whose writes are always appended, so that several processes can share it."""
     mode = os.O_APPEND if append else os.O_APPEND | os.O_TRUNC
 
     def once() -> int:
@@ -58,9 +58,9 @@ def open_output(path: str, *, append: bool) -> int:
 
 
 def long_format(text: str, fields: Mapping[str, Callable[[Row], str]]) -> tuple[str, Callable[[Row], str]]:
-    """The header and the cells of `-O Field:[[.]width][suffix],...`, where a column without a width is cut at 20.
+    """The header and the row format of `-O Field:[[.]width][suffix],...`; the default width is 20.
 
-    Raises SlurmError for a field that is not among `fields` (by their names in lower case).
+    Raises SlurmError for a field that is not in `fields` (whose keys are lower-case).
     """
     pieces: list[tuple[str, bool, int, str]] = []
     for word in text.split(","):
@@ -84,12 +84,12 @@ def cell(value: str, width: int, right: bool) -> str:
 
 
 def shown_time(seconds: float) -> str:
-    """As Slurm shows a time: in local time, or as SLURM_TIME_FORMAT says."""
+    """A time as Slurm shows it: local time, formatted by SLURM_TIME_FORMAT if that is set."""
     return time.strftime(os.environ.get("SLURM_TIME_FORMAT", "%Y-%m-%dT%H:%M:%S"), time.localtime(seconds))
 
 
 def user_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container may run under a number without a name
+    except KeyError:  # a container may run under a uid without a name
         return str(os.getuid())

@@ -1,4 +1,4 @@
-"""Starting and reaping processes, and ending whole trees of them. Linux only."""
+"""Start and reap processes, and kill whole process trees. Linux only."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def spawn(argv: list[str], environment: Mapping[str, str], folder: str, out: int, err: int) -> int:
     """Start a process in a session of its own, so that one signal reaches its tree; returns its pid.
 
-    It returns when the program runs, so that no signal comes too early. As under Slurm, a folder that cannot be entered
-    is replaced by /tmp, and a program that cannot be started makes a process that ends with the error's number.
+    It returns once the program runs, so that no signal can arrive too early. As under Slurm, /tmp replaces a folder
+    that cannot be entered, and if the program cannot be started, the process exits with the errno.
     """
-    started, starting = os.pipe()  # closed by the child's exec, or by its end
+    started, starting = os.pipe()  # closed when the child execs or exits
     pid = os.fork()
     if pid:
         os.close(starting)
@@ -46,7 +46,7 @@ def spawn(argv: list[str], environment: Mapping[str, str], folder: str, out: int
 
 
 def signal_bytes(*numbers: signal.Signals) -> int:
-    """A descriptor that turns readable, and yields the number, whenever one of these signals arrives."""
+    """A descriptor that becomes readable, and yields the signal's number, whenever one of these signals arrives."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
@@ -57,27 +57,27 @@ def signal_bytes(*numbers: signal.Signals) -> int:
 
 
 def reaped() -> Iterator[tuple[int, int]]:
-    """The children that have ended since the last look, each with its wait status."""
+    """The children that have exited since the last call, each with its wait status."""
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             yield ended
 
 
 def send_signal(group: int, number: int) -> None:
-    """Send to a process group, if it is still there."""
+    """Signal a process group, if it still exists."""
     with suppress(ProcessLookupError):
         os.killpg(group, number)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends: none can get away by daemonising itself."""
+    """Become the parent of every descendant whose own parent exits: none can escape by daemonising itself."""
     import ctypes
 
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, prctl(2)
 
 
 def descendants(ancestor: int, apart_from: Callable[[int], bool]) -> list[int]:
-    """Every process below `ancestor`, but for zombies and for whole trees below and with an exception."""
+    """Every process below `ancestor`, except zombies and the whole trees of those for which `apart_from` holds."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -95,7 +95,7 @@ def descendants(ancestor: int, apart_from: Callable[[int], bool]) -> list[int]:
 
 
 def kill_marked(mark: str) -> None:
-    """KILL every process that was started with `mark` ("NAME=value") in its environment."""
+    """SIGKILL every process that was started with `mark` ("NAME=value") in its environment."""
     wanted = os.fsencode(mark)
     found = True
     while found:

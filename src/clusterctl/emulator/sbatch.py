@@ -1,4 +1,4 @@
-"""sbatch: write the job down and start its supervisor."""
+"""sbatch: record the job and start its supervisor."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
 
 
 def _read(words: list[str]) -> tuple[str, bytes]:
-    """The job's default name and the script: of the file that is named, else of standard input."""
+    """The job's default name and the script, from the named file or else from standard input."""
     if not words:
         return "sbatch", sys.stdin.buffer.read()
     path = Path(words[0])

@@ -18,7 +18,7 @@ _SCANCEL = Options("signal=/s batch/b full/f quiet/Q verbose/v")
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
-    """A signal goes to the steps alone, with --batch to the batch script alone, with --full to both."""
+    """A signal goes to the steps only; with --batch to the batch script only; with --full to both."""
     options, job_ids = _SCANCEL.parse(arguments, permute=True)
     if not job_ids:
         raise SlurmError("No job identification provided")
@@ -34,7 +34,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
             for job in jobs.split(machine, job_id):
                 if step:
                     _signal_step(job, step, options)
-                elif not job.record.state.ended:  # to Slurm, a job that has ended is no error either
+                elif not job.record.state.ended:  # cancelling an ended job is no error in Slurm either
                     job.ask(*request)
         except SlurmError as error:
             print(f"scancel: error: Kill job error on job id {target}: {error.message}", file=sys.stderr)
@@ -43,7 +43,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
 
 
 def _signal_step(job: jobs.EmulatedJob, step: str, options: dict[str, str]) -> None:
-    """As Slurm's, it ends a step with KILL unless told otherwise."""
+    """Send the step KILL by default, as Slurm does."""
     number = parse_signal(options.get("signal", "KILL"))
     if not step.isdigit() or not fifo.send(job.steps / step, str(int(number)), "all"):
         raise SlurmError(UNKNOWN_JOB)

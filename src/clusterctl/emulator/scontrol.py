@@ -1,4 +1,4 @@
-"""scontrol: requeue, hold and release jobs, show jobs and nodes, take nodes down and back."""
+"""scontrol: requeue, hold and release jobs, show jobs and nodes, take nodes down and resume them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _ask(machine: Machine, targets: list[str], *words: str) -> int:
 
 
 def _refusals(machine: Machine, target: str, words: tuple[str, ...]) -> Iterator[str]:
-    """Ask all jobs that `target` names to do something, but for elements of a whole array that have ended."""
+    """Send `words` to all jobs that `target` names; yields errors, except for ended elements of a whole array."""
     try:
         for job in jobs.split(machine, target):
             try:
@@ -75,8 +75,8 @@ def _refusals(machine: Machine, target: str, words: tuple[str, ...]) -> Iterator
 def _update_node(machine: Machine, values: dict[str, str]) -> None:
     state = values.get("state", "").lower()
     if state not in ("down", "resume", "idle") or "nodename" not in values:
-        what = "a node's state (down, resume, idle), and a job's ArrayTaskThrottle and ExcNodeList"
-        raise SlurmError(f"the emulator updates only {what}")
+        updatable = "a node's state (down, resume, idle), and a job's ArrayTaskThrottle and ExcNodeList"
+        raise SlurmError(f"the emulator updates only {updatable}")
     for name in _expand(values["nodename"]):
         node = _number(machine, name)
         marker = machine.down_marker(node)
@@ -136,7 +136,7 @@ def _number(machine: Machine, name: str) -> int:
 
 
 def _expand(names: str) -> list[str]:
-    """node1,node[3-5,7] -> each of them."""
+    """node1,node[3-5,7] -> node1, node3, node4, node5, node7"""
     found = []
     for prefix, ranges, plain in re.findall(r"([^,\[\]]+)\[([\d,-]+)\]|([^,\[\]]+)", names):
         for first, last in re.findall(r"(\d+)(?:-(\d+))?", ranges):

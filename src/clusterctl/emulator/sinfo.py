@@ -1,4 +1,4 @@
-"""sinfo: the virtual nodes, one line each, in the caller's own format."""
+"""sinfo: the virtual nodes, one per line, in the caller's format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SINFO = Options("noheader/h Node/N Format=/O")
 def main(machine: Machine, arguments: list[str]) -> int:
     options, _ = _SINFO.parse(arguments)
     if "Node" not in options or "Format" not in options:
-        raise SlurmError("the emulator shows nodes alone, in a format: sinfo -N -O FIELD,...")
+        raise SlurmError("the emulator shows only nodes, in a given format: sinfo -N -O FIELD,...")
     jobs.bury_lost(machine)
     held = ((job.request, job.record) for job in jobs.all_jobs(machine) if job.is_supervised)
     free = {slot.node: slot for slot in slots.free_slots(machine, held)}
@@ -30,12 +30,12 @@ def main(machine: Machine, arguments: list[str]) -> int:
 
 
 def _fields(machine: Machine, node: int, free: slots.Free | None) -> dict[str, str]:
-    """What sinfo shows of a node; `free` is None for one that is down."""
+    """What sinfo shows for a node; `free` is None if it is down."""
     total, marker = machine.cpus_per_node, machine.down_marker(node)
     used = total - free.cpus if free else 0
     up = "idle" if not used else "mixed" if used < total else "allocated"
     return {
-        "allocmem": "0",  # the emulator does not account for memory: all of it is free
+        "allocmem": "0",  # the emulator does not track memory: all of it is free
         "available": "up",
         "cpusstate": f"{used}/{total - used}/0/{total}" if free else f"0/0/{total}/{total}",
         "features": "(null)",

@@ -1,4 +1,4 @@
-"""Which nodes and GPUs a waiting job gets: in the order of tiers and job ids, and one decision at a time."""
+"""Which nodes and GPUs a pending job gets: in order of tier and job id, one decision at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _YEAR_SECONDS = 365 * 86400
 
 
 class Free(NamedTuple):
-    """What is free on one node that is up."""
+    """Free resources of a node that is up."""
 
     node: int
     cpus: int
@@ -29,7 +29,7 @@ class Free(NamedTuple):
 
 @contextmanager
 def lease(machine: Machine) -> Iterator[None]:
-    """Only one process at a time decides. The lease is an address in the kernel, which goes with its process."""
+    """Only one process at a time decides. The lease is a socket address, which the kernel frees with its process."""
     place = machine.root.stat()
     with socket.socket(socket.AF_UNIX) as held:
         while True:
@@ -42,21 +42,21 @@ def lease(machine: Machine) -> Iterator[None]:
 
 
 def is_behind(machine: Machine, job: EmulatedJob) -> bool:
-    """Whether a job of a higher tier, or one of the same that was submitted earlier, is in the queue."""
+    """Whether a job of a higher tier, or an earlier job of the same tier, is queued."""
     place = _place_in_line(job, job.record)
-    # From the nearest one down: most jobs wait for it.
+    # The most recent one first: most jobs wait for that.
     others = (other for other in reversed(all_jobs(machine)) if other.id != job.id and other.is_supervised)
     waiting = ((other, record) for other in others if (record := other.record).in_line)
     return any(_place_in_line(other, record) < place for other, record in waiting)
 
 
 def _place_in_line(job: EmulatedJob, record: JobRecord) -> tuple[int, int, int]:
-    """Elements of an array have its place, in the order of their indices."""
+    """Array elements share their array's place, in order of index."""
     return -job.request.tier, record.array or job.id, record.tasks[0] if record.tasks else 0
 
 
 def is_throttled(machine: Machine, job: EmulatedJob) -> bool:
-    """Whether as many elements of its array have nodes as may at once."""
+    """Whether its array has reached the limit of elements that run at once."""
     record = job.record
     if not record.throttle:
         return False
@@ -65,7 +65,7 @@ def is_throttled(machine: Machine, job: EmulatedJob) -> bool:
 
 
 def place(machine: Machine, job: EmulatedJob, *, alone: bool = False) -> tuple[list[int], list[list[int]]] | None:
-    """The slots for `job` as `choose` returns them, or those of an empty cluster. To be called under the lease."""
+    """The slots for `job`, as `choose` returns them; `alone`: in an empty cluster. The caller holds the lease."""
     if not alone and is_throttled(machine, job):
         return None
     others = () if alone else (other for other in all_jobs(machine) if other.id != job.id and other.is_supervised)
@@ -74,11 +74,11 @@ def place(machine: Machine, job: EmulatedJob, *, alone: bool = False) -> tuple[l
 
 
 def victims(machine: Machine, job: EmulatedJob) -> list[EmulatedJob]:
-    """The running jobs that must make room for `job`: of the preemptable ones the newest, and no more than it takes."""
+    """The running jobs to preempt for `job`: the newest preemptable ones, and no more than necessary."""
     if job.request.tier <= TIERS[PREEMPTABLE]:
         return []
     live = [(other, (other.request, other.record)) for other in all_jobs(machine) if other.is_supervised]
-    # What is COMPLETING makes room already.
+    # COMPLETING jobs are already making room.
     holding = {other: held for other, held in live if held[1].state is EmulatedState.RUNNING}
     yielding = [other for other in reversed(holding) if holding[other][0].partition == PREEMPTABLE]
     for number in range(len(yielding) + 1):
@@ -89,9 +89,9 @@ def victims(machine: Machine, job: EmulatedJob) -> list[EmulatedJob]:
 
 
 def estimated_start(machine: Machine, request: JobRequest, now: float) -> float:
-    """When there would be room for `request` if every job ran to its time limit, or a year without one.
+    """When there would be room for `request` if every job ran to its time limit, or for a year without one.
 
-    Jobs that wait are not counted, as in `sbatch --test-only` of Slurm 22.05.
+    Pending jobs are not counted, as in `sbatch --test-only` of Slurm 22.05.
     """
     held = [(job.request, job.record) for job in all_jobs(machine) if job.is_supervised and job.record.nodes]
     ends = {id(record): (record.started or now) + (asked.time_limit or _YEAR_SECONDS) for asked, record in held}
@@ -103,7 +103,7 @@ def estimated_start(machine: Machine, request: JobRequest, now: float) -> float:
 
 
 def free_slots(machine: Machine, jobs: Iterable[tuple[JobRequest, JobRecord]]) -> list[Free]:
-    """What `jobs` leave of each node that is up."""
+    """What `jobs` leave free on each node that is up."""
     cpus = dict.fromkeys(range(1, machine.nodes + 1), machine.cpus_per_node)
     gpus = {node: set(machine.gpu_indices(node)) for node in cpus}
     for request, record in jobs:
@@ -115,7 +115,7 @@ def free_slots(machine: Machine, jobs: Iterable[tuple[JobRequest, JobRecord]]) -
 
 
 def choose(machine: Machine, request: JobRequest, free: list[Free]) -> tuple[list[int], list[list[int]]] | None:
-    """The first nodes with room, and the first GPUs of each; None if they are too few."""
+    """The first nodes with room, and the first free GPUs of each; None if there are too few nodes."""
     cpus, gpus = _cpus_of(machine, request), request.gpus_per_node
     chosen = [node for node in free if node.cpus >= cpus and len(node.gpus) >= gpus][: request.nodes]
     if len(chosen) < request.nodes:
@@ -124,5 +124,5 @@ def choose(machine: Machine, request: JobRequest, free: list[Free]) -> tuple[lis
 
 
 def _cpus_of(machine: Machine, request: JobRequest) -> int:
-    """The CPUs that a job takes of each of its nodes."""
+    """The CPUs that a job takes on each of its nodes."""
     return machine.cpus_per_node if request.exclusive else request.cpus_on_each

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def batch_environment(
     machine: Machine, job: EmulatedJob, request: JobRequest, record: JobRecord, submitted: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment that the job's command was called in, with what Slurm adds to it on the first node."""
+    """The environment of the submission, plus what Slurm adds on the first node."""
     values: dict[str, object] = {
         "ENVIRONMENT": "BATCH",
         "PATH": f"{machine.bin}{os.pathsep}{submitted.get('PATH', os.defpath)}",
@@ -56,7 +56,7 @@ def batch_environment(
 
 
 def task_environment(step: int, nodes: Sequence[int], counts: Sequence[int], node: int, local: int) -> dict[str, str]:
-    """What srun adds for local rank `local` of the step's node number `node`; `counts` are the tasks of each node."""
+    """What srun adds for local rank `local` on node number `node` of the step; `counts` are the tasks per node."""
     first = sum(counts[:node])
     values: dict[str, object] = {
         "SLURMD_NODENAME": node_name(nodes[node]),

@@ -1,4 +1,4 @@
-"""squeue: the jobs that wait, run, or have ended a short while ago, in the caller's own format."""
+"""squeue: pending, running and recently ended jobs, in the caller's format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.emulator.job_request import JobRequest
 
 _SQUEUE = Options("me user=/u noheader/h states=/t jobs=/j steps/s array/r Format=/O format=/o")
-_SHOWN_SECONDS = 300  # after their end, as MinJobAge
+_SHOWN_SECONDS = 300  # after they end, like MinJobAge
 _CODES = {
     EmulatedState.PENDING: "PD",
     EmulatedState.RUNNING: "R",
@@ -59,7 +59,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
 
 
 def _wanted(machine: Machine, options: dict[str, str]) -> Iterator[tuple[EmulatedJob, JobRecord]]:
-    """The jobs that are asked for, each with those of its array's elements that are."""
+    """The requested jobs, each with the requested elements of its array."""
     targets = arrays.targets(options["jobs"]) if "jobs" in options else [""]
     for target in targets:
         indices = arrays.parse_target(target)[1] if target else []
@@ -73,7 +73,7 @@ def _wanted(machine: Machine, options: dict[str, str]) -> Iterator[tuple[Emulate
 
 
 def _show_steps(machine: Machine, options: dict[str, str]) -> None:
-    """Number and name of each step of the jobs that run: `-o` with only %i and %j."""
+    """Id and name of each step of the running jobs; `-o` knows only %i and %j."""
     for job, record in _wanted(machine, options):
         for number, name in jobs.live_steps(job) if job.is_supervised else []:
             row = options.get("format", "%i %j").replace("%i", f"{arrays.job_name(job.id, record)}.{number}", 1)
@@ -100,7 +100,7 @@ def _states(text: str) -> set[EmulatedState]:
 
 
 def _format(text: str) -> tuple[str, Callable[[JobRow], str]]:
-    """`-o "%.18i %T"`: one letter a column, `.` to align right, a width to cut at."""
+    """`-o "%.18i %T"`: one letter per column, `.` aligns right, the number is the width."""
     if unknown := [letter for _, _, letter in _PERCENT.findall(text) if letter not in _LETTERS]:
         raise SlurmError(f"Invalid job format specification: {unknown[0]}")
 
@@ -130,7 +130,7 @@ def _duration(seconds: float | None) -> str:
 
 
 def _end(row: JobRow) -> float | None:
-    """When the job ended, or will at the latest."""
+    """When the job ended, or will end at the latest."""
     started, limit = row.record.started, row.request.time_limit
     return row.record.ended or (started + limit if started and limit else None)
 

@@ -1,4 +1,4 @@
-"""srun: the tasks of one step as processes, N a node, each with its rank in the environment."""
+"""srun: run the tasks of one step as processes, N per node, each with its rank in the environment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
     if not command:
         raise SlurmError("No command given to execute.")
     if "jobid" not in options and JOB_MARK not in os.environ:
-        raise SlurmError("the emulator runs steps inside a job alone: --jobid names one")
+        raise SlurmError("the emulator runs steps only inside a job: name one with --jobid")
     job = jobs.find(machine, options["jobid"]) if "jobid" in options else EmulatedJob(Path(os.environ[JOB_MARK]))
     if "jobid" in options:
         jobs.bury_lost(machine)
@@ -49,7 +49,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
 
 
 def _of_the_job(machine: Machine, job: EmulatedJob) -> dict[str, str]:
-    """What Slurm adds to the environment of a step that is started from outside its job."""
+    """What Slurm adds to the environment of a step started from outside its job."""
     if job.record.state is not EmulatedState.RUNNING:
         raise SlurmError(f"Unable to confirm allocation for job {job.id}: Job is not running")
     added = batch_environment(machine, job, job.request, job.record, os.environ)
@@ -64,7 +64,7 @@ class StepTask(NamedTuple):
 
 
 class EmulatedStep:
-    """One srun. It lives until its last task has ended; the supervisor tells it which signals to pass on."""
+    """One srun. It runs until its last task has ended; the supervisor sends it the signals to forward."""
 
     def __init__(self, machine: Machine, job: EmulatedJob, options: dict[str, str], command: list[str]) -> None:
         self.machine = machine
@@ -82,7 +82,7 @@ class EmulatedStep:
         self.kill_at = math.inf  # on the monotonic clock
 
     def run(self) -> int:
-        """Start the tasks and wait for all; returns the highest exit code, 128 + N for a death by signal N."""
+        """Start the tasks and wait for them; returns the highest exit code, 128 + N for a task killed by signal N."""
         self._start()
         while self.running:
             timeout = max(0.0, self.kill_at - time.monotonic()) if self.kill_at < math.inf else None
@@ -96,13 +96,13 @@ class EmulatedStep:
             if time.monotonic() >= self.kill_at:
                 self.kill_at = math.inf
                 self._signal(signal.SIGKILL)
-        if "jobid" in self.options:  # the supervisor hears of the ends of its own descendants alone
+        if "jobid" in self.options:  # the supervisor is notified only when its own descendants end
             os.close(self.control)
             fifo.send(self.job.control, "-", "nudge")
         return self.code
 
     def take_over_terminal(self) -> NoReturn:
-        """With --pty this process becomes the one task: the terminal is this machine's own."""
+        """With --pty, this process becomes the only task: the terminal is on this machine anyway."""
         environment = self._environment(StepTask(0, 0, self.nodes[0], 0))
         os.chdir(self.options.get("chdir", os.curdir))
         signal.set_wakeup_fd(-1)
@@ -110,7 +110,7 @@ class EmulatedStep:
         os.execvpe(self.command[0], self.command, environment)
 
     def _shape(self) -> tuple[list[int], list[int]]:
-        """The step's nodes and how many tasks each gets; options that are missing come from the job."""
+        """The step's nodes, and how many tasks each gets; missing options are taken from the job."""
         request = self.request
         nodes = count(self.options, "nodes") or request.nodes
         per_node = count(self.options, "ntasks-per-node") or max(request.tasks_on_nodes)
@@ -123,19 +123,19 @@ class EmulatedStep:
         if "nodelist" in self.options:
             named = [node for node in held if node_name(node) == self.options["nodelist"]]
             if len(named) != len(counts):
-                raise SlurmError(f"the emulator takes one node of the job's own: {self.options['nodelist']}")
+                raise SlurmError(f"the emulator takes exactly one of the job's nodes: {self.options['nodelist']}")
             return named, counts
         return held[: len(counts)], counts
 
     def _register(self) -> tuple[int, int]:
-        """The step's number, the next that is free, and the pipe that it listens on."""
+        """The step's number (the next free one), and the pipe that it listens on."""
         name = self.options.get("job-name", Path(self.command[0]).name)
         for number in itertools.count():
             with suppress(FileExistsError):
                 control = fifo.create(self.job.steps / str(number))
                 (self.job.step_names / str(number)).write_text(name)
                 return number, control
-        raise AssertionError("numbers do not end")
+        raise AssertionError("itertools.count() never ends")
 
     def _start(self) -> None:
         out, folder = self.options.get("output"), self.options.get("chdir", os.curdir)
@@ -162,7 +162,7 @@ class EmulatedStep:
         return environment
 
     def _open(self, pattern: str | None, task: StepTask, inherited: int) -> int:
-        """The task's output: srun's own, or the file that the pattern names, which tasks may have in common."""
+        """The task's output: that of srun, or the file that the pattern names, which tasks may share."""
         if pattern is None:
             return inherited
         step = {"J": f"{self.job.id}.{self.id}", "s": str(self.id), "t": str(task.rank), "n": str(task.position)}
@@ -188,7 +188,7 @@ class EmulatedStep:
                 self._abort()
 
     def _abort(self) -> None:
-        """TERM to what still runs, KILL after KillWait: ranks that ignore TERM live until then."""
+        """TERM the remaining tasks, then KILL after KillWait: tasks that ignore TERM live until then."""
         if self.running and not self.aborted:
             self.aborted = True
             when, first = time.strftime("%Y-%m-%dT%H:%M:%S"), node_name(self.record.nodes[0])

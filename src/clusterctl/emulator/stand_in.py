@@ -1,4 +1,4 @@
-"""Where every stand-in begins: load the settings beside it, run its command, show a refusal as Slurm does."""
+"""Entry point of every stand-in: load the settings next to it, run its command, print errors as Slurm does."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from clusterctl.emulator.virtual_cluster import Machine
 from clusterctl.errors import SlurmError
 
-VERSION = "slurm 22.05.0"  # the release whose behaviour is imitated
+VERSION = "slurm 22.05.0"  # the release that the emulator imitates
 
 
 def main(start: str, command: str, arguments: list[str]) -> int:
-    """Run `command` ("sbatch", ... or "supervisor") of the virtual cluster whose stand-ins lie beside `start`."""
+    """Run `command` ("sbatch", ... or "supervisor") for the virtual cluster whose stand-ins are next to `start`."""
     if arguments in (["--version"], ["-V"]):
         print(VERSION)
         return 0
@@ -26,6 +26,6 @@ def main(start: str, command: str, arguments: list[str]) -> int:
         print(f"{command}: error: {refusal.message}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains when it flushes at exit
         return 1
     return code

@@ -1,4 +1,4 @@
-"""A new job: its folder, whole at once, and the process behind it."""
+"""A new job: create its folder atomically, and start its supervisor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def start(
 def _publish(
     machine: Machine, request: JobRequest, environment: dict[str, str], script: bytes, record: JobRecord
 ) -> tuple[EmulatedJob, int]:
-    """Make the folder; returns the job with its pipe, held open. The array of a new one has the number of this job."""
+    """Create the folder; returns the job and its open pipe. A new array gets the id of this job."""
     machine.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = machine.jobs / f".new-{os.getpid()}-{time.time_ns()}"
     aside.mkdir(mode=0o700)
@@ -47,13 +47,13 @@ def _publish(
         folder = machine.jobs / str(number)
         try:
             aside.rename(folder)
-        except OSError:  # taken meanwhile: a folder with content cannot be renamed over
+        except OSError:  # taken meanwhile: rename cannot replace a folder that is not empty
             continue
         return EmulatedJob(folder), control
 
 
 def _start_supervisor(machine: Machine, job: EmulatedJob, control: int) -> None:
-    """A process of its own that outlives this command. Its standard input is the job's pipe, open all the way."""
+    """Start a process that outlives this command, with the job's pipe, which is never closed, as standard input."""
     log = os.fspath(job.folder / "supervisor.log")
     start = os.fspath(machine.bin / "start.py")
     os.posix_spawn(

@@ -1,4 +1,4 @@
-"""The process behind each job: it waits for slots, runs the batch script, and takes the job to its end."""
+"""The process behind each job: it waits for slots, runs the batch script, and ends the job."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _CONTROL = 0  # standard input is the job's pipe
-_LOOK_AGAIN_SECONDS = 1.0  # a supervisor that was killed frees its slots without telling
-_GRACE_SECONDS = 10.0  # between the warning of a preemption and its end, as in the sandbox's slurm.conf
+_LOOK_AGAIN_SECONDS = 1.0  # a killed supervisor frees its slots without notifying the others
+_GRACE_SECONDS = 10.0  # from the preemption warning to the end of the job, as in the sandbox's slurm.conf
 _NO_OUTPUT = 53  # the wait status that Slurm gives a job whose log cannot be opened
 _REASONS = {
     EmulatedState.FAILED: "NonZeroExitCode",
@@ -32,7 +32,7 @@ _REASONS = {
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
-    os.closerange(3, 1 << 16)  # what sbatch's caller left open would stay open as long as the job
+    os.closerange(3, 1 << 16)  # descriptors inherited from sbatch's caller would stay open as long as the job
     os.chdir("/")
     process_trees.adopt_orphans()
     Supervisor(machine, jobs.find(machine, arguments[0])).supervise()
@@ -40,7 +40,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
 
 
 class Supervisor:
-    """One job from the queue to its end. The only writer of its record."""
+    """Takes one job from the queue to its end. The only writer of its record."""
 
     def __init__(self, machine: Machine, job: EmulatedJob) -> None:
         self.machine = machine
@@ -48,7 +48,7 @@ class Supervisor:
         self.request = job.request
         self.record = job.record
         self.signals = process_trees.signal_bytes(signal.SIGCHLD)
-        self.becomes: EmulatedState | None = None  # when all processes are gone; PENDING: it is requeued
+        self.becomes: EmulatedState | None = None  # once all processes are gone; PENDING: requeued
         self.batch = 0  # pid of the batch script
         self.status: int | None = None  # its wait status, once it has ended
         self.warn_at = self.limit_at = self.yield_at = self.kill_at = math.inf  # on the monotonic clock
@@ -64,10 +64,10 @@ class Supervisor:
         self.job.control.unlink()
         jobs.nudge(self.machine)
 
-    # In the queue
+    # While pending
 
     def _wait_for_slots(self) -> bool:
-        """True when the job has its nodes, False when it was cancelled before."""
+        """True once the job has its nodes, False if it was cancelled before that."""
         self.becomes = None
         while True:
             if self.record.reason != HELD and self._may_start() and self._place():
@@ -78,7 +78,7 @@ class Supervisor:
                 return False
 
     def _may_start(self) -> bool:
-        """Whether no other job has to be waited for; where that would be for ever, the job ends if it asked for it."""
+        """Whether all dependencies are satisfied; if one never can be, end the job if it was submitted so."""
         if not self.record.dependencies:
             return True
         left = dependencies.left(self.machine, [Dependency(*one) for one in self.record.dependencies])
@@ -98,7 +98,7 @@ class Supervisor:
                     started = {"state": EmulatedState.RUNNING, "reason": "None", "started": time.time()}
                     self._split(self.record.tasks[:1], **started, nodes=placed[0], gpus=placed[1])
             if placed:
-                jobs.nudge(self.machine)  # another one is now the first in line
+                jobs.nudge(self.machine)  # another job is now first in line
                 return self.record.state is EmulatedState.RUNNING
             jobs.bury_lost(self.machine)
             reason = self._obstacle()
@@ -108,19 +108,19 @@ class Supervisor:
         return False
 
     def _obstacle(self) -> str:
-        """Why the first in line gets no nodes. Jobs that must make room for it are told so."""
+        """Why the first job in line gets no nodes. Also asks the jobs that it preempts to make room."""
         if slots.is_throttled(self.machine, self.job):
             return "JobArrayTaskLimit"
         for victim in slots.victims(self.machine, self.job):
             fifo.send(victim.control, "-", "preempt")
-        # With a node down it may never fit: then the jobs behind it need not wait.
+        # With a node down it may never fit; then the jobs behind it must not wait.
         possible = slots.place(self.machine, self.job, alone=True)
         return "Resources" if possible else "ReqNodeNotAvail"
 
     def _split(self, tasks: Sequence[int], **changes: object) -> None:
-        """Change these elements of the array alone: they go on as a job of their own unless they are all that is left.
+        """Change only these elements of the array: they become a job of their own unless they are all that is left.
 
-        So the last element has the number of the array.
+        So the last element keeps the id of the array.
         """
         left = [task for task in self.record.tasks if task not in tasks]
         if not left:
@@ -131,10 +131,10 @@ class Supervisor:
         starting.start(self.machine, self.request, self.job.environment, script, record)
         self._note(tasks=left)
 
-    # On its nodes
+    # While running
 
     def _run(self) -> EmulatedState:
-        """Run the batch script; returns what the job becomes."""
+        """Run the batch script; returns the state that the job ends in, or PENDING to requeue it."""
         self._start()
         while self.becomes is None or self.status is None or self._steps_run():
             if self.status is None or self.becomes is not None:
@@ -180,7 +180,7 @@ class Supervisor:
         if now >= self.warn_at:
             batch_only = self.request.warn_batch_only
             sent = self._signal(self.request.warning_signal, steps=not batch_only, batch=batch_only)
-            self.warn_at = math.inf if sent else now + _LOOK_AGAIN_SECONDS  # no step runs yet
+            self.warn_at = math.inf if sent else now + _LOOK_AGAIN_SECONDS  # no step is running yet
         if now >= self.limit_at:
             self.limit_at = math.inf
             self._say("DUE TO TIME LIMIT")
@@ -192,10 +192,10 @@ class Supervisor:
         if now >= self.kill_at:
             self.kill_at = math.inf
             self._kill(self._processes())
-            self._signal(signal.SIGKILL, steps=True, batch=False)  # steps that were started from outside the job
+            self._signal(signal.SIGKILL, steps=True, batch=False)  # steps started from outside the job
 
     def _preempt(self) -> None:
-        """Another job needs the room: warn, as with preempt_send_user_signal, and end when the grace is over."""
+        """Another job needs the room: warn, as with preempt_send_user_signal, and end after the grace time."""
         if self.record.state is EmulatedState.RUNNING and self.yield_at == math.inf:
             self.yield_at = time.monotonic() + _GRACE_SECONDS
             if self.request.warning_signal:
@@ -203,7 +203,7 @@ class Supervisor:
                 self._signal(self.request.warning_signal, steps=not batch_only, batch=batch_only)
 
     def _end(self, becomes: EmulatedState) -> None:
-        """Ask all processes to leave, and KILL those that have not by KillWait."""
+        """Ask all processes to exit, and KILL those still alive after KillWait."""
         if self.record.state is EmulatedState.PENDING:
             self._note(state=becomes, ended=time.time())
             return
@@ -217,7 +217,7 @@ class Supervisor:
                 self._signal(number, steps=True, batch=True)
 
     def _lose_node(self, node: int) -> None:
-        """As in a power-off: nothing there can leave in order. srun and the batch script live on the first node."""
+        """Like a power failure: nothing there can exit cleanly. srun and the batch script run on the first node."""
         if node == self.record.nodes[0]:
             self._kill(self._processes())
         else:
@@ -226,9 +226,9 @@ class Supervisor:
         self._end(EmulatedState.PENDING if self.request.requeue else EmulatedState.NODE_FAIL)
 
     def _signal(self, number: int, *, steps: bool, batch: bool, node: str = "all") -> bool:
-        """Signal the steps, the batch script, or both; False if none was there.
+        """Signal the steps, the batch script, or both; False if there was none.
 
-        Of the batch script only the shell gets it, as with proctrack/cgroup: its helpers (date, mkdir) finish.
+        Only the shell of the batch script is signalled, as with proctrack/cgroup: its helpers (date, mkdir) finish.
         """
         paths = list(self.job.steps.iterdir()) if steps else []
         reached = [fifo.send(path, str(int(number)), node) for path in paths]
@@ -240,10 +240,10 @@ class Supervisor:
     def _steps_run(self) -> bool:
         return any(fifo.has_reader(step) for step in self.job.steps.iterdir())
 
-    # What it hears
+    # Commands and events
 
     def _wait(self, until: float) -> None:
-        """Wait for a command, the end of a process, or the time `until`, and deal with it."""
+        """Wait for a command, the end of a process, or the time `until`, and handle it."""
         fifo.wait([_CONTROL, self.signals], max(0.0, until - time.monotonic()) if until < math.inf else None)
         self._reap()
         for line in fifo.drain(_CONTROL).decode().splitlines():
@@ -251,7 +251,7 @@ class Supervisor:
             fifo.send(self.job.folder / mailbox, self._answer(words))
 
     def _answer(self, words: list[str]) -> str:
-        """Do what a command asks; the answer is empty, or Slurm's words for why not."""
+        """Carry out a command; returns an empty string, or Slurm's error message."""
         pending = self.record.state is EmulatedState.PENDING
         match words:
             case ["cancel"]:
@@ -296,7 +296,7 @@ class Supervisor:
                 self.status = status
 
     def _processes(self) -> list[int]:
-        """All of the job. Jobs that it submitted are below this process too, and go on."""
+        """All processes of the job. Jobs that it submitted are descendants too, but continue."""
         return process_trees.descendants(os.getpid(), apart_from=self._is_supervisor)
 
     def _is_supervisor(self, pid: int) -> bool:

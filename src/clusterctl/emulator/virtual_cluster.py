@@ -1,4 +1,4 @@
-"""The virtual cluster: how large it is, how its nodes are called, which of them are down."""
+"""The virtual cluster: its size, the names of its nodes, and which of them are down."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Machine(NamedTuple):
     """Nodes are numbered from 1; node 3 is called node3."""
 
-    root: Path  # everything of the emulator: jobs/, down/, bin-*/
+    root: Path  # all files of the emulator: jobs/, down/, bin-*/
     bin: Path  # the stand-ins
     nodes: int
     cpus_per_node: int
@@ -24,7 +24,7 @@ class Machine(NamedTuple):
 
     @classmethod
     def load(cls, folder: Path) -> Machine:
-        """The virtual cluster whose stand-ins lie in `folder`."""
+        """The virtual cluster whose stand-ins are in `folder`."""
         settings = json.loads((folder / "settings.json").read_text())
         return cls(**{**settings, "root": Path(settings["root"]), "bin": folder})
 
@@ -37,12 +37,12 @@ class Machine(NamedTuple):
         return self.root / "down" / node_name(node)
 
     def gpu_indices(self, node: int) -> range:
-        """The GPUs that belong to a node: those of this machine, dealt out in order, so that no two nodes share one."""
+        """A node's share of this machine's GPUs, assigned in order, so that no two nodes share one."""
         return range((node - 1) * self.gpus_per_node, node * self.gpus_per_node)
 
 
 def gres(gpus: int, gpu_type: str) -> str:
-    """As Slurm writes GPUs: gpu:4, gpu:a100:4."""
+    """GPUs in Slurm's notation: gpu:4, gpu:a100:4."""
     return f"gpu:{gpu_type}:{gpus}" if gpu_type else f"gpu:{gpus}"
 
 
@@ -51,7 +51,7 @@ def node_name(node: int) -> str:
 
 
 def node_list(nodes: Sequence[int]) -> str:
-    """As Slurm writes a set of nodes: node3, node[1-2], node[1,3-4]."""
+    """A set of nodes in Slurm's notation: node3, node[1-2], node[1,3-4]."""
     if len(nodes) == 1:
         return node_name(nodes[0])
     ranges = []
@@ -62,6 +62,6 @@ def node_list(nodes: Sequence[int]) -> str:
 
 
 def per_node(counts: Iterable[int]) -> str:
-    """As Slurm writes one count a node: 2(x3),1."""
+    """One count per node in Slurm's notation: 2(x3),1."""
     lengths = [(count, len(list(group))) for count, group in groupby(counts)]
     return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in lengths)

@@ -37,7 +37,7 @@ _HINTS = {
     "configuration source": "where is slurm.conf? set `slurm_conf` in the cluster file, or SLURM_CONF",
     "dependency problem": "are the jobs in `dependency` of [resources] still known? `squeue --me`",
     "unable to contact slurm controller": "is slurmctld up? `scontrol ping`",
-    "the emulator does not do": "leave it out here, or try it on a real Slurm: clusterctl sandbox up",
+    "the emulator does not support": "leave it out here, or try it on a real Slurm: clusterctl sandbox up",
     "unrecognized option": "this Slurm does not support an option in [resources]; remove it",
 }
 # Errors that a smaller job might avoid.
