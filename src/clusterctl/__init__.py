@@ -5,13 +5,13 @@
     run = clusterctl.submit("cora", cluster="local", overrides={"train.epochs": 5, "resources.nodes": 2})
     run.wait(timeout=600)
 
-`load` resolves a job, `plan` renders its script, `submit` sends it, `sweep` with many settings; `resume` starts a run
-again, `rerun` repeats one as a new run, `diff` compares two, `export` puts one into an archive; `runs` and `find` give
-the runs there are, `usage` sums up what they have used, `clean` removes old ones. Every name below is imported when it
-is first used (docs/guides/from-python.md).
+`load` resolves a job, `plan` renders its script, `submit` submits it, `sweep` submits it with many settings; `resume`
+restarts a run, `rerun` repeats one as a new run, `diff` compares two, `export` archives one; `runs` and `find` look up
+runs, `usage` sums up the resources they used, `clean` removes old ones. Each name below is imported at first use
+(docs/guides/from-python.md).
 """
 
-TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this; type checkers know the name
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the slow import of typing; type checkers know the name
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from clusterctl.runs import program as _program
 
     class _Runs:
-        """`clusterctl.runs`, a package that can be called."""
+        """`clusterctl.runs`, a callable package."""
 
         def __call__(
             self,
@@ -100,22 +100,22 @@ __all__ = [
     "usage",
 ]
 _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
-_OF_THEIR_NAME = ("clean", "diff", "notify", "rerun", "resume", "sweep", "track", "usage")
-_HOMES |= {name: f"api.{name}" for name in _OF_THEIR_NAME}
+_IN_MODULE_OF_SAME_NAME = ("clean", "diff", "notify", "rerun", "resume", "sweep", "track", "usage")
+_HOMES |= {name: f"api.{name}" for name in _IN_MODULE_OF_SAME_NAME}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "api.sweeps")
 _HOMES["submit_stages"] = "api.stages"
-_HOMES["export"] = "display.report.archive"  # the report is a page, and no operation draws pages
+_HOMES["export"] = "display.report.archive"  # the report is a page, and `api` does not render pages
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 
 
-if not TYPE_CHECKING:  # type checkers are to find a name that is not there
+if not TYPE_CHECKING:  # so that type checkers report unknown names
 
     def __getattr__(name: str) -> object:
         from importlib import import_module
 
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name == "runs":  # a package that can be called (docs/decisions/0036)
+        if name == "runs":  # a callable package (docs/decisions/0036)
             return import_module("clusterctl.runs")
         return getattr(import_module(f"clusterctl.{_HOMES.get(name, 'errors')}"), name)
 

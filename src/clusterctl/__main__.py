@@ -5,7 +5,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command that was typed; for a shell that completes one, print what it may be, at once."""
+    """Run the command, or print the completions that the shell asks for, without slow imports."""
     shell = os.environ.get("_CLUSTERCTL_COMPLETE")
     if shell is None:
         from clusterctl import cli

@@ -1,18 +1,18 @@
 """Every error that a user can see, under one root.
 
 ClusterctlError
-├── UsageError          2    the command line does not make sense
+├── UsageError          2    the command line is invalid
 ├── ConfigError         3    a job or cluster file, or --set, is wrong
-├── SlurmError          4    Slurm cannot be reached, or refused
-├── HostError           4    the login node cannot be reached, or the connection broke
+├── SlurmError          4    Slurm cannot be reached, or rejected the request
+├── HostError           4    the login node cannot be reached, or the connection was lost
 ├── NotFoundError       5    no such run, job file or cluster file
-├── RunFailed           1    a run that was waited for did not finish (`api.run`: it carries the diagnosis)
+├── RunFailed           1    a run that was waited for did not finish (in `api.run`; contains the diagnosis)
 ├── ImageError          1    an image cannot be built or imported, or is damaged
 ├── TaskError           1    something that a task needs is missing or wrong
 │   └── ProgramEnded    1    the user's own program failed
 └── WaitTimedOut      124    the timeout passed before the run ended; also a TimeoutError
 
-An error says what is wrong and where (`message`), and what to type next (`hint`). It is rendered once, in `cli`;
+An error has a `message` (what is wrong, and where) and a `hint` (what to type next). Errors are rendered only in `cli`;
 nothing below it prints or exits.
 """
 
@@ -23,9 +23,9 @@ from typing import ClassVar
 
 
 class Cause(StrEnum):
-    """Why a run ended, or waits: a task records it with its failure, and `clusterctl why` shows it.
+    """Why a run ended or is waiting: a task records it with its failure, and `clusterctl why` shows it.
 
-    The last six are of runs that did not fail, but for idle GPUs where the job says so.
+    The last six are for runs that did not fail (unless the job treats idle GPUs as a failure).
     """
 
     USER = "user-error"
@@ -64,30 +64,30 @@ class ClusterctlError(Exception):
 
     @property
     def text(self) -> str:
-        """What a task writes into its log; the command line escapes what it shows and renders errors itself."""
+        """What a task writes to its log. The command line renders errors itself, and escapes them."""
         return f"error: {self.message}\nhint: {self.hint}" if self.hint else f"error: {self.message}"
 
 
 class UsageError(ClusterctlError):
-    """What was asked for makes no sense."""
+    """The request is invalid."""
 
     exit_code = 2
 
 
 class ConfigError(ClusterctlError):
-    """A job or cluster file, or an override, is wrong, or what the run needs is missing."""
+    """A job file, a cluster file or an override is wrong, or something that the run needs is missing."""
 
     exit_code = 3
 
 
 class SlurmError(ClusterctlError):
-    """Slurm cannot be reached, or refused."""
+    """Slurm cannot be reached, or rejected the request."""
 
     exit_code = 4
 
 
 class HostError(ClusterctlError):
-    """The login node of a cluster elsewhere cannot be reached, or the connection to it broke."""
+    """The login node of a remote cluster cannot be reached, or the connection to it was lost."""
 
     exit_code = 4
 
@@ -111,7 +111,7 @@ class TaskError(ClusterctlError):
 
 
 class ProgramEnded(TaskError):
-    """The user's own program ended with `code`, by `signal` where it is one; its own last words say more."""
+    """The user's own program ended with `code`, or was killed by `signal`; its output has the details."""
 
     def __init__(self, message: str, code: int, signal: int | None = None) -> None:
         super().__init__(message, cause=Cause.USER if signal is None else Cause.KILLED)
@@ -120,13 +120,13 @@ class ProgramEnded(TaskError):
 
 
 def reason(error: BaseException) -> str:
-    """An error of Python's in one line; of one of the system, the file and what the system says."""
+    """An error in one line; for an OSError, the file and the system's message."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 class WaitTimedOut(ClusterctlError, TimeoutError):
-    """The timeout passed before the run ended; it goes on."""
+    """The timeout passed before the run ended; the run continues."""
 
     exit_code = 124

@@ -31,7 +31,7 @@ for ask in (to_first, from_first):
     except OSError as error:
         found.append(str(error))
 print(json.dumps(found), flush=True)
-os._exit(0)  # as a task ends: torch 2.6 may abort or hang at its own end
+os._exit(0)  # as at the end of a task: torch 2.6 may abort or hang at exit
 """
 
 
@@ -48,7 +48,7 @@ def test_values_and_failures_reach_every_rank(tmp_path: Path) -> None:
         assert fine == 1
 
 
-def test_what_is_no_json_is_refused_and_not_unpickled(tmp_path: Path) -> None:
+def test_data_that_is_not_json_is_rejected_and_not_unpickled(tmp_path: Path) -> None:
     class Payload:
         def __reduce__(self) -> tuple[object, ...]:
             return Path.touch, (tmp_path / "made",)
@@ -59,8 +59,8 @@ def test_what_is_no_json_is_refused_and_not_unpickled(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_no_module_of_the_tasks_unpickles_what_a_peer_sends() -> None:
-    """torch.distributed's collectives for objects, and its checkpoint module, which uses them."""
+def test_tasks_never_unpickle_data_from_peers() -> None:
+    """Neither with torch.distributed's object collectives, nor with its checkpoint module, which uses them."""
     import clusterctl
 
     folder = Path(clusterctl.__file__).parent

@@ -1,4 +1,4 @@
-"""GPUs by NVIDIA's library, which is a stand-in here: this machine need not have any."""
+"""Reading GPUs with a fake NVML: this machine need not have any."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class NVMLError(Exception):
 
 
 class Nvml:
-    """Four GPUs; the first `hopper` of them tell their activity, `silent` functions fail."""
+    """Four GPUs; the first `hopper` of them report their activity; `unsupported` functions fail."""
 
     NVMLError = NVMLError
     NVML_TEMPERATURE_GPU = 0
     NVML_GPM_METRICS_GET_VERSION = 1
     NVML_GPM_METRIC_SM_UTIL = 2
 
-    def __init__(self, hopper: int = 0, silent: tuple[str, ...] = ()) -> None:
-        self.hopper, self.silent = hopper, silent
+    def __init__(self, hopper: int = 0, unsupported: tuple[str, ...] = ()) -> None:
+        self.hopper, self.unsupported = hopper, unsupported
         self.moment = 0
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("nvml") and name in object.__getattribute__(self, "silent"):
+        if name.startswith("nvml") and name in object.__getattribute__(self, "unsupported"):
 
             def fail(*_: object) -> None:
                 raise NVMLError(f"{name}: not supported")
@@ -81,7 +81,7 @@ class Nvml:
         return request
 
 
-def test_a_gpu_tells_utilisation_memory_power_and_temperature() -> None:
+def test_gpu_readings_include_utilisation_memory_power_and_temperature() -> None:
     (gpu,) = NodeGpus(Nvml(), {"SLURM_STEP_GPUS": "2"}).read()
     assert gpu == {
         "index": 2, "name": "NVIDIA H100", "utilisation": 92, "memory": 60, "memory_total": 80, "power": 612.5,
@@ -89,19 +89,19 @@ def test_a_gpu_tells_utilisation_memory_power_and_temperature() -> None:
     }  # fmt: skip
 
 
-def test_the_activity_of_the_multiprocessors_is_that_since_the_last_sample() -> None:
+def test_sm_activity_covers_the_time_since_the_last_sample() -> None:
     gpus = NodeGpus(Nvml(hopper=1), {"SLURM_STEP_GPUS": "0"})
     assert [gpus.read()[0]["sm_activity"] for _ in range(3)] == [12.0, 23.0, 34.0]
 
 
 @pytest.mark.parametrize(
-    "silent", [("nvmlDeviceGetPowerUsage", "nvmlDeviceGetMemoryInfo"), ("nvmlGpmQueryDeviceSupport",)]
+    "unsupported", [("nvmlDeviceGetPowerUsage", "nvmlDeviceGetMemoryInfo"), ("nvmlGpmQueryDeviceSupport",)]
 )
-def test_what_a_gpu_does_not_tell_is_left_open(silent: tuple[str, ...]) -> None:
-    (gpu,) = NodeGpus(Nvml(hopper=4, silent=silent), {"CUDA_VISIBLE_DEVICES": "1"}).read()
+def test_unsupported_gpu_readings_are_none(unsupported: tuple[str, ...]) -> None:
+    (gpu,) = NodeGpus(Nvml(hopper=4, unsupported=unsupported), {"CUDA_VISIBLE_DEVICES": "1"}).read()
     assert gpu["utilisation"] == 91
-    assert (gpu["power"] is None) == ("nvmlDeviceGetPowerUsage" in silent)
-    assert (gpu["sm_activity"] is None) == ("nvmlGpmQueryDeviceSupport" in silent)
+    assert (gpu["power"] is None) == ("nvmlDeviceGetPowerUsage" in unsupported)
+    assert (gpu["sm_activity"] is None) == ("nvmlGpmQueryDeviceSupport" in unsupported)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,13 @@ def test_what_a_gpu_does_not_tell_is_left_open(silent: tuple[str, ...]) -> None:
         ({}, [0, 1, 2, 3]),
         ({"CUDA_VISIBLE_DEVICES": "1"}, [1]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-cc,GPU-dddd"}, [2, 3]),
-        ({"SLURM_STEP_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "0"}, [0, 1]),  # a task bound to one, a node that has two
+        (
+            {"SLURM_STEP_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "0"},
+            [0, 1],
+        ),  # the task is bound to one GPU, the node has two
         ({"SLURM_JOB_GPUS": "4,5,6,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [0, 1, 2, 3]),  # a cgroup hides the others
         ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, [0, 1, 2, 3]),
     ],
 )
-def test_the_jobs_gpus_are_those_that_slurm_names(environment: dict[str, str], expected: list[int]) -> None:
+def test_the_jobs_gpus_are_those_named_by_slurm(environment: dict[str, str], expected: list[int]) -> None:
     assert chosen(UUIDS, environment) == expected

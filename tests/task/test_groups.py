@@ -15,7 +15,7 @@ SECRET = b"s" * 32
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
-def test_every_rank_is_in_the_group_of_its_node_and_in_no_other(nodes: list[int]) -> None:
+def test_every_rank_is_in_exactly_the_group_of_its_node(nodes: list[int]) -> None:
     groups = ranks_by_node([Member(node) for node in nodes])
     assert sorted(rank for ranks in groups for rank in ranks) == list(range(len(nodes)))
     assert [[nodes[rank] for rank in ranks] for ranks in groups] == [
@@ -23,15 +23,15 @@ def test_every_rank_is_in_the_group_of_its_node_and_in_no_other(nodes: list[int]
     ]
 
 
-def test_a_rank_makes_the_group_of_its_own_node_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[list[int]] = []
-    monkeypatch.setattr(dist, "new_group", lambda ranks, *_, **__: made.append(ranks))
+def test_a_rank_creates_only_the_group_of_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    created: list[list[int]] = []
+    monkeypatch.setattr(dist, "new_group", lambda ranks, *_, **__: created.append(ranks))
     node_group([Member(0), Member(1), Member(0), Member(2)], 2)
-    assert made == [[0, 2]]
+    assert created == [[0, 2]]
 
 
 class CountingStore(dist.HashStore):
-    """Counts the keys that it is asked for."""
+    """Counts the keys that are read."""
 
     asked = 0
 
@@ -44,7 +44,7 @@ class CountingStore(dist.HashStore):
         return [bytes(value) for value in super().multi_get(keys)]
 
 
-def test_the_roll_asks_the_store_twice_as_often_as_there_are_ranks() -> None:
+def test_the_roll_call_reads_two_keys_per_rank() -> None:
     ranks, store = 24, CountingStore()
 
     def called(rank: int) -> list[Member]:
@@ -57,7 +57,7 @@ def test_the_roll_asks_the_store_twice_as_often_as_there_are_ranks() -> None:
 
 
 @pytest.mark.parametrize("roll", ["\xff", "{}", "[]", '["{}", "{}"]', '["", 3]', "[" * 10])
-def test_a_roll_that_a_stranger_wrote_is_refused(roll: str) -> None:
+def test_a_strangers_roll_is_rejected(roll: str) -> None:
     store = dist.HashStore()
     store.set("roll", roll)
     with pytest.raises(TaskError, match="does not belong to this run answered the roll call"):

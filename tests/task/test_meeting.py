@@ -20,7 +20,7 @@ def attempt(tmp_path: Path) -> Attempt:
     return attempt
 
 
-def test_a_published_address_is_found_also_by_those_who_came_first(attempt: Attempt) -> None:
+def test_a_published_address_is_found_by_early_and_late_ranks(attempt: Attempt) -> None:
     found: list[tuple[str, int]] = []
     early = threading.Thread(target=lambda: found.append(meeting.find(attempt, timeout=20)))
     early.start()
@@ -29,22 +29,22 @@ def test_a_published_address_is_found_also_by_those_who_came_first(attempt: Atte
     assert found == [("10.0.0.1", 4242)] == [meeting.find(attempt)]
 
 
-def test_a_rank_0_that_never_publishes_is_an_error_with_its_log_as_hint(attempt: Attempt) -> None:
+def test_a_missing_address_fails_with_rank_0s_log_as_hint(attempt: Attempt) -> None:
     with pytest.raises(TaskError, match="rank 0 published no address within 0 s") as raised:
         meeting.find(attempt, timeout=0.05)
     assert raised.value.hint == "clusterctl logs run --rank 0"
 
 
-def test_one_node_meets_on_the_loopback() -> None:
+def test_a_single_node_meets_on_the_loopback_address() -> None:
     assert meeting.own_address(Place(nodes=1)) == "127.0.0.1"
 
 
-def test_a_host_whose_name_does_not_resolve_meets_on_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresolvable_host_name_falls_back_to_the_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
     assert meeting.own_address(Place(nodes=2)) == "127.0.0.1"
 
 
-def test_a_host_whose_name_means_the_loopback_meets_where_slurm_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_name_of_the_loopback_falls_back_to_the_route_to_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostbyname", lambda _: "127.0.1.1")
     monkeypatch.delenv("SLURM_LAUNCH_NODE_IPADDR", raising=False)
     assert meeting.own_address(Place(nodes=2)) == "127.0.0.1"
@@ -54,7 +54,7 @@ def test_a_host_whose_name_means_the_loopback_meets_where_slurm_reaches_it(monke
     assert meeting.own_address(Place(nodes=2)) == "127.0.0.1"
 
 
-def test_a_named_interface_gives_its_address_and_an_unknown_one_an_error_that_lists_the_others(
+def test_an_interface_gives_its_address_or_an_error_listing_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CLUSTERCTL_INTERFACE", "lo")
@@ -64,11 +64,11 @@ def test_a_named_interface_gives_its_address_and_an_unknown_one_an_error_that_li
     assert "lo" in raised.value.hint
 
 
-def test_a_reserved_port_stays_reserved_and_a_program_can_listen_on_it() -> None:
+def test_a_reserved_port_stays_reserved_but_a_program_can_listen_on_it() -> None:
     with meeting.reserve_port("127.0.0.1") as holder:
         port = holder.getsockname()[1]
-        with socket.socket() as careless, pytest.raises(OSError, match="in use"):
-            careless.bind(("127.0.0.1", port))
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
         with socket.create_server(("", port)) as server, socket.create_connection(("127.0.0.1", port)):
             server.accept()[0].close()
 
@@ -82,13 +82,13 @@ TABLE = """\
 @pytest.mark.parametrize(
     ("state", "other", "taken"), [("0A", True, True), ("0A", False, False), ("01", True, False), ("07", True, False)]
 )
-def test_a_listener_of_another_user_is_seen(tmp_path: Path, state: str, other: bool, taken: bool) -> None:
+def test_another_users_listener_is_detected(tmp_path: Path, state: str, other: bool, taken: bool) -> None:
     table = tmp_path / "tcp"
     table.write_text(TABLE.format(port=4242, state=state, uid=os.geteuid() + other))
     assert meeting.taken_by_another(4242, [table, tmp_path / "no IPv6"]) is taken
     assert not meeting.taken_by_another(4243, [table])
 
 
-def test_our_own_listener_on_a_kept_port_is_welcome() -> None:
+def test_our_own_listener_on_a_reserved_port_is_accepted() -> None:
     with meeting.reserve_port("127.0.0.1") as holder, socket.create_server(holder.getsockname()):
         assert not meeting.taken_by_another(holder.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What a node's leader writes while a run goes on."""
+"""Telemetry of a node during a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clusterctl.task.node_telemetry import GpuReadings, NodeTelemetry, rates, st
 from clusterctl.task.usage import NodeUsage, Usage
 
 
-def test_totals_become_rates_and_a_counter_that_was_reset_is_no_negative_rate() -> None:
+def test_totals_become_rates_and_reset_counters_give_zero() -> None:
     before = Usage(10.0, 100, 1000, disk_read=0, disk_write=500, net_in=0, net_out=0)
     now = Usage(25.0, 150, 1000, disk_read=5000, disk_write=0, net_in=50, net_out=10)
     assert rates(before, now, 5.0) == {
@@ -29,7 +29,7 @@ def test_totals_become_rates_and_a_counter_that_was_reset_is_no_negative_rate() 
     }  # fmt: skip
 
 
-def test_a_sample_has_the_machine_and_the_gpus() -> None:
+def test_a_sample_covers_the_machine_and_its_gpus() -> None:
     times = iter([100.0, 105.0])
     sent: list[dict[str, Any]] = []
     NodeTelemetry(NodeUsage({}), lambda: [{"index": 0}], sent.append, lambda: next(times)).sample()
@@ -39,7 +39,7 @@ def test_a_sample_has_the_machine_and_the_gpus() -> None:
     assert sample["gpus"] == [{"index": 0}]
 
 
-def test_any_rank_knows_what_the_gpus_of_its_node_do_from_the_newest_sample() -> None:
+def test_ranks_get_gpu_readings_from_the_latest_sample() -> None:
     first, second = {"index": 0, "utilisation": 100, "memory_activity": 0}, {"utilisation": 7, "memory_activity": 3}
     now = [1000.0]
     readings = GpuReadings(lambda: now[0])
@@ -47,12 +47,12 @@ def test_any_rank_knows_what_the_gpus_of_its_node_do_from_the_newest_sample() ->
     readings.take(Fields({"gpus": [first, second]}))
     assert readings() == (GpuReading(100, 0), GpuReading(7, 3))
     now[0] = 2000.0
-    assert readings() == (), "nobody samples any more"
+    assert readings() == (), "the sample is too old"
     readings.take(Fields({"gpus": [first | {"utilisation": None}, second]}))
-    assert readings() == (), "one does not tell"
+    assert readings() == (), "one GPU does not report its utilisation"
 
 
-def test_only_the_first_rank_of_a_node_samples_and_only_where_there_is_a_writer(tmp_path: Path) -> None:
+def test_only_local_rank_0_samples_and_only_with_a_writer(tmp_path: Path) -> None:
     threads = threading.active_count()
     start_telemetry(None, Place())
     other = Place(rank=1, local_rank=1)
@@ -60,23 +60,21 @@ def test_only_the_first_rank_of_a_node_samples_and_only_where_there_is_a_writer(
     assert threading.active_count() == threads
 
 
-def test_a_process_that_nobody_can_look_at_keeps_no_rank_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked, ended = threading.Event(), threading.Event()
+def test_a_blocking_read_of_proc_does_not_block_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, ended = threading.Event(), threading.Event()
 
     def read(_: NodeUsage) -> Usage:
-        looked.set()
+        reading.set()
         ended.wait(60)
         raise OSError
 
     monkeypatch.setattr(NodeUsage, "read", read)
     start_telemetry(NodeLink(RunDir(tmp_path).attempt(0), Place(), "task"), Place())
-    assert looked.wait(60)
+    assert reading.wait(60)
     ended.set()
 
 
-def test_a_program_of_the_users_is_sampled_on_every_node_without_torch(tmp_path: Path) -> None:
+def test_a_users_program_is_sampled_without_torch(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     program = f"""
 import os, pathlib, time
@@ -89,5 +87,5 @@ while not (len(files := list(sample.glob("*.jsonl"))) == 1 and files[0].stat().s
     assert [code for code, _, _ in done] == [0, 0], done
     (path,) = (run.attempt(0).path / "telemetry").iterdir()
     first = wait_until(lambda: next(iter(read_lines(path)), None))
-    assert first["cpu"] > 0.01  # of a machine that may have much else to do
+    assert first["cpu"] > 0.01  # low, because this machine may be busy
     assert first["memory"] > 2**20

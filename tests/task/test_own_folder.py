@@ -1,4 +1,4 @@
-"""A folder on the node for one process."""
+"""The temporary folder of a process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import pytest
 from clusterctl.task.own_folder import own_folder
 
 
-def test_what_a_killed_rank_left_on_the_node_is_removed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left, just_made = tmp_path / "clusterctl-stop-left", tmp_path / "clusterctl-stop-new"
     with ExitStack() as stack:

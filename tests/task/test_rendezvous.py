@@ -15,7 +15,7 @@ from clusterctl.task.rendezvous import meet
 @pytest.mark.parametrize(
     ("version", "libuv"), [("2.6.0a0+df5bbc0.nv24.11", False), (torch.__version__, torch.__version__ >= "2.8")]
 )
-def test_ranks_meet_whichever_server_their_torch_can_hand_a_socket_to(
+def test_ranks_meet_with_and_without_libuv(
     version: str, libuv: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))

@@ -1,4 +1,4 @@
-"""What a stranger who reaches the port of a run's ranks can do: keep them from meeting, and nothing else."""
+"""A stranger who reaches the port of a run's ranks can keep them from meeting, but nothing else."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from clusterctl.task.task import joined
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     answers = to_first(lambda: task.place.rank, task.agreeing), task.writing.begin().from_first(lambda: "hello")
     print(*answers, flush=True)
-os._exit(0)  # as clusterctl.runs.entry does: before torch 2.8 gloo's threads may end a process that is tidying up
+os._exit(0)  # like clusterctl.runs.entry: before torch 2.8, gloo's threads may abort a process at exit
 """
-# Knows host and port, as anybody on the node can, and plays rank 1. What it sends to whoever unpickles it makes a file.
+# Knows host and port, like any process on the node, and poses as rank 1. Unpickling what it sends creates a file.
 STRANGER = """
 import json, pickle, sys, time
 from datetime import timedelta
@@ -65,17 +65,17 @@ def run_ranks(attempt: Attempt, before: tuple[str, ...]) -> list[tuple[int, str,
             rank.kill()
 
 
-def test_the_ranks_of_an_attempt_share_a_secret_that_only_their_user_can_read(tmp_path: Path) -> None:
+def test_ranks_share_a_secret_that_only_their_user_can_read(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path / "run").attempt(0)
     done = run_ranks(attempt, ("", "", ""))
-    said = ["[0, 1, 2] hello\n", "[] hello\n", "[] hello\n"]
-    assert [(code, output) for code, output, _ in done] == [(0, text) for text in said]
+    expected = ["[0, 1, 2] hello\n", "[] hello\n", "[] hello\n"]
+    assert [(code, output) for code, output, _ in done] == [(0, text) for text in expected]
     assert stat.S_IMODE(attempt.secret.stat().st_mode) == 0o600
     assert attempt.secret.read_text() not in attempt.rendezvous.read_text()
 
 
-def test_who_does_not_know_the_secret_is_found_by_every_rank_before_anything_is_sent(tmp_path: Path) -> None:
-    """Even one who can sign the roll: here a rank whose proof alone is wrong."""
+def test_every_rank_detects_a_wrong_secret_before_sending_anything(tmp_path: Path) -> None:
+    """Even one that can sign the roll: here, only the proof of a rank is wrong."""
     wrong = (
         "prove = secret.prove\nimport clusterctl.task.task as t\nt.prove = lambda own, *rest: prove(bytes(32), *rest)"
     )
@@ -85,7 +85,7 @@ def test_who_does_not_know_the_secret_is_found_by_every_rank_before_anything_is_
         assert "a process that does not belong to this run answered" in errors
 
 
-def test_a_stranger_at_the_port_runs_no_code(tmp_path: Path) -> None:
+def test_a_stranger_at_the_port_cannot_run_code(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path / "run").attempt(0)
     made = tmp_path / "made by the stranger"
     first, _ = environments(attempt, [2])
@@ -105,7 +105,7 @@ def test_a_stranger_at_the_port_runs_no_code(tmp_path: Path) -> None:
     assert not made.exists()
 
 
-def test_a_secret_that_others_can_read_is_none(tmp_path: Path) -> None:
+def test_a_secret_readable_by_others_is_rejected(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path / "run").attempt(0)
     with pytest.raises(TaskError, match="No such file"):
         read(attempt)
@@ -117,7 +117,7 @@ def test_a_secret_that_others_can_read_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "00" * 31, "no hexadecimal number"])
-def test_half_a_secret_is_none(tmp_path: Path, content: str) -> None:
+def test_a_malformed_secret_is_rejected(tmp_path: Path, content: str) -> None:
     attempt = RunDir(tmp_path / "run").attempt(0)
     attempt.path.mkdir(parents=True)
     attempt.secret.touch(mode=0o600)

@@ -23,7 +23,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return wait
 
 
-def test_a_lap_is_parted_among_what_was_entered_and_its_parts_add_up(pass_time: Callable[[float], None]) -> None:
+def test_the_parts_of_a_lap_add_up(pass_time: Callable[[float], None]) -> None:
     clock = StepClock()
     clock.restart("sampling")
     for part, seconds in (("gathering", 1.0), ("compute", 2.0), ("communication", 4.0)):
@@ -38,7 +38,7 @@ def test_a_lap_is_parted_among_what_was_entered_and_its_parts_add_up(pass_time: 
     }  # fmt: skip
 
 
-def test_what_comes_after_a_lap_belongs_to_the_next_one_and_a_pause_to_none(pass_time: Callable[[float], None]) -> None:
+def test_time_after_a_lap_counts_for_the_next_unless_restarted(pass_time: Callable[[float], None]) -> None:
     clock = StepClock()
     clock.restart("sampling")
     pass_time(1.0)
@@ -54,8 +54,8 @@ def test_what_comes_after_a_lap_belongs_to_the_next_one_and_a_pause_to_none(pass
     assert clock.lap("compute").read()["seconds"] == 1.0
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="the parts of a GPU's time")
-def test_on_a_gpu_the_parts_are_those_of_its_own_time() -> None:
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_parts_measure_gpu_time() -> None:
     clock = StepClock(torch.device("cuda"))
     table = torch.randn(4096, 4096, device="cuda")
     clock.restart("gathering")

@@ -1,4 +1,4 @@
-"""What ranks tell each other through the store."""
+"""Exchanges of ranks through the store."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RANKS, SECRET = 8, b"s" * 32
 
 
 def on_all(work: Callable[[Talk], Any], store: HashStore, talks: int = 1) -> list[Any]:
-    """What `work` returns in the last of so many talks, or raises, on every rank: one thread each."""
+    """What `work` returns or raises in the last of `talks` talks, on every rank: one thread per rank."""
 
-    def of(rank: int) -> Any:
+    def run(rank: int) -> Any:
         exchange = StoreExchange(store, Place(rank, world_size=RANKS), SECRET)
         for _ in range(talks):
             try:
@@ -29,14 +29,14 @@ def on_all(work: Callable[[Talk], Any], store: HashStore, talks: int = 1) -> lis
         return found
 
     with ThreadPoolExecutor(RANKS) as pool:
-        return list(pool.map(of, range(RANKS)))
+        return list(pool.map(run, range(RANKS)))
 
 
 def rank_of(talk: Talk) -> int:
     return talk._exchange.place.rank
 
 
-def test_values_reach_rank_0_and_come_back_and_nothing_is_left_in_the_store() -> None:
+def test_values_are_exchanged_and_removed_from_the_store() -> None:
     def work(talk: Talk) -> Any:
         first = talk.from_first(lambda: [None, "é", rank_of(talk)])
         gathered = talk.to_first(lambda: {"rank": rank_of(talk)})
@@ -45,13 +45,13 @@ def test_values_reach_rank_0_and_come_back_and_nothing_is_left_in_the_store() ->
 
     store = HashStore()
     found = on_all(work, store, talks=3)
-    everybody = [{"rank": rank} for rank in range(RANKS)]
-    assert found == [([None, "é", 0], [] if rank else everybody) for rank in range(RANKS)]
+    from_all = [{"rank": rank} for rank in range(RANKS)]
+    assert found == [([None, "é", 0], [] if rank else from_all) for rank in range(RANKS)]
     assert store.num_keys() == 0
 
 
 @pytest.mark.parametrize("failing", [0, 5])
-def test_what_fails_on_one_rank_fails_on_every_one_and_the_next_talk_is_none_the_worse(failing: int) -> None:
+def test_a_failure_on_one_rank_fails_all_but_not_the_next_talk(failing: int) -> None:
     def work(talk: Talk) -> Any:
         def fail() -> None:
             if rank_of(talk) == failing and talk._name == "talk/0":
@@ -65,7 +65,7 @@ def test_what_fails_on_one_rank_fails_on_every_one_and_the_next_talk_is_none_the
     assert on_all(work, HashStore(), talks=2) == ["fine"] * RANKS
 
 
-def test_an_entry_of_somebody_who_does_not_know_the_secret_is_refused_on_every_rank() -> None:
+def test_every_rank_rejects_an_entry_signed_with_a_wrong_secret() -> None:
     def work(talk: Talk) -> Any:
         if rank_of(talk) == 5:
             talk._exchange.secret = b"t" * 32
@@ -75,10 +75,10 @@ def test_an_entry_of_somebody_who_does_not_know_the_secret_is_refused_on_every_r
 
     found = on_all(work, HashStore())
     assert found.pop(5) == "a stranger"
-    assert all("does not belong to this run" in said for said in found)
+    assert all("does not belong to this run" in error for error in found)
 
 
-def test_one_rank_talks_to_itself() -> None:
+def test_a_single_rank_needs_no_exchange() -> None:
     talk = StoreExchange().begin()
     assert (talk.from_first(lambda: 1), talk.to_first(lambda: 2)) == (1, [2])
     talk.end()

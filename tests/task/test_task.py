@@ -39,16 +39,16 @@ assert not dist.is_initialized()
 """
 
 
-def test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once(tmp_path: Path) -> None:
+def test_ranks_on_uneven_nodes_form_groups_and_prepare_once(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs" / "a run")
-    said = [json.loads(output) for output in run_program(PROGRAM, run.attempt(0), [2, 1])]
-    assert all(rank["files"] for rank in said)
-    assert [rank["world"] for rank in said] == [6.0, 6.0, 6.0]
-    assert [rank["node"] for rank in said] == [3.0, 3.0, 3.0]  # 1 + 2 on the first node, 3 on the second
-    assert [rank["ranks"] for rank in said] == [[0, 1], [0, 1], [2]]
-    assert [rank["leads"] for rank in said] == [True, False, True]
-    assert {(rank["device"], rank["backend"]) for rank in said} == {("cpu", "gloo")}
-    assert len({tuple(rank["prepared"]) for rank in said}) == len(said[0]["prepared"]) == 1
+    reported = [json.loads(output) for output in run_program(PROGRAM, run.attempt(0), [2, 1])]
+    assert all(rank["files"] for rank in reported)
+    assert [rank["world"] for rank in reported] == [6.0, 6.0, 6.0]
+    assert [rank["node"] for rank in reported] == [3.0, 3.0, 3.0]  # 1 + 2 on the first node, 3 on the second
+    assert [rank["ranks"] for rank in reported] == [[0, 1], [0, 1], [2]]
+    assert [rank["leads"] for rank in reported] == [True, False, True]
+    assert {(rank["device"], rank["backend"]) for rank in reported} == {("cpu", "gloo")}
+    assert len({tuple(rank["prepared"]) for rank in reported}) == len(reported[0]["prepared"]) == 1
     assert (run.data_cache / "calls").read_text() == "prepared\n"
-    assert {rank["cache"] for rank in said} == {str(run.data_cache)}
+    assert {rank["cache"] for rank in reported} == {str(run.data_cache)}
     assert set(read_json(run.attempt(0).rendezvous)) == {"host", "port"}

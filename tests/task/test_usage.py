@@ -1,4 +1,4 @@
-"""Reading what a run uses of a node, from files as Linux writes them."""
+"""Reading what a run uses on a node, from copies of Linux's files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUN = {"CLUSTERCTL_RUN_DIR": "/runs/a", "CLUSTERCTL_ATTEMPT": "0", "SLURM_NODEID
 
 
 class Machine:
-    """Files like those of a node, in a folder."""
+    """A node's files, in a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -50,17 +50,17 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_the_runs_processes_on_this_node_are_added_up_and_nobody_elses(machine: Machine) -> None:
+def test_only_the_runs_processes_on_this_node_are_added_up(machine: Machine) -> None:
     machine.process(10, ticks=TICKS, pages=30, shared=20, read=100)
     machine.process(11, ticks=TICKS, pages=25, shared=20, read=100)
     machine.process(12, ticks=99 * TICKS, pages=999, read=999, nodeid="2")  # the run's, on another virtual node
     usage = machine.usage().read()
     assert (usage.cpu_seconds, usage.disk_read, usage.disk_write) == (2.0, 200, 400)
-    assert usage.memory == (10 + 5 + 20) * PAGE, "what both map is there once"
+    assert usage.memory == (10 + 5 + 20) * PAGE, "shared pages are counted once"
     assert usage.memory_limit is None
 
 
-def test_what_an_ended_process_used_still_counts_and_a_new_one_of_its_number_begins_anew(machine: Machine) -> None:
+def test_ended_processes_still_count_even_if_their_pid_is_reused(machine: Machine) -> None:
     node = machine.usage()
     machine.process(10, ticks=5 * TICKS)
     assert node.read().cpu_seconds == 5.0
@@ -70,7 +70,7 @@ def test_what_an_ended_process_used_still_counts_and_a_new_one_of_its_number_beg
     assert node.read().cpu_seconds == 6.0
 
 
-def test_a_process_that_hides_its_counters_or_vanishes_is_no_error(machine: Machine) -> None:
+def test_hidden_counters_and_vanished_processes_are_skipped(machine: Machine) -> None:
     machine.process(10, ticks=TICKS, pages=3)
     (machine.root / "proc/10/io").unlink()
     machine.process(11, ticks=TICKS)
@@ -79,12 +79,12 @@ def test_a_process_that_hides_its_counters_or_vanishes_is_no_error(machine: Mach
     assert (usage.cpu_seconds, usage.disk_read, usage.memory) == (1.0, 0, 3 * PAGE)
 
 
-def test_without_a_run_nothing_is_taken_for_ours(machine: Machine) -> None:
+def test_outside_a_run_no_process_is_counted(machine: Machine) -> None:
     machine.process(10, ticks=TICKS)
     assert NodeUsage({}, machine.root).read().cpu_seconds == 0.0
 
 
-def test_slurms_cgroup_of_version_2_says_what_the_limits_count(machine: Machine) -> None:
+def test_slurms_cgroup_v2_is_read(machine: Machine) -> None:
     job = "system.slice/slurmstepd.scope/job_12"
     machine.write("proc/self/cgroup", f"0::/{job}/step_0/user/task_0\n")
     machine.write(f"sys/fs/cgroup/{job}/cpu.stat", "usage_usec 2500000\nuser_usec 1\n")
@@ -98,7 +98,7 @@ def test_slurms_cgroup_of_version_2_says_what_the_limits_count(machine: Machine)
 
 
 @pytest.mark.parametrize("mounted", ["cpu,cpuacct", "cpuacct"])
-def test_slurms_cgroups_of_version_1_too(machine: Machine, mounted: str) -> None:
+def test_slurms_cgroups_v1_are_read(machine: Machine, mounted: str) -> None:
     job = "slurm/uid_0/job_12"
     machine.write("proc/self/cgroup", f"4:memory:/{job}/step_0/task_0\n3:cpu,cpuacct:/{job}/step_0\n0::/\n")
     machine.write(f"sys/fs/cgroup/{mounted}/{job}/cpuacct.usage", "1500000000\n")
@@ -109,13 +109,13 @@ def test_slurms_cgroups_of_version_1_too(machine: Machine, mounted: str) -> None
     assert (usage.cpu_seconds, usage.memory, usage.memory_limit) == (1.5, 900, None)
 
 
-def test_a_cgroup_that_is_not_slurms_says_nothing_about_the_job(machine: Machine) -> None:
+def test_other_cgroups_are_ignored(machine: Machine) -> None:
     machine.write("proc/self/cgroup", "0::/user.slice/session-1.scope\n")
     machine.process(10, ticks=TICKS)
     assert machine.usage().read().cpu_seconds == 1.0
 
 
-def test_the_network_is_that_of_adapters_with_infiniband_and_without_what_repeats_them(machine: Machine) -> None:
+def test_network_traffic_includes_infiniband_but_not_bridges(machine: Machine) -> None:
     machine.write(
         "proc/net/dev", "Inter-|\n face |\n lo: 9 0 0 0 0 0 0 0 9 0\neth0:100 0 0 0 0 0 0 0 200 0\n br0: 7" + " 7" * 9
     )
@@ -128,12 +128,12 @@ def test_the_network_is_that_of_adapters_with_infiniband_and_without_what_repeat
     assert (usage.net_in, usage.net_out) == (4100, 8200)
 
 
-def test_the_processors_given_are_slurms_number(machine: Machine) -> None:
+def test_the_cpu_count_comes_from_slurm(machine: Machine) -> None:
     assert machine.usage(SLURM_CPUS_ON_NODE="8").cpus == 8
     assert machine.usage().cpus == len(os.sched_getaffinity(0))
 
 
-def test_on_this_machine_a_busy_process_shows(tmp_path: Path) -> None:
+def test_a_busy_process_on_this_machine_is_measured(tmp_path: Path) -> None:
     run = RUN | {"CLUSTERCTL_RUN_DIR": str(tmp_path)}
     node = NodeUsage(run)
     program = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True); input()"

@@ -164,7 +164,7 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
     },
     "synthetic makes another graph and split on every rank": {
         ANOTHER_GRAPH: ["workloads/test_synthetic.py::test_the_graph_and_its_splits_depend_on_the_seed_alone"],
-        EVERYBODY_PREPARES: ["task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once"],
+        EVERYBODY_PREPARES: ["task/test_task.py::test_ranks_on_uneven_nodes_form_groups_and_prepare_once"],
     },
     "in a partial batch sampled neighbours count as seeds, and the mean is over one step less": {
         MEAN_OF_STEPS: [f"{HERE}::test_the_loss_of_an_epoch_is_the_mean_over_its_seeds_also_with_a_partial_batch"],
@@ -179,11 +179,9 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
     "the clock starts again in every step, so that the time of one is divided by their number": {
         ONE_PART_FORGOTTEN: [
             f"{LOOP}::test_every_step_and_every_score_is_in_the_metrics",
-            "task/test_step_clock.py::test_a_lap_is_parted_among_what_was_entered_and_its_parts_add_up",
+            "task/test_step_clock.py::test_the_parts_of_a_lap_add_up",
         ],
-        CLOCK_STARTS_AGAIN: [
-            "task/test_step_clock.py::test_what_comes_after_a_lap_belongs_to_the_next_one_and_a_pause_to_none"
-        ],
+        CLOCK_STARTS_AGAIN: ["task/test_step_clock.py::test_time_after_a_lap_counts_for_the_next_unless_restarted"],
     },
     "synthetic's GCN cannot learn, and nobody notices": {
         LAST_NODE_LEFT_OUT: [
@@ -214,7 +212,7 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
     "every rank loads, converts and sorts the data set, or gets it pickled": {
         EVERYBODY_PREPARES: [
             "graph/test_storage.py::test_what_is_shared_is_built_once_and_again_when_it_is_damaged",
-            "task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once",
+            "task/test_task.py::test_ranks_on_uneven_nodes_form_groups_and_prepare_once",
         ]
     },
     "taobao counts which items go together over test events too": {
@@ -240,7 +238,7 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
         MEAN_OF_STEPS: [f"{HERE}::test_the_loss_of_an_epoch_is_the_mean_over_its_seeds_also_with_a_partial_batch"],
     },
     "the forward pass changes its batch": {IN_PLACE: [f"{HERE}::test_the_forward_pass_changes_none_of_its_inputs"]},
-    "every process takes the first GPU": {FIRST_GPU: ["task/test_device.py::test_a_rank_takes_its_own_device"]},
+    "every process takes the first GPU": {FIRST_GPU: ["task/test_device.py::test_each_rank_gets_its_own_device"]},
     "loader processes, hundreds a node; they hang after CUDA has begun, and fill /dev/shm": {
         LOADER_PROCESSES: [
             f"{HERE}::test_training_starts_no_process",
@@ -248,14 +246,14 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
         ]
     },
     "a port that every job takes": {
-        PORT_GIVEN_BACK: ["task/test_meeting.py::test_a_reserved_port_stays_reserved_and_a_program_can_listen_on_it"],
+        PORT_GIVEN_BACK: ["task/test_meeting.py::test_a_reserved_port_stays_reserved_but_a_program_can_listen_on_it"],
     },
     "lazy modules have no parameters when ranks begin to share them": {
         LAZY: [f"{HERE}::test_every_parameter_is_there_before_the_first_batch"]
     },
     "several ranks download or convert at once, or only one of all nodes does": {
         NO_LEASE: ["runs/test_once.py::test_several_at_once_prepare_once_and_nothing_is_left_beside_it"],
-        EVERYBODY_PREPARES: ["task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once"],
+        EVERYBODY_PREPARES: ["task/test_task.py::test_ranks_on_uneven_nodes_form_groups_and_prepare_once"],
     },
     "DistributedSampler repeats samples to fill up, and the metrics count them": {
         A_NODE_TWICE: [f"{RANKS}::test_every_test_node_is_counted_once_and_every_node_inferred_once"],

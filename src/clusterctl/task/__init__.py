@@ -1,5 +1,5 @@
-"""Inside each task, below the training: where the ranks meet, their groups and devices, what they do only once.
+"""Inside each task, below the training: rendezvous of the ranks, their groups and devices, and work done only once.
 
-`meeting` says where (standard library alone, as `workload = "command"` needs it without torch), `rendezvous` connects
-and takes the roll, `device` picks one, `task` puts it together.
+`meeting` publishes and finds the address (standard library only: `workload = "command"` needs it without torch),
+`rendezvous` connects the ranks and calls the roll, `device` picks a device, `task` combines them.
 """

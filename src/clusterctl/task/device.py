@@ -1,4 +1,4 @@
-"""Which device a rank uses. Decisions are pure; only `gpu_identity` looks at the machine."""
+"""Which device a rank uses. Only `gpu_identity` queries the machine; everything else is pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from clusterctl.task.rendezvous import Member
 
 
-def choose_device(wanted: str, gpus_asked: int, visible: int, local_rank: int) -> torch.device:
+def choose_device(wanted: str, gpus_requested: int, visible: int, local_rank: int) -> torch.device:
     """The device of a rank that wants "auto", "cpu" or "cuda" and sees `visible` GPUs.
 
-    `cuda:local_rank` when the task sees all GPUs of its node, `cuda:0` when Slurm narrowed it to one; the CPU when the
-    job asks for no GPU. Raises TaskError when a GPU is wanted and there is none for this rank.
+    `cuda:local_rank` if the task sees all GPUs of its node, `cuda:0` if Slurm restricts it to one, the CPU if the job
+    requests no GPU. Raises TaskError if a GPU is wanted and there is none for this rank.
     """
-    if wanted == "cpu" or (wanted == "auto" and gpus_asked == 0):
+    if wanted == "cpu" or (wanted == "auto" and gpus_requested == 0):
         return torch.device("cpu")
     if visible == 0:
         raise TaskError(
-            f"local rank {local_rank} sees no GPU, and the job wants {gpus_asked or 'them'}",
+            f"local rank {local_rank} sees no GPU, but the job needs {gpus_requested or 'one'}",
             "check `nvidia-smi` and `torch.cuda.is_available()` there, or run with train.device=cpu",
         )
     if visible == 1:
@@ -36,7 +36,7 @@ def choose_device(wanted: str, gpus_asked: int, visible: int, local_rank: int) -
 
 
 def check_exclusive(members: list[Member]) -> None:
-    """Raise TaskError when two ranks would share a GPU."""
+    """Raise TaskError if two ranks would share a GPU."""
     taken: dict[tuple[int, str], int] = {}
     for rank, member in enumerate(members):
         if member.gpu and (other := taken.setdefault((member.node_rank, member.gpu), rank)) != rank:
@@ -47,5 +47,5 @@ def check_exclusive(members: list[Member]) -> None:
 
 
 def gpu_identity(device: torch.device) -> str:
-    """The UUID of a GPU, nothing for the CPU."""
+    """The UUID of a GPU; empty for the CPU."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""

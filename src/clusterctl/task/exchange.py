@@ -1,6 +1,6 @@
-"""What ranks send each other beside tensors: JSON, as bytes in tensors.
+"""Objects that ranks send each other: JSON, as bytes in tensors.
 
-torch.distributed's own collectives for objects unpickle what arrives, and so run whatever a peer sends.
+torch.distributed's object collectives unpickle what arrives, and so would run any code that a peer sends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_BYTES = 1 << 28
 
 
 def from_first(work: Callable[[], Any], group: dist.ProcessGroup | None) -> Any:
-    """What `work` returns on rank 0, a JSON value; an OSError of its is raised on every rank. A collective."""
+    """Return what `work` returns on rank 0 (a JSON value); raise its OSError on every rank. A collective."""
     own = tried(work) if dist.get_rank(group) == 0 else b""
     length = torch.tensor([len(own)])
     dist.broadcast(length, 0, group=group)
@@ -30,10 +30,10 @@ def from_first(work: Callable[[], Any], group: dist.ProcessGroup | None) -> Any:
 
 
 def to_first(work: Callable[[], Any], group: dist.ProcessGroup | None) -> list[Any]:
-    """What `work` returns on each rank, JSON values, on rank 0, and [] elsewhere; a collective of all ranks.
+    """On rank 0, return what `work` returns on each rank (JSON values); [] on other ranks. A collective.
 
-    An OSError of one is raised on every rank. Messages go to rank 0 and back: as many as there are ranks, where a
-    gathering on every rank would take ranks x ranks.
+    If it raises OSError on one rank, every rank raises it. The messages go to rank 0 and back: one per rank, while an
+    all-gather would take ranks x ranks.
     """
     own, leads = tried(work), dist.get_rank(group) == 0
     ranks = range(dist.get_world_size(group) if leads else 0)
@@ -50,7 +50,7 @@ def to_first(work: Callable[[], Any], group: dist.ProcessGroup | None) -> list[A
 
 
 def tried(work: Callable[[], Any]) -> bytes:
-    """What `work` returns, or its failure as a value: the other ranks are waiting for it."""
+    """What `work` returns, or its failure as a value, because the other ranks are waiting for an answer."""
     try:
         return json.dumps({"value": work()}).encode()
     except OSError as error:
@@ -72,7 +72,7 @@ def _received(content: torch.Tensor, size: int) -> Any:
 
 
 def value_in(content: bytes) -> Any:
-    """What `tried` made of a value. Raises the OSError that it made anything of."""
+    """Decode what `tried` encoded. Raises OSError if that was a failure."""
     record = json.loads(content)
     if "failure" in record:
         raise OSError(str(record["failure"]))

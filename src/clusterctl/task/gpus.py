@@ -1,4 +1,4 @@
-"""What the GPUs of a node do, by NVIDIA's management library (package nvidia-ml-py, which may be missing)."""
+"""The activity of a node's GPUs, read with NVML (package nvidia-ml-py, which may be missing)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NodeGpus:
         self._gpus = [(index, handles[index], self._activity_of(handles[index])) for index in own]
 
     def read(self) -> list[Gpu]:
-        """One record a GPU; None for what it or its driver does not report."""
+        """One record per GPU; values that the GPU or its driver does not report are None."""
         return [self._read(*gpu) for gpu in self._gpus]
 
     def _read(self, index: int, handle: Any, activity: Any) -> Gpu:
@@ -47,16 +47,16 @@ class NodeGpus:
             return None
 
     def _activity_of(self, handle: Any) -> Any:
-        """Gives the share of time that the multiprocessors were busy since it was last asked; None before Hopper.
+        """A function that returns how busy the multiprocessors were since the last call, in %; None before Hopper.
 
-        Utilisation counts a GPU as busy while any kernel runs, this counts how much of it ran.
+        Utilisation counts a GPU as busy while any kernel runs; this counts how much of the GPU is in use.
         """
         nvml = self._nvml
         try:
             if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
                 return None
             samples = [nvml.nvmlGpmSampleGet(handle, nvml.nvmlGpmSampleAlloc()), nvml.nvmlGpmSampleAlloc()]
-        except (nvml.NVMLError, AttributeError):  # an older package does not know it
+        except (nvml.NVMLError, AttributeError):  # an older nvidia-ml-py lacks these functions
             return None
 
         def since_last() -> float | None:
@@ -86,10 +86,10 @@ def find_gpus(environment: Mapping[str, str]) -> NodeGpus | None:
 
 
 def chosen(uuids: Sequence[str], environment: Mapping[str, str]) -> list[int]:
-    """Which of the node's GPUs, given by their UUIDs, the job has.
+    """The indices of the job's GPUs among the node's GPUs, whose UUIDs are given.
 
-    Slurm's list names those of all the node's tasks, CUDA_VISIBLE_DEVICES possibly only those of one. Where a cgroup
-    hides the other jobs' GPUs, the visible ones are renumbered: then all of them are the job's.
+    Slurm's list covers all the node's tasks, CUDA_VISIBLE_DEVICES possibly only one. If a cgroup hides the other jobs'
+    GPUs, the visible ones are renumbered, and all of them belong to the job.
     """
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
         words = [word.strip() for word in environment.get(name, "").split(",") if word.strip()]

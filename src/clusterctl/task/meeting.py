@@ -1,7 +1,7 @@
-"""Where the ranks of an attempt meet: an address of this host, and the file that tells the others.
+"""Where the ranks of an attempt meet: an address of rank 0's host, and the file that announces it to the others.
 
-Nobody guesses a port: rank 0 takes a free one, keeps it, and publishes it in the attempt's folder. Standard library
-alone: a user's own program meets the same way.
+No port is guessed: rank 0 binds a free one, keeps it, and publishes it in the attempt's folder. Standard library only:
+the user's own program meets the same way.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _LISTEN = "0A"
 def own_address(place: Place, interface: str | None = None) -> str:
     """The IPv4 address at which the other ranks reach this host.
 
-    That of the cluster's `interface` (default: CLUSTERCTL_INTERFACE), else of the host name, else that which faces the
-    node srun was called on: Debian gives a host's own name the loopback address. The loopback where all ranks share one
-    node. Raises TaskError for an interface that has none.
+    The address of the cluster's `interface` (default: CLUSTERCTL_INTERFACE); else of the host name; else, because
+    Debian maps the host name to the loopback address, the one on the route to the node that srun was called on. The
+    loopback address if all ranks share one node. Raises TaskError for an interface without an address.
     """
     if interface := interface or os.environ.get("CLUSTERCTL_INTERFACE"):
         return _interface_address(interface)
@@ -49,10 +49,10 @@ def own_address(place: Place, interface: str | None = None) -> str:
 
 
 def reserve_port(address: str) -> socket.socket:
-    """A socket bound to a free port of `address`, not listening.
+    """A socket that is bound to a free port of `address`, but not listening.
 
-    Linux lets another socket with SO_REUSEADDR listen there while this one stays bound, so the port can be announced
-    and kept for a program that opens it later. That may be another user's program: see `taken_by_another`.
+    While it stays bound, Linux lets another socket with SO_REUSEADDR listen on the port, so it can be announced and
+    reserved for a program that opens it later. That can be another user's program, too: see `taken_by_another`.
     """
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -61,7 +61,7 @@ def reserve_port(address: str) -> socket.socket:
 
 
 def taken_by_another(port: int, tables: Sequence[Path] = _LISTENERS) -> bool:
-    """Whether a process of another user listens on `port` of this host, reserved or not: see `reserve_port`."""
+    """Whether another user's process listens on `port` of this host, reserved or not: see `reserve_port`."""
     listening = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
     return any(
         state == _LISTEN and int(local.rpartition(":")[2], 16) == port and int(uid) != os.geteuid()
@@ -70,15 +70,15 @@ def taken_by_another(port: int, tables: Sequence[Path] = _LISTENERS) -> bool:
 
 
 def publish(attempt: Attempt, host: str, port: int) -> None:
-    """Tell the other ranks where rank 0 is."""
+    """Publish rank 0's address to the other ranks."""
     write_json(attempt.rendezvous, {"host": host, "port": port})
 
 
 def find(attempt: Attempt, timeout: float = TIMEOUT_SECONDS) -> tuple[str, int]:
-    """Where rank 0 is: host and port, as soon as they are published.
+    """Wait for rank 0's address: host and port.
 
-    Waits by listing the folder: NFS remembers for a while that a name did not exist, but shows new entries of a
-    folder that changed. Raises TaskError after `timeout` seconds.
+    Polls by listing the folder: NFS caches for a while that a name does not exist, but shows new entries of a changed
+    folder. Raises TaskError after `timeout` seconds.
     """
     deadline, pause = time.monotonic() + timeout, 0.02
     while not is_listed(attempt.rendezvous) or (record := read_json(attempt.rendezvous)) is None:
@@ -94,7 +94,7 @@ def find(attempt: Attempt, timeout: float = TIMEOUT_SECONDS) -> tuple[str, int]:
 
 
 def _address_facing(peer: str) -> str:
-    """This host's address on the route to `peer`; the loopback where there is no route. Sends nothing."""
+    """This host's address on the route to `peer`; the loopback address without a route. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((peer, 9))

@@ -1,16 +1,16 @@
-"""What a node does while the run goes on: a thread of its local rank 0 makes a sample every few seconds.
+"""Telemetry of a node during a run: a thread of its local rank 0 takes a sample every few seconds.
 
-The node's writer adds the heartbeats of its ranks, and writes it.
+The node's writer adds the heartbeats of its ranks and writes the sample.
 
-`attempts/<n>/telemetry/<node>.jsonl`, one JSON object a line:
+`attempts/<n>/telemetry/<node>.jsonl`, one JSON object per line:
 
     {"time": ..., "seconds": 5.0, "cpu": 3.7, "cpus": 8, "memory": ..., "memory_limit": ..., "disk_read": ...,
      "disk_write": ..., "net_in": ..., "net_out": ..., "gpus": [{"index": 0, "utilisation": 97, ...}],
      "ranks": {"2": {"step": 120, "phase": "training", "step_seconds": 0.031, "busy_seconds": 0.028}}}
 
-`cpu` counts processors in use; memory is in bytes, the rates are in bytes a second, power in watts, temperature in
-degrees Celsius, utilisation, sm_activity and memory_activity (the share of the time in which a GPU's memory was read
-or written) in percent. `seconds` is how long a sample lasted; old ones are averaged (`runs.samples`).
+`cpu` is the number of processors in use; memory is in bytes, rates are in bytes per second, power in watts, temperature
+in degrees Celsius; utilisation, sm_activity and memory_activity (the share of time in which a GPU's memory was read or
+written) in percent. `seconds` is the length of the sample; old samples are averaged (`runs.samples`).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from clusterctl.task.usage import Usage
 
 INTERVAL_SECONDS = 5.0
-_FIRST_SECONDS = 1.0  # so that a short run has one too
+_FIRST_SECONDS = 1.0  # so that even a short run gets one
 _RATES = ("disk_read", "disk_write", "net_in", "net_out")
 _OLD_SECONDS = 6 * INTERVAL_SECONDS
 
 
 class NodeTelemetry:
-    """Makes samples of one node, and hands them to `send`."""
+    """Takes samples of one node and passes them to `send`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class NodeTelemetry:
         self._time, self._last = clock(), usage.read()
 
     def sample(self) -> None:
-        """Send what happened since the last sample."""
+        """Send a sample of the time since the last one."""
         now, usage = self._clock(), self._usage.read()
         seconds = max(now - self._time, 1e-3)
         machine = rates(self._last, usage, seconds) | {"cpus": self._usage.cpus}
@@ -66,7 +66,7 @@ class NodeTelemetry:
 
 
 def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:
-    """The columns of a sample that this machine's counters give."""
+    """The columns of a sample that are computed from the machine's counters."""
 
     def rate(total: float, earlier: float) -> float:
         return max(0.0, (total - earlier) / seconds)
@@ -80,9 +80,9 @@ def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:
 
 
 def start_telemetry(link: NodeLink | None, place: Place, environment: Mapping[str, str] = os.environ) -> None:
-    """Sample this node as long as this process lives, if it is the local rank 0 and there is a writer to send to.
+    """Sample this node as long as this process lives, if it is local rank 0 and there is a writer to send to.
 
-    In a thread from the first look on: the kernel keeps whoever reads of a process that waits for a dead file system.
+    Even the first sample is taken in the thread: reading /proc of a process that waits for a dead file system blocks.
     """
     if link is None or place.local_rank != 0:
         return
@@ -99,9 +99,9 @@ def start_telemetry(link: NodeLink | None, place: Place, environment: Mapping[st
 
 
 class GpuReadings:
-    """What the GPUs of this node do, for any of its ranks: by the newest sample, of which the node's writer tells.
+    """The activity of this node's GPUs, for any of its ranks: from the latest sample, which the node's writer sends.
 
-    Empty where it has none, does not know what they do, or is old.
+    Empty if there is no sample, or if it is old or incomplete.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -110,7 +110,7 @@ class GpuReadings:
         self._time = 0.0
 
     def take(self, message: Fields) -> None:
-        """The writer's message "gpus"."""
+        """Handle the writer's message "gpus"."""
         gpus = message.tables("gpus")
         uses = [(gpu.number("utilisation"), gpu.number("memory_activity")) for gpu in gpus]
         known = tuple(GpuReading(busy, memory) for busy, memory in uses if busy is not None and memory is not None)
@@ -127,5 +127,5 @@ def _sample_forever(make: Callable[[], NodeTelemetry]) -> None:
             time.sleep(pause)
             pause = INTERVAL_SECONDS
             telemetry.sample()
-    except Exception as error:  # whatever is odd about this machine: the training goes on
-        print(f"no telemetry from here on: {type(error).__name__}: {error}", file=sys.stderr)
+    except Exception as error:  # a machine without telemetry can still train
+        print(f"telemetry stopped: {type(error).__name__}: {error}", file=sys.stderr)

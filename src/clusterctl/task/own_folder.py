@@ -1,4 +1,4 @@
-"""A folder on the node for one process, which disappears with it."""
+"""A temporary folder on the node, which is removed when its process ends."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
 _PREFIX = "clusterctl-stop-"
-_UNLOCKED_SECONDS = 60.0  # no process takes so long from making its folder to locking it
+_UNLOCKED_SECONDS = 60.0  # locking a new folder never takes that long
 
 
 def own_folder(stack: ExitStack) -> Path:
-    """A folder on this node for this process, within `stack`; those that killed ones have left there are removed.
+    """Create a temporary folder for this process, within `stack`; remove those that killed processes left behind.
 
-    A process holds a lock on its folder: the kernel lets go of it, however the process ends.
+    Each process holds a lock on its folder, which the kernel releases however the process ends.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # in use, somebody else's, or gone meanwhile
+        with suppress(OSError):  # in use, another user's, or gone meanwhile
             if time.time() - left.lstat().st_mtime > _UNLOCKED_SECONDS:
                 os.close(_locked(left))
                 shutil.rmtree(left, ignore_errors=True)
@@ -34,7 +34,7 @@ def own_folder(stack: ExitStack) -> Path:
 
 
 def _locked(folder: Path) -> int:
-    """`folder`, open and locked. Raises BlockingIOError where another process has locked it."""
+    """Open and lock `folder`. Raises BlockingIOError if another process has locked it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Where the ranks find each other: a store that rank 0 serves, the roll of all ranks, and a process group per node."""
+"""Rendezvous of the ranks: a store that rank 0 serves, the roll of all ranks, and a process group per node."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _PATIENCE = timedelta(hours=6)  # a node's ranks wait in their group while one o
 def meet(place: Place, attempt: Attempt | None) -> tuple[Store, bytes | None]:
     """The store of this run's ranks, and their secret.
 
-    Rank 0 serves the store and publishes it. Under torchrun both are torchrun's: there is no secret, and whom it trusts
-    is trusted.
+    Rank 0 serves the store and publishes its address. Under torchrun, the store is torchrun's: there is no secret, and
+    every process that torchrun accepts is trusted.
     """
     if attempt is None and "TORCHELASTIC_RUN_ID" in os.environ:
         store: Store = next(rendezvous("env://", place.rank, place.world_size))[0]
@@ -41,14 +41,14 @@ def meet(place: Place, attempt: Attempt | None) -> tuple[Store, bytes | None]:
         return HashStore(), None
     if attempt is None:
         if "MASTER_ADDR" in os.environ:  # as workload `command` sets it
-            what = "workload `command` leaves it to its program to join the ranks"
-            raise TaskError(what, "call torch.distributed.init_process_group(), or name our workload instead")
+            message = "with workload `command`, connecting the ranks is up to the program"
+            raise TaskError(message, "call torch.distributed.init_process_group(), or use a built-in workload")
         hint = "use `clusterctl submit`, or torchrun"
         raise TaskError(f"{place.world_size} ranks cannot meet outside a run", hint)
     if interface := os.environ.get("CLUSTERCTL_INTERFACE"):  # for gloo and NCCL too, unless the user has set them
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-    os.environ["TORCH_GLOO_LAZY_INIT"] = "0"  # pairs of ranks that connect later than the proof are unproven
+    os.environ["TORCH_GLOO_LAZY_INIT"] = "0"  # ranks that connect after the proof would be unproven
     return _serve(place, attempt) if place.rank == 0 else _connect(place, attempt)
 
 
@@ -57,7 +57,7 @@ def _serve(place: Place, attempt: Attempt) -> tuple[Store, bytes]:
     host = meeting.own_address(place)
     listener = socket.create_server((host, 0), backlog=min(4096, 2 * place.world_size))
     port = listener.getsockname()[1]
-    # Handed over while listening: nobody can take the port in between. libuv takes such a socket from torch 2.8 on.
+    # Pass a listening socket, so that nobody can take the port in between. libuv accepts one since torch 2.8.
     libuv = torch.__version__ >= "2.8"  # compares versions, not text
     own_socket = {"is_master": True, "master_listen_fd": listener.detach(), "use_libuv": libuv}
     store = _store(host, port, place.world_size, **own_socket)
@@ -91,11 +91,11 @@ class Member:
 
 
 def call_roll(store: Store, place: Place, gpu: str = "", own_secret: bytes | None = None) -> list[Member]:
-    """The members by rank, each entry signed with the secret, if there is one.
+    """The members by rank; each entry is signed with the secret, if there is one.
 
-    Goes through the store, since wrong devices must be found before NCCL sees them. Rank 0 collects the entries and
-    hands them out in one piece: where each rank asked for each entry, the store would answer ranks x ranks times.
-    Raises TaskError for an entry of someone who does not know the secret.
+    Goes through the store, because wrong devices must be found before NCCL uses them. Rank 0 collects the entries and
+    publishes them as one value: if each rank read each entry, the store would answer ranks x ranks times. Raises
+    TaskError for an entry from a process that does not know the secret.
     """
     entry = json.dumps(asdict(Member(place.node_rank, gpu)))
     store.set(f"roll/{place.rank}", _signed(own_secret, place.rank, entry) + entry)
@@ -109,7 +109,7 @@ def call_roll(store: Store, place: Place, gpu: str = "", own_secret: bytes | Non
 
 
 def _listed(roll: bytes) -> list[str]:
-    """The entries in a roll, which anyone may have put into the store; none if it is not one."""
+    """The entries of a roll; empty if it is malformed, since anyone may have put it into the store."""
     try:
         found = json.loads(roll)
     except (ValueError, RecursionError):
@@ -139,8 +139,8 @@ def ranks_by_node(members: list[Member]) -> list[list[int]]:
 def node_group(members: list[Member], rank: int) -> dist.ProcessGroup:
     """The group of the ranks on the node of `rank`.
 
-    Its members alone make it, and no rank the groups of other nodes. It speaks gloo: what a node shares lies in its
-    memory, not on its GPUs.
+    Only its members create it; no rank creates the groups of other nodes. The backend is gloo: the ranks of a node
+    share host memory, not GPU memory.
     """
     own = next(ranks for ranks in ranks_by_node(members) if rank in ranks)
     group: dist.ProcessGroup = dist.new_group(own, _PATIENCE, backend="gloo", use_local_synchronization=True)

@@ -1,7 +1,7 @@
 """Proving that a rank knows the attempt's secret (`runs.secret`).
 
-Whoever reaches rank 0's port can join in: TCPStore asks nobody who they are, and gloo and NCCL send in plain text. So
-every group of ranks proves that it knows the secret before anything else is sent (docs/security.md).
+Anyone who reaches rank 0's port can join: TCPStore does not authenticate, and gloo and NCCL send plain text. So every
+group of ranks proves that it knows the secret before anything else is sent (docs/security.md).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _BYTES = 32
 
 
 def prove(secret: bytes, group: dist.ProcessGroup | None = None, device: torch.device | None = None) -> None:
-    """Make sure that every rank of `group` (default: all) holds `secret`. A collective: two rounds of 32 bytes a rank.
+    """Verify that every rank of `group` (default: all) knows `secret`. A collective: two rounds of 32 bytes per rank.
 
-    Each tag covers its rank and a fresh nonce of every rank, so no tag can be used twice or by another rank. `device`
-    is where the group's tensors are. Raises TaskError on every rank that is shown a wrong tag.
+    Each tag covers its rank and a fresh nonce of every rank, so no tag can be replayed or used by another rank.
+    `device` is where the group's tensors are. Raises TaskError on every rank that receives a wrong tag.
     """
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     if ranks == 1:
@@ -32,11 +32,11 @@ def prove(secret: bytes, group: dist.ProcessGroup | None = None, device: torch.d
     shown = _gathered(expected[rank], group, device)
     strangers = [one for one in range(ranks) if not hmac.compare_digest(shown[one], expected[one])]
     if strangers:
-        raise stranger(f"at the place of rank {', '.join(map(str, strangers))}")
+        raise stranger(f"in place of rank {', '.join(map(str, strangers))}")
 
 
 def stranger(where: str) -> TaskError:
-    """Someone joined in who does not hold the secret."""
+    """The error for a process that joined without knowing the secret."""
     message = f"a process that does not belong to this run answered {where}: it does not know the attempt's secret"
     return TaskError(message, "another user may be on these nodes; report it: see docs/security.md", Cause.NETWORK)
 

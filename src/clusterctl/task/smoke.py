@@ -1,4 +1,4 @@
-"""What a node's check does with torch: a matrix product on each of its GPUs, and an all-reduce over all nodes."""
+"""The part of a node check that needs torch: a matmul on each GPU, and an all-reduce over all nodes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
 
-_ON_GPU, _ON_CPU = 4096, 512  # rows; sums of so many ones are exact
+_ON_GPU, _ON_CPU = 4096, 512  # rows; sums of that many ones are exact
 _ELEMENTS = 1 << 20
 
 
 def product_problem() -> str:
-    """What is wrong with the matrix product of some GPU, or of the CPU where the job has none."""
+    """Multiply matrices on each GPU, or on the CPU if the job has none. Returns the problem, or an empty string."""
     wanted = int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)
-    there = torch.cuda.device_count()
-    if there < wanted:
-        return f"torch sees {there} of its {wanted} GPUs"
-    for device, size in [(f"cuda:{number}", _ON_GPU) for number in range(there)] or [("cpu", _ON_CPU)]:
+    visible = torch.cuda.device_count()
+    if visible < wanted:
+        return f"torch sees {visible} of its {wanted} GPUs"
+    for device, size in [(f"cuda:{number}", _ON_GPU) for number in range(visible)] or [("cpu", _ON_CPU)]:
         ones = torch.ones(size, size, device=device)
         if not bool((ones @ ones == size).all()):
             return f"a matrix product on {device} is wrong"
@@ -32,7 +32,7 @@ def product_problem() -> str:
 
 
 def all_reduce(place: Place, meeting: Attempt) -> None:
-    """Sum over all nodes, one process each. Raises RuntimeError for a wrong sum, and what torch raises."""
+    """Sum over all nodes, one process per node. Raises RuntimeError for a wrong sum, and whatever torch raises."""
     store, _ = meet(place, meeting)
     backend, device = ("nccl", "cuda:0") if torch.cuda.is_available() else ("gloo", "cpu")
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)

@@ -1,7 +1,7 @@
 """Where the time of a training step goes: sampling, gathering, compute, communication.
 
-On a GPU the marks are events in its stream, so that nothing waits for it: the parts then add up to the GPU's time,
-including its waiting for the host. A lap is read when the host has waited for the GPU anyway.
+On a GPU, the marks are events in its stream, so that nothing waits for them: the parts then add up to the GPU's time,
+including the time it waits for the host. A lap is read when the host has waited for the GPU anyway.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class StepClock:
-    """The clock of one rank. It costs some microseconds a step."""
+    """The clock of one rank. It costs a few microseconds per step."""
 
     def __init__(self, device: torch.device | None = None) -> None:
         on_gpu = device is not None and device.type == "cuda"
         self._now: Callable[[], Any] = _recorded_event if on_gpu else time.perf_counter
         self._between: Callable[[Any, Any], float] = _seconds_between if on_gpu else lambda start, end: end - start
         self._marks: list[tuple[str, Any]] = []
-        self.listener: Callable[[str], None] | None = None  # called with what begins
+        self.listener: Callable[[str], None] | None = None  # called with each stage that begins
         self.work = {"nodes": 0, "edges": 0}
         self._noted: dict[str, float] = {}
         self._is_paused = False
@@ -42,7 +42,7 @@ class StepClock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within, nothing new is entered: a CUDA graph, which is one piece, has no place for marks."""
+        """Ignore `enter` within this context: no marks fit inside a CUDA graph."""
         self._is_paused = True
         try:
             yield
@@ -50,20 +50,20 @@ class StepClock:
             self._is_paused = False
 
     def restart(self, part: str) -> None:
-        """Begin a step with `part`: the time since the last lap was no step's."""
+        """Begin a step with `part`; the time since the last lap belongs to no step."""
         self._marks.clear()
         self.enter(part)
 
     def count(self, nodes: int, edges: int) -> None:
-        """What this step trains on, over all ranks: seed nodes (nodes of graphs), and edges as far as rank 0 knows."""
+        """What this step trains on: seed nodes (or nodes of graphs) of all ranks, and edges as far as rank 0 knows."""
         self.work = {"nodes": nodes, "edges": edges}
 
     def note(self, numbers: dict[str, float]) -> None:
-        """Other metrics of this step."""
+        """Add other metrics of this step."""
         self._noted = numbers
 
     def lap(self, part: str, stage: str = "") -> Lap:
-        """End a step; `part` goes on."""
+        """End a step; the next one begins with `part`."""
         marks = [*self._marks, (part, self._now())]
         self._marks = [marks[-1]]
         if self.listener:
@@ -72,7 +72,7 @@ class StepClock:
 
 
 class Lap(NamedTuple):
-    """A step's times and work."""
+    """The times and work of one step."""
 
     marks: list[tuple[str, Any]]
     between: Callable[[Any, Any], float]
@@ -80,7 +80,7 @@ class Lap(NamedTuple):
     noted: dict[str, float]
 
     def read(self) -> dict[str, float]:
-        """The seconds in all and by parts, and what was counted a second. On a GPU this waits for the step's end."""
+        """Total seconds, seconds by part, and the counts per second. On a GPU, waits for the end of the step."""
         seconds = dict.fromkeys(STEP_PARTS, 0.0)
         last = self.marks[-1][1]
         if isinstance(last, torch.cuda.Event):

@@ -1,8 +1,8 @@
-"""What ranks tell each other outside of their process groups, in a thread of its own: JSON, through rank 0's store.
+"""What ranks send each other outside their process groups, from a separate thread: JSON, through rank 0's store.
 
-A group for that thread would connect each rank with each other once more. Through the store a value costs as many
-messages as there are ranks; who could not prove to be one of them in a group proves it here with each entry, signed
-with the attempt's secret (docs/security.md).
+A process group for that thread would need another connection between every two ranks; through the store, a value costs
+one message per rank. Each entry is signed with the attempt's secret, because there is no group in which the ranks have
+proven that they know it (docs/security.md).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from torch._C._distributed_c10d import Store
 
-_PATIENCE = timedelta(minutes=30)  # as of a process group
+_PATIENCE = timedelta(minutes=30)  # the default of a process group
 _TAG = 64  # hex digits
 
 
 @dataclass
 class StoreExchange:
-    """All ranks `begin` a talk at the same points of their programs, and take the same steps in it."""
+    """All ranks `begin` a talk at the same points of the program, and take the same steps in it."""
 
     store: Store = field(default_factory=HashStore)
     place: Place = field(default_factory=Place)
@@ -40,7 +40,7 @@ class StoreExchange:
 
     @classmethod
     def beside(cls, store: Store, place: Place, secret: bytes | None) -> StoreExchange:
-        """Over another connection to the same store: one that waits keeps its connection to itself."""
+        """Over a second connection to the same store: a request that waits blocks its connection."""
         if isinstance(store, TCPStore):
             words = store.host, store.port, place.world_size
             store = TCPStore(*words, is_master=False, timeout=_PATIENCE, wait_for_workers=False)
@@ -52,15 +52,15 @@ class StoreExchange:
 
 @dataclass
 class Talk:
-    """Some exchanges that belong together. `end` it, on every rank, or none may leave before the others have heard."""
+    """Related exchanges. Every rank must `end` it, so that none exits before the others have read its entries."""
 
     _exchange: StoreExchange
     _name: str
     _step: int = 0
-    _keys: list[str] = field(default_factory=list)  # to be removed, by rank 0
+    _keys: list[str] = field(default_factory=list)  # rank 0 removes them at the end
 
     def from_first(self, work: Callable[[], Any]) -> Any:
-        """What `work` returns on rank 0, a JSON value; an OSError of its is raised on every rank."""
+        """Return what `work` returns on rank 0 (a JSON value); raise its OSError on every rank."""
         key = self._next_key()
         if self._leads:
             self._tell(key, 0, tried(work))
@@ -68,7 +68,7 @@ class Talk:
         return value_in(content)
 
     def to_first(self, work: Callable[[], Any]) -> list[Any]:
-        """What `work` returns on each rank, on rank 0, and [] elsewhere. An OSError of one is raised on every rank."""
+        """On rank 0, return what `work` returns on each rank; [] elsewhere. Every rank raises the OSError of any rank."""
         key = self._next_key()
         self._tell(key, self._exchange.place.rank, tried(work))
         found: list[Any] = []
@@ -80,13 +80,13 @@ class Talk:
         return found
 
     def end(self) -> None:
-        """Rank 0, which serves the store, waits until all others are here, and removes what was said."""
+        """Rank 0, which serves the store, waits until all others are here, and removes all entries."""
         key = self._next_key()
         self._tell(key, self._exchange.place.rank, b"null")
         if self._leads:
             self._hear(key, self._exchange.place.world_size)
-            for said in self._keys:
-                self._exchange.store.delete_key(said)
+            for used in self._keys:
+                self._exchange.store.delete_key(used)
 
     @property
     def _leads(self) -> bool:
@@ -101,7 +101,7 @@ class Talk:
         self._exchange.store.set(own, (self._tag(own, content) + content).decode())
 
     def _hear(self, key: str, ranks: int) -> list[bytes]:
-        """The entries of the first `ranks` ranks. Raises PermissionError for one of somebody who is none of them."""
+        """The entries of the first `ranks` ranks. Raises PermissionError for one that a stranger signed."""
         keys = [f"{key}/{rank}" for rank in range(ranks)]
         if self._leads:
             self._keys += keys
@@ -112,5 +112,5 @@ class Talk:
         return [entry[_TAG:] for entry in entries]
 
     def _tag(self, key: str, content: bytes) -> bytes:
-        """A run of one rank has no secret, and nobody to tell anything."""
+        """A run of one rank has no secret, and no other rank to exchange with."""
         return sign(self._exchange.secret or b"", key, content).encode()

@@ -1,4 +1,4 @@
-"""One rank, connected: everything that a workload needs from its surroundings."""
+"""One connected rank: everything that a workload needs from its environment."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from clusterctl.runs.signals import StopRequest
     from clusterctl.spec import Job
 
-# oneDNN and ideep, torch's layer above it, each keep 1,024 compiled products, one a shape, 0.3 MB each: for batches of
-# ever new sizes 600 MB a rank, and nothing saved (torch 2.13). A step of `rounded` sizes needs some 30. Both read this
-# at their first product.
-_PRODUCTS_KEPT = "64"
+# oneDNN and ideep, torch's layer above it, each cache 1,024 compiled matmuls of 0.3 MB, one per shape. If every batch
+# has a new size, that is 600 MB per rank without any cache hits (torch 2.13). A step of `rounded` sizes needs about 30.
+# Both read the limit at their first matmul.
+_MATMULS_CACHED = "64"
 _kept: list[dist.ProcessGroup | None] = []
 
 
 @dataclass(frozen=True)
 class Task:
-    """A rank of a run. The world group is torch.distributed's default one; `node` is the group of this node's ranks.
+    """A rank of a run. The world group is torch.distributed's default group; `node` is the group of this node's ranks.
 
-    No group is made later: those who are in one have proven that they belong to the run (`task.secret`).
+    No group is created later: the members of these have proven that they belong to the run (`task.secret`).
     """
 
     place: Place
@@ -56,12 +56,12 @@ class Task:
     stop: StopRequest
     clock: StepClock = field(default_factory=StepClock)
     attempt: Attempt | None = None
-    # All ranks: over gloo for the main thread, where None is the world group, and for the thread that writes
-    # checkpoints, which may be at work at any time, over the store.
+    # Both connect all ranks: `agreeing` is for the main thread, over gloo (None: the world group); `writing` is for the
+    # thread that writes checkpoints, which may be active at any time, over the store.
     agreeing: dist.ProcessGroup | None = None
     writing: StoreExchange = field(default_factory=StoreExchange)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    restarts: bool = False  # whether the run is started again when a rank asks for it
+    restarts: bool = False  # whether the run is restarted if a rank requests it
 
     @property
     def leads_node(self) -> bool:
@@ -70,7 +70,7 @@ class Task:
     def prepared(
         self, name: str, prepare: Callable[[Path], None], whole: Callable[[Path], bool] = lambda _: True
     ) -> Path:
-        """The folder `name` of the cache, filled by one rank of one node on behalf of all (see `once`)."""
+        """The folder `name` in the cache, filled by one rank for all nodes (see `once`)."""
         folder = self.cache / name
         if self.leads_node:
             prepared_once(folder, prepare, whole=whole)
@@ -80,7 +80,7 @@ class Task:
 
 @contextmanager
 def joined(context: Context) -> Iterator[Task]:
-    """Meet the other ranks, take a device, and leave together. What follows the meeting is the stage "loading"."""
+    """Meet the other ranks, pick a device, and leave together. After the rendezvous, the stage is "loading"."""
     job, place, attempt, events = context.job, context.place, context.attempt, context.events
     start_telemetry(events.link, place)
     _allow_open_files()
@@ -104,23 +104,23 @@ def joined(context: Context) -> Iterator[Task]:
         for group in (node, agreeing):
             if group is not None:
                 prove(secret, group)
-    if "OMP_NUM_THREADS" not in os.environ:  # torch would give every rank all cores of the node
+    if "OMP_NUM_THREADS" not in os.environ:  # by default torch uses all cores of the node in every rank
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // node.size()))
     for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(variable, _PRODUCTS_KEPT)
+        os.environ.setdefault(variable, _MATMULS_CACHED)
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # the default, next to the code, may be read-only
     events.stage(Stage.LOADING)
     settings = attempt, agreeing, writing, job.checkpoint, may_restart(job)
     yield Task(place, device, node, cache, events, metrics, context.stop, StepClock(device), *settings)
-    leave(node, agreeing)  # not after an error: NCCL would wait for ranks that may never come
+    leave(node, agreeing)  # not after an error: NCCL would wait for ranks that may never arrive
 
 
 def leave(*groups: dist.ProcessGroup | None) -> None:
     """Destroy the world group and `groups`.
 
-    Before torch 2.8 a gloo group that is destroyed waits for its threads, and they may wait for Python's lock, which it
-    holds (pytorch/pytorch#154976): it is kept until the process ends.
+    Before torch 2.8, destroying a gloo group waits for its threads, which may in turn wait for the GIL that it holds
+    (pytorch/pytorch#154976); so the groups are kept until the process ends.
     """
     if torch.__version__ < "2.8":  # compares versions, not text
         _kept.extend([dist.group.WORLD, *groups])
@@ -128,15 +128,15 @@ def leave(*groups: dist.ProcessGroup | None) -> None:
 
 
 def may_restart(job: Job, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the batch script may send the run back to the queue once more."""
+    """Whether the batch script may requeue the run once more."""
     count = environment.get("SLURM_RESTART_COUNT", "0")
     return bool(job.resources.requeue) and int(count if count.isdigit() else 0) < job.restart.limit
 
 
 def _record_collectives(attempt: Attempt) -> None:
-    """Let NCCL's flight recorder keep the last collectives, and write them down when one takes too long.
+    """Have NCCL's flight recorder keep the latest collectives, and dump them if one times out.
 
-    Later releases call its size TORCH_FR_BUFFER_SIZE. Unverified: no machine with several GPUs was at hand.
+    Later releases call its size TORCH_FR_BUFFER_SIZE. Unverified for lack of a machine with several GPUs.
     """
     attempt.collectives.mkdir(exist_ok=True)
     os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
@@ -147,7 +147,7 @@ def _record_collectives(attempt: Attempt) -> None:
 
 
 def _allow_open_files() -> None:
-    """As many as may be: a rank has a connection with every other one in each group, and 1,024 is the usual limit."""
+    """Raise the limit of open files: a rank connects to every other in each group, and the usual limit is 1,024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,8 +1,8 @@
-"""What the tasks of a run use of their node: processors, memory, disk and network, from /proc and the job's cgroup.
+"""What a run's tasks use on their node: processors, memory, disk and network, from /proc and the job's cgroup.
 
-Processors and memory come from the cgroup that Slurm made for the job. Without one, and for the disk, the run's
-processes are added up: those started with its folder, its attempt and this node in their environment. The network's
-counters are those of the whole node.
+Processors and memory come from the cgroup that Slurm created for the job. Without one, and for the disk, the run's
+processes are added up: those whose environment names its folder, its attempt and this node. The network counters are
+those of the whole node.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MARKS = ("CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT", "SLURM_NODEID")
-_NO_LIMIT = 2**60  # cgroup v1 writes a number near 2^63 for none
+_NO_LIMIT = 2**60  # cgroup v1 has a number near 2^63 for no limit
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_GONE = (OSError, ValueError, IndexError)  # a process that has just ended, a counter that this kernel does not have
+_GONE = (OSError, ValueError, IndexError)  # the process has just ended, or this kernel lacks the counter
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Totals since an arbitrary start, except memory, which is current. Bytes, and seconds of one processor."""
+    """Totals since an arbitrary start, but current memory. In bytes, and in seconds of one processor."""
 
     cpu_seconds: float
     memory: int
@@ -50,7 +50,7 @@ class Counters:
 
 @dataclass
 class NodeUsage:
-    """Reads the usage of one node by the run in `environment`. `root` is `/`, or a copy of its parts in a test."""
+    """Reads what the run in `environment` uses on this node. `root` is `/`, or a partial copy in tests."""
 
     environment: Mapping[str, str]
     root: Path = Path("/")
@@ -63,7 +63,7 @@ class NodeUsage:
         self._memory = self._cgroup("memory", "memory.current")
 
     def read(self) -> Usage:
-        """The usage now."""
+        """The current usage."""
         memory = self._add_up_processes()
         ticks, read, written = self._totals
         cpu_seconds = _cpu_seconds(self._processors) if self._processors else ticks / _TICKS
@@ -79,7 +79,7 @@ class NodeUsage:
     # --- processes
 
     def _add_up_processes(self) -> int:
-        """Bring the totals up to date; the memory of the run's processes, what they share counted once."""
+        """Update the totals; returns the memory of the run's processes, with shared pages counted once."""
         alone = shared = 0
         seen: dict[int, Counters] = {}
         for entry in os.scandir(self.root / "proc"):
@@ -105,7 +105,7 @@ class NodeUsage:
         if not before.ours:
             return before
         now = Counters(started, True, int(fields[11]) + int(fields[12]), before.read, before.written)
-        with suppress(*_GONE):  # a process of another's program may hide it
+        with suppress(*_GONE):  # may be hidden from us
             numbers = dict(line.split(": ") for line in (process / "io").read_text().splitlines())
             now.read, now.written = int(numbers["read_bytes"]), int(numbers["write_bytes"])
         for place, added in enumerate((now.cpu - before.cpu, now.read - before.read, now.written - before.written)):
@@ -115,7 +115,7 @@ class NodeUsage:
     # --- cgroups
 
     def _cgroup(self, controller: str, proof: str) -> Path | None:
-        """The folder of the job's cgroup (version 1 or 2), as far as Slurm made one and it can be seen from here."""
+        """The folder of the job's cgroup (version 1 or 2), if Slurm created one and it is visible from here."""
         with suppress(OSError):
             for line in (self.root / "proc/self/cgroup").read_text().splitlines():
                 _, controllers, path = line.split(":", 2)
@@ -139,13 +139,13 @@ class NodeUsage:
     # --- network
 
     def _network(self) -> tuple[int, int]:
-        """Bytes received and sent by the node's own adapters: Ethernet's, and InfiniBand's, which the former miss."""
+        """Bytes received and sent by the node's adapters, including InfiniBand, which /proc/net/dev does not count."""
         received = sent = 0
         with suppress(OSError):
             lines = [line.partition(":") for line in (self.root / "proc/net/dev").read_text().splitlines()]
             names = {name.strip(): numbers.split() for name, colon, numbers in lines if colon and name.strip() != "lo"}
             hardware = {name for name in names if (self.root / "sys/class/net" / name / "device").exists()}
-            for name in hardware or names:  # a bridge or a bond repeats what its members count
+            for name in hardware or names:  # a bridge or bond counts its members' traffic again
                 received, sent = received + int(names[name][0]), sent + int(names[name][8])
         for port in (self.root / "sys/class/infiniband").glob("*/ports/*/counters"):
             with suppress(*_GONE):
@@ -160,7 +160,7 @@ def _cpu_seconds(cgroup: Path) -> float:
 
 
 def _memory_in(cgroup: Path) -> int:
-    """The memory that the job holds, without cached files, which the kernel would give up first."""
+    """The job's memory without cached files, which the kernel would reclaim first."""
     first = cgroup / "memory.usage_in_bytes"
     if first.exists():
         return int(first.read_text()) - _named(cgroup / "memory.stat", "total_inactive_file")
@@ -168,6 +168,6 @@ def _memory_in(cgroup: Path) -> int:
 
 
 def _named(path: Path, name: str) -> int:
-    """The number after `name` in a file of names and numbers; 0 where it is missing."""
+    """The number after `name` in a file of names and numbers; 0 if it is missing."""
     lines = (line.partition(" ") for line in path.read_text().splitlines())
     return next((int(value) for key, _, value in lines if key == name), 0)
