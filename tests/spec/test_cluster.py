@@ -1,4 +1,4 @@
-"""What the kind of a cluster means, and who asks for it."""
+"""What the kind of a cluster means, and which code compares it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SOURCE = Path(clusterctl.__file__).parent
     ("kind", "is_slurm", "nodes_are_here", "runtime"),
     [("slurm", True, False, "pyxis"), ("sandbox", True, True, "builtin"), ("emulator", False, True, "builtin")],
 )
-def test_a_kind_is_three_facts(kind: str, is_slurm: bool, nodes_are_here: bool, runtime: str) -> None:
+def test_what_each_kind_of_cluster_implies(kind: str, is_slurm: bool, nodes_are_here: bool, runtime: str) -> None:
     cluster = Cluster(name="c", kind=kind)
     assert (cluster.is_slurm, cluster.nodes_are_here, cluster.runtime) == (is_slurm, nodes_are_here, runtime)
 
 
-def test_only_the_slurm_client_tells_the_sandbox_from_other_clusters() -> None:
+def test_only_the_slurm_client_distinguishes_kinds() -> None:
     compared = re.compile(r"""\.kind (?:[!=]=|in|not in) ?\(?["'](?:slurm|emulator|sandbox)""")
     comparing = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if compared.search(path.read_text())}
     assert comparing == {"spec/cluster.py", "slurm/client.py"}

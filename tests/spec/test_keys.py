@@ -1,4 +1,4 @@
-"""Every key describes itself, and shows its default as somebody would type it."""
+"""Every key has a description, and a default as the user would type it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPECS = [
 ]
 
 
-def test_all_that_a_file_can_hold_is_looked_at() -> None:
+def test_the_tests_below_cover_all_tables() -> None:
     assert {Job, Cluster, UserConfiguration, *(workload.train for workload in WORKLOADS.values())} <= set(SPECS)
 
 
@@ -42,7 +42,7 @@ class _Bare(train.LoopTrain):
     """How often."""
 
 
-def test_a_field_without_a_string_below_it_has_only_what_it_inherits() -> None:
+def test_a_field_without_description_inherits_one() -> None:
     texts = [described(_Bare, name) for name in ("epochs", "pages", "copies")]
     assert texts == ["Passes over the training data.", "", "How often."]
 
@@ -60,13 +60,13 @@ def test_a_field_without_a_string_below_it_has_only_what_it_inherits() -> None:
         ("container.mounts", "list", ""),
     ],
 )
-def test_a_default_is_printed_as_it_would_be_typed(path: str, kind: str, default: str) -> None:
+def test_defaults_are_printed_as_typed(path: str, kind: str, default: str) -> None:
     key = next(key for key in keys_of(Job) if key.path == path)
     assert (key.kind, as_toml(key.default)) == (kind, default)
 
 
 @pytest.mark.parametrize("cls", [Job, Cluster])
-def test_a_file_with_every_default_written_out_is_the_same_as_an_empty_one(cls: type) -> None:
+def test_writing_out_all_defaults_changes_nothing(cls: type) -> None:
     required = {"name": "x", "workload": "command"} if cls is Job else {"name": "x"}
     written: dict[str, object] = dict(required)
     for key in keys_of(cls):
@@ -80,11 +80,11 @@ def test_a_file_with_every_default_written_out_is_the_same_as_an_empty_one(cls: 
 
 
 @given(st.integers(0, 2**31), st.sampled_from([1, 60]))
-def test_a_duration_is_read_as_it_is_written(seconds: int, unit: int) -> None:
+def test_written_durations_parse_back(seconds: int, unit: int) -> None:
     assert Duration(unit).parse(Duration(unit).write(seconds)) == seconds
 
 
-def test_the_values_of_a_record_are_written_with_their_units_whatever_is_in_it() -> None:
+def test_values_of_any_record_are_written_with_units() -> None:
     record = {"name": "x", "resources": {"time": 5400, "nodes": 2, "warning": None}, "env": {}, "watchdog": 3}
     assert dict(leaves_as_written(record)) == {
         ("name",): "x",

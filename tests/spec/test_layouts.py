@@ -1,4 +1,4 @@
-"""A data set's layout is that of which most is there."""
+"""Guessing the layout of a data set from its files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write(root: Path, patterns: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("layout", NODE_LAYOUTS)
-def test_a_layout_is_recognised_whole_and_with_any_file_missing(tmp_path: Path, layout: tuple[str, ...]) -> None:
+def test_a_layout_is_recognised_even_if_a_file_is_missing(tmp_path: Path, layout: tuple[str, ...]) -> None:
     write(tmp_path, layout)
     assert likeliest(NODE_LAYOUTS, tmp_path) == layout
     for part in layout if layout in (OGB_TABLES, OGB_ARCHIVES, OGB_RELATIONS) else ():
@@ -26,5 +26,5 @@ def test_a_layout_is_recognised_whole_and_with_any_file_missing(tmp_path: Path, 
         (tmp_path / "aside").rename(tmp_path / part.replace("*", "any"))
 
 
-def test_an_empty_folder_has_the_usual_one(tmp_path: Path) -> None:
+def test_an_empty_folder_has_the_usual_layout(tmp_path: Path) -> None:
     assert likeliest(NODE_LAYOUTS, tmp_path) == NODE_LAYOUTS[0]

@@ -26,7 +26,7 @@ resources.sbatch.kill-on-invalid-dep=yes|resources.sbatch.Bad=1|comment=x|data=1
 
 
 def accepted(read: object, *arguments: object) -> tuple[object, ...]:
-    """What matters of the job, or the exit code of the error."""
+    """The relevant fields of the job, or the exit code of the error."""
     try:
         job = read(*arguments)  # type: ignore[operator]
     except ClusterctlError as error:
@@ -48,7 +48,7 @@ def same_under_both(job_file: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [*TYPED, "train.epochs=5\nlr=3", "train.lr=" + "[" * 5000, "name=" + "9" * 5000])
-def test_clusterctl_and_torchrun_accept_and_refuse_the_same(job_file: Path, text: str) -> None:
+def test_clusterctl_and_torchrun_accept_the_same_overrides(job_file: Path, text: str) -> None:
     same_under_both(job_file, text)
 
 
@@ -58,16 +58,16 @@ def test_clusterctl_and_torchrun_accept_and_refuse_the_same(job_file: Path, text
     st.text("=.[]{}\"'\n 0123456789aeflrstu-:,", max_size=12),
 )
 @example("train.fan_out", "[5, 5]")
-def test_whatever_is_typed_both_agree(job_file: Path, key: str, value: str) -> None:
+def test_clusterctl_and_torchrun_agree_on_any_override(job_file: Path, key: str, value: str) -> None:
     same_under_both(job_file, f"{key}={value}")
 
 
-def test_a_setting_without_key_or_value_is_a_usage_error_that_repeats_no_value() -> None:
+def test_a_malformed_override_fails_without_repeating_its_value() -> None:
     with pytest.raises(UsageError, match="expected KEY=VALUE, not: env.HF_TOKEN$"):
         parse_override("env.HF_TOKEN hunter2", "reddit")
 
 
-def test_tables_are_merged_key_by_key_and_an_empty_one_removes_nothing() -> None:
+def test_tables_are_merged_by_key_and_empty_ones_remove_nothing() -> None:
     tree = {"train": {"lr": 1}, "name": "x"}
     assert put(tree, ("train",), {"epochs": 3}) == [("train", "epochs")]
     assert put(tree, ("train",), {}) == []

@@ -1,4 +1,4 @@
-"""Records to dataclasses and back."""
+"""Converting records to dataclasses and back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_problem_is_reported_at_once() -> None:
         "env": {"a b": "x"},
     }
     assert problems(record) == {
-        "name: must be 1 to 64 letters, digits, '.', '_' and '-', not beginning with a sign",
+        "name: must be 1 to 64 letters, digits, '.', '_' and '-', first a letter or digit",
         "train.lr: must be a finite number above 0",
         "train.batchsize: unknown key (did you mean batch_size?)",
         "train.epochs: expected a whole number, not true",
@@ -39,39 +39,39 @@ def test_every_problem_is_reported_at_once() -> None:
     }
 
 
-def test_train_takes_the_class_of_its_workload() -> None:
+def test_the_workload_determines_the_class_of_train() -> None:
     assert isinstance(from_record(Job, {"name": "x", "workload": "reddit"}).train, RedditTrain)
     assert isinstance(from_record(Job, {"name": "x", "workload": "synthetic"}).train, SyntheticTrain)
 
 
-def test_an_unknown_workload_is_one_problem_and_its_train_keys_are_not_judged() -> None:
+def test_an_unknown_workload_is_the_only_problem_reported() -> None:
     found = problems({"name": "x", "workload": "redit", "train": {"anything": 1}})
     known = "synthetic, reddit, deep-sage, node-classification, link-prediction, taobao, graph-classification, command"
     assert found == {f"workload: must be one of {known} (did you mean reddit?)"}
 
 
-def test_a_list_of_the_wrong_length_is_named() -> None:
+def test_a_list_of_the_wrong_length_is_reported() -> None:
     record = {"name": "x", "workload": "taobao", "train": {"fan_out": [8, 4, 2]}}
     assert problems(record) == {"train.fan_out: must have 2 elements"}
 
 
-def test_text_that_no_script_can_hold_is_refused_and_names_of_files_in_other_encodings_are_not() -> None:
-    """A damaged run.json can hold the former; the latter is what Python makes of a byte that is not UTF-8."""
+def test_unpaired_surrogates_are_rejected_but_undecodable_bytes_are_not() -> None:
+    """A damaged run.json can contain such surrogates; Python decodes bytes that are not UTF-8 to other ones."""
     record = {"name": "x", "workload": "command", "argv": ["\udcff", "\ud800"], "env": {"A": "\udfff"}}
-    refused = "expected characters, not half of one"
-    assert problems(record) == {f"argv: {refused}", f"env.A: {refused}"}
+    message = "expected text without unpaired surrogates"
+    assert problems(record) == {f"argv: {message}", f"env.A: {message}"}
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_keys_are_reported() -> None:
     assert problems({}) == {"name: missing", "workload: missing"}
 
 
-def test_a_whole_number_does_for_a_number_but_not_the_other_way_round() -> None:
+def test_an_int_is_accepted_as_a_float_but_not_vice_versa() -> None:
     assert from_record(Job, {"name": "x", "workload": "reddit", "train": {"lr": 1}}).train == RedditTrain(lr=1.0)
     assert problems({"name": "x", "workload": "reddit", "train": {"epochs": 1.0}})
 
 
-def test_a_record_survives_the_way_there_and_back() -> None:
+def test_records_round_trip() -> None:
     job = from_record(Job, {"name": "x", "workload": "reddit", "argv": ["a"], "env": {"A": "b"}})
     assert from_record(Job, to_record(job)) == job
     typed = to_record(job) | {"resources": {"gpus_per_node": "a100:4"}}
@@ -90,7 +90,7 @@ KEYS = st.sampled_from(["name", "workload", "argv", "resources", "container", "e
 
 @settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.dictionaries(KEYS, JSON | st.sampled_from(["reddit", "4h"])))
-def test_any_record_is_read_or_refused_with_its_problems(record: dict[str, Any]) -> None:
+def test_any_record_is_parsed_or_rejected_with_its_problems(record: dict[str, Any]) -> None:
     try:
         assert isinstance(from_record(Job, record, parse=True), Job)
     except InvalidRecord as error:

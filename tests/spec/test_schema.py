@@ -1,4 +1,4 @@
-"""What editors are told of job and cluster files is what clusterctl itself accepts."""
+"""The JSON schemas for editors accept exactly what clusterctl accepts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMES = ("90", '"90"', '"4h"', '"20 m"', '"1-00:00:00"', '"2-3"', '"1:30:00"')
 
 
 def complaints(text: str, workload: str = "reddit") -> list[str]:
-    """What the schema says of a job file with `text`."""
+    """Violations of the schema by a job file with `text`."""
     return violations(tomllib.loads(f'workload = "{workload}"\n{text}'), job_schema())
 
 
@@ -36,7 +36,7 @@ def accepted(text: str, workload: str = "reddit") -> bool:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_a_shipped_file_names_its_schema_and_follows_it(path: Path) -> None:
+def test_a_shipped_file_names_its_schema_and_conforms_to_it(path: Path) -> None:
     named = re.match(r"#:schema (\S+)\n", path.read_text())
     assert named
     kind = "job" if path.parent.name == "jobs" else "cluster"
@@ -62,7 +62,7 @@ def test_a_shipped_file_names_its_schema_and_follows_it(path: Path) -> None:
         "[watchdog]\nfloor = 1\nfactor = 1.5",
     ],
 )
-def test_what_clusterctl_accepts_is_right_by_the_schema(text: str) -> None:
+def test_the_schema_accepts_what_clusterctl_accepts(text: str) -> None:
     assert accepted(text)
     assert complaints(text) == []
 
@@ -102,7 +102,7 @@ def test_what_clusterctl_accepts_is_right_by_the_schema(text: str) -> None:
         "[watchdog]\nfloor = 0",
     ],
 )
-def test_a_mistake_is_one_by_the_schema_too(text: str) -> None:
+def test_the_schema_rejects_what_clusterctl_rejects(text: str) -> None:
     assert not accepted(text)
     assert complaints(text) != []
 
@@ -122,18 +122,18 @@ def test_a_mistake_is_one_by_the_schema_too(text: str) -> None:
         ("nothing", "", False),
     ],
 )
-def test_the_workload_says_what_its_train_table_may_hold(workload: str, text: str, right: bool) -> None:
+def test_the_workload_determines_the_keys_of_train(workload: str, text: str, right: bool) -> None:
     assert (complaints(text, workload) == []) is right
     assert accepted(text, workload) is right
 
 
-def test_a_file_needs_no_name_for_it_has_one_but_a_job_needs_its_workload() -> None:
+def test_name_is_optional_but_workload_is_required() -> None:
     assert violations({}, cluster_schema()) == []
     assert violations({}, job_schema()) == ["$: no workload"]
     assert violations({"partitoin": "gpu"}, cluster_schema()) == ["$: unknown partitoin"]
 
 
-def test_every_key_is_offered_for_completion_with_its_description() -> None:
+def test_every_key_has_a_description_for_completion() -> None:
     """Editors complete from `properties`, not from `then`."""
     properties = job_schema()["properties"]
     offered = properties["train"]["properties"]

@@ -20,7 +20,7 @@ def drawn(samples: int, *axes: str, seed: int = 0) -> list[tuple[str, ...]]:
     return combinations([parse_axis(axis) for axis in axes], samples, seed)
 
 
-def test_all_combinations_come_in_order_the_last_axis_changing_fastest() -> None:
+def test_the_last_axis_changes_fastest() -> None:
     assert grid("train.lr=1e-3,1e-2", "train.seed=0..2") == [
         ("train.lr=1e-3", "train.seed=0"),
         ("train.lr=1e-3", "train.seed=1"),
@@ -41,90 +41,90 @@ def test_all_combinations_come_in_order_the_last_axis_changing_fastest() -> None
         ('k="a,b",c', ['"a,b"', "c"]),
         ("k='a]',{a = 1, b = 2}", ["'a]'", "{a = 1, b = 2}"]),
         (" k = a , b ", ["a", "b"]),
-        ("k=1.5..2", ["1.5..2"]),  # no range of whole numbers: a text
+        ("k=1.5..2", ["1.5..2"]),  # not a range of integers, so text
         ("env.X=a=b", ["a=b"]),
     ],
 )
-def test_values_are_parted_at_commas_and_ranges_are_counted(axis: str, values: list[str]) -> None:
+def test_values_are_split_at_commas_and_ranges_are_expanded(axis: str, values: list[str]) -> None:
     key = axis.partition("=")[0].strip()
     assert grid(axis) == [(f"{key}={value}",) for value in values]
 
 
 @pytest.mark.parametrize(
-    ("axes", "says"),
+    ("axes", "message"),
     [
         (["train.lr"], "expected KEY=VALUES"),
         (["=1,2"], "expected KEY=VALUES"),
         (["train.lr="], "expected KEY=VALUES"),
-        (["train.seed=0..2,1"], "1 is there twice"),
-        (["train.seed=4..0"], "no range of whole numbers"),
-        (["train.seed=0..4..0"], "no range of whole numbers"),
-        (["train.seed=0..99999999999"], "no range of whole numbers"),
+        (["train.seed=0..2,1"], "1 appears twice"),
+        (["train.seed=4..0"], "not a range of whole numbers"),
+        (["train.seed=0..4..0"], "not a range of whole numbers"),
+        (["train.seed=0..99999999999"], "not a range of whole numbers"),
         (["train.seed=0..999", "train.lr=0..99"], "a sweep of 100,000 runs"),
         (["train.lr=1,2", "train.lr=3"], "train.lr is swept twice"),
-        (["train.lr=log:1e-4..1e-1"], "drawn from at random"),
+        (["train.lr=log:1e-4..1e-1"], "sampled at random"),
         (["train.lr=log:0..1"], "0..1"),
         (["train.lr=log:1..0.1"], "1..0.1"),
         (["train.lr=uniform:a..b"], "not numbers"),
         (["train.lr=uniform:0..inf"], "0..inf"),
     ],
 )
-def test_axes_that_make_no_sense_are_refused(axes: list[str], says: str) -> None:
+def test_invalid_axes_are_rejected(axes: list[str], message: str) -> None:
     with pytest.raises(UsageError) as refused:
         grid(*axes)
-    assert says in refused.value.message
+    assert message in refused.value.message
     assert refused.value.hint
 
 
-def test_what_is_no_key_is_not_shown_as_it_may_be_a_secret() -> None:
+def test_a_malformed_axis_fails_without_repeating_its_value() -> None:
     with pytest.raises(UsageError) as refused:
         parse_axis("env.TOKEN hunter2")
     assert "hunter2" not in refused.value.text
 
 
-def test_the_same_seed_draws_the_same_runs_each_once() -> None:
+def test_the_same_seed_draws_the_same_runs_without_duplicates() -> None:
     axes = ("train.lr=log:1e-4..1e-1", "train.layers=2..4", "train.dropout=uniform:0..0.5")
     first = drawn(50, *axes)
     assert first == drawn(50, *axes)
     assert first != drawn(50, *axes, seed=1)
-    assert first[:20] == drawn(20, *axes)  # more of them are others besides
+    assert first[:20] == drawn(20, *axes)  # a larger sample extends the smaller one
     assert len(set(first)) == 50
 
 
-def test_draws_cover_their_range_evenly_in_the_logarithm() -> None:
+def test_log_draws_cover_their_range_log_uniformly() -> None:
     rates = [float(row[0].partition("=")[2]) for row in drawn(400, "lr=log:1e-4..1e-1")]
     assert all(1e-4 <= rate <= 1e-1 for rate in rates)
     assert 0.4 < sum(rate < math.sqrt(1e-4 * 1e-1) for rate in rates) / 400 < 0.6
 
 
-def test_whole_ends_draw_whole_numbers_both_included() -> None:
+def test_integer_ends_draw_integers_including_both_ends() -> None:
     assert {row[0] for row in drawn(3, "k=uniform:1..3")} == {"k=1", "k=2", "k=3"}
     with pytest.raises(UsageError, match="only 3 different runs"):
         drawn(4, "k=uniform:1..3")
 
 
-def test_as_many_samples_as_there_are_combinations_and_no_more() -> None:
+def test_more_samples_than_combinations_are_rejected() -> None:
     assert sorted(drawn(4, "a.b=1,2", "c.d=1,2")) == sorted(grid("a.b=1,2", "c.d=1,2"))
     with pytest.raises(UsageError, match="only 4 combinations"):
         drawn(5, "a.b=1,2", "c.d=1,2")
 
 
-def test_a_file_has_a_run_on_each_line() -> None:
+def test_a_file_has_one_run_per_line() -> None:
     lines = parse_lines("# two runs\ntrain.lr=1e-3 env.NAME='a b'  # small\n\ntrain.lr=1e-2\n", "runs.txt")
     assert combinations([lines], None, 0) == [("train.lr=1e-3", "env.NAME=a b"), ("train.lr=1e-2",)]
     assert len(combinations([parse_axis("train.seed=0..2"), lines], None, 0)) == 6
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [("", "names no runs"), ("# none\n", "names no runs"), ("a=1\nlr 3\n", "line 2"), ("a='1\n", "line 1: No closing")],
 )
-def test_a_file_that_names_no_settings_is_refused_by_its_line(text: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_an_invalid_file_is_rejected_with_the_line_number(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse_lines(text, "runs.txt")
 
 
-def test_a_name_that_is_no_key_stands_in_the_program() -> None:
+def test_names_that_are_not_keys_fill_placeholders_of_the_program() -> None:
     rows = grid("lr=1e-3,1e-2", "train.seed=0", "code=a")
     assert names_of_program(rows) == {"lr"}
     assert filled(["python", "t.py", "--lr={lr}", "{lr}x{}"], rows[1], {"lr"}) == [
@@ -133,12 +133,12 @@ def test_a_name_that_is_no_key_stands_in_the_program() -> None:
         "--lr=1e-2",
         "1e-2x{}",
     ]
-    with pytest.raises(UsageError, match="no key of a job, and not in the program"):
+    with pytest.raises(UsageError, match="neither a job key nor in the program"):
         filled(["python", "t.py"], rows[0], {"lr"})
 
 
 @given(st.text(max_size=40))
-def test_nonsense_is_read_or_refused(text: str) -> None:
+def test_any_axis_is_parsed_or_rejected_with_a_hint(text: str) -> None:
     try:
         combinations([parse_axis(text)], None, 0)
     except UsageError as error:

@@ -24,30 +24,30 @@ from clusterctl.spec.values import AtLeast, Duration, GpuCount, mebibytes, parse
         ("1-00:00:00", 86400),
     ],
 )
-def test_a_duration_means_what_sbatch_says(text: str, seconds: int) -> None:
+def test_durations_are_parsed_like_sbatch(text: str, seconds: int) -> None:
     assert parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "x", "4hx", "-5", "1:2:3:4", "1.5h", "٣", "1-", "infinite"])
-def test_what_is_no_duration_is_refused_with_the_accepted_forms(text: str) -> None:
+def test_invalid_durations_fail_with_the_accepted_formats(text: str) -> None:
     with pytest.raises(ValueError, match="4h"):
         parse_seconds(text)
 
 
 @given(st.integers(min_value=0, max_value=10**8))
-def test_a_duration_survives_being_rendered_for_slurm(seconds: int) -> None:
+def test_durations_written_for_slurm_parse_back(seconds: int) -> None:
     assert parse_seconds(slurm_time(seconds)) == seconds
 
 
 @given(st.text())
-def test_reading_a_duration_raises_nothing_but_value_error(text: str) -> None:
+def test_parsing_a_duration_raises_only_value_error(text: str) -> None:
     try:
         assert parse_seconds(text) >= 0
     except ValueError:
         pass
 
 
-def test_a_bare_number_counts_the_unit_of_its_key() -> None:
+def test_a_bare_number_has_the_unit_of_its_key() -> None:
     assert Duration(60).parse(90) == 5400
     assert Duration(1).parse(90) == 90
 
@@ -55,27 +55,27 @@ def test_a_bare_number_counts_the_unit_of_its_key() -> None:
 @pytest.mark.parametrize(
     ("written", "number", "words"), [(4, 4, "4 GPUs"), ("a100:1", 1, "1 a100 GPU"), (0, 0, "0 GPUs")]
 )
-def test_gpus_count_as_a_number_and_are_written_with_their_type(written: int | str, number: int, words: str) -> None:
+def test_gpu_counts_compare_as_numbers_and_print_their_type(written: int | str, number: int, words: str) -> None:
     gpus = GpuCount(written)
     assert (gpus, gpus.written, str(gpus), gpus.in_words) == (number, written, str(written), words)
     assert GpuCount(gpus).written == written
 
 
-def test_another_number_of_gpus_keeps_the_type() -> None:
+def test_changing_the_number_of_gpus_keeps_their_type() -> None:
     assert GpuCount("a100:4").of_same_type(2).written == "a100:2"
     assert GpuCount(4).of_same_type(2).written == 2
     assert GpuCount("a100:4").of_same_type(0).written == 0
 
 
-def test_no_number_is_not_at_least_anything() -> None:
+def test_nan_fails_every_lower_bound() -> None:
     with pytest.raises(ValueError, match="at least 0"):
         AtLeast(0).check(float("nan"))
 
 
 @pytest.mark.parametrize(("text", "size"), [("64G", 65536), ("1T", 1048576), ("2048K", 2), ("100", 100), ("5MB", 5)])
-def test_sizes_are_read_as_sbatch_reads_them(text: str, size: int) -> None:
+def test_sizes_are_parsed_like_sbatch(text: str, size: int) -> None:
     assert mebibytes(text) == size
 
 
-def test_one_is_no_plural() -> None:
+def test_one_takes_no_plural() -> None:
     assert [plural(count, "node") for count in (0, 1, 4096)] == ["0 nodes", "1 node", "4,096 nodes"]

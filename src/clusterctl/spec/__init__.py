@@ -1,4 +1,4 @@
-"""What can be asked for: jobs, clusters, workloads. Frozen dataclasses, standard library only."""
+"""What users can specify: jobs, clusters, workloads. Frozen dataclasses, standard library only."""
 
 from clusterctl.spec.batches import Batches, TrainingSet, batch_key
 from clusterctl.spec.cluster import Cluster, Emulator

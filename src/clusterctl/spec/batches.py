@@ -1,4 +1,4 @@
-"""How the examples of a training are shared out: an epoch over steps, and each step over the ranks."""
+"""How training examples are divided: an epoch into steps, and each step among the ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clusterctl.spec.train import LoopTrain, Train
 
 
 def batch_key(train: Train) -> str:
-    """The key of `train` that sets how large a batch is."""
+    """The key of `train` that sets the batch size."""
     return "global_batch_size" if isinstance(train, LoopTrain) and train.global_batch_size else "batch_size"
 
 
@@ -23,7 +23,7 @@ class TrainingSet:
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of a training on `ranks` ranks. `examples` is None where nobody knows the training set yet."""
+    """The batches of a training on `ranks` ranks. `examples` is None while the training set is unknown."""
 
     train: LoopTrain
     ranks: int
@@ -41,21 +41,21 @@ class Batches:
 
     @property
     def per_rank(self) -> int:
-        """The largest share of one rank in a full step."""
+        """The largest share of any rank in a full step."""
         return -(-self.size // self.ranks)
 
     @property
     def too_large(self) -> str:
-        """What is wrong where several ranks share more than there is; empty if nothing is."""
+        """The problem if the batch of several ranks exceeds the training set; otherwise empty."""
         if self.examples is None or self.ranks == 1 or self.size <= self.examples.size:
             return ""
         text = f"the global batch of {self._size_in_words} exceeds the training set of {self._examples_in_words}"
         idle = self.ranks - self.examples.size
-        return f"{text}: each epoch is a single step" + (f", and {idle:,} ranks train on padding alone" * (idle > 0))
+        return f"{text}: each epoch is a single step" + (f", and {idle:,} ranks train only on padding" * (idle > 0))
 
     @property
     def remedy(self) -> str:
-        """What to set then."""
+        """What to set if the batch is `too_large`."""
         if self.train.global_batch_size:
             return "lower train.global_batch_size"
         return "set train.global_batch_size instead of train.batch_size: it stays the same for any number of ranks"

@@ -14,7 +14,7 @@ from clusterctl.spec.track import Track
 from clusterctl.spec.values import NO_GPUS, Count, Gpus, Line, Matches, Name, OneOf, Seconds, Word
 
 _OnNodes = Annotated[str, Matches(r"/[^:\x00-\x1f\x7f-\x9f]+", "an absolute path without ':' and control characters")]
-# The batch script expands the variables within double quotes.
+# The batch script expands the variables in double quotes.
 _Scratch = Annotated[
     str,
     Matches(
@@ -24,7 +24,7 @@ _Scratch = Annotated[
 ]
 _Host = Annotated[
     str,
-    Matches(r"[A-Za-z0-9_\[][A-Za-z0-9_.:@%/\[\]-]*", "a name of ssh's, such as login.site.edu or me@login.site.edu"),
+    Matches(r"[A-Za-z0-9_\[][A-Za-z0-9_.:@%/\[\]-]*", "an ssh host, such as login.site.edu or me@login.site.edu"),
 ]
 _Python = Annotated[str, Matches(r"[A-Za-z0-9_/][A-Za-z0-9_./+-]*", "the path of a Python interpreter, or its name")]
 SECRETS = ("*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*", "*KEY*")
@@ -37,35 +37,35 @@ class Emulator:
     nodes: Count = 4
     """Number of virtual nodes."""
     cpus_per_node: Count = 4
-    """CPU cores of each virtual node; they may exceed those of this machine."""
+    """CPU cores of each virtual node; they may exceed this machine's."""
     gpus_per_node: Gpus = NO_GPUS
     """GPUs of each virtual node, such as 4 or "a100:4"."""
     kill_wait: Seconds = 30
-    """Time between SIGTERM and SIGKILL, as KillWait in slurm.conf."""
+    """Time between SIGTERM and SIGKILL, like KillWait in slurm.conf."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A whole cluster file. Keys that a job has too are the defaults for jobs on that cluster."""
+    """A whole cluster file. Keys that jobs have, too, set the defaults of jobs on that cluster."""
 
     name: Name
     """Name of the cluster; by default the file's name."""
     kind: Annotated[str, OneOf(("slurm", "emulator", "sandbox"))] = "slurm"
     """A site's Slurm, this machine without Slurm, or the Slurm that `clusterctl sandbox up` starts on this machine."""
     host: _Host | None = None
-    """Login node, as ssh knows it: every command then works on that machine."""
+    """Login node, as an ssh destination; every command then runs on that machine."""
     remote_python: _Python | None = None
     """Python 3.11 or later on `host`; by default the newest one found on its PATH."""
     partition: Line | None = None
-    """Partition of jobs that name none."""
+    """Default partition of jobs."""
     account: Line | None = None
-    """Account of jobs that name none."""
+    """Default account of jobs."""
     qos: Line | None = None
-    """Quality of service of jobs that name none."""
+    """Default quality of service of jobs."""
     gpus_per_node: Gpus = NO_GPUS
-    """GPUs on each node of jobs that do not say, such as 4 or "a100:4"."""
+    """Default number of GPUs on each node of a job, such as 4 or "a100:4"."""
     gpu_request: Annotated[str, OneOf(("gpus-per-node", "gres"))] = "gpus-per-node"
-    """Which sbatch option requests GPUs; "gres" for sites that refuse --gpus-per-node."""
+    """Which sbatch option requests GPUs; "gres" for sites that reject --gpus-per-node."""
     setup: tuple[Line, ...] = ()
     """Shell lines that the batch script runs on the host before srun, such as "module load cuda"."""
     python: Line | None = None
@@ -73,11 +73,11 @@ class Cluster:
     python_environments: tuple[_OnNodes, ...] = ()
     """Python environments that `resources.stage_code` copies; by default those of `python` and of `setup`."""
     local_scratch: _Scratch = "/tmp"
-    """Folder on each node's own disk, such as "$TMPDIR", for the copies that `resources.stage_code` makes."""
+    """Folder on each node's local disk, such as "$TMPDIR", for the copies that `resources.stage_code` makes."""
     runs: Line | None = None
-    """Folder of the runs, on a file system shared by login and compute nodes."""
+    """Folder for the runs, on a file system shared by login and compute nodes."""
     images: Line | None = None
-    """Folder of the container images."""
+    """Folder for container images."""
     container_runtime: Annotated[str, OneOf(("pyxis", "builtin", "apptainer"))] | None = None
     """What runs images: Slurm's pyxis plugin (default for kind "slurm"), clusterctl itself, or Apptainer."""
     container: Container = field(default_factory=Container)
@@ -85,37 +85,37 @@ class Cluster:
     env: Environment = field(default_factory=dict)
     """Environment variables of jobs on this cluster."""
     secrets: tuple[Line, ...] = SECRETS
-    """Patterns of the variables in `env` whose values are never written to a file or shown."""
+    """Patterns of variable names in `env` whose values are never written to a file or shown."""
     srun_args: tuple[Line, ...] = ()
-    """Further arguments of srun."""
+    """Additional arguments of srun."""
     mpi: Word = "none"
     """Value of srun's --mpi."""
     interface: Word | None = None
-    """Network interface that the ranks communicate over, such as "ib0"."""
+    """Network interface for communication between ranks, such as "ib0"."""
     slurm_conf: Line | None = None
-    """Path of slurm.conf, if Slurm's commands do not find it by themselves."""
+    """Path of slurm.conf, if Slurm's commands do not find it themselves."""
     polling_floor: Seconds = 10
-    """Least time between two queries to Slurm, shared by all clusterctl processes of a user."""
+    """Minimum time between two queries to Slurm, shared by all clusterctl processes of a user."""
     notify: Notify = field(default_factory=Notify)
-    """Whom to tell what happens to jobs on this cluster."""
+    """Where to send notifications about jobs on this cluster."""
     track: Track = field(default_factory=Track)
-    """The trackers that get the metrics of jobs on this cluster."""
+    """Trackers that receive the metrics of jobs on this cluster."""
     emulator: Emulator = field(default_factory=Emulator)
     """The virtual nodes of kind "emulator"."""
 
     @property
     def is_slurm(self) -> bool:
-        """Whether a real Slurm runs the jobs: it has accounting and limits, and forgets jobs."""
+        """Whether a real Slurm runs the jobs, with accounting and limits; it forgets old jobs."""
         return self.kind != "emulator"
 
     @property
     def nodes_are_here(self) -> bool:
-        """Whether this machine is every node, so that a path seen here is what the tasks will see."""
+        """Whether this machine hosts all nodes, so that the tasks see the same files as this process."""
         return self.kind != "slurm"
 
     @property
     def controller(self) -> tuple[str, str | None]:
-        """Who knows this cluster's jobs: clusters with the same controller are asked with one query."""
+        """Identifies the cluster's controller: one query covers all clusters with the same one."""
         return self.kind, self.slurm_conf
 
     @property
@@ -129,8 +129,8 @@ class UserConfiguration:
     """`config.toml` in the user's configuration folder."""
 
     cluster: Line | None = None
-    """Cluster to use when none is named."""
+    """Cluster to use by default."""
     notify: Notify = field(default_factory=Notify)
-    """Whom to tell what happens to your jobs on any cluster."""
+    """Where to send notifications about your jobs on any cluster."""
     track: Track = field(default_factory=Track)
-    """The trackers that get the metrics of your jobs on any cluster."""
+    """Trackers that receive the metrics of your jobs on any cluster."""

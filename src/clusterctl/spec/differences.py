@@ -1,4 +1,4 @@
-"""What differs between two records of a kind, key by key."""
+"""The differences between records of one kind, key by key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Difference(NamedTuple):
-    """A key that has another value in the second record than in the first; None where it has none."""
+    """A key with different values in two records; None if it is not set."""
 
     key: str
     first: Any
@@ -19,14 +19,14 @@ class Difference(NamedTuple):
 
 
 def differences(first: Iterable[tuple[Key, Any]], second: Iterable[tuple[Key, Any]]) -> tuple[Difference, ...]:
-    """Where two sets of values differ, in the order of the keys."""
+    """The differences between two sets of values, in the order of the keys."""
     return tuple(Difference(key, *values) for key, values in varying(first, second).items())
 
 
 def varying(*records: Iterable[tuple[Key, Any]]) -> dict[str, tuple[Any, ...]]:
-    """The keys that have not the same value in all records, with their values; None where there is none.
+    """The keys that differ between the records, with all their values; None if not set.
 
-    An empty table is no value.
+    An empty table counts as not set.
     """
     tables = [{".".join(key): value for key, value in values if value != {}} for values in records]
     found = {key: tuple(table.get(key) for table in tables) for table in tables for key in table}

@@ -43,7 +43,7 @@ OptionName = Annotated[str, Matches(r"[a-z][a-z0-9-]*", "the long name of an sba
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """`[resources]`: what to request from Slurm. Keys named like an sbatch option mean what sbatch(1) says."""
+    """`[resources]`: what to request from Slurm. Keys named like an sbatch option mean the same as there."""
 
     nodes: Count = 1
     """Number of nodes."""
@@ -58,7 +58,8 @@ class Resources:
     time: Minutes = 3600
     """Time limit of each attempt; training that reaches it saves a checkpoint and returns to the queue."""
     warning: Seconds | None = None
-    """Time left when the run is asked to save; by default 2 minutes, at most a quarter of the time limit; 0: never."""
+    """How long before the time limit the run is asked to save; by default 2 minutes, at most a quarter of the limit; 0:
+    never."""
 
     partition: Option | None = None
     """Partition to run in."""
@@ -73,7 +74,7 @@ class Resources:
     nodelist: Option | None = None
     """Nodes that must be part of the allocation."""
     exclude: Option | None = None
-    """Nodes to stay away from."""
+    """Nodes to avoid."""
     dependency: Option | None = None
     """Jobs to wait for, such as "afterok:1234"."""
     begin: Option | None = None
@@ -97,10 +98,10 @@ class Resources:
     exclusive: bool = False
     """Whether to keep other jobs off the nodes."""
     requeue: Annotated[bool | str, Or(EXPEDITE)] = True
-    """Whether the run may be started again after a preemption, a lost node, a failure or its time limit; "expedite": at
-    once after a lost node (Slurm 25.11)."""
+    """Whether the run may restart after a preemption, a lost node, a failure or its time limit; "expedite": immediately
+    after a lost node (Slurm 25.11)."""
     switches: Option | None = None
-    """Most network switches that the nodes may span."""
+    """Maximum number of network switches that the nodes may span."""
     nice: Annotated[int, AtLeast(-LARGEST)] | None = None
     """Adjustment of the priority; a larger number means a lower priority."""
     comment: Option | None = None
@@ -112,10 +113,10 @@ class Resources:
     mail_user: Option | None = None
     """Address that Slurm sends mail to."""
     allocator: Annotated[str, OneOf(("tuned", "system"))] = "tuned"
-    """Whether ranks without GPUs keep the memory that they free, in large pages, which is faster and shows as more
+    """How ranks without GPUs allocate memory: "tuned" keeps freed memory, in large pages, which is faster but counts as
     memory in use."""
     stage_code: bool = False
-    """Whether each node first copies the code, and the Python environment, to its own disk, to import from there."""
+    """Whether each node first copies the code and the Python environment to its local disk, to import from there."""
     sbatch: dict[OptionName, OptionText] = field(default_factory=dict)
     """Any other sbatch option, by its long name without "--"."""
 
@@ -131,13 +132,13 @@ class Container:
     code: Annotated[str, OneOf(("mounted", "image"))] = "mounted"
     """Which code runs: the snapshot that submit takes, mounted into the image, or what the image contains."""
     workdir: Line | None = None
-    """Working directory in the image; by default the run's own, `work`, or the image's."""
+    """Working directory in the image; by default the run's folder `work`, or the image's own."""
     writable: bool = False
     """Whether tasks may write to the image's file system; their changes are discarded at the end."""
     mount_home: bool = False
     """Whether to mount your home directory."""
     remap_root: bool = False
-    """Whether tasks see themselves as root in the image."""
+    """Whether tasks appear to run as root in the image."""
     entrypoint: bool = False
     """Whether to run the image's entrypoint first."""
 
@@ -155,7 +156,7 @@ class Data:
     """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
     directions."""
     cache: Memory | None = None
-    """Leave the features on disk, and keep those that are read most in this much memory of each node, such as "8G"."""
+    """Leave the features on disk, and cache the most used ones in this much memory on each node, such as "8G"."""
 
     @property
     def cache_bytes(self) -> int | None:
@@ -165,10 +166,10 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Watchdog:
-    """`[watchdog]`: when a rank counts as stuck, and what happens then."""
+    """`[watchdog]`: when a rank counts as stuck, and what to do about it."""
 
     enabled: bool = True
-    """Whether stuck ranks are detected at all."""
+    """Whether to detect stuck ranks."""
     action: Annotated[str, OneOf(("restart", "fail", "report"))] | None = None
     """Whether to restart a stuck run, let it fail or only report it; by default a program that logs no steps is only
     reported."""
@@ -192,36 +193,36 @@ class Watchdog:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeCheck:
-    """`[node_check]`: a check of the nodes before the ranks begin; a node that fails it is left out afterwards."""
+    """`[node_check]`: a check of the nodes before the ranks start; a node that fails it is excluded afterwards."""
 
     enabled: bool = False
     """Whether each node's disk, clock, matrix product and network are checked at each start."""
     seconds: Annotated[Seconds, AtLeast(1)] = 10
-    """Longest that the check may take."""
+    """Time limit of the check."""
     scratch: Memory = "1G"
-    """Least free space of the cluster's `local_scratch`."""
+    """Minimum free space in the cluster's `local_scratch`."""
     shared_memory: Memory = "64M"
-    """Least free space of /dev/shm."""
+    """Minimum free space in /dev/shm."""
     clock: Annotated[Seconds, AtLeast(1)] = 5
-    """Most that a node's clock may be off from that of the file system of the runs."""
+    """Maximum difference between a node's clock and that of the runs' file system."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """`[checkpoint]`: what is kept of a training in progress."""
+    """`[checkpoint]`: how often training is saved, and how many checkpoints are kept."""
 
     every: Annotated[int, Duration(60), AtLeast(0)] = 600
-    """Time between two checkpoints; 0 saves only when the run is asked to stop."""
+    """Time between checkpoints; 0 saves only when the run is asked to stop."""
     keep: Count = 2
     """How many of the newest checkpoints to keep."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restart:
-    """`[restart]`: when clusterctl itself sends the run back to the queue, to continue from its last checkpoint."""
+    """`[restart]`: limits on requeueing the run, which then continues from its last checkpoint."""
 
     limit: Natural = 20
-    """Most restarts of one submission, including those by Slurm; 0 disables restarts."""
+    """Maximum number of restarts per submission, including those by Slurm; 0 disables restarts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,12 +232,12 @@ class Job:
     name: Name
     """Name of the run; by default the file's name."""
     workload: str
-    """What to run: one of the shipped workloads, or "command" for a program of your own."""
+    """What to run: a built-in workload, or "command" for your own program."""
     argv: tuple[Text, ...] = ()
     """Program and arguments of workload "command", such as ["python", "train.py"]."""
     code: Line | None = None
-    """Folder to copy at submission, and again for each run to work in; by default the current one, where the job runs
-    code of your own."""
+    """Folder to copy at submission, and again as the working directory of each run; by default the current one, if the
+    job runs your own code."""
     resources: Resources = field(default_factory=Resources)
     """What to request from Slurm."""
     container: Container = field(default_factory=Container)
@@ -244,7 +245,7 @@ class Job:
     env: Environment = field(default_factory=dict)
     """Environment variables of the tasks."""
     setup: tuple[Line, ...] = ()
-    """Shell lines after the cluster's own, such as "source /home/me/env/bin/activate"."""
+    """Shell lines to run after the cluster's `setup`, such as "source /home/me/env/bin/activate"."""
     data: Data = field(default_factory=Data)
     """Where the data set is."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
@@ -252,22 +253,22 @@ class Job:
     restart: Restart = field(default_factory=Restart)
     """How often the run may be restarted."""
     node_check: NodeCheck = field(default_factory=NodeCheck)
-    """Whether nodes are checked before the ranks begin."""
+    """Whether nodes are checked before the ranks start."""
     watchdog: Watchdog = field(default_factory=Watchdog)
     """When a rank counts as stuck."""
     notify: Notify = field(default_factory=Notify)
-    """Whom to tell what happens to the run."""
+    """Where to send notifications about the run."""
     track: Track = field(default_factory=Track)
-    """The trackers that get a copy of its metrics."""
+    """Trackers that receive a copy of the run's metrics."""
     train: Train = field(default_factory=Train)
     """Settings of the workload."""
 
     @property
     def has_own_model(self) -> bool:
-        """Whether it trains a model of the user's own."""
+        """Whether it trains the user's own model."""
         return ":" in getattr(self.train, "model", "")
 
     @property
     def has_own_code(self) -> bool:
-        """Whether it runs code of the user's."""
+        """Whether it runs the user's own code."""
         return self.workload == "command" or self.has_own_model or self.data.load is not None

@@ -1,7 +1,7 @@
-"""Every key of job and cluster files, read off the dataclasses: its type, default and description, and JSON schemas.
+"""Every key of job and cluster files, derived from the dataclasses: type, default, description, and JSON schemas.
 
-The description is the string below the field, where editors look for it too. Python discards such strings, so they are
-parsed from the source, and only when somebody asks for them. The schemas are written by `make docs`
+The description is the string below the field, where editors find it, too. Python discards such strings, so they are
+parsed from the source, but only when needed. `make docs` writes the schemas
 (docs/decisions/0031-descriptions-and-schemas.md).
 """
 
@@ -56,7 +56,7 @@ class FileKey:
 
     @property
     def kind(self) -> str:
-        """Its type in words; of a duration, the unit of a number without one."""
+        """Its type in words; for a duration, the default unit."""
         plain, marks = unwrapped(self.hint)
         if self.duration:
             return f"duration ({'minutes' if self.duration.unit == 60 else 'seconds'})"
@@ -65,7 +65,7 @@ class FileKey:
 
     @property
     def default(self) -> Any:
-        """Its default as a file would have it; None where there is none."""
+        """Its default as written in a file; None if there is none."""
         if self.field.default is dataclasses.MISSING:
             return None
         return self.written(to_record(self.field.default))
@@ -75,7 +75,7 @@ class FileKey:
         return described(self.owner, self.field.name)
 
     def written(self, value: Any) -> Any:
-        """`value`, from a record, as a file would have it: a duration with its unit."""
+        """`value`, from a record, as written in a file: durations have a unit."""
         return self.duration.write(value) if self.duration and type(value) is int else value
 
 
@@ -95,20 +95,20 @@ def _own_keys(cls: type, prefix: str = "") -> Iterator[FileKey]:
 
 
 def described(cls: type, name: str) -> str:
-    """The description of the field `name` of `cls`: its own, or that of the class it inherits the field from."""
+    """The description of the field `name` of `cls`: its own, or the inherited one."""
     classes = (owner for owner in cls.__mro__ if dataclasses.is_dataclass(owner))
     texts = (_descriptions(owner.__module__).get((owner.__name__, name)) for owner in classes)
     return next(filter(None, texts), "")
 
 
 def leaves_as_written(job: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
-    """The values of a job's record by key, as a file would have them."""
+    """The values of a job's record by key, as written in a file."""
     keys = {tuple(key.path.split(".")): key for key in keys_of(Job)}
     return [(path, keys[path].written(value) if path in keys else value) for path, value in leaves(job)]
 
 
 def as_toml(value: Any) -> str:
-    """A plain value as it would stand in a file; nothing for one that is not set."""
+    """A plain value as written in a file; empty if it is not set."""
     return "" if value is None or value in ([], {}) else json.dumps(value, ensure_ascii=False)
 
 
@@ -126,16 +126,16 @@ def _descriptions(module: str) -> dict[tuple[str, str], str]:
 
 
 def cluster_schema() -> Schema:
-    """Of a cluster file."""
+    """The schema of a cluster file."""
     return {"$schema": _DRAFT, "title": "clusterctl cluster file", **_table(Cluster)}
 
 
 def job_schema() -> Schema:
-    """Of a job file, whose [train] table depends on its workload."""
+    """The schema of a job file, whose [train] table depends on its workload."""
     job = _table(Job)
     job["properties"]["workload"]["enum"] = list(WORKLOADS)
     tables = {name: _table(workload.train) for name, workload in WORKLOADS.items()}
-    # Editors complete from `properties` alone, hence every workload's keys there; what is allowed is in `then`.
+    # Editors complete only from `properties`, so it has the keys of all workloads; `then` has the allowed ones.
     job["properties"]["train"] |= {"properties": _any_of(list(tables.values())), "additionalProperties": True}
     chain: Schema = {}
     for name, table in reversed(tables.items()):
@@ -156,7 +156,7 @@ def _any_of(tables: list[Schema]) -> Schema:
 
 
 def _either(schemas: list[Schema]) -> Schema:
-    """A key that is in several tables."""
+    """The schema of a key that several tables have."""
     found: Schema = {"description": schemas[0]["description"]}
     for schema in schemas[1:]:
         if schema["description"] not in found["description"]:
@@ -169,12 +169,12 @@ def _either(schemas: list[Schema]) -> Schema:
 
 
 def choices_of(schema: Schema) -> list[str]:
-    """What may be typed for a key, as far as it can be listed."""
+    """The possible values of a key, if they can be listed."""
     return next((one["enum"] for one in (schema, *schema.get("anyOf", ())) if "enum" in one), [])
 
 
 def _table(cls: type) -> Schema:
-    """Of a table that `cls` describes."""
+    """The schema of a table that `cls` describes."""
     properties = {}
     for key in _own_keys(cls):
         schema = {"description": key.description, **_value(key.hint)}
@@ -185,7 +185,7 @@ def _table(cls: type) -> Schema:
 
 
 def _value(hint: Any) -> Schema:
-    """Of a value of type `hint`. TOML has no null: what is not set is left out."""
+    """The schema of a value of type `hint`. TOML has no null: unset keys are omitted."""
     plain, marks = unwrapped(hint)
     if dataclasses.is_dataclass(plain):
         return _table(plain)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""`[notify]` of a job file, a cluster file or the user's configuration: whom to tell what happens to a run."""
+"""`[notify]` of a job file, a cluster file or the user's configuration: where to send notifications about runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from clusterctl.spec.values import EnvName, OneOf, Text, Unshown
 
 
 class RunEvent(StrEnum):
-    """What happens to a run."""
+    """A change of a run that can be notified."""
 
     FINISHED = "finished"
-    FAILED = "failed"  # ended in any other way that nobody asked for
+    FAILED = "failed"  # ended in any other way, except when cancelled
     RESTARTED = "restarted"  # an attempt has ended, and the run is back in the queue
     STALLED = "stalled"  # the watchdog has raised an alarm
 
@@ -23,7 +23,7 @@ EVENTS = tuple(event.value for event in RunEvent)
 
 @dataclass(frozen=True, kw_only=True)
 class Notify:
-    """`[notify]`: whom to tell when a run finishes, fails, restarts or stalls."""
+    """`[notify]`: where to report that a run finishes, fails, restarts or stalls."""
 
     url_variable: Annotated[EnvName, Unshown()] | None = None
     """Environment variable with the URL of a webhook, such as "SLACK_WEBHOOK"; its value is kept secret."""
@@ -32,7 +32,7 @@ class Notify:
     command: tuple[Text, ...] = ()
     """Program and arguments to run for each message, which it reads from stdin."""
     events: tuple[Annotated[str, OneOf(EVENTS)], ...] = EVENTS
-    """What to report."""
+    """Events to report."""
 
     @property
     def wanted(self) -> bool:

@@ -1,4 +1,4 @@
-"""`train.lr=3e-3`: one value of a job, typed after `clusterctl submit --set` or after a workload under torchrun."""
+"""`train.lr=3e-3`: one value of a job, given to `clusterctl submit --set` or to a workload under torchrun."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def parse_override(text: str, workload: object) -> tuple[Key, Any]:
     name, equals, value = text.partition("=")
     key = tuple(part.strip() for part in name.split("."))
     if not equals or not all(key):
-        shown = re.match(r"[\w.-]*", text)  # no more: what follows may be a secret
+        shown = re.match(r"[\w.-]*", text)  # only the key: the rest may be a secret
         raise UsageError(f"expected KEY=VALUE, not: {shown and shown[0]}", "for example train.lr=3e-3")
     return key, _value(key, value.strip(), workload)
 
 
 def put(tree: dict[str, Any], key: Key, value: Any) -> list[Key]:
-    """Set one value in nested tables, which are made where they are missing; the keys that were set.
+    """Set one value in nested tables, creating missing ones; returns the keys that were set.
 
     A table is merged key by key, so an empty one removes nothing.
     """
@@ -47,7 +47,7 @@ def put(tree: dict[str, Any], key: Key, value: Any) -> list[Key]:
 
 
 def leaves(tree: Mapping[str, Any], prefix: Key = ()) -> Iterator[tuple[Key, Any]]:
-    """The values of nested tables by key, an empty table among them: what `put` makes such a tree of."""
+    """The values of nested tables by key, including empty tables; the inverse of `put`."""
     for name, value in tree.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, (*prefix, name))
@@ -56,12 +56,12 @@ def leaves(tree: Mapping[str, Any], prefix: Key = ()) -> Iterator[tuple[Key, Any
 
 
 def _value(key: Key, text: str, workload: object) -> Any:
-    """`text` as a TOML value; a key that takes a string takes the text as it stands."""
+    """`text` as a TOML value, or unchanged for a key of type string."""
     if _takes_text(key, workload) and text[:1] not in ("'", '"'):
         return text
     try:
         value = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):  # also of numbers and nesting that Python itself refuses
+    except (ValueError, RecursionError):  # also for numbers and nesting beyond Python's limits
         with suppress(ValueError):
             return float(text)
         return text

@@ -1,6 +1,7 @@
-"""Dataclasses to plain records (JSON, TOML) and back, with every problem of a record found at once.
+"""Convert dataclasses to plain records (JSON, TOML) and back, reporting all problems of a record at once.
 
-Both halves read records, hence the standard library alone, and one set of rules (docs/decisions/0002).
+Both the command line and the tasks read records, hence standard library only, and one set of rules
+(docs/decisions/0002).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong in a record: the key's path, what is wrong, the nearest valid name or a hint if any."""
+    """One problem in a record: the key's path, a message, and the nearest valid name or a hint, if any."""
 
     path: tuple[str, ...]
     message: str
@@ -45,7 +46,7 @@ class InvalidRecord(ConfigError):
 
 
 def to_record(value: Any) -> Any:
-    """`value` as JSON types: dataclasses become dicts, tuples lists."""
+    """`value` as JSON types: dataclasses become dicts, tuples become lists."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_record(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
@@ -56,10 +57,10 @@ def to_record(value: Any) -> Any:
 
 
 def from_record(cls: type[T], record: dict[str, Any], *, parse: bool = False) -> T:
-    """The dataclass `cls` that `record` describes; `train` takes the class of the record's own `workload`.
+    """The dataclass `cls` that `record` describes; the record's `workload` determines the class of `train`.
 
-    With `parse`, values may be written as in a file ("4h" for a duration). Types are strict: true is no number, 1.5 no
-    whole number. Raises InvalidRecord with every unknown key, missing key, wrong type and broken bound.
+    With `parse`, values may be written as in a file ("4h" for a duration). Types are strict: true is not a number, 1.5
+    is not an integer. Raises InvalidRecord with all unknown keys, missing keys, wrong types and values out of bounds.
     """
     problems: list[Problem] = []
     value = _read(cls, record, parse, (), problems)
@@ -69,13 +70,13 @@ def from_record(cls: type[T], record: dict[str, Any], *, parse: bool = False) ->
 
 
 def nearest(word: str, names: typing.Iterable[str]) -> str:
-    """The name that `word` most likely meant, or nothing."""
+    """The name that `word` most likely means, or an empty string."""
     return next(iter(difflib.get_close_matches(word, list(names), n=1)), "")
 
 
-@functools.cache  # a thousand records are read for one `status`, and types never change
+@functools.cache  # one `status` may read a thousand records, and types never change
 def fields_of(cls: type, workload: str = "") -> Mapping[str, Any]:
-    """Field name -> type with its marks, in the order of definition; `train` has the class of `workload`, if known."""
+    """Field name -> type with its marks, in order of definition; `train` has the class of `workload`, if known."""
     hints = typing.get_type_hints(cls, include_extras=True)
     if hints.get("train") is Train and workload in WORKLOADS:
         hints["train"] = WORKLOADS[workload].train
@@ -84,7 +85,7 @@ def fields_of(cls: type, workload: str = "") -> Mapping[str, Any]:
 
 @functools.cache
 def unwrapped(hint: Any) -> tuple[Any, tuple[Mark, ...]]:
-    """The type in `hint` without its marks and without None, and the marks."""
+    """The type in `hint` without marks and None, and the marks."""
     marks: tuple[Mark, ...] = ()
     while True:
         if typing.get_origin(hint) is typing.Annotated:
@@ -105,7 +106,7 @@ def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, 
         else:
             choices = f"must be one of {', '.join(WORKLOADS)}"
             problems.append(Problem((*path, "workload"), choices, nearest(workload, WORKLOADS)))
-            record = {key: value for key, value in record.items() if key != "train"}  # its keys cannot be judged
+            record = {key: value for key, value in record.items() if key != "train"}  # its keys cannot be checked
     before = len(problems)
     required = {f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING}
     problems += [Problem((*path, name), "missing") for name in sorted(required - set(record))]
@@ -120,7 +121,7 @@ def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, 
 
 
 def alternatives(hints: Mapping[str, Any]) -> dict[str, str]:
-    """Field name -> the field that it is set instead of."""
+    """Field name -> the field that it replaces."""
     marks = ((name, mark) for name, hint in hints.items() for mark in unwrapped(hint)[1])
     return {name: mark.other for name, mark in marks if isinstance(mark, InsteadOf)}
 
@@ -128,11 +129,11 @@ def alternatives(hints: Mapping[str, Any]) -> dict[str, str]:
 def _one_of_two(
     record: dict[str, Any], pairs: Mapping[str, str], path: tuple[str, ...], problems: list[Problem]
 ) -> dict[str, Any]:
-    """`record`, in which a field that is set stands for the other one of its pair, default and all."""
+    """`record` with the other field of each pair unset, including its default, if one of them is set."""
     for name, other in pairs.items():
         if record.get(name) is not None:
             if record.get(other) is not None:
-                hint = f"a value of the job file counts beside --set too: leave {other} or {name} out"
+                hint = f"remove {other} or {name}; values of the job file count in addition to --set"
                 problems.append(Problem((*path, name), f"cannot be set together with {other}", hint=hint))
             record = {**record, other: None}
         elif other in record and record[other] is None:
@@ -184,11 +185,11 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
 
 
 def _require_writable(text: str) -> None:
-    """Half a pair of surrogates, which JSON can hold, fits into no script; those that stand for a byte do."""
+    """Reject unpaired surrogates, which JSON allows but no script can contain, except those that encode a byte."""
     try:
         text.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:
-        raise ValueError("expected characters, not half of one") from error
+        raise ValueError("expected text without unpaired surrogates") from error
 
 
 def _is_typed_gpus(raw: Any) -> bool:

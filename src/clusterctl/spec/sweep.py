@@ -1,4 +1,4 @@
-"""What a sweep varies: `train.lr=1e-3,3e-3 train.seed=0..4` as settings, one tuple of KEY=VALUE for each run."""
+"""What a sweep varies: `train.lr=1e-3,3e-3 train.seed=0..4` as settings, one tuple of KEY=VALUE per run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 Settings = tuple[str, ...]
-"""The `KEY=VALUE` that make one run differ from the others."""
+"""The `KEY=VALUE` settings that distinguish one run from the others."""
 
 MOST_RUNS = 10_000
 _RANGE = re.compile(r"(-?[0-9]+)\.\.(-?[0-9]+)(?:\.\.(-?[0-9]+))?", re.ASCII)
@@ -26,7 +26,7 @@ _OPENING = {"[": "]", "{": "}", "(": ")"}
 
 @dataclass(frozen=True)
 class NumberRange:
-    """Numbers between two, to draw from: evenly, or evenly in the logarithm; whole ones if both ends are."""
+    """A range to draw numbers from, uniformly or log-uniformly; integers if both ends are."""
 
     key: str
     low: float
@@ -43,7 +43,7 @@ class NumberRange:
 
 @dataclass(frozen=True)
 class ListedValues:
-    """Settings to choose from: the values of one key, or whole lines of a file."""
+    """Settings to choose from: the values of one key, or the lines of a file."""
 
     choices: tuple[Settings, ...]
 
@@ -55,21 +55,21 @@ Axis = NumberRange | ListedValues
 
 
 def parse_axis(text: str) -> Axis:
-    """`KEY=VALUES`: values after commas, whole numbers as `0..4` or `0..20..5`, `log:1e-4..1e-1`, `uniform:0..1`.
+    """`KEY=VALUES`: comma-separated values, integers as `0..4` or `0..20..5`, `log:1e-4..1e-1`, `uniform:0..1`.
 
     Raises UsageError.
     """
     key, equals, values = text.partition("=")
     key, values = key.strip(), values.strip()
     if not equals or not key or not values:
-        shown = re.match(r"[\w.-]*", text)  # no more: what follows may be a secret
+        shown = re.match(r"[\w.-]*", text)  # only the key: the rest may be a secret
         raise UsageError(f"--sweep: expected KEY=VALUES, not: {shown and shown[0]}", "for example train.lr=1e-3,3e-3")
     if span := _SPAN.fullmatch(values):
         return _span(key, *span.groups())
-    found = [value for part in _parted(values) for value in _values(key, part)]
-    twice = next((value for value, same in itertools.groupby(sorted(found)) if len(list(same)) > 1), None)
-    if twice is not None:
-        raise UsageError(f"--sweep {key}: {twice} is there twice", "name each value once")
+    found = [value for part in _split_at_commas(values) for value in _values(key, part)]
+    duplicate = next((value for value, same in itertools.groupby(sorted(found)) if len(list(same)) > 1), None)
+    if duplicate is not None:
+        raise UsageError(f"--sweep {key}: {duplicate} appears twice", "list each value once")
     return ListedValues(tuple((f"{key}={value}",) for value in found))
 
 
@@ -79,24 +79,24 @@ def key_of(setting: str) -> str:
 
 
 def names_of_program(rows: Sequence[Settings]) -> set[str]:
-    """What is varied that is no key of a job: names that stand in braces in the program, such as `{lr}`."""
+    """The varied names that are not job keys: placeholders in the program, such as `{lr}`."""
     keys = {key_of(setting) for row in rows for setting in row}
     return {key for key in keys if "." not in key} - {field.name for field in fields(Job)}
 
 
 def filled(program: Sequence[str], row: Settings, names: Iterable[str]) -> list[str]:
-    """`program` with the values of `row` for the `names` in braces. Raises UsageError for one that it does not have."""
+    """`program` with the values of `row` for the placeholders `names`. Raises UsageError for one that it lacks."""
     values = {key: value for key, _, value in (setting.partition("=") for setting in row) if key in names}
     if missing := [name for name in values if not any(f"{{{name}}}" in word for word in program)]:
         hint = f"vary a key such as train.{missing[0]}, or write {{{missing[0]}}} into the program: -- PROGRAM"
-        raise UsageError(f"--sweep {missing[0]}: no key of a job, and not in the program", hint)
+        raise UsageError(f"--sweep {missing[0]}: neither a job key nor in the program", hint)
     for name, value in values.items():
         program = [word.replace(f"{{{name}}}", value) for word in program]
     return [*program]
 
 
 def parse_lines(text: str, name: str) -> ListedValues:
-    """The runs in a file: the settings of one on each line, as after --set; `#` begins a comment. Raises UsageError."""
+    """The runs in a file: one per line, with settings as for --set; `#` starts a comment. Raises UsageError."""
     import shlex
 
     lines = []
@@ -109,25 +109,25 @@ def parse_lines(text: str, name: str) -> ListedValues:
             raise UsageError(f"{name}, line {number}: expected KEY=VALUE", "for example: train.lr=3e-3 train.seed=1")
         lines += [words] if words else []
     if not lines:
-        raise UsageError(f"{name} names no runs", "write the settings of one run on each line")
+        raise UsageError(f"{name} names no runs", "write the settings of one run per line")
     return ListedValues(tuple(lines))
 
 
 def combinations(axes: Sequence[Axis], samples: int | None, seed: int) -> list[Settings]:
     """The settings of each run: all combinations, the last axis changing fastest, or `samples` of them at random.
 
-    The same `seed` draws the same ones, each once. Raises UsageError.
+    The same `seed` draws the same ones, without duplicates. Raises UsageError.
     """
     keys = [set(map(key_of, row)) for row in map(_any_of, axes)]
-    if twice := [key for one, other in itertools.combinations(keys, 2) for key in one & other]:
-        raise UsageError(f"{twice[0]} is swept twice", "write all its values after one --sweep")
+    if duplicates := [key for one, other in itertools.combinations(keys, 2) for key in one & other]:
+        raise UsageError(f"{duplicates[0]} is swept twice", "write all its values after one --sweep")
     finite = [axis for axis in axes if isinstance(axis, ListedValues)]
     grid = math.prod(len(axis.choices) for axis in finite)
     if samples is None and len(finite) < len(axes):
-        raise UsageError("log: and uniform: are drawn from at random", "say how many runs: --samples 20")
+        raise UsageError("log: and uniform: are sampled at random", "set the number of runs: --samples 20")
     count = grid if samples is None else samples
     if count > MOST_RUNS:
-        raise UsageError(f"a sweep of {count:,} runs", f"at most {MOST_RUNS:,}; draw some of them: --samples 100")
+        raise UsageError(f"a sweep of {count:,} runs", f"at most {MOST_RUNS:,}; draw a sample: --samples 100")
     if samples is None:
         return [_joined(parts) for parts in itertools.product(*(axis.choices for axis in finite))]
     if len(finite) == len(axes) and samples > grid:
@@ -136,14 +136,14 @@ def combinations(axes: Sequence[Axis], samples: int | None, seed: int) -> list[S
 
 
 def _drawn(axes: Sequence[Axis], chance: random.Random) -> Iterator[Settings]:
-    """Endless, each once: of whole numbers there may be fewer than are asked for."""
+    """Endless draws without duplicates. Raises UsageError if integer ranges have fewer than requested."""
     seen: set[Settings] = set()
     for _ in range(100 * MOST_RUNS):
         found = _joined(axis.draw(chance) for axis in axes)
         if found not in seen:
             seen.add(found)
             yield found
-    raise UsageError(f"--samples: only {len(seen)} different runs were found", "ask for fewer, or widen the ranges")
+    raise UsageError(f"--samples: only {len(seen)} different runs were found", "request fewer, or widen the ranges")
 
 
 def _joined(parts: Iterable[Settings]) -> Settings:
@@ -175,12 +175,12 @@ def _values(key: str, text: str) -> list[str]:
     step = int(match[3]) if match[3] else 1
     count = (last - first) // step + 1 if step > 0 else 0
     if not 0 < count <= MOST_RUNS:
-        raise UsageError(f"--sweep {key}: no range of whole numbers: {text}", f"for example {key}=0..4")
+        raise UsageError(f"--sweep {key}: not a range of whole numbers: {text}", f"for example {key}=0..4")
     return [str(number) for number in range(first, last + 1, step)]
 
 
-def _parted(text: str) -> list[str]:
-    """`text` at its commas, but for those in brackets and quotes."""
+def _split_at_commas(text: str) -> list[str]:
+    """Split `text` at its commas, except those in brackets and quotes."""
     parts, closing, quote = [""], "", ""
     for letter in text:
         if letter == "," and not closing and not quote:

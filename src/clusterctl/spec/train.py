@@ -1,4 +1,4 @@
-"""The workloads and what each can be told: one frozen class per workload, every setting with its description.
+"""The workloads and their settings: one frozen class per workload, every setting with its description.
 
 A new workload adds its class and its line in `WORKLOADS`. The string below a field is its description; `spec.keys`
 reads it, and a class that only changes a default inherits it.
@@ -30,33 +30,33 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-PROFILED_STEPS = (10, 20)  # of `submit --profile`: behind the warm-up, and few enough for a browser
+PROFILED_STEPS = (10, 20)  # for `submit --profile`: after the warm-up, and few enough for a browser
 FanOut = Annotated[tuple[Annotated[int, AtLeast(-1)], ...], NotEmpty()]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """`[train]` of a workload that has nothing to set."""
+    """`[train]` of a workload without settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopTrain(Train):
-    """What the training loop itself needs, whatever the model."""
+    """Settings of the training loop, for any model."""
 
     epochs: Count = 1
     """Passes over the training data."""
     batch_size: Count | None = 128
     """Examples per rank and step; the global batch is this times the number of ranks."""
     global_batch_size: Annotated[Count, InsteadOf("batch_size")] | None = None
-    """Examples of all ranks together in each step, however many ranks there are; instead of batch_size."""
+    """Examples of all ranks together in each step, whatever the number of ranks; instead of batch_size."""
     lr: Positive = 0.01
     """Learning rate."""
     schedule: Annotated[str, OneOf(("constant", "cosine"))] = "constant"
-    """How the learning rate develops after the warm-up, over all steps."""
+    """How the learning rate changes after the warm-up, over all steps."""
     warmup: Share = 0.0
-    """Fraction of all steps in which the learning rate rises to its value."""
+    """Fraction of all steps over which the learning rate ramps up."""
     clip_norm: NonNegative = 0.0
-    """Upper bound for the norm of all gradients together; 0 disables clipping."""
+    """Maximum norm of all gradients together; 0 disables clipping."""
     weight_decay: NonNegative = 0.0
     """L2 penalty on the weights."""
     seed: Natural = 0
@@ -104,23 +104,23 @@ class GatOptions:
     """`train.options` of the models "gat" and "rgat"."""
 
     hidden: Count = 32
-    """Width of each head of the hidden layers, whose heads lie side by side."""
+    """Width of each attention head of the hidden layers, whose outputs are concatenated."""
     heads: Count = 8
     """Attention heads of the hidden layers."""
     output_heads: Count = 1
-    """Attention heads of the last layer, which are averaged."""
+    """Attention heads of the last layer, whose outputs are averaged."""
     dropout: Share = 0.5
     """Fraction of activations between layers to drop in training."""
     attention_dropout: Share = 0.0
     """Fraction of attention weights to drop in training."""
     self_loops: bool = True
-    """Whether each node attends to itself, too; in "rgat" in relations between nodes of one type."""
+    """Whether each node also attends to itself; in "rgat", in relations between nodes of one type."""
     residual: bool = False
-    """Whether each layer adds a linear map of the node's own row; in "rgat" one for each relation."""
+    """Whether each layer adds a linear map of the node's own features; in "rgat", one for each relation."""
 
 
 BUILT_IN = {"gat": GatOptions, "rgat": GatOptions}
-"""The models of node classification that need no code of the user's, and the options of each."""
+"""The built-in models of node classification, and the options of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +132,11 @@ class NodeClassificationTrain(LoopTrain):
     model: Annotated[
         str, OneOf(("gat", "rgat"), OBJECT, "a module and a class or function of your code, such as my_model:Net")
     ]
-    """"gat" (GATv2), "rgat" (GATv2 for each relation), or a class or function of your code, as MODULE:NAME, made from
-    features and classes."""
+    """"gat" (GATv2), "rgat" (GATv2 for each relation), or your class or function, as MODULE:NAME, called with the
+    numbers of features and classes."""
     options: dict[EnvName, object] = field(default_factory=dict)
-    """Values for the model, by name: the options of "gat" and "rgat", or those of your class, by its dataclass
-    `Options` or by keyword."""
+    """Options of the model, by name: those of "gat" and "rgat", or of your class, as its dataclass `Options` or as
+    keyword arguments."""
     fan_out: FanOut = (25, 10)
     """Neighbours to sample per node in each hop, one number per layer, the seed nodes' hop first; -1 takes all."""
     sampling: Annotated[str, OneOf(("uniform", "labor"))] = "uniform"
@@ -145,8 +145,7 @@ class NodeClassificationTrain(LoopTrain):
     replace: bool = False
     """Whether to sample neighbours with replacement; not with LABOR."""
     generated: NonNegative = 0.0
-    """With "rgat" and without data: size of the graph like IGB-heterogeneous to generate, as a multiple of the real
-    one."""
+    """With "rgat" and without data: size of the generated graph, as a multiple of IGB-heterogeneous."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +162,7 @@ class SyntheticTrain(NodeTrain):
     graph: Annotated[str, OneOf(("homophilous", "fake-dataset"))] = "homophilous"
     """Graph to generate: edges that prefer nodes of the same class, or PyG's FakeDataset, which a GCN cannot learn."""
     homophily: Share = 0.8
-    """With graph "homophilous": share of the edges placed within a class, the others ignore classes; Cora's is 0.81."""
+    """With graph "homophilous": share of edges placed within a class (the others ignore classes); Cora's is 0.81."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,10 +198,10 @@ class GraphClassificationTrain(LoopTrain):
     model: Annotated[
         str, OneOf(("gin", "plain"), OBJECT, "a module and a class of your code, such as my_model:Net")
     ] = "gin"
-    """Graph convolution to use, "plain" with one linear map per layer; or a class of your code, as MODULE:NAME, made
-    from features and classes."""
+    """Graph convolution ("plain": one linear map per layer), or your class, as MODULE:NAME, called with the numbers of
+    features and classes."""
     options: dict[EnvName, object] = field(default_factory=dict)
-    """Values for a model of your own, by name: those of its dataclass `Options`, or keyword arguments."""
+    """Options of your own model, by name: fields of its dataclass `Options`, or keyword arguments."""
     features: Annotated[str, OneOf(("degree", "ones", "given"))] = "degree"
     """Node features: one-hot degree, a constant, or those of the data set."""
     layers: Count = 2
@@ -219,13 +218,13 @@ class GraphClassificationTrain(LoopTrain):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkPredictionTrain(LoopTrain):
-    """Link prediction with a model of your own, on a graph that your own code loads."""
+    """Link prediction with your own model, on a graph that your code loads."""
 
     epochs: Count = 20
     model: Annotated[str, Matches(OBJECT, "a module and a class or function of your code, such as my_model:Net")]
-    """Class or function of your code, as MODULE:NAME, that makes the model from the number of features."""
+    """Class or function of your code, as MODULE:NAME, that creates the model from the number of features."""
     options: dict[EnvName, object] = field(default_factory=dict)
-    """Values for the model, by name: those of its dataclass `Options`, or keyword arguments."""
+    """Options of the model, by name: fields of its dataclass `Options`, or keyword arguments."""
     fan_out: FanOut = (10, 10)
     """Neighbours to sample per node in each hop, one number per layer, the pairs' hop first; -1 takes all."""
     replace: bool = False
@@ -238,7 +237,7 @@ class TaobaoTrain(LoopTrain):
 
     epochs: Count = 20
     batch_size: Count | None = 2048
-    """Edges per rank and step, to which as many negative pairs are added; the global batch is this times the ranks."""
+    """Edges per rank and step, plus as many negative pairs; the global batch is this times the number of ranks."""
     lr: Positive = 1e-3
     fan_out: Annotated[FanOut, Length(2)] = (8, 4)
     """Items to sample for each user or item, and then for each of those; -1 takes all."""
@@ -247,12 +246,12 @@ class TaobaoTrain(LoopTrain):
     hidden_channels: Count = 64
     """Width of the hidden layers."""
     row_optimizer: Annotated[str, OneOf(("adam", "touched-rows"))] = "adam"
-    """Optimizer of the embeddings; "touched-rows" updates only the rows that a step used, which is faster but not the
-    same."""
+    """Optimizer of the embeddings; "touched-rows" updates only the rows that a step used, which is faster but not
+    equivalent."""
     together: Count = 3
     """Two items are neighbours if at least this many users of the training split took both."""
     generated: NonNegative = 0.0
-    """Without data.root: size of the data set to generate, as a multiple of the real one."""
+    """Without data.root: size of the generated data set, as a multiple of the real one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,22 +293,22 @@ _TU_FORMAT = ("raw/*_A.txt", "raw/*_graph_indicator.txt", "raw/*_graph_labels.tx
 
 
 def likeliest(layouts: Sequence[tuple[str, ...]], root: Path) -> tuple[str, ...]:
-    """The layout of which the largest share is in the folder; of several the first."""
+    """The layout with the largest share of its files in the folder; the first one in a tie."""
     return max(layouts, key=lambda layout: sum(any(root.glob(part)) for part in layout) / len(layout))
 
 
 class Workload(NamedTuple):
-    """A workload's settings, and what its data folder holds. Its module in `workloads` has its name."""
+    """A workload's settings and data layouts. Its module in `workloads` has the same name."""
 
     train: type[Train]
     data: tuple[tuple[str, ...], ...] = ()
-    """The layouts that it reads, the usual one first: patterns of the paths of each."""
+    """The layouts that it reads, the usual one first: each a tuple of path patterns."""
     data_set: str = ""
     """Its name for `clusterctl data`."""
     example: str = ""
-    """A small one in that format that comes with clusterctl."""
+    """A small data set in that format that comes with clusterctl."""
     loads: bool = False
-    """Whether a function of the user's may load its data."""
+    """Whether a user function may load its data."""
 
 
 WORKLOADS: dict[str, Workload] = {

@@ -10,29 +10,29 @@ LARGEST = 2**31 - 1
 
 
 class Mark:
-    """A refinement of a type: `parse` sees the raw value first, `check` the typed one; both raise ValueError."""
+    """A refinement of a type: `parse` gets the raw value, then `check` the typed one; both raise ValueError."""
 
     def parse(self, raw: Any) -> Any:
         return raw
 
-    def check(self, value: Any) -> None:  # noqa: ARG002 - marks that bound override it
+    def check(self, value: Any) -> None:  # noqa: ARG002 - subclasses use it
         return None
 
 
 class Unshown(Mark):
-    """The value may be a secret: a message about it must not repeat it."""
+    """The value may be a secret: messages must not repeat it."""
 
 
 @dataclass(frozen=True)
 class InsteadOf(Mark):
-    """Another way to say what the field `other` of the same table says: who sets one leaves the other out."""
+    """An alternative to the field `other` of the same table: only one of the two may be set."""
 
     other: str
 
 
 @dataclass(frozen=True)
 class Or(Mark):
-    """Besides true and false the value may be this text."""
+    """Besides true and false, the value may be this text."""
 
     text: str
 
@@ -43,7 +43,7 @@ class Or(Mark):
 
 @dataclass(frozen=True)
 class AtLeast(Mark):
-    """Bounded above too: neither Slurm nor torch takes a number of more than 32 bits everywhere."""
+    """Also has an upper bound: neither Slurm nor torch accepts more than 32 bits everywhere."""
 
     minimum: float
     maximum: float = LARGEST
@@ -88,7 +88,7 @@ class OneOf(Mark):
 
 @dataclass(frozen=True)
 class Matches(Mark):
-    """The whole value matches `pattern`; `meaning` says so in words."""
+    """The whole value must match `pattern`; `meaning` describes it in words."""
 
     pattern: str
     meaning: str
@@ -100,7 +100,7 @@ class Matches(Mark):
 
 @dataclass(frozen=True)
 class Duration(Mark):
-    """Seconds, written as a number of `unit`s, as "90s", "20m", "4h", "2d", or as Slurm's D-HH:MM:SS."""
+    """Seconds, written as a number of `unit`s, as "90s", "20m", "4h", "2d", or in Slurm's format D-HH:MM:SS."""
 
     unit: int
 
@@ -139,7 +139,7 @@ class Window(Mark):
 
 
 class GpuCount(int):
-    """GPUs of a node: 4, or "a100:4" where only those of that type will do. It counts and compares as a number."""
+    """GPUs of a node: 4, or "a100:4" to require a type. Behaves like the number."""
 
     type: str
 
@@ -154,7 +154,7 @@ class GpuCount(int):
 
     @property
     def written(self) -> int | str:
-        """As a file has it."""
+        """As written in a file."""
         return str(self) if self.type else int(self)
 
     @property
@@ -174,9 +174,9 @@ DURATION = rf"\s*({_AMOUNT}|{_CLOCK})\s*"
 
 
 def parse_seconds(text: str, unit: int = 60) -> int:
-    """The seconds in `text`; a bare number counts `unit`s. Raises ValueError with the accepted forms.
+    """The seconds in `text`; a bare number counts `unit`s. Raises ValueError with the accepted formats.
 
-    The colon forms are those of sbatch(1) --time: MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.
+    The formats with colons are those of sbatch(1) --time: MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.
     """
     stripped = text.strip()
     if match := re.fullmatch(_AMOUNT, stripped):
@@ -190,7 +190,7 @@ def parse_seconds(text: str, unit: int = 60) -> int:
 
 
 def slurm_time(seconds: int) -> str:
-    """`seconds` as sbatch(1) --time takes it. Slurm itself rounds up to the next minute."""
+    """`seconds` in the format of sbatch(1) --time. Slurm rounds up to the next minute."""
     days, rest = divmod(seconds, 86400)
     clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
     return f"{days}-{clock}" if days else clock
@@ -207,12 +207,12 @@ def as_name(text: str) -> str:
 
 
 def mebibytes(text: str) -> int:
-    """The MiB in a `Memory` such as "64G", as sbatch reads it: a bare number counts MiB."""
+    """The MiB in a `Memory` such as "64G"; a bare number counts MiB, as in sbatch."""
     return size_in_bytes(text) >> 20
 
 
 def size_in_bytes(text: str) -> int:
-    """The bytes of a `Memory`, of which a bare number counts MiB."""
+    """The bytes in a `Memory`; a bare number counts MiB."""
     number, unit = re.fullmatch(r"(\d+)([KMGT]?)B?", text).groups()  # type: ignore[union-attr]
     return int(number) << _SHIFTS[unit]
 
@@ -231,13 +231,13 @@ Seconds = Annotated[int, Duration(1), AtLeast(0)]
 """Seconds; a bare number in a file counts seconds."""
 Name = Annotated[
     str,
-    Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1 to 64 letters, digits, '.', '_' and '-', not beginning with a sign"),
+    Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1 to 64 letters, digits, '.', '_' and '-', first a letter or digit"),
 ]
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
 Text = Annotated[str, Matches(r"[^\x00]*", "text without NUL characters")]
 Line = Annotated[str, Matches(rf"[^{_CONTROL}]+", "one line without control characters, not empty")]
 OptionText = Annotated[str, Matches(rf"[^{_CONTROL}\\]*", "one line without control characters and backslashes")]
-"""What a `#SBATCH` line can carry: sbatch takes a backslash for an escape, even between single quotes."""
+"""What a `#SBATCH` line can contain: sbatch treats a backslash as an escape, even in single quotes."""
 Option = Annotated[str, Matches(rf"[^{_CONTROL}\\]+", "one line without control characters and backslashes, not empty")]
 Word = Annotated[str, Matches(rf"[^\s{_CONTROL}]+", "one word without spaces")]
 Memory = Annotated[str, Matches(r"[0-9]{1,18}[KMGT]?B?", 'a size such as "64G"')]

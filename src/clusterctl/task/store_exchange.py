@@ -68,7 +68,7 @@ class Talk:
         return value_in(content)
 
     def to_first(self, work: Callable[[], Any]) -> list[Any]:
-        """On rank 0, return what `work` returns on each rank; [] elsewhere. Every rank raises the OSError of any rank."""
+        """On rank 0, return what `work` returns on each rank; [] elsewhere. Every rank raises any rank's OSError."""
         key = self._next_key()
         self._tell(key, self._exchange.place.rank, tried(work))
         found: list[Any] = []
