@@ -38,7 +38,7 @@ def run_alone(*argv: str) -> None:
     main(Context(to_record(command(*argv)), Place()))
 
 
-def test_what_srun_left_open_for_the_program_stays_open() -> None:
+def test_the_program_inherits_descriptors_from_srun() -> None:
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
     run_alone(sys.executable, "-c", f"import os; os.write({writer}, b'here')")
@@ -47,20 +47,20 @@ def test_what_srun_left_open_for_the_program_stays_open() -> None:
     os.close(writer)
 
 
-def test_every_rank_finds_its_place_and_the_same_free_address(tmp_path: Path) -> None:
+def test_every_rank_gets_its_place_and_the_same_address(tmp_path: Path) -> None:
     program = f"import os, json; print(json.dumps([os.environ[name] for name in {NAMES + ADDRESS}]))"
     done = run_job(command("python", "-c", program), RunDir(tmp_path / "run"), [2, 1])
     assert [code for code, _, _ in done] == [0, 0, 0], done
-    said = [json.loads(output) for _, output, _ in done]
-    assert [rank[:6] for rank in said] == [
+    variables = [json.loads(output) for _, output, _ in done]
+    assert [rank[:6] for rank in variables] == [
         ["0", "3", "0", "2", "0", "0"],
         ["1", "3", "1", "2", "0", "0"],
         ["2", "3", "0", "1", "1", "1"],
     ]
-    assert len({(rank[6], rank[7]) for rank in said}) == 1
+    assert len({(rank[6], rank[7]) for rank in variables}) == 1
 
 
-def test_torch_distributed_meets_through_these_variables(tmp_path: Path) -> None:
+def test_torch_distributed_initializes_from_these_variables(tmp_path: Path) -> None:
     program = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -82,7 +82,7 @@ time.sleep(600)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
-def test_another_user_who_takes_the_port_of_the_ranks_ends_the_run(tmp_path: Path) -> None:
+def test_another_user_on_the_ranks_port_ends_the_run(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     done: list[tuple[int, str, str]] = []
     program = command("python", "-c", "import time; time.sleep(600)")
@@ -97,15 +97,15 @@ def test_another_user_who_takes_the_port_of_the_ranks_ends_the_run(tmp_path: Pat
         stranger.wait()
     ((code, _, errors),) = done
     assert code != 0
-    assert f"another user listens on the port at which the ranks were to meet: {place['port']}" in errors
+    assert f"another user is listening on the port where the ranks meet: {place['port']}" in errors
     assert list(recorded(run.attempt(0), 0))[-2]["cause"] == "network"
 
 
-def test_a_failing_program_passes_on_its_code_and_its_name_is_in_the_events(tmp_path: Path) -> None:
+def test_a_failing_programs_exit_code_and_name_are_recorded(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     ((code, _, errors),) = run_job(command("python", "-c", "import sys; sys.exit('no such layer')"), run, [1])
     assert code == 1
-    assert errors == "no such layer\n"  # the program's own words, no traceback of ours
+    assert errors == "no such layer\n"  # only the program's output, without a traceback of ours
     events = list(recorded(run.attempt(0), 0))
     assert events[-2]["message"].startswith("python -c")
     assert events[-2]["message"].endswith("exited with 1")
@@ -113,19 +113,19 @@ def test_a_failing_program_passes_on_its_code_and_its_name_is_in_the_events(tmp_
     assert (events[-1]["code"], events[-1].get("signal")) == (1, None)
 
 
-def test_a_program_killed_by_a_signal_counts_as_128_and_the_signal(tmp_path: Path) -> None:
+def test_a_program_killed_by_a_signal_exits_with_128_plus_the_signal(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     ((code, _, _),) = run_job(command("sh", "-c", "kill -KILL $$"), run, [1])
     assert code == 128 + 9
-    told, left = list(recorded(run.attempt(0), 0))[-2:]
-    assert (told["cause"], told["code"], told["signal"]) == ("killed", 137, 9)
-    assert (left["code"], left["signal"]) == (137, 9)
+    exception, ended = list(recorded(run.attempt(0), 0))[-2:]
+    assert (exception["cause"], exception["code"], exception["signal"]) == ("killed", 137, 9)
+    assert (ended["code"], ended["signal"]) == (137, 9)
 
 
 @pytest.mark.parametrize(
     ("script", "mark"),
     [
-        ("kill -KILL $$", "running"),  # as if the task itself had been killed
+        ("kill -KILL $$", "running"),  # as if the task itself was killed
         ("kill -SEGV $$", "running"),
         ("kill -TERM $$", "running"),
         ("kill -40 $$", "running"),
@@ -135,14 +135,14 @@ def test_a_program_killed_by_a_signal_counts_as_128_and_the_signal(tmp_path: Pat
         ("exit 0", "done"),
     ],
 )
-def test_the_end_of_the_program_decides_whether_the_rank_was_killed(tmp_path: Path, script: str, mark: str) -> None:
+def test_how_the_program_ends_decides_the_mark_of_its_rank(tmp_path: Path, script: str, mark: str) -> None:
     run = RunDir(tmp_path / "run")
     run_job(command("sh", "-c", script), run, [1])
     assert [path.name for path in run.attempt(0).marks.iterdir()] == [f"00000.{mark}"]
 
 
-def test_a_program_that_dies_of_term_before_its_task_has_it_was_told_to_end(tmp_path: Path) -> None:
-    """A step is told to end process by process, in any order."""
+def test_term_that_reaches_the_program_first_is_no_failure(tmp_path: Path) -> None:
+    """Slurm ends the processes of a step one by one, in any order."""
     run = RunDir(tmp_path / "run")
     (environment,) = environments(run.attempt(0), [1])
     write_json(run.run_json, {"job": to_record(command("sh", "-c", "echo ready; kill -TERM $$"))})
@@ -156,7 +156,7 @@ def test_a_program_that_dies_of_term_before_its_task_has_it_was_told_to_end(tmp_
     assert "exception" not in [event["event"] for event in recorded(run.attempt(0), 0)]
 
 
-def test_python_is_python3_where_there_is_no_program_of_that_name(
+def test_python_falls_back_to_python3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "python3").write_text('#!/bin/sh\necho "$@"\n')
@@ -167,13 +167,13 @@ def test_python_is_python3_where_there_is_no_program_of_that_name(
 
 
 @pytest.mark.parametrize(("argv", "message"), [((), "needs a program"), (("no-such-program",), "cannot run no-such")])
-def test_a_program_that_is_not_there_is_an_error_with_a_hint(argv: tuple[str, ...], message: str) -> None:
+def test_a_missing_program_fails_with_a_hint(argv: tuple[str, ...], message: str) -> None:
     with pytest.raises(TaskError, match=message) as raised:
         run_alone(*argv)
     assert "argv" in raised.value.hint
 
 
-def test_a_script_without_the_executable_bit_gets_the_command_that_sets_it(tmp_path: Path) -> None:
+def test_a_script_that_is_not_executable_fails_with_the_chmod_command(tmp_path: Path) -> None:
     script = tmp_path / "a script.sh"
     script.write_text("#!/bin/sh\n")
     with pytest.raises(TaskError, match="Permission denied") as raised:
@@ -184,7 +184,7 @@ def test_a_script_without_the_executable_bit_gets_the_command_that_sets_it(tmp_p
 @pytest.mark.parametrize(
     ("tasks", "node_rank", "expected"), [("2(x3),1", 2, 2), ("2(x3),1", 3, 1), ("4", 0, 4), ("", 1, 4)]
 )
-def test_the_ranks_of_a_node_are_read_from_slurms_list(tasks: str, node_rank: int, expected: int) -> None:
+def test_the_local_world_size_comes_from_slurms_list(tasks: str, node_rank: int, expected: int) -> None:
     place = Place(node_rank=node_rank, world_size=8, nodes=2)
     assert local_world_size(place, {"SLURM_STEP_TASKS_PER_NODE": tasks}) == expected
 
@@ -203,7 +203,7 @@ while True:
 """
 
 
-def test_the_warning_and_term_reach_the_program(tmp_path: Path) -> None:
+def test_the_warning_and_term_are_forwarded_to_the_program(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     (environment,) = environments(run.attempt(0), [1])
     write_json(run.run_json, {"job": to_record(command("python", "-c", SIGNALLED))})
@@ -216,11 +216,11 @@ def test_the_warning_and_term_reach_the_program(tmp_path: Path) -> None:
         task.send_signal(signal.SIGTERM)
         assert task.stdout.readline() == "SIGTERM\n"
         assert task.wait() == 7
-    left = [event for event in recorded(run.attempt(0), 0) if event["event"] == "exit"]
-    assert [(event["code"], event.get("signal")) for event in left] == [(143, 15), (7, None)]
+    exits = [event for event in recorded(run.attempt(0), 0) if event["event"] == "exit"]
+    assert [(event["code"], event.get("signal")) for event in exits] == [(143, 15), (7, None)]
 
 
-# What is not needed beside a program, of which there may be thousands.
+# Modules that the process next to a program does not need; there may be thousands of these processes.
 HEAVY = {"torch", "numpy", "submitit", "cloudpickle", "click", "clusterctl.spec"}
 HEAVY |= {"asyncio", "concurrent.futures", "email", "http", "importlib.metadata", "logging", "multiprocessing", "ssl"}
 MOST_MODULES = 180  # 155 on Python 3.11
@@ -231,8 +231,8 @@ def test_the_process_beside_a_program_imports_little(tmp_path: Path) -> None:
     (environment,) = environments(run.attempt(0), [1])
     write_json(run.run_json, {"job": to_record(command("true"))})
     entry = "import runpy, sys\ntry: runpy.run_module('clusterctl.runs', run_name='__main__', alter_sys=True)\n"
-    told = "finally: print(*sys.modules, file=sys.__stdout__)"
-    argv = [sys.executable, "-S", "-c", entry + told, str(run.path)]  # without what a site adds
+    report = "finally: print(*sys.modules, file=sys.__stdout__)"
+    argv = [sys.executable, "-S", "-c", entry + report, str(run.path)]  # -S: without site-packages
     environment["PYTHONPATH"] = str(Path(clusterctl.__file__).parents[1])
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
     modules = set(done.stdout.split())
@@ -241,7 +241,7 @@ def test_the_process_beside_a_program_imports_little(tmp_path: Path) -> None:
     assert len(modules) <= MOST_MODULES, sorted(modules)
 
 
-def test_when_a_program_printed_is_noted_beside_its_log_which_stays_its_own(tmp_path: Path) -> None:
+def test_output_times_are_recorded_next_to_an_unchanged_log(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     attempt = run.attempt(0)
     (environment,) = environments(attempt, [1])
@@ -260,7 +260,7 @@ def test_when_a_program_printed_is_noted_beside_its_log_which_stays_its_own(tmp_
 LATE = """
 import os, signal, time
 signal.alarm(30)
-print("begun", flush=True)
+print("started", flush=True)
 while not os.path.exists(os.environ["CLUSTERCTL_STOP_FILE"]):
     time.sleep(0.01)
 time.sleep(0.5)
@@ -270,23 +270,25 @@ signal.pause()
 
 
 def held_back() -> list[str]:
-    """The words with which the batch script starts a task, so that its first warning is not lost."""
+    """The command with which the batch script starts a task, so that an early warning is not lost."""
     (line,) = (line for line in part("batch.sh").splitlines() if "--block-signal" in line)
     return shlex.split(line.removesuffix("\\"))
 
 
-@pytest.mark.parametrize("moment", ["before the task has begun", "before the program takes it"])
-def test_a_warning_is_kept_until_the_program_takes_it(tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize("moment", ["before the task starts", "before the program handles it"])
+def test_a_warning_is_held_until_the_program_handles_it(tmp_path: Path, moment: str) -> None:
     run = RunDir(tmp_path / "run")
     (environment,) = environments(run.attempt(0), [1])
     write_json(run.run_json, {"job": to_record(command("python", "-c", LATE))})
     argv = [*held_back(), sys.executable, *ENTRY, str(run.path)]
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as task:
         assert task.stdout is not None
-        if moment == "before the task has begun":
-            # The shell before it blocks all signals for moments, and ignores this one.
+        if moment == "before the task starts":
+            # The shell that precedes it briefly blocks all signals, and ignores this one.
             comm = Path(f"/proc/{task.pid}/comm")
-            wait_until(lambda: comm.read_text() != "sh\n" and takes(task.pid, signal.SIGUSR2), what="the held signal")
+            wait_until(
+                lambda: comm.read_text() != "sh\n" and takes(task.pid, signal.SIGUSR2), what="the blocked signal"
+            )
             task.send_signal(signal.SIGUSR2)
             assert task.stdout.readline() == "begun\n"
         else:
@@ -296,7 +298,7 @@ def test_a_warning_is_kept_until_the_program_takes_it(tmp_path: Path, moment: st
         assert task.wait() == 0
 
 
-def test_a_program_that_knows_no_warning_outlives_it_and_dies_with_its_task(tmp_path: Path) -> None:
+def test_a_program_without_handler_survives_the_warning_and_dies_with_its_task(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     (environment,) = environments(run.attempt(0), [1])
     sleeper = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
@@ -325,7 +327,7 @@ print(beat.step, beat.phase, beat.idle is not None, beat.pid == os.getppid())
 """
 
 
-def test_a_program_that_logs_no_steps_is_watched_by_what_it_does(tmp_path: Path) -> None:
+def test_a_program_that_logs_no_steps_is_watched_by_its_activity(tmp_path: Path) -> None:
     done = run_job(command("python", "-c", SILENT), RunDir(tmp_path / "run"), [2])
     assert [(code, output) for code, output, _ in done] == [(0, "0 training True True\n")] * 2, done
 
@@ -345,7 +347,7 @@ print(beat.step, beat.phase, beat.pid == os.getpid(), beat.step_seconds is not N
 """
 
 
-def test_a_programs_steps_are_the_heartbeats_of_its_ranks_until_it_ends(tmp_path: Path) -> None:
+def test_logged_steps_are_the_heartbeats_of_a_program(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     done = run_job(command("python", "-c", BEATING), run, [2])
     assert [(code, output) for code, output, _ in done] == [(0, "5 evaluating True True None\n")] * 2, done

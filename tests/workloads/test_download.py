@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine that breaks off, continues, or cannot."""
+"""Downloads from a local server that drops connections, with or without support for ranges."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ CONTENT = bytes(range(256)) * 4000
 
 
 class Site:
-    """Sends `content`; after `breaks` bytes it hangs up, once; `asked` are the ranges that clients wanted."""
+    """Sends `content`; drops the first connection after `breaks` bytes; `requested` are the ranges of the requests."""
 
     content, breaks, ranges = CONTENT, 0, True
 
     def __init__(self) -> None:
-        self.asked: list[str | None] = []
+        self.requested: list[str | None] = []
         site = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 wanted = self.headers["Range"]
-                site.asked.append(wanted)
+                site.requested.append(wanted)
                 start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and site.ranges else 0
                 if start >= len(site.content):
                     self.send_error(416)
@@ -60,29 +60,27 @@ def site() -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_download_that_broke_off_goes_on_where_it_was_or_from_the_start(
-    site: Site, tmp_path: Path, ranges: bool
-) -> None:
+def test_an_interrupted_download_resumes_or_restarts(site: Site, tmp_path: Path, ranges: bool) -> None:
     site.breaks, site.ranges = 300_000, ranges
     target = tmp_path / "set.zip"
-    with pytest.raises(TaskError, match="broke off after 300000 of 1024000 bytes|cannot download"):
+    with pytest.raises(TaskError, match="stopped after 300000 of 1024000 bytes|cannot download"):
         fetch(site.url, target)
     assert not target.exists()
-    told: list[tuple[int, int]] = []
-    fetch(site.url, target, lambda done, total: told.append((done, total)))
+    reported: list[tuple[int, int]] = []
+    fetch(site.url, target, lambda done, total: reported.append((done, total)))
     assert target.read_bytes() == CONTENT
-    assert site.asked == [None, "bytes=300000-"]
-    assert told[-1] == (len(CONTENT), len(CONTENT))
+    assert site.requested == [None, "bytes=300000-"]
+    assert reported[-1] == (len(CONTENT), len(CONTENT))
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_break_after_the_last_byte_costs_nothing(site: Site, tmp_path: Path) -> None:
+def test_a_connection_lost_after_the_last_byte_needs_no_new_download(site: Site, tmp_path: Path) -> None:
     (tmp_path / "set.zip.part").write_bytes(CONTENT)
     fetch(site.url, tmp_path / "set.zip")
     assert (tmp_path / "set.zip").read_bytes() == CONTENT
 
 
-def test_without_a_network_it_says_what_else_to_do(tmp_path: Path) -> None:
+def test_without_network_the_hint_suggests_alternatives(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="cannot download") as caught:
         fetch("http://127.0.0.1:9/set.zip", tmp_path / "set.zip")
     assert "clusterctl data generate" in caught.value.hint
@@ -96,14 +94,14 @@ def archive(**files: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def test_the_raw_files_are_unpacked_from_wherever_they_lie_in_the_archive(site: Site, tmp_path: Path) -> None:
+def test_raw_files_are_unpacked_from_any_folder_of_the_archive(site: Site, tmp_path: Path) -> None:
     site.content = archive(a=b"first", b=b"second", c=b"other")
     download(DataSet(site.url, ("a", "b"), lambda _: None), "set", tmp_path)  # type: ignore[arg-type]
     assert {path.name: path.read_bytes() for path in (tmp_path / "raw").iterdir()} == {"a": b"first", "b": b"second"}
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
-def test_an_archive_of_folders_is_unpacked_as_it_is_and_nothing_leaves_the_folder(site: Site, tmp_path: Path) -> None:
+def test_folders_are_unpacked_but_nothing_outside_the_root(site: Site, tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as content:
         for name in ("raw/x.gz", "split/time/train.gz", "split/time/other.gz", "split/../train.gz", "README"):
@@ -120,9 +118,7 @@ def test_an_archive_of_folders_is_unpacked_as_it_is_and_nothing_leaves_the_folde
     [b"<html>moved</html>", archive(b=b"second"), archive(a=b"x" * 99)[:60]],
     ids=["a page", "another archive", "half an archive"],
 )
-def test_an_archive_that_is_not_the_data_set_is_fetched_anew_the_next_time(
-    site: Site, tmp_path: Path, content: bytes
-) -> None:
+def test_a_wrong_archive_is_downloaded_again_next_time(site: Site, tmp_path: Path, content: bytes) -> None:
     found = DataSet(site.url, ("a",), lambda _: None)  # type: ignore[arg-type]
     site.content = content
     with pytest.raises(TaskError, match="is not the data set"):

@@ -1,4 +1,4 @@
-"""The graph attention network that comes with clusterctl, in training and in evaluation."""
+"""The built-in graph attention network, in training and evaluation."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ JOBS = Path(__file__).resolve().parents[2] / "jobs"
 TRAIN = NodeClassificationTrain(model="gat", fan_out=(-1, -1, -1), precision="float64")
 
 
-def pygs(ours: GatConv, heads: int, *, last: bool) -> GATv2Conv:
-    """PyG's layer with our parameters and its default self loops."""
+def pyg_layer(ours: GatConv, heads: int, *, last: bool) -> GATv2Conv:
+    """PyG's layer with our parameters, and with self loops, its default."""
     channels = ours.attention.size(1)
     theirs = GATv2Conv(ours.left.in_features, channels, heads, concat=not last).double()
     named = {"lin_l": ours.left, "lin_r": ours.right}
@@ -43,16 +43,16 @@ def pygs(ours: GatConv, heads: int, *, last: bool) -> GATv2Conv:
     return theirs
 
 
-def test_training_and_exact_evaluation_equal_pygs_on_the_whole_graph(
+def test_training_and_exact_evaluation_match_pyg_on_the_whole_graph(
     random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_inference, "_MOST_EDGES", 40)  # many pieces
+    monkeypatch.setattr(own_inference, "_MOST_EDGES", 40)  # many chunks
     graph = random_graph()
     options: dict[str, object] = {"hidden": 4, "heads": 2, "output_heads": 3, "dropout": 0.0}
     objective = OwnNodeClassification(graph, replace(TRAIN, options=options), lone_task)
     assert isinstance(objective.model, Gat)
     first, second, last = (cast("GatConv", layer) for layer in objective.model.layers)
-    layers = [pygs(first, 2, last=False), pygs(second, 2, last=False), pygs(last, 3, last=True)]
+    layers = [pyg_layer(first, 2, last=False), pyg_layer(second, 2, last=False), pyg_layer(last, 3, last=True)]
     targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
     edges, x = torch.stack([graph.indices.long(), targets]), graph.x
     for number, layer in enumerate(layers):
@@ -95,7 +95,7 @@ print(json.dumps([losses, score]))
 
 
 @pytest.mark.long
-def test_one_two_and_four_ranks_have_the_same_losses_with_both_dropouts(tmp_path: Path) -> None:
+def test_losses_do_not_depend_on_the_number_of_ranks_with_both_dropouts(tmp_path: Path) -> None:
     results = []
     for ranks in ([1], [2], [1, 3]):
         outputs = run_program(PROGRAM, RunDir(tmp_path / f"on-{sum(ranks)}").attempt(0), ranks)
@@ -107,7 +107,7 @@ def test_one_two_and_four_ranks_have_the_same_losses_with_both_dropouts(tmp_path
         assert same_score == score
 
 
-def test_a_wrong_option_is_refused_with_the_right_one(random_graph: MakeGraph, lone_task: Task) -> None:
+def test_an_unknown_option_fails_with_a_suggestion(random_graph: MakeGraph, lone_task: Task) -> None:
     from clusterctl.config.resolution import contradictions
 
     train = replace(TRAIN, options={"head": 3, "dropout": 2, "hidden": 0})
@@ -116,7 +116,7 @@ def test_a_wrong_option_is_refused_with_the_right_one(random_graph: MakeGraph, l
     assert "train.options.head: unknown key (did you mean heads?)" in caught.value.message
     assert "heads, output_heads" in caught.value.hint
     job = Job(name="x", workload="node-classification", train=train)
-    found = list(map(str, contradictions(job, Cluster(name="c"))))  # before anything is sent
+    found = list(map(str, contradictions(job, Cluster(name="c"))))  # before anything is submitted
     assert "train.options.head: unknown key (did you mean heads?)" in found
     assert [problem.partition(":")[0] for problem in found if "options" in problem] == [
         "train.options.head",
@@ -126,7 +126,7 @@ def test_a_wrong_option_is_refused_with_the_right_one(random_graph: MakeGraph, l
 
 
 def cora_job(**train: object) -> Job:
-    """jobs/gat-cora.toml with some of its settings changed."""
+    """jobs/gat-cora.toml with some settings changed."""
     record = tomllib.loads((JOBS / "gat-cora.toml").read_text())
     record |= {"name": "gat", "data": {"root": str(CORA)}, "train": {**record["train"], **train}}
     return from_record(Job, record, parse=True)

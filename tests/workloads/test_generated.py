@@ -1,4 +1,4 @@
-"""What is generated has the statistics that are told, and a structure that can be found."""
+"""Generated data sets have the documented statistics, and a structure that models can learn."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ SCALE = 0.001
 
 
 def area(positive: torch.Tensor, negative: torch.Tensor) -> float:
-    """Under the ROC curve."""
+    """The area under the ROC curve."""
     below = negative.sort().values
     wins = torch.searchsorted(below, positive) + torch.searchsorted(below, positive, right=True)
     return float(wins.double().mean()) / (2 * below.numel())
 
 
-def test_a_generated_reddit_has_its_degrees_classes_homophily_and_splits() -> None:
+def test_a_generated_reddit_has_the_documented_statistics() -> None:
     graph = reddit_like.reddit_like(0.01, seed=3)
     assert graph.num_nodes == 2330
     assert graph.num_features == 602
-    assert float(graph.degree.double().mean()) == pytest.approx(491, rel=0.08)  # less what the largest lose
+    assert float(graph.degree.double().mean()) == pytest.approx(
+        491, rel=0.08
+    )  # minus what the cap on the largest removes
     assert int(graph.degree.max()) <= 2329
     assert sorted(graph.y.unique().tolist()) == list(range(41))
     sources = graph.indices.to(torch.int64)
@@ -41,32 +43,32 @@ def test_a_generated_reddit_has_its_degrees_classes_homophily_and_splits() -> No
     assert torch.cat([graph.train, graph.val, graph.test]).unique().numel() == graph.num_nodes
 
 
-def test_the_best_accuracy_is_that_of_one_who_knows_every_class() -> None:
+def test_the_best_accuracy_assumes_that_every_class_is_known() -> None:
     truth = reddit_like.community(0.2, seed=1)
     accuracy = float((truth.labels == truth.classes).double().mean())
     assert accuracy == pytest.approx(reddit_like.BEST_ACCURACY, abs=0.004)
 
 
-def test_the_raw_files_of_a_generated_reddit_are_read_by_pygs_class(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    best = reddit_like.write(tmp_path, SCALE, 3, lambda done, total: told.append((done, total)))
+def test_pygs_class_reads_a_generated_reddit(tmp_path: Path) -> None:
+    reported: list[tuple[int, int]] = []
+    best = reddit_like.write(tmp_path, SCALE, 3, lambda done, total: reported.append((done, total)))
     assert json.loads((tmp_path / "truth.json").read_text())["best_accuracy"] == best == reddit_like.BEST_ACCURACY
     graph, same = read_raw(tmp_path, tmp_path / "scratch"), reddit_like.reddit_like(SCALE, 3)
     assert torch.equal(graph.x, same.x)
     assert torch.equal(graph.y, same.y)
     assert torch.equal(graph.test, same.test)
-    assert told[-1] == (same.indices.numel(), same.indices.numel())
-    for node in (0, 7, 100):  # PyG leaves repeated edges out
+    assert reported[-1] == (same.indices.numel(), same.indices.numel())
+    for node in (0, 7, 100):  # PyG drops repeated edges
         own, theirs = (g.indices[g.indptr[node] : g.indptr[node + 1]].unique() for g in (graph, same))
         assert torch.equal(own, theirs)
 
 
-def test_a_generated_taobao_has_its_users_items_events_behaviours_and_tastes(tmp_path: Path) -> None:
+def test_a_generated_taobao_has_the_documented_statistics(tmp_path: Path) -> None:
     taobao_like.write(tmp_path, SCALE, 3)
     lines = [line.split(",") for line in (tmp_path / "raw" / "UserBehavior.csv").read_text().splitlines()]
     assert len(lines) == pytest.approx(100_150, abs=1)
     events = read_events(tmp_path)
-    assert len(events.users) == pytest.approx(len(lines), rel=0.001)  # hardly a line comes twice
+    assert len(events.users) == pytest.approx(len(lines), rel=0.001)  # hardly any line is repeated
     assert events.num_users == pytest.approx(988, rel=0.01)
     assert events.num_items == pytest.approx(4162, rel=0.05)
     assert len({line[2] for line in lines}) == 9
@@ -80,7 +82,7 @@ def test_a_generated_taobao_has_its_users_items_events_behaviours_and_tastes(tmp
     assert (truth.item_category[items] == torch.tensor([int(line[2]) - 1_000_000 for line in lines])).all()
 
 
-def test_the_best_auc_is_that_of_the_true_rates_and_tastes_matter_for_it(tmp_path: Path) -> None:
+def test_the_best_auc_is_that_of_the_true_rates_and_depends_on_tastes(tmp_path: Path) -> None:
     best = taobao_like.write(tmp_path, SCALE, 3)
     assert best == best_auc(tmp_path) == pytest.approx(0.94, abs=0.02)
     truth = taobao_like.market(SCALE, 3)
@@ -94,7 +96,7 @@ def test_the_best_auc_is_that_of_the_true_rates_and_tastes_matter_for_it(tmp_pat
     assert area(*popularity) < best - 0.08
 
 
-def test_the_same_seed_gives_the_same_file_and_another_another(tmp_path: Path) -> None:
+def test_the_file_depends_on_the_seed(tmp_path: Path) -> None:
     files = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         generate("taobao", 0.0002, seed, tmp_path / name)
@@ -102,11 +104,11 @@ def test_the_same_seed_gives_the_same_file_and_another_another(tmp_path: Path) -
     assert files[0] == files[1] != files[2]
 
 
-def test_a_data_set_that_is_there_is_kept_and_a_failure_leaves_nothing(
+def test_an_existing_data_set_is_kept_and_a_failure_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here" / "raw").mkdir(parents=True)
-    with pytest.raises(UsageError, match="there is a data set already"):
+    with pytest.raises(UsageError, match="a data set exists already"):
         generate("taobao", SCALE, 0, tmp_path / "here")
 
     def full(folder: Path, *_: object) -> float:

@@ -14,13 +14,13 @@ JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
 def job_of(file: str, **train: object) -> Job:
-    """The job in a file, with some of its settings changed."""
+    """The job in a file, with some settings changed."""
     record = tomllib.loads((JOBS / file).read_text())
     record |= {"name": "imdb", "data": {"root": str(IMDB)}, "train": {**record["train"], **train}}
     return from_record(Job, record, parse=True)
 
 
-def test_folds_are_labelled_and_every_graph_of_them_is_tested_once(tmp_path: Path) -> None:
+def test_folds_are_labelled_and_test_every_graph_once(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs" / "gin")
     done = run_job(job_of("imdb-gin.toml", folds=3, epochs=2, profile=[2, 4]), run, [2])
     assert [code for code, _, _ in done] == [0, 0], done
@@ -32,13 +32,13 @@ def test_folds_are_labelled_and_every_graph_of_them_is_tested_once(tmp_path: Pat
     tested = {record["fold"]: record["test_accuracy"] for record in folds if "test_accuracy" in record}
     assert whole["test_accuracy"] == pytest.approx(mean(tested.values()))
     assert list(tested) == [1, 2, 3]
-    assert sum("trace of steps" in line for line in done[0][1].splitlines()) == 1  # one fold's
+    assert sum("trace of steps" in line for line in done[0][1].splitlines()) == 1  # only of one fold
     assert "trace of steps 2 to 4," in done[0][1]
     assert "3 of 10 folds, 300 graphs: test accuracy" in done[0][1].splitlines()[-1]
 
 
 @pytest.mark.long
-def test_the_settings_of_the_tutorial_run_and_hardly_learn(tmp_path: Path) -> None:
+def test_the_tutorials_settings_run_but_hardly_learn(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs" / "plain")
     done = run_job(job_of("imdb-seed.toml"), run, [1])
     assert [code for code, _, _ in done] == [0], done
@@ -58,7 +58,7 @@ def test_ten_folds_reach_71_on_average(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_bfloat16_names_as_many_classes_on_average_of_three_seeds(tmp_path: Path) -> None:
+def test_bfloat16_is_as_accurate_on_average_of_three_seeds(tmp_path: Path) -> None:
     means = {}
     for precision in ("float32", "bfloat16"):
         accuracies = []

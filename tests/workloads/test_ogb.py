@@ -1,4 +1,4 @@
-"""Data sets in the layouts of the Open Graph Benchmark: made up, prepared, and trained on."""
+"""Generating, preparing and training on data sets in the layouts of the Open Graph Benchmark."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_made_up_data_set_has_the_shape_of_the_real_one_and_is_prepared_once(tmp_path: Path, name: str) -> None:
+def test_a_generated_data_set_has_the_shape_of_the_real_one(tmp_path: Path, name: str) -> None:
     scale = 1e-5 if name == "ogbn-papers100M" else 5e-4
     shape = MODELS[name].shape
     generate(name, scale, 1, tmp_path / "data")
-    with pytest.raises(UsageError, match="there is a data set already"):
+    with pytest.raises(UsageError, match="a data set exists already"):
         generate(name, scale, 1, tmp_path / "data")
-    said = prepare(name, tmp_path / "data", tmp_path / "cache")
+    summary = prepare(name, tmp_path / "data", tmp_path / "cache")
     assert (
-        said == f"ready: {tmp_path}/data; try: clusterctl submit {data_set(name).job} --set data.root={tmp_path}/data"
+        summary
+        == f"ready: {tmp_path}/data; try: clusterctl submit {data_set(name).job} --set data.root={tmp_path}/data"
     )
     (folder,) = (tmp_path / "cache").iterdir()
     graph = load(Graph, folder / FILE)
@@ -46,7 +47,7 @@ def test_a_made_up_data_set_has_the_shape_of_the_real_one_and_is_prepared_once(t
     assert shape.classes // 2 < graph.num_classes <= shape.classes
     edges = int(community(scale, 1, shape).degree.sum())
     assert edges == pytest.approx(shape.degree * graph.num_nodes, rel=0.15)
-    assert 0.4 * edges < graph.indices.numel() <= 2 * edges  # both ways; on so few nodes many repeat
+    assert 0.4 * edges < graph.indices.numel() <= 2 * edges  # both directions; with so few nodes, many repeat
     splits = torch.cat([graph.train, graph.val, graph.test])
     assert splits.unique().numel() == splits.numel() == (graph.y >= 0).sum()
     assert all(part.numel() for part in (graph.train, graph.val, graph.test))
@@ -56,7 +57,7 @@ def test_a_made_up_data_set_has_the_shape_of_the_real_one_and_is_prepared_once(t
     assert counted.size == graph.train.numel()
 
 
-def test_a_made_up_mag_has_its_other_relations(tmp_path: Path) -> None:
+def test_a_generated_mag_has_its_other_relations(tmp_path: Path) -> None:
     generate("ogbn-mag", 5e-4, 1, tmp_path / "data")
     (tmp_path / "scratch").mkdir()
     graph = read_relations(tmp_path / "data", tmp_path / "scratch").graph
@@ -66,7 +67,7 @@ def test_a_made_up_mag_has_its_other_relations(tmp_path: Path) -> None:
         assert graph.indptr[relation].numel() == graph.num_nodes[relation[2]] + 1
 
 
-def test_a_model_of_ones_own_trains_on_it_as_on_reddits_layout(tmp_path: Path, lone_task: Task) -> None:
+def test_the_users_own_model_trains_on_an_ogb_layout(tmp_path: Path, lone_task: Task) -> None:
     (tmp_path / "scratch").mkdir()
     graph = cora(tmp_path / "scratch")
     graph = replace(graph, x=graph.x[:, ::4].contiguous())
@@ -80,8 +81,8 @@ def test_a_model_of_ones_own_trains_on_it_as_on_reddits_layout(tmp_path: Path, l
 
 
 @pytest.mark.long
-def test_two_ranks_train_graphsage_on_papers_that_are_mounted_read_only(tmp_path: Path) -> None:
-    """The shipped job, smaller."""
+def test_two_ranks_train_graphsage_on_read_only_papers(tmp_path: Path) -> None:
+    """A smaller version of the shipped job."""
     (tmp_path / "scratch").mkdir()
     graph = cora(tmp_path / "scratch")
     root = write_cora("ogbn-papers100M", tmp_path / "data", replace(graph, x=graph.x[:, ::4].contiguous()))

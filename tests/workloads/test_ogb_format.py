@@ -1,4 +1,4 @@
-"""Cora in each layout of the Open Graph Benchmark is that of Reddit's layout, and mistakes in the files are named."""
+"""Reading Cora in each layout of the Open Graph Benchmark, and reporting mistakes in the files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = ["ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-mag"]
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
-    """Cora with a tenth of its words, which is many times less text."""
+    """Cora with a tenth of its features, for smaller files."""
     whole = cora(tmp_path_factory.mktemp("scratch"))
     return replace(whole, x=whole.x[:, ::10].contiguous())
 
@@ -50,7 +50,7 @@ def test_cora_is_the_same_in_every_layout(tmp_path: Path, scratch: Path, graph: 
     assert_same(read_raw(root, scratch), graph)
 
 
-def test_the_layout_is_recognised_by_the_files_and_nothing_is_written_beside_them(tmp_path: Path, graph: Graph) -> None:
+def test_the_layout_is_detected_without_writing_next_to_the_files(tmp_path: Path, graph: Graph) -> None:
     root = write_cora("ogbn-papers100M", tmp_path / "data", graph)
     before = sorted(root.rglob("*"))
     for folder in (root, *filter(Path.is_dir, before)):
@@ -64,8 +64,8 @@ def test_the_layout_is_recognised_by_the_files_and_nothing_is_written_beside_the
     assert reddit.recipe_of(Data(root=str(root), undirected=False)).folder != recipe.folder
 
 
-def test_citations_may_count_in_their_own_direction_alone(tmp_path: Path, scratch: Path) -> None:
-    edges = torch.tensor([[0, 1, 1, 3], [2, 2, 2, 0]])  # one of them twice
+def test_citations_can_count_in_one_direction_only(tmp_path: Path, scratch: Path) -> None:
+    edges = torch.tensor([[0, 1, 1, 3], [2, 2, 2, 0]])  # one edge is repeated
     root = small(tmp_path / "data", edges)
     found = read_raw(root, scratch, undirected=False)
     wanted = compressed(edges.unique(dim=1), 4, shuffled=True)
@@ -74,10 +74,10 @@ def test_citations_may_count_in_their_own_direction_alone(tmp_path: Path, scratc
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_the_edges_of_an_archive_may_be_stored_by_row_or_by_column(
+def test_archived_edges_can_be_stored_by_row_or_by_column(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
-    monkeypatch.setattr("clusterctl.workloads.number_files._BYTES_AT_ONCE", 24)  # pieces end within rows and pairs
+    monkeypatch.setattr("clusterctl.workloads.number_files._BYTES_AT_ONCE", 24)  # chunks end within rows and pairs
     edges = torch.randint(4, (2, 11), generator=torch.Generator().manual_seed(0))
     root = small(tmp_path / "data", edges, archives=True)
     change_array(root / "raw" / "data.npz", "edge_index", lambda array: np.asarray(array, order=order))
@@ -86,7 +86,7 @@ def test_the_edges_of_an_archive_may_be_stored_by_row_or_by_column(
 
 
 @pytest.mark.parametrize("size", [1, 3, 1 << 20])
-def test_text_may_have_any_line_ends_and_is_read_in_pieces(
+def test_text_can_have_any_line_endings_and_is_read_in_chunks(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     root = small(tmp_path / "data")
@@ -97,10 +97,10 @@ def test_text_may_have_any_line_ends_and_is_read_in_pieces(
         path.write_bytes(gzip.compress(text.replace(b"\n", b"\r\n").removesuffix(b"\r\n")))
     assert_same(read_raw(root, scratch), wanted)
     change_text(root / "raw" / "edge.csv.gz", "2,3", "2,4")
-    assert fault_of(root, scratch) == "raw/edge.csv.gz, line 3: 4 is no node"
+    assert fault_of(root, scratch) == "raw/edge.csv.gz, line 3: 4 is not a node"
 
 
-def test_features_of_half_precision_and_compressed_archives_are_read(tmp_path: Path, scratch: Path) -> None:
+def test_half_precision_and_compressed_archives_are_read(tmp_path: Path, scratch: Path) -> None:
     root = small(tmp_path / "data", archives=True)
     change_array(root / "raw" / "data.npz", "node_feat", lambda array: array.astype(np.float16))
     found = read_raw(root, scratch)
@@ -114,7 +114,7 @@ def test_a_node_outside_the_splits_needs_no_label(tmp_path: Path, scratch: Path,
     assert read_raw(root, scratch).y.tolist() == [1, 0, 2, -1]
 
 
-def test_all_relations_are_read_for_models_of_several_node_types(tmp_path: Path, scratch: Path, graph: Graph) -> None:
+def test_all_relations_can_be_read(tmp_path: Path, scratch: Path, graph: Graph) -> None:
     root = write_cora("ogbn-mag", tmp_path / "data", graph)
     found = read_relations(root, scratch)
     assert found.node_type == "paper"
@@ -160,7 +160,7 @@ def change_array(path: Path, name: str, change: Callable[[np.ndarray], np.ndarra
 
 
 def fault_of(root: Path, scratch: Path) -> str:
-    """The message about `root`, which is one of the data's fault and comes with a hint."""
+    """The message about `root`; its cause must be the data, and it must have a hint."""
     with pytest.raises(TaskError) as raised:
         read_raw(Path(raw_identity(root)["root"]), scratch)
     assert raised.value.cause is Cause.DATA
@@ -171,26 +171,26 @@ def fault_of(root: Path, scratch: Path) -> str:
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("raw/edge", "1,2\n", "1,4\n", "raw/edge.csv.gz, line 2: 4 is no node"),
-        ("raw/edge", "1,2\n", "-1,2\n", "raw/edge.csv.gz, line 2: -1 is no node"),
+        ("raw/edge", "1,2\n", "1,4\n", "raw/edge.csv.gz, line 2: 4 is not a node"),
+        ("raw/edge", "1,2\n", "-1,2\n", "raw/edge.csv.gz, line 2: -1 is not a node"),
         ("raw/edge", "1,2\n", "1;2\n", "raw/edge.csv.gz, line 2: 1 columns, not 2"),
         ("raw/edge", "1,2\n", "1,2,3\n", "raw/edge.csv.gz, line 2: 3 columns, not 2"),
-        ("raw/edge", "1,2\n", "1,2.5\n", "raw/edge.csv.gz, line 2: '2.5' is no whole number"),
+        ("raw/edge", "1,2\n", "1,2.5\n", "raw/edge.csv.gz, line 2: '2.5' is not a whole number"),
         ("raw/edge", "1,2\n", "", "raw/edge.csv.gz has 2 rows for 3 edges"),
         ("raw/node-feat", "2,3\n", "", "raw/node-feat.csv.gz has 3 rows for 4 nodes"),
-        ("raw/node-feat", "2,3\n", "2,nan\n", "raw/node-feat.csv.gz, line 2: nan is no feature"),
-        ("raw/node-feat", "2,3\n", "2,\n", "raw/node-feat.csv.gz, line 2: '' is no number"),
-        ("raw/node-label", "0\n1\n0\n", "0\none\n0\n", "raw/node-label.csv.gz, line 2: 'one' is no number"),
-        ("raw/node-label", "0\n1\n0\n", "0\n1.5\n0\n", "raw/node-label.csv.gz, line 2: 1.5 is no class"),
-        ("raw/node-label", "0\n1\n0\n", "0\n-1\n0\n", "raw/node-label.csv.gz, line 2: -1.0 is no class"),
+        ("raw/node-feat", "2,3\n", "2,nan\n", "raw/node-feat.csv.gz, line 2: nan is not a valid feature"),
+        ("raw/node-feat", "2,3\n", "2,\n", "raw/node-feat.csv.gz, line 2: '' is not a number"),
+        ("raw/node-label", "0\n1\n0\n", "0\none\n0\n", "raw/node-label.csv.gz, line 2: 'one' is not a number"),
+        ("raw/node-label", "0\n1\n0\n", "0\n1.5\n0\n", "raw/node-label.csv.gz, line 2: 1.5 is not a class"),
+        ("raw/node-label", "0\n1\n0\n", "0\n-1\n0\n", "raw/node-label.csv.gz, line 2: -1.0 is not a class"),
         ("raw/node-label", "1\n", "", "raw/node-label.csv.gz has 3 rows for 4 nodes"),
         ("raw/node-label", "0\n1\n0\n", "nan\n1\n0\n", "split/time/train.csv.gz, line 1: 0 is a node without a label"),
-        ("raw/num-node-list", "4\n", "4\n4\n", "raw/num-node-list.csv.gz is of 2 graphs"),
+        ("raw/num-node-list", "4\n", "4\n4\n", "raw/num-node-list.csv.gz lists 2 graphs"),
         ("raw/num-node-list", "4\n", "-4\n", "raw/num-node-list.csv.gz: -4 is not from 0 to 2147483647"),
-        ("split/time/valid", "1\n", "7\n", "split/time/valid.csv.gz, line 1: 7 is no node"),
+        ("split/time/valid", "1\n", "7\n", "split/time/valid.csv.gz, line 1: 7 is not a node"),
     ],
 )
-def test_a_mistake_in_a_table_is_named_with_its_line(
+def test_a_mistake_in_a_table_is_reported_with_its_line(
     tmp_path: Path, scratch: Path, file: str, old: str, new: str, message: str
 ) -> None:
     root = small(tmp_path / "data")
@@ -209,22 +209,22 @@ def put_at(row: int, column: int, value: float) -> Callable[[np.ndarray], np.nda
 @pytest.mark.parametrize(
     ("file", "name", "change", "message"),
     [
-        ("data", "edge_index", put_at(1, 2, 9), "raw/data.npz, edge_index[1, 2]: 9 is no node"),
-        ("data", "edge_index", put_at(0, 1, -2), "raw/data.npz, edge_index[0, 1]: -2 is no node"),
+        ("data", "edge_index", put_at(1, 2, 9), "raw/data.npz, edge_index[1, 2]: 9 is not a node"),
+        ("data", "edge_index", put_at(0, 1, -2), "raw/data.npz, edge_index[0, 1]: -2 is not a node"),
         ("data", "edge_index", lambda a: a[:, :2], "edge_index of raw/data.npz is int64 [2, 2], not int64 [2, 3]"),
         ("data", "edge_index", lambda a: a * 1.0, "edge_index of raw/data.npz is float64 [2, 3], not int64 [2, 3]"),
         ("data", "node_feat", lambda a: a[:3], "raw/data.npz has 3 rows for 4 nodes"),
-        ("data", "node_feat", put_at(2, 1, np.inf), "raw/data.npz, node_feat, row 2: inf is no feature"),
+        ("data", "node_feat", put_at(2, 1, np.inf), "raw/data.npz, node_feat, row 2: inf is not a valid feature"),
         ("data", "node_feat", np.asfortranarray, "raw/data.npz: node_feat is stored column by column"),
         ("data", "node_feat", lambda a: a.astype(object), "raw/data.npz: node_feat holds Python objects, not numbers"),
         ("data", "node_feat", lambda a: a[:, :0], "raw/data.npz has no features"),
-        ("node-label", "node_label", put_at(1, 0, 0.5), "raw/node-label.npz, node_label, row 1: 0.5 is no class"),
-        ("node-label", "node_label", lambda a: a * np.nan, "raw/node-label.npz has no label"),
+        ("node-label", "node_label", put_at(1, 0, 0.5), "raw/node-label.npz, node_label, row 1: 0.5 is not a class"),
+        ("node-label", "node_label", lambda a: a * np.nan, "raw/node-label.npz has no labels"),
         ("node-label", "node_label", lambda a: a.repeat(2, 1), "raw/node-label.npz has 2 labels for each node"),
-        ("data", "num_nodes_list", lambda a: a.repeat(2), "raw/data.npz: num_nodes_list is of 2 graphs"),
+        ("data", "num_nodes_list", lambda a: a.repeat(2), "raw/data.npz: num_nodes_list lists 2 graphs"),
     ],
 )
-def test_a_mistake_in_an_archive_is_named_with_its_row(
+def test_a_mistake_in_an_archive_is_reported_with_its_row(
     tmp_path: Path, scratch: Path, file: str, name: str, change: Callable[[np.ndarray], np.ndarray], message: str
 ) -> None:
     root = small(tmp_path / "data", archives=True)
@@ -232,14 +232,14 @@ def test_a_mistake_in_an_archive_is_named_with_its_row(
     assert fault_of(root, scratch) == message
 
 
-def test_an_array_that_is_missing_is_named(tmp_path: Path, scratch: Path) -> None:
+def test_a_missing_array_is_reported(tmp_path: Path, scratch: Path) -> None:
     root = small(tmp_path / "data", archives=True)
     np.savez(root / "raw" / "node-label.npz", label=np.zeros(4))
     assert fault_of(root, scratch) == "raw/node-label.npz has no array node_label"
 
 
 @pytest.mark.parametrize("archives", [False, True])
-def test_a_file_that_is_missing_or_cut_off_is_named(tmp_path: Path, scratch: Path, archives: bool) -> None:
+def test_a_missing_or_truncated_file_is_reported(tmp_path: Path, scratch: Path, archives: bool) -> None:
     root = small(tmp_path / "data", archives=archives)
     paths = sorted(path for path in root.rglob("*.*z"))
     for path in paths:
@@ -254,7 +254,7 @@ def test_a_file_that_is_missing_or_cut_off_is_named(tmp_path: Path, scratch: Pat
     read_raw(root, scratch)
 
 
-def test_an_archive_with_bytes_that_have_changed_is_damaged(tmp_path: Path, scratch: Path) -> None:
+def test_a_corrupted_archive_is_reported(tmp_path: Path, scratch: Path) -> None:
     root = small(tmp_path / "data", archives=True)
     path = root / "raw" / "data.npz"
     with zipfile.ZipFile(path) as archive:
@@ -269,14 +269,14 @@ def test_an_archive_with_bytes_that_have_changed_is_damaged(tmp_path: Path, scra
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("raw/triplet-type-list", "cites,paper", "cites,book", "line 2: paper,cites,book is no relation"),
+        ("raw/triplet-type-list", "cites,paper", "cites,book", "line 2: paper,cites,book is not a relation"),
         ("raw/num-node-dict", "20", "-2", "raw/num-node-dict.csv.gz, author: -2 is not from 0 to"),
-        ("raw/num-node-dict", "20", "many", "raw/num-node-dict.csv.gz is not a line of node types and one of their"),
+        ("raw/num-node-dict", "20", "many", "raw/num-node-dict.csv.gz is not a line of node types and a line of their"),
         ("raw/relations/paper___cites___paper/edge", "\n", "9999\n", "edge.csv.gz, line 1: "),
         ("raw/node-label/paper/node-label", "\n", "\n\n", "raw/node-label/paper/node-label.csv.gz, line 2: ''"),
     ],
 )
-def test_a_mistake_in_relations_is_named(
+def test_a_mistake_in_relations_is_reported(
     tmp_path: Path, scratch: Path, graph: Graph, file: str, old: str, new: str, message: str
 ) -> None:
     root = write_cora("ogbn-mag", tmp_path / "data", replace(graph, x=graph.x[:, :1]))

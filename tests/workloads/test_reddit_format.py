@@ -22,7 +22,7 @@ def test_the_identity_of_the_data_changes_with_its_files(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive"])
-def test_raw_files_that_cannot_be_read_are_the_users_error(tmp_path: Path, content: bytes) -> None:
+def test_unreadable_raw_files_are_a_user_error(tmp_path: Path, content: bytes) -> None:
     root = shutil.copytree(CORA, tmp_path / "data")
     (root / "raw" / "reddit_data.npz").write_bytes(content)
     (tmp_path / "scratch").mkdir()
@@ -32,7 +32,7 @@ def test_raw_files_that_cannot_be_read_are_the_users_error(tmp_path: Path, conte
 
 @pytest.mark.parametrize("name", ["feature", "label", "node_types"])
 @pytest.mark.parametrize("change", [lambda array: array[:-1], lambda array: array[..., None], lambda array: array[:0]])
-def test_arrays_of_the_wrong_shape_are_the_datas_fault(
+def test_arrays_of_the_wrong_shape_are_a_data_error(
     tmp_path: Path, name: str, change: Callable[[np.ndarray], np.ndarray]
 ) -> None:
     root = shutil.copytree(CORA, tmp_path / "data")
@@ -46,8 +46,8 @@ def test_arrays_of_the_wrong_shape_are_the_datas_fault(
     assert raised.value.cause is Cause.DATA
 
 
-def test_a_node_without_a_label_may_not_be_in_a_split(tmp_path: Path) -> None:
-    """It would become the class -9223372036854775808, or any other: published code converts NaN to a whole number."""
+def test_a_node_without_a_label_in_a_split_is_rejected(tmp_path: Path) -> None:
+    """It would become the class -9223372036854775808, or any other: published code converts NaN to an integer."""
     root = shutil.copytree(CORA, tmp_path / "data")
     (tmp_path / "scratch").mkdir()
     with np.load(root / "raw" / "reddit_data.npz") as file:
@@ -55,10 +55,10 @@ def test_a_node_without_a_label_may_not_be_in_a_split(tmp_path: Path) -> None:
     arrays["label"] = arrays["label"].astype(np.float32)
     arrays["label"][np.flatnonzero(arrays["node_types"] == 2)[0]] = np.nan
     np.savez(root / "raw" / "reddit_data.npz", **arrays)
-    with np.errstate(invalid="ignore"), pytest.raises(TaskError, match="a node of a split has no label"):
+    with np.errstate(invalid="ignore"), pytest.raises(TaskError, match="a node in a split has no label"):
         read_raw(root, tmp_path / "scratch")
 
 
-def test_a_job_without_a_data_root_says_so() -> None:
+def test_a_job_without_a_data_root_fails() -> None:
     with pytest.raises(TaskError, match="data.root is not set"):
         raw_identity(None)

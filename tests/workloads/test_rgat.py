@@ -1,4 +1,4 @@
-"""The relational attention network as a workload: data in IGB's layout, generated, or the user's; any rank count."""
+"""The relational attention network as a workload, on IGB's layout, generated data or user data, with any rank count."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_generated_graph_has_the_types_relations_and_proportions_of_the_real_one(root: Path, tmp_path: Path) -> None:
+def test_a_generated_graph_has_the_proportions_of_the_real_one(root: Path, tmp_path: Path) -> None:
     graph = read_raw(root, tmp_path)
     assert graph.num_nodes == {PAPER: 269, AUTHOR: 960, INSTITUTE: 24, FIELD: 227}
     assert {x.size(1) for x in graph.x.values()} == {1024}
@@ -47,7 +47,9 @@ def test_a_generated_graph_has_the_types_relations_and_proportions_of_the_real_o
     assert files == pytest.approx(wanted, abs=1)
     edges = {relation: indices.numel() for relation, indices in graph.indices.items()}
     assert len(edges) == 7
-    assert 1.2 * files["paper__cites__paper"] < edges[CITES] < 2 * files["paper__cites__paper"]  # both ways, each once
+    assert (
+        1.2 * files["paper__cites__paper"] < edges[CITES] < 2 * files["paper__cites__paper"]
+    )  # both directions, without repeats
     assert edges[WRITTEN_BY] == edges[reverse(WRITTEN_BY)] <= files["paper__written_by__author"]
     assert [graph.train.numel(), graph.val.numel(), graph.test.numel()] == [161, 54, 54]
     targets = torch.arange(960).repeat_interleave(graph.indptr[WRITTEN_BY].diff())
@@ -56,7 +58,7 @@ def test_a_generated_graph_has_the_types_relations_and_proportions_of_the_real_o
     assert there == set(zip(back.tolist(), graph.indices[reverse(WRITTEN_BY)].tolist(), strict=True))
 
 
-def test_the_counts_of_the_five_published_sizes_are_met() -> None:
+def test_counts_match_the_five_published_sizes() -> None:
     for number, papers in enumerate(igb_like.PAPERS):
         for counts in (*igb_like.NODES.values(), *igb_like.EDGES.values()):
             assert igb_like.published(counts, papers) == counts[number]
@@ -64,7 +66,7 @@ def test_the_counts_of_the_five_published_sizes_are_met() -> None:
     assert sum(counts[-1] for counts in igb_like.EDGES.values()) == 5_812_005_639
 
 
-def test_features_and_labels_without_a_header_are_read_alike(root: Path, tmp_path: Path) -> None:
+def test_features_and_labels_are_read_with_or_without_a_header(root: Path, tmp_path: Path) -> None:
     expected = read_raw(root, tmp_path)
     bare = tmp_path / "bare"
     for path in root.glob("processed/**/*.npy"):
@@ -81,7 +83,7 @@ def test_features_and_labels_without_a_header_are_read_alike(root: Path, tmp_pat
     assert torch.equal(graph.indices[CITES], expected.indices[CITES])
 
 
-def test_what_is_wrong_with_the_files_is_an_error_with_its_place(
+def test_mistakes_in_the_files_are_reported_with_their_position(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(TaskError, match="no data: .*node_feat.npy"):
@@ -91,7 +93,7 @@ def test_what_is_wrong_with_the_files_is_an_error_with_its_place(
         read_raw(root, tmp_path)
     path = tmp_path / "edges.npy"
     np.save(path, np.array([[0, 1], [2, 960]]))
-    with pytest.raises(TaskError, match=r"row 1: \[2, 960\] is no edge"):
+    with pytest.raises(TaskError, match=r"row 1: \[2, 960\] is not an edge"):
         list(igb_format._edges(path, WRITTEN_BY, {PAPER: 269, AUTHOR: 960}))
 
 
@@ -109,7 +111,7 @@ def hetero_data() -> HeteroData:
     return data
 
 
-def test_a_heterodata_of_the_users_is_the_same_graph() -> None:
+def test_the_users_heterodata_gives_the_same_graph() -> None:
     graph, expected = relations_of(hetero_data(), "my:load"), random_academy(torch.float64)
     assert graph.node_type == PAPER
     assert torch.equal(graph.indices[WRITES], expected.indices[WRITES])
@@ -121,7 +123,7 @@ def test_a_heterodata_of_the_users_is_the_same_graph() -> None:
         relations_of(data, "my:load")
 
 
-def test_training_finds_the_classes(root: Path, tmp_path: Path, lone_task: Task) -> None:
+def test_training_learns_the_classes(root: Path, tmp_path: Path, lone_task: Task) -> None:
     graph = read_raw(root, tmp_path)
     options: dict[str, object] = {"hidden": 8, "heads": 2, "dropout": 0.1}
     train = NodeClassificationTrain(
@@ -132,7 +134,7 @@ def test_training_finds_the_classes(root: Path, tmp_path: Path, lone_task: Task)
     assert score.share > 0.3  # chance is 0.05
 
 
-def test_settings_of_other_models_are_refused() -> None:
+def test_settings_of_other_models_are_rejected() -> None:
     def problems(**train: Any) -> list[str]:
         job = Job(name="x", workload="node-classification", train=NodeClassificationTrain(**train))
         return list(map(str, contradictions(job, Cluster(name="c"))))
@@ -172,7 +174,7 @@ print(json.dumps([losses, score]))
 
 
 @pytest.mark.long
-def test_one_two_and_four_ranks_have_the_same_losses_with_both_dropouts(tmp_path: Path) -> None:
+def test_losses_do_not_depend_on_the_number_of_ranks_with_both_dropouts(tmp_path: Path) -> None:
     results = []
     for ranks in ([1], [2], [1, 3]):
         outputs = run_program(PROGRAM, RunDir(tmp_path / f"on-{sum(ranks)}").attempt(0), ranks)
@@ -185,7 +187,7 @@ def test_one_two_and_four_ranks_have_the_same_losses_with_both_dropouts(tmp_path
 
 
 @pytest.mark.long
-def test_the_job_that_comes_with_it_learns_on_four_ranks(tmp_path: Path) -> None:
+def test_the_shipped_job_learns_on_four_ranks(tmp_path: Path) -> None:
     record = tomllib.loads((JOBS / "igbh-generated.toml").read_text()) | {"name": "igbh"}
     job = from_record(Job, record, parse=True)
     run = RunDir(tmp_path / "runs" / "igbh")

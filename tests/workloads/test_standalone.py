@@ -23,12 +23,12 @@ def job_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_without_words_the_workloads_defaults_hold() -> None:
+def test_without_arguments_the_workloads_defaults_apply() -> None:
     job = job_from_words("reddit", [])
     assert (job.name, job.train) == ("reddit", RedditTrain())
 
 
-def test_a_files_data_lies_relative_to_it_and_words_override_the_file(job_file: Path) -> None:
+def test_data_paths_are_relative_to_the_file_and_arguments_override_it(job_file: Path) -> None:
     words = [str(job_file), "train.lr=3e-3", "train.fan_out=[5, 5]", "train.device=cpu", "resources.time=4h"]
     job = job_from_words("reddit", words)
     assert job.name == "my"
@@ -49,25 +49,25 @@ def test_a_files_data_lies_relative_to_it_and_words_override_the_file(job_file: 
         (["workload=synthetic"], ConfigError, "this program runs reddit"),
     ],
 )
-def test_what_was_typed_wrong_is_named(words: list[str], error: type[ClusterctlError], message: str) -> None:
+def test_invalid_arguments_are_reported(words: list[str], error: type[ClusterctlError], message: str) -> None:
     with pytest.raises(error) as raised:
         job_from_words("reddit", words)
     assert message in raised.value.message
 
 
-def test_a_job_file_that_is_no_toml_is_an_error_with_its_name(job_file: Path) -> None:
+def test_a_job_file_with_invalid_toml_fails_with_its_name(job_file: Path) -> None:
     job_file.write_text("workload = ")
     with pytest.raises(ConfigError, match="my.toml"):
         job_from_words("reddit", [str(job_file)])
 
 
-def test_missing_data_is_an_error_and_a_hint_and_no_traceback() -> None:
+def test_missing_data_fails_with_a_hint_and_no_traceback() -> None:
     words = ["-m", "clusterctl.workloads.reddit", "data.root=/no/such"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "error: no data: /no/such/raw/reddit_data.npz: No such file or directory",
-        "hint: data.root names a folder with raw/reddit_data.npz and raw/reddit_graph.npz",
+        "hint: set data.root to a folder with raw/reddit_data.npz and raw/reddit_graph.npz",
     ]
 
 

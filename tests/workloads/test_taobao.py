@@ -13,7 +13,7 @@ from clusterctl.workloads.generated import taobao_like
 from clusterctl.workloads.taobao_format import read_events
 
 
-def test_two_ranks_train_on_a_data_set_and_tell_the_best_possible_score(tmp_path: Path) -> None:
+def test_two_ranks_train_and_report_the_best_possible_score(tmp_path: Path) -> None:
     root = tmp_path / "data ü"
     best = taobao_like.write(root, 0.0003, 0)
     run = RunDir(tmp_path / "runs" / "taobao")
@@ -35,7 +35,7 @@ def test_two_ranks_train_on_a_data_set_and_tell_the_best_possible_score(tmp_path
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
-def test_the_planted_tastes_are_found_with_every_acceleration_too(tmp_path: Path, seed: int) -> None:
+def test_the_planted_tastes_are_learned_with_and_without_accelerations(tmp_path: Path, seed: int) -> None:
     train = TaobaoTrain(generated=0.001, epochs=10, batch_size=512, lr=3e-3, evaluate_every=0, seed=seed)
     accelerations: list[dict[str, Any]] = [{}, {"precision": "bfloat16"}, {"row_optimizer": "touched-rows"}]
     scores = []

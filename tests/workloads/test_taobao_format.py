@@ -29,12 +29,15 @@ def data_set(root: Path, text: str | bytes) -> Path:
 
 @pytest.mark.parametrize("text", [LINES, LINES.rstrip("\n"), LINES.replace("\n", "\r\n")])
 @pytest.mark.parametrize("block", [16, 1 << 20])
-def test_an_event_of_the_nine_days_counts_once_and_ids_are_numbered(
+def test_events_of_the_nine_days_count_once_and_ids_are_numbered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, block: int
 ) -> None:
     monkeypatch.setattr(taobao_format, "_BYTES_AT_ONCE", block)
     events = read_events(data_set(tmp_path, text))
-    assert (events.num_users, events.num_items) == (2, 2)  # 9 and 200 come too early alone, as for PyG's class
+    assert (events.num_users, events.num_items) == (
+        2,
+        2,
+    )  # 9 and 200 only have early events, which PyG's class drops, too
     assert list(zip(events.users.tolist(), events.items.tolist(), strict=True)) == [(0, 1), (1, 0), (1, 0), (1, 0)]
 
 
@@ -46,15 +49,15 @@ def test_an_event_of_the_nine_days_counts_once_and_ids_are_numbered(
         ("7,100,1,pv,1511539200,3\n", "5 columns"),
         (b"\x00\xff\n", "not user,item,category"),
         ("", "need at least one array"),
-        ("7,100,1,pv,12\n", "no event of the nine days"),
+        ("7,100,1,pv,12\n", "no events in the nine days"),
     ],
 )
-def test_a_file_that_is_no_such_data_is_the_users_error(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_an_invalid_file_is_a_user_error(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(TaskError, match=message):
         read_events(data_set(tmp_path, text))
 
 
-def test_the_identity_changes_with_the_file_and_its_absence_says_what_to_type(tmp_path: Path) -> None:
+def test_the_identity_changes_with_the_file_and_a_missing_one_gives_a_hint(tmp_path: Path) -> None:
     root = data_set(tmp_path / "data", LINES)
     before = raw_identity(str(root))
     assert raw_identity(f"{root}/../data") == before

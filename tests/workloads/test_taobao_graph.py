@@ -1,4 +1,4 @@
-"""The published example lets the test into the training in three ways; each has its test here."""
+"""The published example leaks test data into training in three ways; each has its test here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pair = tuple[int, int]
 
 @pytest.fixture(scope="module")
 def events() -> TaobaoEvents:
-    """Many pairs come more than once, as in the real data."""
+    """Events in which many pairs repeat, as in the real data."""
     random = np.random.default_rng(0)
     pairs = random.integers((USERS, ITEMS), size=(900, 2))
     pairs = np.sort(np.concatenate([pairs, pairs[:300]]).view([("user", int), ("item", int)]), axis=0)
@@ -46,9 +46,7 @@ def pairs_of(part: torch.Tensor) -> list[Pair]:
     return list(zip(*part.tolist(), strict=True))
 
 
-def test_every_event_is_in_one_split_and_all_events_of_a_pair_are_in_the_same(
-    events: TaobaoEvents, data: Interactions
-) -> None:
+def test_all_events_of_a_pair_are_in_the_same_split(events: TaobaoEvents, data: Interactions) -> None:
     splits = [training(data), pairs_of(data.val), pairs_of(data.test)]
     assert sum(map(Counter, splits), Counter()) == Counter(zip(events.users.tolist(), events.items.tolist()))  # noqa: B905
     assert all(not set(one) & set(other) for one, other in combinations(splits, 2))
@@ -56,7 +54,7 @@ def test_every_event_is_in_one_split_and_all_events_of_a_pair_are_in_the_same(
     assert shares == pytest.approx([0.8, 0.1, 0.1], abs=0.05)
 
 
-def test_only_training_events_say_which_items_go_together(data: Interactions) -> None:
+def test_only_training_events_decide_which_items_go_together(data: Interactions) -> None:
     taken = np.zeros((USERS, ITEMS), dtype=int)
     for user, item in training(data):
         taken[user, item] += 1
@@ -68,7 +66,7 @@ def test_only_training_events_say_which_items_go_together(data: Interactions) ->
     )
 
 
-def test_what_is_tested_changes_no_edge_that_carries_messages(events: TaobaoEvents, data: Interactions) -> None:
+def test_test_events_change_no_edge_that_carries_messages(events: TaobaoEvents, data: Interactions) -> None:
     known = {pair: place for place, pair in enumerate(training(data))}
     kept = [(user, item) in known for user, item in zip(events.users.tolist(), events.items.tolist(), strict=True)]
     without = interactions(TaobaoEvents(events.users[kept], events.items[kept], USERS, ITEMS), 3, 0.9)
@@ -77,7 +75,7 @@ def test_what_is_tested_changes_no_edge_that_carries_messages(events: TaobaoEven
         assert torch.equal(data.indptr[edge_type], without.indptr[edge_type])
 
 
-def test_negatives_of_the_splits_are_events_of_no_split(events: TaobaoEvents, data: Interactions) -> None:
+def test_negatives_are_in_no_split(events: TaobaoEvents, data: Interactions) -> None:
     known = set(zip(events.users.tolist(), events.items.tolist(), strict=True))
     for split in ("val", "test"):
         negatives = pairs_of(getattr(data, f"{split}_negatives"))
@@ -88,7 +86,7 @@ def test_negatives_of_the_splits_are_events_of_no_split(events: TaobaoEvents, da
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 8)), max_size=60), st.sampled_from([1, 5, 10**6]))
-def test_co_occurrence_is_the_same_however_it_is_cut_and_changes_no_argument(pairs: list[Pair], at_once: int) -> None:
+def test_co_occurrence_is_independent_of_chunks_and_changes_no_argument(pairs: list[Pair], at_once: int) -> None:
     edges = torch.tensor([(item, user) for user, item in pairs], dtype=torch.int64).view(-1, 2).T
     indptr, indices = compressed(edges, 7, 9)
     before = indices.clone()

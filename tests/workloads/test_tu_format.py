@@ -14,7 +14,7 @@ from clusterctl.workloads.graph_classification import raw_identity, read_raw
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Three graphs: a triangle, one node, two nodes and an edge; the nodes have labels."""
+    """Three graphs: a triangle, a single node, and two connected nodes; nodes have labels."""
     raw = tmp_path / "data ü" / "raw"
     raw.mkdir(parents=True)
     edges = [(1, 2), (2, 1), (2, 3), (3, 2), (1, 3), (3, 1), (5, 6), (6, 5)]
@@ -37,7 +37,7 @@ def test_graphs_keep_their_nodes_edges_labels_and_classes(root: Path, tmp_path: 
     assert {path.name for path in root.iterdir()} == {"raw"}
 
 
-def test_imdb_binary_is_whole(tmp_path: Path) -> None:
+def test_imdb_binary_is_complete(tmp_path: Path) -> None:
     graphs = read_raw(raw_identity(str(IMDB)), tmp_path)
     assert (graphs.num_graphs, graphs.num_nodes, graphs.indices.numel()) == (1000, 19773, 193062)
     assert graphs.y.bincount().tolist() == [500, 500]
@@ -52,10 +52,10 @@ def test_the_identity_of_the_data_changes_with_its_files(root: Path) -> None:
     assert raw_identity(str(root)) != before
 
 
-def test_what_is_missing_or_damaged_is_the_users_error(root: Path, tmp_path: Path) -> None:
+def test_missing_or_damaged_files_are_a_user_error(root: Path, tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="data.root is not set"):
         raw_identity(None)
-    with pytest.raises(TaskError, match=r"not one data set in .*, but no file \*_A.txt"):
+    with pytest.raises(TaskError, match=r"expected one data set in .*, found no file \*_A.txt"):
         raw_identity(str(tmp_path / "nowhere"))
     (root / "raw" / "TINY_A.txt").write_text("1, x\n")
     with pytest.raises(TaskError, match="cannot read .* as a TU data set"):
@@ -68,8 +68,8 @@ def test_what_is_missing_or_damaged_is_the_users_error(root: Path, tmp_path: Pat
         raw_identity(str(root))
 
 
-def test_graphs_that_pyg_would_leave_out_are_missed(root: Path, tmp_path: Path) -> None:
-    """Those without edges at the end: its reader counts graphs by their edges (PyG 2.8)."""
+def test_graphs_that_pyg_would_drop_are_reported(root: Path, tmp_path: Path) -> None:
+    """Graphs without edges at the end of the file: PyG 2.8 counts graphs by their edges."""
     edges = (root / "raw" / "TINY_A.txt").read_text().splitlines()
     (root / "raw" / "TINY_A.txt").write_text("\n".join(edges[:-2]) + "\n")
     with pytest.raises(TaskError, match="PyG reads 1 of 3 graphs"):

@@ -1,10 +1,10 @@
-"""Command: the user's own program, with the variables that torch.distributed and its kin read.
+"""Command: the user's own program, with the variables that torch.distributed and similar libraries read.
 
     clusterctl submit command --follow -- python train.py
 
-The program finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT; its output is
-the rank's log, its exit code the task's. Needs no torch, and keeps what it imports small: on a large run there are
-thousands of these processes beside the programs (docs/decisions/0053).
+The program gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT; its output is
+the rank's log, its exit code is the task's. Needs no torch, and imports little: a large run has thousands of these
+processes next to the programs (docs/decisions/0053).
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LOOK_SECONDS = 1.0
-_TAKE_SECONDS = 0.1  # between two looks at whether the program takes the warning
-_TERM_SECONDS = 1.0  # a step is told to end process by process
-# What ends a program that did not choose to end; a shell that ran it exits with 128 + n.
+_TAKE_SECONDS = 0.1  # between checks whether the program handles the warning
+_TERM_SECONDS = 1.0  # Slurm ends the processes of a step one by one
+# Signals that end a crashing program; a shell that ran it exits with 128 + n.
 _CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGSYS}
 )
 
 
 class CommandJob(NamedTuple):
-    """What a task needs of its job: `spec`, which knows all of it, is as large as the rest of this process."""
+    """What a task needs from its job, because importing `spec` would double the size of this process."""
 
     argv: tuple[str, ...]
     checkpoints_kept: int
@@ -69,13 +69,13 @@ class CommandJob(NamedTuple):
 
 
 def main(context: Context) -> None:
-    """Run the program and leave with its exit code, 128 + n after signal n."""
+    """Run the program and exit with its exit code, or 128 + n after signal n."""
     place, attempt, events, stop = context.place, context.attempt, context.events, context.stop
     job = CommandJob.of(context)
     if not job.argv:
-        raise TaskError("workload command needs a program", 'set argv, as argv = ["python", "train.py"]')
-    lacking = job.argv[0] == "python" and shutil.which("python") is None  # a system's Python may have no such name
-    program = "python3" if lacking else job.argv[0]
+        raise TaskError("workload command needs a program", 'set argv, such as argv = ["python", "train.py"]')
+    no_python = job.argv[0] == "python" and shutil.which("python") is None  # some systems have only python3
+    program = "python3" if no_python else job.argv[0]
     start_telemetry(events.link, place)
     events.stage(Stage.RENDEZVOUS)
     with ExitStack() as stack:
@@ -95,18 +95,18 @@ def main(context: Context) -> None:
     if code == 0:
         return
     number = killing_signal(code)
-    if not _told_to_end(stop, number) and code != EXIT_RESTART:
+    if not _terminated(stop, number) and code != EXIT_RESTART:
         events.exception(_ended(job.argv, code, number))
     raise SystemExit(code) if number is None else KilledBy(number)
 
 
 def killing_signal(code: int) -> int | None:
-    """The signal that ended the program, by Popen's code or by that of a shell around it; None if it left by itself."""
+    """The signal that killed the program, from Popen's code or that of a shell around it; None if it exited."""
     return -code if code < 0 else code - 128 if code - 128 in _CRASHES else None
 
 
-def _told_to_end(stop: StopRequest, number: int | None) -> bool:
-    """Whether this task was told to end. Its program may have died of the same TERM a moment before."""
+def _terminated(stop: StopRequest, number: int | None) -> bool:
+    """Whether this task got TERM, maybe a moment after the same signal killed its program."""
     deadline = time.monotonic() + (_TERM_SECONDS if number == signal.SIGTERM else 0)
     while not stop.terminated and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -114,7 +114,7 @@ def _told_to_end(stop: StopRequest, number: int | None) -> bool:
 
 
 def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) -> int:
-    """The number of ranks on this node, from Slurm's list of tasks per node: "2(x3),1" is 2, 2, 2, 1."""
+    """The number of ranks on this node, from Slurm's list of tasks per node: "2(x3),1" means 2, 2, 2, 1."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
         counts += [int(count)] * int(times or 1)
@@ -122,7 +122,7 @@ def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) 
 
 
 def _variables(place: Place, attempt: Attempt | None, stack: ExitStack) -> dict[str, str]:
-    """torchrun's names for this rank's place, and where rank 0 will be: a port that stays reserved within `stack`."""
+    """torchrun's variables for this rank, and rank 0's address, whose port stays reserved within `stack`."""
     if attempt is None or place.rank == 0:
         holder = stack.enter_context(meeting.reserve_port(meeting.own_address(place)))
         host, port = holder.getsockname()
@@ -143,7 +143,7 @@ def _variables(place: Place, attempt: Attempt | None, stack: ExitStack) -> dict[
 
 
 def _places(attempt: Attempt, job: CommandJob, stop_file: Path) -> dict[str, str]:
-    """Where a program that survives (`runs.program`) finds what it needs; a shell script can use them too."""
+    """Paths for programs that save and resume (`runs.program`); a shell script can use them, too."""
     run = RunDir(attempt.path.parents[1])
     with_retries(lambda: run.checkpoints.mkdir(mode=0o700, exist_ok=True))
     return {
@@ -160,11 +160,11 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
 
     def die_with_parent() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the line above
             os._exit(128 + signal.SIGTERM)
 
     try:
-        # What srun left open for the program stays open: MPI finds its ranks through the descriptor in PMI_FD.
+        # Keep srun's descriptors open: MPI finds its ranks through the one in PMI_FD.
         return subprocess.Popen(argv, env=environment, preexec_fn=die_with_parent, close_fds=False)
     except OSError as error:
         hint = "argv[0] is a program on the nodes' PATH, or a path seen from the job's code folder"
@@ -176,17 +176,17 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
 def _wait(
     child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path, port: int | None, times: LogTimes | None
 ) -> int:
-    """Wait for the program, and pass on the warning signal, TERM and the terminal's INT, each once.
+    """Wait for the program, and forward the warning signal, TERM and the terminal's INT, each once.
 
-    The warning makes a file too: a program that does not handle the signal can look for that. One that has not come so
-    far yet gets the signal when it handles it. Where another user listens on `port`, which the ranks would trust, the
-    program is ended. Raises TaskError.
+    The warning also creates a file, for programs that do not handle the signal. A program that has not installed its
+    handler yet gets the signal once it has. If another user listens on `port`, which the ranks would trust, the program
+    is killed. Raises TaskError.
     """
-    asked: dict[signal.Signals, Callable[[], bool]] = {
+    requested: dict[signal.Signals, Callable[[], bool]] = {
         WARNING_SIGNAL: lambda: stop.warned and takes(child.pid, WARNING_SIGNAL),
         signal.SIGTERM: lambda: stop.terminated,
     }
-    looked = 0.0
+    checked = 0.0
 
     def reap() -> None:
         child.wait()
@@ -194,7 +194,7 @@ def _wait(
 
     threading.Thread(target=reap, name="program", daemon=True).start()
     while child.poll() is None:
-        not_taken = stop.warned and WARNING_SIGNAL in asked
+        not_taken = stop.warned and WARNING_SIGNAL in requested
         try:
             stop.changed.wait(_TAKE_SECONDS if not_taken else _LOOK_SECONDS)
         except KeyboardInterrupt:
@@ -202,25 +202,25 @@ def _wait(
         stop.changed.clear()
         if times:
             times.look()
-        if port is not None and time.monotonic() - looked > _LOOK_SECONDS:
-            looked = time.monotonic()
+        if port is not None and time.monotonic() - checked > _LOOK_SECONDS:
+            checked = time.monotonic()
             if meeting.taken_by_another(port):
                 child.kill()
                 child.wait()
-                message = f"another user listens on the port at which the ranks were to meet: {port}"
-                raise TaskError(message, "report it, and submit again: see docs/security.md", Cause.NETWORK)
+                message = f"another user is listening on the port where the ranks meet: {port}"
+                raise TaskError(message, "report it, and submit again; see docs/security.md", Cause.NETWORK)
         if stop.warned and not stop_file.exists():
             stop_file.touch()
-        for number in [number for number, happened in asked.items() if happened()]:
+        for number in [number for number, happened in requested.items() if happened()]:
             child.send_signal(number)
-            del asked[number]
+            del requested[number]
     if times:
         times.look(last=True)
     return child.wait()
 
 
 def takes(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal, or holds it back for one."""
+    """Whether a process handles a signal, or blocks it for now."""
     return has_signal(pid, number, "SigCgt", "SigBlk")
 
 
@@ -228,5 +228,5 @@ def _ended(argv: Sequence[str], code: int, number: int | None) -> ProgramEnded:
     name = textwrap.shorten(" ".join(argv), 60)
     if number is None:
         return ProgramEnded(f"{name} exited with {code}", code)
-    by = next((known.name for known in signal.Signals if known == number), f"signal {number}")  # a real-time one
+    by = next((known.name for known in signal.Signals if known == number), f"signal {number}")  # a real-time signal
     return ProgramEnded(f"{name} was killed by {by}", 128 + number, number)

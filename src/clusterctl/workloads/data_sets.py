@@ -1,4 +1,4 @@
-"""The program behind `clusterctl data`: data sets, generated or downloaded. It needs torch, which may be missing.
+"""The program behind `clusterctl data`, which generates or downloads data sets. Needs torch, which may be missing.
 
 python -m clusterctl.workloads.data_sets generate NAME SCALE SEED ROOT
 python -m clusterctl.workloads.data_sets prepare NAME ROOT CACHE
@@ -37,7 +37,7 @@ _BAR_WIDTH = 30
 _INTERRUPTED = 130
 IGB = "igb-heterogeneous"
 _OGB = "https://snap.stanford.edu/ogb/data/nodeproppred"
-_OF_OGB = {  # its archive, what is in it, and the job to try it with
+_OGB_DATA_SETS = {  # archive, contents, and the job to try it with
     "ogbn-arxiv": ("arxiv.zip", OGB_TABLES, "reddit"),
     "ogbn-products": ("products.zip", OGB_TABLES, "reddit"),
     "ogbn-papers100M": ("papers100M-bin.zip", OGB_ARCHIVES, "papers100m"),
@@ -46,7 +46,7 @@ _OF_OGB = {  # its archive, what is in it, and the job to try it with
 
 
 class DataSet(NamedTuple):
-    url: str  # empty where its owners' own program downloads it
+    url: str  # empty if its owners' own program downloads it
     raw_files: tuple[str, ...]  # names of files in `raw`, or patterns of paths in the folder of the data set
     recipe: Callable[[Path], Recipe[Any]]
     job: str = ""  # to try it with
@@ -58,16 +58,16 @@ class DataSet(NamedTuple):
 
 
 def data_set(name: str) -> DataSet:
-    """What is known of the data set; the addresses are those of PyG's classes, and of OGB's list."""
+    """The data set named `name`. URLs are those in PyG's classes and OGB's list."""
     from clusterctl.workloads import igb_format, ogb_format
 
     if name == IGB:
         return DataSet("", IGB_ARRAYS, lambda root: igb_format.recipe(root, undirected=True), "igbh-generated")
-    if name in _OF_OGB:
-        file, parts, job = _OF_OGB[name]
+    if name in _OGB_DATA_SETS:
+        file, parts, job = _OGB_DATA_SETS[name]
         return DataSet(f"{_OGB}/{file}", parts, lambda root: ogb_format.recipe(root, undirected=True), job)
 
-    from torch_geometric import datasets  # here: what is missing becomes a message
+    from torch_geometric import datasets  # here, so that a missing package becomes a message
 
     from clusterctl.spec import TaobaoTrain
     from clusterctl.workloads import reddit, taobao, taobao_format
@@ -79,17 +79,19 @@ def data_set(name: str) -> DataSet:
 
 
 def generate(name: str, scale: float, seed: int, root: Path) -> str:
-    """Write the data set into `root`, whole or not at all; a line about it. Raises UsageError where one is there."""
+    """Write the data set into `root`, atomically; returns a summary. Raises UsageError if there is one already."""
     write, score, unit = _generator(name)
-    if there := [part for part in ("raw", "processed") if (root / part).exists()]:
-        raise UsageError(f"there is a data set already: {root}/{there[0]}", "name another --root, or remove it")
+    if existing := [part for part in ("raw", "processed") if (root / part).exists()]:
+        raise UsageError(f"a data set exists already: {root}/{existing[0]}", "use another --root, or remove it")
     root.mkdir(parents=True, exist_ok=True)
     building = root / f".{uuid.uuid4().hex}"
     try:
         building.mkdir()
         with _progress_bar(f"generating {name}", unit) as show:
             best = write(building, scale, seed, show)
-        for part in sorted(building.iterdir(), reverse=True):  # `raw` or `processed` last: with it the set is there
+        for part in sorted(
+            building.iterdir(), reverse=True
+        ):  # `raw` or `processed` last: it marks the data set as complete
             part.replace(root / part.name)
     finally:
         shutil.rmtree(building, ignore_errors=True)
@@ -97,25 +99,25 @@ def generate(name: str, scale: float, seed: int, root: Path) -> str:
 
 
 def _generator(name: str) -> tuple[Callable[..., float], str, str]:
-    """What writes such a data set, and how its result and its progress are measured."""
+    """The function that writes such a data set, its score, and the unit of its progress."""
     from clusterctl.workloads.generated import igb_like, ogb_like, reddit_like, taobao_like
 
     if name == IGB:
         return igb_like.write, "accuracy", "edges"
-    if name in _OF_OGB:
+    if name in _OGB_DATA_SETS:
         return partial(ogb_like.write, name), "accuracy", "edges"
     return (reddit_like.write, "accuracy", "edges") if name == "reddit" else (taobao_like.write, "AUC", "events")
 
 
 def prepare(name: str, root: Path, cache: Path) -> str:
-    """Download what PyG or OGB would to `root`, and convert it for the runs that share `cache`; a line about it.
+    """Download what PyG or OGB would to `root`, and convert it for the runs that share `cache`; returns a summary.
 
-    What is there already is not made again. Raises TaskError.
+    Existing files are kept. Raises TaskError.
     """
     found = data_set(name)
     missing = [part for part in found.parts if not any(root.glob(part))]
     if missing and not found.url:
-        hint = f"its authors' own program downloads it; or generate one: clusterctl data generate {name} --root DIR"
+        hint = f"download it with its authors' program, or generate one: clusterctl data generate {name} --root DIR"
         raise TaskError(f"{root} lacks {', '.join(missing)}", hint, Cause.DATA)
     if missing:
         print(f"{root} lacks {', '.join(missing)}", file=sys.stderr)
@@ -130,7 +132,7 @@ def prepare(name: str, root: Path, cache: Path) -> str:
 
 
 def download(found: DataSet, name: str, root: Path) -> None:
-    """Fetch the archive and unpack its raw files; they appear when they are whole."""
+    """Fetch the archive and unpack its raw files, each atomically."""
     archive = root / f"{name}.zip"
     if not archive.exists():
         with _progress_bar(f"downloading {name}", "B") as show:
@@ -146,12 +148,14 @@ def download(found: DataSet, name: str, root: Path) -> None:
                 aside.replace(path)
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         archive.unlink()
-        raise TaskError(f"{found.url} is not the data set: {error}", "type the same again: it starts anew") from None
+        raise TaskError(
+            f"{found.url} is not the data set: {error}", "run the same command again to restart the download"
+        ) from None
     archive.unlink()
 
 
 def members(names: Sequence[str], raw_files: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """The members of an archive that are wanted, and where each goes in the data set's folder. Raises KeyError."""
+    """The required members of an archive, and the path of each in the data set's folder. Raises KeyError."""
     for wanted in raw_files:
         found = [path for path in map(PurePosixPath, names) if path.match(wanted) and ".." not in path.parts]
         if not found:
@@ -162,9 +166,9 @@ def members(names: Sequence[str], raw_files: Sequence[str]) -> Iterator[tuple[st
 
 
 def fetch(url: str, target: Path, progress: Callable[[int, int], None] = lambda *_: None) -> None:
-    """The content of `url` as `target`, which appears when it is whole. Raises TaskError.
+    """Download `url` to `target`, which appears when it is complete. Raises TaskError.
 
-    Until then it grows in a file beside it, from where the next try goes on if the server can begin in the middle.
+    Until then it grows in NAME.part, from which the next call continues if the server supports ranges.
     """
     part = target.with_name(f"{target.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -181,27 +185,25 @@ def fetch(url: str, target: Path, progress: Callable[[int, int], None] = lambda 
                     have += len(block)
                     progress(have, total)
     except urllib.error.HTTPError as error:
-        if error.code != _BEYOND_THE_END:  # else the last byte had arrived before the break
+        if error.code != _BEYOND_THE_END:  # else the last byte had arrived before the connection was lost
             raise _unreachable(url, f"{error.code} {error.reason}") from None
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise _unreachable(url, str(getattr(error, "reason", error))) from None
     else:
         if have < total:
-            message = f"{url} broke off after {have} of {total} bytes"
-            raise TaskError(message, "type the same again: it goes on from there")
+            message = f"the download of {url} stopped after {have} of {total} bytes"
+            raise TaskError(message, "run the same command again to continue")
     part.replace(target)
 
 
 def _unreachable(url: str, reason: str) -> TaskError:
-    elsewhere = (
-        "fetch it where there is one and unpack it, so that ROOT/raw has its files, or use: clusterctl data generate"
-    )
+    elsewhere = "download it elsewhere and unpack it so that ROOT/raw has its files, or use: clusterctl data generate"
     return TaskError(f"cannot download {url}: {reason}", f"no network here? {elsewhere}")
 
 
 @contextmanager
 def _progress_bar(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """What draws that so many of a total (0: unknown) are done; on stderr, so that stdout stays for data."""
+    """A function that shows how many of a total (0: unknown) are done, on stderr, to keep stdout for data."""
     terminal = sys.stderr.isatty()
     shown = time.monotonic()
 
@@ -230,7 +232,7 @@ def _count(number: int) -> str:
 
 
 def main(command: str, name: str, *words: str) -> None:
-    """Print a line about the data set, or a user's error as its message and exit code."""
+    """Print a summary of the data set, or the message of a user error, with its exit code."""
     failure: ClusterctlError
     try:
         if command == "generate":
@@ -241,7 +243,7 @@ def main(command: str, name: str, *words: str) -> None:
             print(prepare(name, Path(root).absolute(), Path(cache)))
     except ModuleNotFoundError as error:
         install = f"{shlex.quote(sys.executable)} -m pip install torch torch_geometric numpy scipy"
-        hint = f"{install}; or name a cluster whose Python has it: --cluster NAME"
+        hint = f"{install}; or use a cluster whose Python has it: --cluster NAME"
         failure = TaskError(f"{sys.executable} has no {error.name}", hint)
     except ClusterctlError as error:
         failure = error

@@ -3,7 +3,7 @@
 clusterctl submit deep-sage --set data.root=/data/Reddit --follow
 torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.deep_sage jobs/deep-sage-cora.toml
 
-The program of `reddit` with settings of its own: one layer more, and an outermost hop of 4 * 4 * 4 neighbours a seed
+The same program as `reddit` with other settings: one more layer, and an outermost hop of 4 * 4 * 4 neighbours per seed
 instead of 25 * 10.
 """
 

@@ -3,8 +3,8 @@
     clusterctl submit imdb-gin --follow
     torchrun --standalone --nproc-per-node 2 -m clusterctl.workloads.graph_classification jobs/imdb-gin.toml
 
-Ten-fold cross-validation with honest selection: a validation part, not the tested one, chooses the epoch whose weights
-are tested, and every graph is tested once. Sources of data sets: graphlearning.io, text files of one name.
+Ten-fold cross-validation with honest selection: the epoch whose weights are tested is chosen on a validation part, not
+on the test part, and every graph is tested once. Data sets are available at graphlearning.io.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(context: Context) -> None:
     with joined(context) as task:
         graphs = shared(task, Collection, *prepared)
         checkpoints = Checkpoints(task, train)
-        scores = checkpoints.results  # of the folds that are done, after a restart
+        scores = checkpoints.results  # of the completed folds, after a restart
         for fold in range(len(scores), train.folds):
             objective = kind(graphs, train, task, fold)
             scores.append(cast("Accuracy", fit(objective, train, task, Fold(fold + 1, train.folds), checkpoints)))
@@ -57,7 +57,7 @@ def main(context: Context) -> None:
 
 
 def recipe(data: Data) -> Recipe[Collection]:
-    """How the graphs are prepared, once for all ranks and runs. Raises TaskError."""
+    """How to prepare the graphs, once for all ranks and runs. Raises TaskError."""
     if data.load is not None:
         return own_recipe(data, collection_of)
     identity = raw_identity(data.root)
@@ -65,19 +65,19 @@ def recipe(data: Data) -> Recipe[Collection]:
 
 
 def collection_of(graphs: Any, name: str) -> Collection:
-    """The graphs in a sequence of PyG's `Data`: `edge_index`, `y` and, where all have it, `x`. Raises TaskError."""
+    """The graphs in a sequence of PyG's `Data`: `edge_index`, `y` and, if all have it, `x`. Raises TaskError."""
     listed = list(graphs)
-    hint = "it is to return a data set or a list of PyG's Data, each with edge_index and y, one class"
+    hint = "it must return a data set or a list of PyG's Data, each with edge_index and a class y"
     if not listed:
-        raise TaskError(f"what data.load = {name} returns is empty", hint, Cause.USER)
+        raise TaskError(f"data.load = {name} returned no graphs", hint, Cause.USER)
     for number, graph in enumerate(listed):
         y, edges = getattr(graph, "y", None), getattr(graph, "edge_index", None)
         if y is None or edges is None or y.numel() != 1 or int(y) < 0:
             raise TaskError(
-                f"graph {number} that data.load = {name} returns has no class or no edge_index", hint, Cause.USER
+                f"graph {number} returned by data.load = {name} has no class or no edge_index", hint, Cause.USER
             )
         if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < graph.num_nodes:
-            message = f"graph {number} that data.load = {name} returns has edges beyond its {graph.num_nodes} nodes"
+            message = f"graph {number} returned by data.load = {name} has edges beyond its {graph.num_nodes} nodes"
             raise TaskError(message, hint, Cause.USER)
     bounds, edges = joined_graphs([(graph.num_nodes, graph.edge_index.long()) for graph in listed])
     num_nodes = int(bounds[-1])
@@ -88,15 +88,15 @@ def collection_of(graphs: Any, name: str) -> Collection:
 
 
 def raw_identity(root: str | None) -> dict[str, Any]:
-    """What tells one data set from another: where its raw files lie, their sizes and times. Raises TaskError."""
-    hint = f"data.root names a folder with raw/NAME{_EDGES}, raw/NAME_graph_indicator.txt, raw/NAME_graph_labels.txt"
+    """Identifies a data set: the location of its raw files, their sizes and times. Raises TaskError."""
+    hint = f"set data.root to a folder with raw/NAME{_EDGES}, raw/NAME_graph_indicator.txt, raw/NAME_graph_labels.txt"
     if root is None:
         raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
     folder = Path(root).resolve() / "raw"
     names = [path.name.removesuffix(_EDGES) for path in folder.glob(f"*{_EDGES}")]
     if len(names) != 1:
         found = ", ".join(sorted(names)) or f"no file *{_EDGES}"
-        raise TaskError(f"not one data set in {folder}, but {found}", hint, Cause.DATA)
+        raise TaskError(f"expected one data set in {folder}, found {found}", hint, Cause.DATA)
     files = {path.name: path.stat() for path in sorted(folder.glob(f"{names[0]}_*.txt"))}
     for part in ("graph_indicator", "graph_labels"):
         if f"{names[0]}_{part}.txt" not in files:
@@ -106,8 +106,8 @@ def raw_identity(root: str | None) -> dict[str, Any]:
 
 
 def read_raw(identity: dict[str, Any], scratch: Path) -> Collection:
-    """Read the data set with PyG's own class, which would like to write beside the raw files; they may be read-only."""
-    from torch_geometric.datasets import TUDataset  # 1.6 s, and only one rank of all needs it
+    """Read the data set with PyG's class, but without writing next to the raw files, which may be read-only."""
+    from torch_geometric.datasets import TUDataset  # takes 1.6 s, and only one rank needs it
 
     class RawTUDataset(TUDataset):  # type: ignore[misc]
         @property
@@ -124,11 +124,11 @@ def read_raw(identity: dict[str, Any], scratch: Path) -> Collection:
         y = torch.cat([graph.y for graph in graphs])
     except (OSError, ValueError, IndexError, RuntimeError) as error:
         message = f"cannot read {identity['root']} as a TU data set: {error}"
-        raise TaskError(message, "are the raw files whole?", Cause.DATA) from error
+        raise TaskError(message, "are the raw files complete?", Cause.DATA) from error
     labels = Path(identity["root"], "raw", f"{identity['name']}_graph_labels.txt").read_text().split()
-    if len(graphs) != len(labels):  # PyG 2.8 counts graphs by their edges, so the last ones may be left out
+    if len(graphs) != len(labels):  # PyG 2.8 counts graphs by their edges, so it may drop the last ones
         message = f"PyG reads {len(graphs)} of {len(labels)} graphs"
-        raise TaskError(message, "the last graph of the files needs an edge", Cause.DATA)
+        raise TaskError(message, "the last graph in the files needs an edge", Cause.DATA)
     num_nodes = int(bounds[-1])
     x = torch.cat([torch.empty(graph.num_nodes, 0) if graph.x is None else graph.x for graph in graphs])
     return Collection(bounds, *compressed(edges, num_nodes), x=x, y=y, num_classes=int(y.max()) + 1)

@@ -1,9 +1,9 @@
-"""IGB-heterogeneous as it unpacks: an academic graph of papers, authors, institutes and fields of study (fos).
+"""The raw layout of IGB-heterogeneous: an academic graph of papers, authors, institutes and fields of study (fos).
 
 The Illinois Graph Benchmark (Khatua et al., KDD 2023, arXiv 2302.13522) has it in five sizes. `processed` holds
-features of each node type, 19 classes of papers, and edges as rows of two numbers. In its two largest sizes features
-and labels are bare numbers without numpy's header. Of the papers that have labels the first 60 % are for training, the
-next 20 % for validation and the others for the test, as in its own loader.
+features of each node type, 19 classes of papers, and edges as rows of two numbers. In its two largest sizes, features
+and labels are raw numbers without numpy's header. Of the labelled papers, the first 60 % are for training, the next
+20 % for validation and the rest for testing, as in its own loader.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ CITES, WRITTEN_BY = (PAPER, "cites", PAPER), (PAPER, "written_by", AUTHOR)
 AFFILIATED_TO, TOPIC = (AUTHOR, "affiliated_to", INSTITUTE), (PAPER, "topic", FIELD)
 RELATIONS = (CITES, WRITTEN_BY, AFFILIATED_TO, TOPIC)
 FEATURES, CLASSES = 1024, 19
-ALL_PAPERS, LABELLED = 269_346_174, 227_130_858  # of the largest size, where the last papers have no label
+ALL_PAPERS, LABELLED = 269_346_174, 227_130_858  # in the largest size, where the last papers have no label
 SPLIT = (0.6, 0.8)  # where validation and test papers begin
 _EDGES_AT_ONCE = 1 << 20
-_WHOLE = "is the folder of the data set whole?"
+_WHOLE = "is the data set's folder complete?"
 
 
 def is_here(root: str | Path) -> bool:
-    """Whether the folder has a part of this layout."""
+    """Whether the folder has any file of this layout."""
     return any((Path(root) / part).exists() for part in IGB_ARRAYS)
 
 
 def raw_identity(root: str | Path) -> dict[str, Any]:
-    """What tells one data set from another: where its raw files lie, their sizes and times. Raises TaskError."""
+    """Identifies a data set: the location of its raw files, their sizes and times. Raises TaskError."""
     folder = Path(root).resolve()
     return {"root": str(folder), **states_of(folder, IGB_ARRAYS, _WHOLE)}
 
 
 def recipe(root: str | Path, *, undirected: bool) -> Recipe[LabelledHeteroGraph]:
-    """How the data set in `root` is prepared, once for all ranks and runs. Raises TaskError."""
+    """How to prepare the data set in `root`, once for all ranks and runs. Raises TaskError."""
     identity = raw_identity(root) | {"undirected": undirected}
     return Recipe("igb", identity, lambda scratch: read_raw(Path(identity["root"]), scratch, undirected=undirected))
 
@@ -58,7 +58,7 @@ def recipe(root: str | Path, *, undirected: bool) -> Recipe[LabelledHeteroGraph]
 def read_raw(root: Path, scratch: Path, *, undirected: bool = True) -> LabelledHeteroGraph:
     """All types of nodes and edges in `root`, and the reverse of each relation between different types.
 
-    An edge that repeats counts once; `undirected` is for citations. Nothing is written outside `scratch`. Raises
+    Repeated edges count once; `undirected` applies to citations. Nothing is written outside `scratch`. Raises
     TaskError.
     """
     folder = root / "processed"
@@ -83,7 +83,7 @@ def read_raw(root: Path, scratch: Path, *, undirected: bool = True) -> LabelledH
 
 
 def reverse(relation: EdgeType) -> EdgeType:
-    """The same edges the other way; a relation between nodes of one type is its own."""
+    """The reverse relation; a relation between nodes of one type is its own reverse."""
     source, name, target = relation
     return relation if source == target else (target, f"rev_{name}", source)
 
@@ -102,11 +102,11 @@ def _labels(path: Path, papers: int) -> Tensor:
 
 
 def _table(path: Path, columns: int) -> Tensor:
-    """The float32 [rows, columns] in a file, mapped, with numpy's header or without."""
+    """The float32 [rows, columns] in a file, memory-mapped, with or without numpy's header."""
     try:
         with path.open("rb") as file:
             has_header = file.read(6) == b"\x93NUMPY"
-        # Copy on write: torch warns of arrays that are read-only. Nothing is written.
+        # Copy on write, because torch warns about read-only arrays. Nothing is written.
         array = np.load(path, mmap_mode="c") if has_header else np.memmap(path, np.float32, "c")
         rows = array.reshape(-1, columns)
     except (OSError, ValueError) as error:
@@ -115,7 +115,7 @@ def _table(path: Path, columns: int) -> Tensor:
 
 
 def _edges(path: Path, relation: EdgeType, counts: dict[str, int]) -> Iterator[Array]:
-    """int64 [edges, 2] of a relation, a piece at a time."""
+    """The edges of a relation in chunks, int64 [edges, 2]."""
     try:
         array = np.load(path, mmap_mode="r")
     except (OSError, ValueError) as error:
@@ -129,5 +129,5 @@ def _edges(path: Path, relation: EdgeType, counts: dict[str, int]) -> Iterator[A
         if wrong.any():
             row = int(wrong.argmax())
             hint = f"there are {limits[0]} nodes of type {relation[0]} and {limits[1]} of type {relation[2]}"
-            raise bad_data(f"{path}, row {start + row}: {piece[row].tolist()} is no edge", hint)
+            raise bad_data(f"{path}, row {start + row}: {piece[row].tolist()} is not an edge", hint)
         yield piece

@@ -1,11 +1,10 @@
-"""Link prediction with a model of the user's own, on a graph that their code loads: which edges are missing?
+"""Link prediction with the user's own model, on a graph that their code loads: which edges are missing?
 
 clusterctl submit ./my-job.toml --follow
 torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.link_prediction my-job.toml train.epochs=5
 
-Of all pairs of nodes with an edge 85 % are for training, 5 % for validation and 10 % for the test, by a hash of the
-pair without its direction: an edge, its copies and the same edge the other way go the same way. Only training edges
-carry messages.
+Of all pairs of nodes with an edge, 85 % are for training, 5 % for validation and 10 % for testing, by a hash of the
+undirected pair: an edge, its copies and the reverse edge are in the same split. Only training edges carry messages.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from clusterctl.runs.context import Context
 
-_SPLIT_SEED = 0  # not the training's: all trainings share one split
+_SPLIT_SEED = 0  # not the training's seed: all trainings share one split
 _TWENTIETHS, _VAL, _TEST = 20, 1, 2
 
 
@@ -48,13 +47,13 @@ def link_graph(data: Any, name: str) -> LinkGraph:
     if not hasattr(data, "edge_index") and hasattr(data, "__getitem__"):
         data = data[0]
     missing = [attribute for attribute in ("x", "edge_index") if getattr(data, attribute, None) is None]
-    hint = "it is to return PyG's Data with x and edge_index"
+    hint = "it must return PyG's Data with x and edge_index"
     if missing:
-        raise TaskError(f"what data.load = {name} returns has no {' and no '.join(missing)}", hint, Cause.USER)
+        raise TaskError(f"the graph returned by data.load = {name} has no {' and no '.join(missing)}", hint, Cause.USER)
     edges, nodes = data.edge_index.long(), len(data.x)
     if data.x.dim() != 2 or (edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes):
         what = f"x of shape {[*data.x.shape]} and edges between nodes {int(edges.min())} to {int(edges.max())}"
-        raise TaskError(f"what data.load = {name} returns has {what}", hint, Cause.USER)
+        raise TaskError(f"the graph returned by data.load = {name} has {what}", hint, Cause.USER)
     edges = edges[:, edges[0] != edges[1]]
     part = _parts(edges, nodes)
     splits = {
@@ -64,7 +63,8 @@ def link_graph(data: Any, name: str) -> LinkGraph:
     empty = [split for split, pairs in splits.items() if pairs.numel() == 0]
     if empty or not bool((part >= _VAL + _TEST).any()):
         message = (
-            f"what data.load = {name} returns has {edges.size(1)} edges, too few for {', '.join(empty) or 'training'}"
+            f"the graph returned by data.load = {name} has {edges.size(1)} edges, "
+            f"too few for {', '.join(empty) or 'training'}"
         )
         raise TaskError(message, hint, Cause.USER)
     others = _negatives(edges, nodes, [pairs.size(1) for pairs in splits.values()])
@@ -79,13 +79,13 @@ def link_graph(data: Any, name: str) -> LinkGraph:
 
 
 def _parts(edges: Tensor, nodes: int) -> Tensor:
-    """Which twentieth of all pairs each edge is of, int64 [edges]."""
+    """Which twentieth of all pairs each edge belongs to, int64 [edges]."""
     low, high = edges.min(0).values, edges.max(0).values
     return below(draws(stream(Purpose.SPLIT, _SPLIT_SEED), low * nodes + high), torch.tensor(_TWENTIETHS))
 
 
 def _negatives(edges: Tensor, nodes: int, counts: list[int]) -> list[Tensor]:
-    """For each split as many pairs without an edge in either direction, int64 [2, pairs]."""
+    """For each split, `counts` pairs without an edge in either direction, int64 [2, pairs]."""
     everything = Adjacency(*compressed(torch.cat([edges, edges.flip(0), _loops(nodes)], 1), nodes))
     found = torch.stack(negatives(everything, nodes, torch.arange(sum(counts)), seed=_SPLIT_SEED, epoch=0))
     return list(torch.split(found, counts, dim=1))

@@ -1,9 +1,9 @@
-"""Node classification with a model of the user's own, on a graph in the layout of Reddit or OGB or one of their own.
+"""Node classification with the user's own model, on a graph in the layout of Reddit or OGB, or from their own loader.
 
 clusterctl submit ./my-job.toml --follow
 torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.node_classification my-job.toml train.epochs=5
 
-The guide docs/guides/your-own-model.md begins with nothing.
+The guide docs/guides/your-own-model.md starts from scratch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _GENERATED_SEED = 0
 _SPLITS = ("train", "val", "test")
 _GRAPH = "Data with x, y, edge_index, train_mask, val_mask and test_mask"
-_RELATIONS = "HeteroData with x, and of one node type y, train_mask, val_mask and test_mask"
+_RELATIONS = "HeteroData with x, and for one node type y, train_mask, val_mask and test_mask"
 
 
 def main(context: Context) -> None:
@@ -51,14 +51,14 @@ def main(context: Context) -> None:
 
 
 def recipe(data: Data) -> Recipe[Graph]:
-    """How the data set is prepared, once for all ranks and runs. Raises TaskError."""
+    """How to prepare the data set, once for all ranks and runs. Raises TaskError."""
     if data.load is None:
         return reddit.recipe_of(data)
     return own_recipe(data, graph_of)
 
 
 def relations_recipe(data: Data, generated: float) -> Recipe[LabelledHeteroGraph]:
-    """As `recipe`, of a graph with several types of nodes and edges."""
+    """Like `recipe`, for a graph with several types of nodes and edges."""
     if data.load is not None:
         return own_recipe(data, relations_of)
     if data.root is not None:
@@ -70,7 +70,7 @@ def relations_recipe(data: Data, generated: float) -> Recipe[LabelledHeteroGraph
 
 
 def generated_relations(scale: float, *, undirected: bool = True) -> Recipe[LabelledHeteroGraph]:
-    """How data like IGB-heterogeneous are generated and prepared."""
+    """How to generate and prepare data like IGB-heterogeneous."""
 
     def build(scratch: Path) -> LabelledHeteroGraph:
         igb_like.write(scratch, scale, _GENERATED_SEED)
@@ -83,7 +83,7 @@ def relations_of(data: Any, name: str) -> LabelledHeteroGraph:
     """The graph in PyG's `HeteroData`, or in a data set of one, with labels of one node type. Raises TaskError."""
     data = _single(data, "edge_types")
     if not hasattr(data, "edge_types"):
-        raise _wrong(name, "is no HeteroData", _RELATIONS)
+        raise _wrong(name, "is not HeteroData", _RELATIONS)
     labelled = [kind for kind in data.node_types if "y" in data[kind]]
     bare = [kind for kind in data.node_types if "x" not in data[kind] or data[kind].x.dim() != 2]
     if len(labelled) != 1 or bare:
@@ -119,7 +119,7 @@ def graph_of(data: Any, name: str) -> Graph:
     if missing:
         raise _wrong(name, f"has no {', '.join(missing)}")
     nodes = len(data.x)
-    y = data.y.squeeze(-1) if data.y.dim() == 2 else data.y  # as OGB has labels
+    y = data.y.squeeze(-1) if data.y.dim() == 2 else data.y  # OGB's shape of labels
     if data.x.dim() != 2 or tuple(y.shape) != (nodes,):
         raise _wrong(name, f"has x of shape {[*data.x.shape]} and y of shape {[*data.y.shape]}")
     edges: Tensor = data.edge_index
@@ -128,7 +128,7 @@ def graph_of(data: Any, name: str) -> Graph:
     masks = {split: getattr(data, f"{split}_mask").nonzero().squeeze(1) for split in _SPLITS}
     labels = y.long()
     if any(len(chosen) and int(labels[chosen].min()) < 0 for chosen in masks.values()):
-        raise _wrong(name, "has a node of a split without a label")
+        raise _wrong(name, "has a node without a label in a split")
     return Graph(
         *compressed(edges.long(), nodes, shuffled=True),
         x=data.x.float(),
@@ -139,12 +139,12 @@ def graph_of(data: Any, name: str) -> Graph:
 
 
 def _single(data: Any, attribute: str) -> Any:
-    """The graph itself, or the only one of a data set, which has no such attribute."""
+    """The graph itself, or the first one of a data set, which does not have the attribute."""
     return data[0] if not hasattr(data, attribute) and hasattr(data, "__getitem__") else data
 
 
 def _wrong(name: str, what: str, wanted: str = _GRAPH) -> TaskError:
-    return TaskError(f"what data.load = {name} returns {what}", f"it is to return PyG's {wanted}", Cause.USER)
+    return TaskError(f"the graph returned by data.load = {name} {what}", f"it must return PyG's {wanted}", Cause.USER)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Numbers in gzipped text and in numpy archives, a piece at a time, with errors that name the file and the line.
+"""Read numbers from gzipped text and numpy archives in chunks, with errors that name the file and the line.
 
-numpy itself maps no array inside an archive and reads it whole. The members here are read as the streams that they are.
+numpy cannot map an array inside an archive and reads all of it; here, the members are read as streams.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _COMMA, _NEWLINE = b",\n"
 
 
 class FileRows(NamedTuple):
-    """Some rows of a file, and where they are."""
+    """Some rows of a file, and their position."""
 
     path: Path
-    first: int  # line of the text, counted from 1, or row of the array, counted from 0
+    first: int  # line of the text (from 1), or row of the array (from 0)
     rows: np.ndarray[Any, Any]  # [rows, columns]
     unit: str = "line"
 
     def require(self, good: np.ndarray[Any, Any], what: str, hint: str) -> None:
-        """Raise TaskError about the first value that is not `good`, a mask of the rows: "FILE, line N: VALUE what"."""
+        """Raise TaskError for the first value that is not `good`, a mask of the rows: "FILE, line N: VALUE what"."""
         if not good.all():
             row, column = np.argwhere(~good)[0]
             raise bad_data(f"{self.path}, {self.unit} {self.first + row}: {self.rows[row, column]} {what}", hint)
 
 
 def bad_data(message: str, hint: str) -> TaskError:
-    """A mistake in the data."""
+    """The error for a mistake in the data."""
     return TaskError(message, hint, Cause.DATA)
 
 
 def states_of(folder: Path, parts: Iterable[str], hint: str) -> dict[str, list[int]]:
-    """Size and time of each of these files in `folder`, which tell one data set from another. Raises TaskError."""
+    """Size and time of each of these files in `folder`, to identify a data set. Raises TaskError."""
     states = {}
     for part in parts:
         try:
@@ -62,13 +62,13 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise bad_data(f"no data: {path}: no such file", "is the folder of the data set whole?") from None
+        raise bad_data(f"no data: {path}: no such file", "is the data set's folder complete?") from None
     except (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
-        raise bad_data(f"cannot read {path}: {reason(error)}", "is the file whole?") from error
+        raise bad_data(f"cannot read {path}: {reason(error)}", "is the file complete?") from error
 
 
 def text_rows(path: Path, dtype: type[np.generic], columns: int | None = None) -> Iterator[FileRows]:
-    """The lines of a .csv.gz file without a header, at least one piece; by default with as many columns as the first.
+    """The lines of a .csv.gz file without a header, in at least one chunk; `columns` defaults to that of the first line.
 
     Raises TaskError.
     """
@@ -83,7 +83,7 @@ def text_rows(path: Path, dtype: type[np.generic], columns: int | None = None) -
 
 
 def text_numbers(path: Path) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """All of a .csv.gz file with one whole number a line, int64. Raises TaskError."""
+    """The contents of a .csv.gz file with one integer per line, int64. Raises TaskError."""
     return np.concatenate([piece.rows[:, 0] for piece in text_rows(path, np.int64, columns=1)])
 
 
@@ -93,10 +93,10 @@ def text_words(path: Path) -> list[list[str]]:
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:
-    """The text, some lines at a time, without the last line's end."""
+    """The text in chunks of whole lines, without the last newline of each chunk."""
     rest = b""
     with _readable(path):
-        file = gzip.open(path)  # noqa: SIM115 - closed below; what the caller raises is not an error of this file
+        file = gzip.open(path)  # noqa: SIM115 - closed below; the caller's exceptions are not errors of this file
     with file:
         while True:
             with _readable(path):
@@ -116,7 +116,7 @@ def _parsed(path: Path, first: int, text: bytes, dtype: type[np.generic], column
     is_end = np.arange(marks.size) % columns == columns - 1
     if marks.size % columns == 0 and ((marks == _NEWLINE) == is_end).all():
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # numpy stops at what is no number, and only warns
+            warnings.simplefilter("error")  # numpy only warns, and stops, at text that is not a number
             try:
                 return np.fromstring(text.replace(b"\n", b","), dtype=dtype, sep=",").reshape(-1, columns)
             except (DeprecationWarning, ValueError):
@@ -130,18 +130,18 @@ def _first_mistake(path: Path, first: int, text: bytes, dtype: type[np.generic],
     for place, line in enumerate(lines, start=first):
         fields = line.split(",")
         if len(fields) != columns:
-            return bad_data(f"{path}, line {place}: {len(fields)} columns, not {columns}", "is the file whole?")
+            return bad_data(f"{path}, line {place}: {len(fields)} columns, not {columns}", "is the file complete?")
         for field in fields:
             try:
                 kind(field)
             except ValueError:
-                return bad_data(f"{path}, line {place}: {field!r} is no {words}", "correct the line, or leave it out")
+                return bad_data(f"{path}, line {place}: {field!r} is not a {words}", "correct the line, or remove it")
     message = f"cannot read {path}, lines {first} to {first + len(lines) - 1}"
-    return bad_data(message, "numbers may be too large, or written in a way that only Python knows")
+    return bad_data(message, "numbers may be too large, or in a format that only Python reads")
 
 
 class ArchivedArray:
-    """An array in a .npz archive; its shape, its type, and whether it is stored column by column. Raises TaskError."""
+    """An array in a .npz archive, with its shape, type and order. Raises TaskError."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
@@ -151,7 +151,7 @@ class ArchivedArray:
             raise bad_data(f"{path}: {name} holds Python objects, not numbers", "save it as numbers")
 
     def values(self, at_once: int | None = None) -> Iterator[np.ndarray[Any, Any]]:
-        """All values in the order of the file, so many at a time."""
+        """All values in the order of the file, in chunks of `at_once`."""
         total, at_once = math.prod(self.shape), at_once or max(1, _BYTES_AT_ONCE // self.dtype.itemsize)
         with self._open() as file:
             self._header(file)
@@ -159,7 +159,7 @@ class ArchivedArray:
                 yield self._next(file, min(at_once, total - start))
 
     def rows(self) -> Iterator[FileRows]:
-        """All rows, as [rows, columns], in at least one piece; of an array of one dimension each value is a row."""
+        """All rows, as [rows, columns], in at least one chunk; in a 1-D array, each value is a row."""
         columns = math.prod(self.shape[1:])
         if self.by_column and columns > 1:
             hint = "save it in C order: numpy.ascontiguousarray"

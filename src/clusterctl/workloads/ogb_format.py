@@ -1,14 +1,14 @@
-"""The raw layouts of the Open Graph Benchmark's node data sets, as its archives unpack: needs no package of theirs.
+"""The raw layouts of the Open Graph Benchmark's node data sets, read without its package.
 
 A folder is recognised by its files (`spec.train` lists them). There are three layouts:
 
-* tables, as ogbn-arxiv and ogbn-products: gzipped text without headers, one line an edge, a node, or a node of a split;
-* archives, as ogbn-papers100M: numpy arrays in raw/data.npz and raw/node-label.npz, the splits as text;
-* relations, as ogbn-mag: tables for each type of nodes and of edges.
+* tables, like ogbn-arxiv and ogbn-products: gzipped text without headers, one line per edge, node, or node of a split;
+* archives, like ogbn-papers100M: numpy arrays in raw/data.npz and raw/node-label.npz, the splits as text;
+* relations, like ogbn-mag: tables for each type of nodes and edges.
 
-Each is read once, a piece at a time. Features go to a mapped file in the scratch folder, edges through an `EdgeSpool`.
-At the peak memory holds half of what the edge index takes (two int32 for an edge that counts in both directions, where
-the index has two int64), 60 bytes a node and 400 MB.
+Files are read once, in chunks. Features go to a memory-mapped file in the scratch folder, edges through an `EdgeSpool`.
+Peak memory is half the size of the edge index (two int32 for an edge that counts in both directions, where the index
+has two int64), plus 60 bytes per node, plus 400 MB.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from clusterctl.workloads.number_files import FileRows
 
 _SPLITS = ("train", "valid", "test")
-_WHOLE = "is the folder of the data set whole?"
+_WHOLE = "is the data set's folder complete?"
 _MOST_EDGES = 2**62
 _CORRECT = "correct the file, or unpack the data set again"
 
 
 class Labelled(NamedTuple):
-    """What a training knows of the nodes that it classifies; the fields are those of `Graph`."""
+    """The nodes that a training classifies; the fields are those of `Graph`."""
 
     x: Tensor
     y: Tensor
@@ -49,7 +49,7 @@ class Labelled(NamedTuple):
 
 
 class Relations(NamedTuple):
-    """All of a data set with several types of nodes and edges, and the labels of one of its types."""
+    """A data set with several types of nodes and edges, and the labels of one node type."""
 
     graph: HeteroGraph
     node_type: str
@@ -57,7 +57,7 @@ class Relations(NamedTuple):
 
 
 def is_here(root: str | Path) -> bool:
-    """Whether the folder has one of the three layouts, whole or not."""
+    """Whether the folder has one of the three layouts, complete or not."""
     return _layout_of(Path(root)) in (OGB_TABLES, OGB_ARCHIVES, OGB_RELATIONS)
 
 
@@ -66,7 +66,7 @@ def _layout_of(root: Path) -> tuple[str, ...]:
 
 
 def raw_identity(root: str | Path) -> dict[str, Any]:
-    """What tells one data set from another: where its raw files lie, their sizes and times. Raises TaskError."""
+    """Identifies a data set: the location of its raw files, their sizes and times. Raises TaskError."""
     folder = Path(root).resolve()
     identity: dict[str, Any] = {"root": str(folder)}
     for pattern in _layout_of(folder):
@@ -80,15 +80,15 @@ def raw_identity(root: str | Path) -> dict[str, Any]:
 
 
 def recipe(root: str | Path, *, undirected: bool) -> Recipe[Graph]:
-    """How the data set in `root` is prepared, once for all ranks, runs and workloads. Raises TaskError."""
+    """How to prepare the data set in `root`, once for all ranks, runs and workloads. Raises TaskError."""
     identity = raw_identity(root) | {"undirected": undirected}
     return Recipe("ogb", identity, lambda scratch: read_raw(Path(identity["root"]), scratch, undirected=undirected))
 
 
 def read_raw(root: Path, scratch: Path, *, undirected: bool = True) -> Graph:
-    """The graph in `root`; of one with several types of nodes those that have labels, and the edges between them.
+    """The graph in `root`; if it has several types of nodes, only the labelled nodes and the edges between them.
 
-    An edge that repeats counts once, as in PyG's Reddit. Nothing is written outside `scratch`. Raises TaskError.
+    Repeated edges count once, as in PyG's Reddit. Nothing is written outside `scratch`. Raises TaskError.
     """
     layout = _layout_of(root)
     if layout == OGB_RELATIONS:
@@ -102,7 +102,7 @@ def read_raw(root: Path, scratch: Path, *, undirected: bool = True) -> Graph:
 
 
 def read_relations(root: Path, scratch: Path) -> Relations:
-    """All types of nodes and edges in `root`, edges in the direction of the files, each once. Raises TaskError."""
+    """All types of nodes and edges in `root`; edges keep their direction, without repeats. Raises TaskError."""
     nodes = _node_counts(root / "raw")
     graph = HeteroGraph(nodes, {}, {}, {})
     for relation in _edge_types(root / "raw", nodes):
@@ -117,7 +117,7 @@ def read_relations(root: Path, scratch: Path) -> Relations:
 
 
 def _read_tables(raw: Path, spool: EdgeSpool) -> tuple[int, Iterator[FileRows], Iterator[FileRows]]:
-    """The number of nodes, their features and labels; the edges go to the spool."""
+    """Returns the number of nodes, their features and labels; writes the edges to the spool."""
     nodes = _count(raw / "num-node-list.csv.gz", MOST_NODES)
     _spool_lines(spool, raw / "edge.csv.gz", nodes, nodes, _count(raw / "num-edge-list.csv.gz"))
     features = text_rows(raw / "node-feat.csv.gz", np.float32)
@@ -125,7 +125,7 @@ def _read_tables(raw: Path, spool: EdgeSpool) -> tuple[int, Iterator[FileRows], 
 
 
 def _read_archives(raw: Path, spool: EdgeSpool) -> tuple[int, Iterator[FileRows], Iterator[FileRows]]:
-    """As `_read_tables`."""
+    """Like `_read_tables`."""
     data = raw / "data.npz"
     nodes, edges = _one(data, "num_nodes_list", MOST_NODES), _one(data, "num_edges_list")
     _spool_array(spool, ArchivedArray(data, "edge_index"), nodes, edges)
@@ -172,7 +172,7 @@ def _spool_lines(spool: EdgeSpool, path: Path, num_sources: int, num_targets: in
 
 
 def _spool_array(spool: EdgeSpool, array: ArchivedArray, nodes: int, edges: int) -> None:
-    """The edges of int64 [2, edges]: all sources and then all targets, or pairs where it is stored column by column."""
+    """The edges in int64 [2, edges]: all sources, then all targets, or pairs if stored column by column."""
     name = f"{array.name} of {array.path}"
     if array.shape != (2, edges) or not np.issubdtype(array.dtype, np.integer):
         raise bad_data(f"{name} is {array.dtype} {[*array.shape]}, not int64 [2, {edges}]", _CORRECT)
@@ -183,7 +183,7 @@ def _spool_array(spool: EdgeSpool, array: ArchivedArray, nodes: int, edges: int)
         if len(wrong):
             place = done + int(wrong[0])
             row, column = divmod(place, edges) if not array.by_column else divmod(place, 2)[::-1]
-            message = f"{array.path}, {array.name}[{row}, {column}]: {numbers[wrong[0]]} is no node"
+            message = f"{array.path}, {array.name}[{row}, {column}]: {numbers[wrong[0]]} is not a node"
             raise bad_data(message, _nodes_hint(nodes))
         sources = numbers[(done % 2) :: 2] if array.by_column else numbers[: max(0, edges - done)]
         targets = numbers[1 - (done % 2) :: 2] if array.by_column else numbers[max(0, edges - done) :]
@@ -193,12 +193,12 @@ def _spool_array(spool: EdgeSpool, array: ArchivedArray, nodes: int, edges: int)
 
 
 def _labelled_type(root: Path, nodes: dict[str, int], scratch: Path) -> tuple[str, Labelled]:
-    """The node type that has labels, and its nodes."""
+    """The labelled node type, and its nodes."""
     raw = root / "raw"
     found = sorted(path.parent.name for path in (raw / "node-label").glob("*/node-label.csv.gz"))
     if len(found) != 1 or found[0] not in nodes:
         message = f"{raw}/node-label has labels of {', '.join(found) or 'nothing'}"
-        raise bad_data(message, f"one of the types {', '.join(nodes)} has labels")
+        raise bad_data(message, f"exactly one of the types {', '.join(nodes)} must have labels")
     name = found[0]
     features = text_rows(raw / "node-feat" / name / "node-feat.csv.gz", np.float32)
     labels = text_rows(raw / "node-label" / name / "node-label.csv.gz", np.float64, columns=1)
@@ -215,11 +215,11 @@ def _labelled(
 
 
 def _features(nodes: int, pieces: Iterable[FileRows], path: Path) -> Tensor:
-    """float32 [nodes, features], mapped from a file that is written here."""
+    """float32 [nodes, features], memory-mapped from the file `path`, which is written here."""
     found = columns = 0
     with path.open("wb") as file:
         for piece in pieces:
-            piece.require(np.isfinite(piece.rows), "is no feature", "replace it with a number, such as 0")
+            piece.require(np.isfinite(piece.rows), "is not a valid feature", "replace it with a number, such as 0")
             file.write(piece.rows.astype(np.float32, copy=False).tobytes())
             found, columns = found + len(piece.rows), piece.rows.shape[1]
             where = piece.path
@@ -230,7 +230,7 @@ def _features(nodes: int, pieces: Iterable[FileRows], path: Path) -> Tensor:
 
 
 def _labels(nodes: int, pieces: Iterable[FileRows]) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """int64 [nodes] classes, -1 for a node without a label (NaN), and which these are."""
+    """int64 [nodes] classes, -1 for a node without a label (NaN), and the mask of those."""
     y = np.full(nodes, -1, dtype=np.int64)
     found = 0
     for piece in pieces:
@@ -238,13 +238,13 @@ def _labels(nodes: int, pieces: Iterable[FileRows]) -> tuple[Tensor, np.ndarray[
         if piece.rows.shape[1] != 1:
             raise bad_data(f"{where} has {piece.rows.shape[1]} labels for each node", "a node has one class")
         whole = missing | ((piece.rows >= 0) & (piece.rows % 1 == 0))
-        piece.require(whole, "is no class", "classes are whole numbers from 0 on, and nan for a node without one")
+        piece.require(whole, "is not a class", "classes are whole numbers from 0, and nan for a node without one")
         if found + len(piece.rows) <= nodes:
             y[found : found + len(piece.rows)] = np.where(missing, -1, piece.rows)[:, 0]
         found += len(piece.rows)
     _require_count(where, found, nodes, "nodes")
     if (y < 0).all():
-        raise bad_data(f"{where} has no label", _WHOLE)
+        raise bad_data(f"{where} has no labels", _WHOLE)
     return torch.from_numpy(y), y < 0
 
 
@@ -253,7 +253,7 @@ def _part(path: Path, nodes: int, unlabelled: np.ndarray[Any, np.dtype[np.bool_]
     parts = []
     for piece in text_rows(path, np.int64, columns=1):
         _require_nodes(piece, nodes)
-        piece.require(~unlabelled[piece.rows], "is a node without a label", "leave it out of the splits")
+        piece.require(~unlabelled[piece.rows], "is a node without a label", "remove it from the splits")
         parts.append(piece.rows[:, 0])
     return torch.from_numpy(np.sort(np.concatenate(parts)))
 
@@ -263,7 +263,7 @@ def _split_folder(root: Path, pattern: str) -> Path:
     if len(found) != 1:
         names = ", ".join(str(path.relative_to(root)) for path in found) or "none"
         raise bad_data(
-            f"not one split in {root}/split, but {names}", "keep one folder with train, valid and test.csv.gz"
+            f"expected one split in {root}/split, found {names}", "keep one folder with train, valid and test.csv.gz"
         )
     return found[0]
 
@@ -277,7 +277,7 @@ def _node_counts(raw: Path) -> dict[str, int]:
             for name, count in zip(names, counts, strict=True)
         }
     except ValueError:
-        raise bad_data(f"{path} is not a line of node types and one of their numbers", _CORRECT) from None
+        raise bad_data(f"{path} is not a line of node types and a line of their counts", _CORRECT) from None
 
 
 def _edge_types(raw: Path, nodes: dict[str, int]) -> list[EdgeType]:
@@ -285,34 +285,34 @@ def _edge_types(raw: Path, nodes: dict[str, int]) -> list[EdgeType]:
     found = []
     for line, words in enumerate(text_words(path), start=1):
         if len(words) != 3 or not {words[0], words[2]} <= nodes.keys():
-            hint = f"a line is SOURCE,RELATION,TARGET, of the types {', '.join(nodes)}"
-            raise bad_data(f"{path}, line {line}: {','.join(words)} is no relation", hint)
+            hint = f"each line is SOURCE,RELATION,TARGET, with types {', '.join(nodes)}"
+            raise bad_data(f"{path}, line {line}: {','.join(words)} is not a relation", hint)
         found.append((words[0], words[1], words[2]))
     return found
 
 
 def _count(path: Path, most: int = _MOST_EDGES) -> int:
-    """The number in a file of one line."""
+    """The number in a one-line file."""
     numbers = text_numbers(path)
     return _single(str(path), numbers, most)
 
 
 def _one(path: Path, name: str, most: int = _MOST_EDGES) -> int:
-    """The number in an array of one."""
+    """The number in an array of one element."""
     return _single(f"{path}: {name}", next(ArchivedArray(path, name).rows()).rows.ravel(), most)
 
 
 def _single(where: str, numbers: np.ndarray[Any, Any], most: int) -> int:
     if len(numbers) != 1:
-        raise bad_data(f"{where} is of {len(numbers)} graphs", "a data set for node classification has one graph")
+        raise bad_data(f"{where} lists {len(numbers)} graphs", "a data set for node classification has one graph")
     if not 0 <= numbers[0] <= most:
         raise bad_data(f"{where}: {numbers[0]} is not from 0 to {most}", _CORRECT)
     return int(numbers[0])
 
 
 def _require_nodes(piece: FileRows, *nodes: int) -> None:
-    """Raise TaskError unless the values of each column are nodes, of so many."""
-    piece.require((piece.rows >= 0) & (piece.rows < np.array(nodes)), "is no node", _nodes_hint(*nodes))
+    """Raise TaskError unless the values of each column are below its number of nodes."""
+    piece.require((piece.rows >= 0) & (piece.rows < np.array(nodes)), "is not a node", _nodes_hint(*nodes))
 
 
 def _nodes_hint(*nodes: int) -> str:

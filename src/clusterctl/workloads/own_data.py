@@ -1,4 +1,4 @@
-"""Data that a function of the user's loads: prepared once, and anew when the function's file or the data change."""
+"""Data that a user function loads: prepared once, and again when the function's file or the data change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T", bound="Stored")
 
 
 def own_recipe(data: Data, made: Callable[[Any, str], T]) -> Recipe[T]:
-    """How the data set that `data.load` names is prepared: `made` of what that returns. Raises TaskError."""
+    """How to prepare the data set that `data.load` loads: `made` converts its result. Raises TaskError."""
     assert data.load is not None
     name = data.load
     load = found(name, "data.load")

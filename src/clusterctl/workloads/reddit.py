@@ -1,4 +1,4 @@
-"""Reddit: GraphSAGE on one large graph in the raw format of PyG's Reddit data set, two numpy archives, or of OGB.
+"""Reddit: GraphSAGE on one large graph in the raw format of PyG's Reddit data set (two numpy archives) or of OGB.
 
 clusterctl submit reddit --set data.root=/data/Reddit --follow
 torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.reddit jobs/cora.toml train.epochs=5
@@ -36,15 +36,15 @@ def main(context: Context) -> None:
 
 
 def recipe_of(data: Data) -> Recipe[Graph]:
-    """How the data set in `data.root` is prepared, in whichever layout it is there. Raises TaskError."""
+    """How to prepare the data set in `data.root`, in any of the layouts. Raises TaskError."""
     if data.root is not None and ogb_format.is_here(data.root):
         return ogb_format.recipe(data.root, undirected=data.undirected)
     return recipe(data.root)
 
 
 def raw_identity(root: str | Path | None) -> dict[str, Any]:
-    """What tells one data set from another: where its raw files lie, their sizes and times. Raises TaskError."""
-    hint = f"data.root names a folder with {' and '.join(f'raw/{name}' for name in RAW_FILES)}"
+    """Identifies a data set: the location of its raw files, their sizes and times. Raises TaskError."""
+    hint = f"set data.root to a folder with {' and '.join(f'raw/{name}' for name in RAW_FILES)}"
     if root is None:
         raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
     folder = Path(root).resolve()
@@ -52,14 +52,14 @@ def raw_identity(root: str | Path | None) -> dict[str, Any]:
 
 
 def recipe(root: str | Path | None) -> Recipe[Graph]:
-    """How the data set in `root` is prepared, once for all ranks, runs and workloads. Raises TaskError."""
+    """How to prepare the data set in `root`, once for all ranks, runs and workloads. Raises TaskError."""
     identity = raw_identity(root)
     return Recipe("reddit", identity, lambda scratch: read_raw(Path(identity["root"]), scratch))
 
 
 def read_raw(root: Path, scratch: Path) -> Graph:
-    """Read the data set with PyG's own class, which would like to write beside the raw files; they may be read-only."""
-    from torch_geometric.datasets import Reddit  # 1.6 s, and only one rank of all needs it
+    """Read the data set with PyG's class, but without writing next to the raw files, which may be read-only."""
+    from torch_geometric.datasets import Reddit  # takes 1.6 s, and only one rank needs it
 
     class RawReddit(Reddit):  # type: ignore[misc]
         @property
@@ -73,10 +73,10 @@ def read_raw(root: Path, scratch: Path) -> Graph:
             raise ValueError(f"features, labels and splits of shapes {', '.join(map(str, shapes.values()))}")
     except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, RuntimeError, BadZipFile) as error:
         message = f"cannot read {root} as a Reddit data set: {error}"
-        raise TaskError(message, "are the raw files whole?", Cause.DATA) from error
+        raise TaskError(message, "are the raw files complete?", Cause.DATA) from error
     if int(data.y[data.train_mask | data.val_mask | data.test_mask].min()) < 0:
-        message = f"cannot read {root} as a Reddit data set: a node of a split has no label"
-        raise TaskError(message, "leave it out of the splits", Cause.DATA)
+        message = f"cannot read {root} as a Reddit data set: a node in a split has no label"
+        raise TaskError(message, "remove it from the splits", Cause.DATA)
     return Graph(
         *compressed(data.edge_index, data.num_nodes, shuffled=True),
         x=data.x,

@@ -1,4 +1,4 @@
-"""A workload by itself, under torchrun or as one process, without Slurm and without a run directory.
+"""Run a workload under torchrun or as a single process, without Slurm and without a run directory.
 
 torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.NAME [JOB.toml] [KEY=VALUE ...]
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run_alone(workload: str, main: Callable[[Context], None]) -> None:
-    """Run `main` with the job that the command line describes; errors of the user's become a message and exit code."""
+    """Run `main` with the job that the command line describes; user errors become a message and an exit code."""
     try:
         main(Context(to_record(job_from_words(workload, sys.argv[1:]))))
     except ClusterctlError as error:
@@ -29,7 +29,7 @@ def run_alone(workload: str, main: Callable[[Context], None]) -> None:
 
 
 def job_from_words(workload: str, words: Sequence[str]) -> Job:
-    """The job of a file, if the first word names one, and of KEY=VALUE words, by the same rules as `submit --set`."""
+    """The job from a file, if the first word names one, and from KEY=VALUE words, with the rules of `submit --set`."""
     words = list(words)
     record: dict[str, Any] = {"name": workload, "workload": workload}
     if words and "=" not in words[0]:
@@ -37,7 +37,7 @@ def job_from_words(workload: str, words: Sequence[str]) -> Job:
     for word in words:
         put(record, *parse_override(word, record["workload"]))
     if record["workload"] != workload:
-        raise ConfigError(f"the job's workload is {record['workload']}, and this program runs {workload}")
+        raise ConfigError(f"the job's workload is {record['workload']}, but this program runs {workload}")
     return from_record(Job, record, parse=True)
 
 
@@ -46,7 +46,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         record = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NotFoundError(f"cannot read job file {path}: {error.strerror}") from None
-    except ValueError as error:  # of TOML or UTF-8
+    except ValueError as error:  # invalid TOML or UTF-8
         raise ConfigError(f"{path}: {error}") from None
     data = record.get("data")
     if isinstance(data, dict) and isinstance(data.get("root"), str):

@@ -3,9 +3,9 @@
     clusterctl submit synthetic --follow
     torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.synthetic train.model=sage
 
-The graph is PyG's FakeDataset with edges that prefer nodes of the same class. `train.graph=fake-dataset` takes
-FakeDataset unchanged: its edges ignore the classes, so a GCN stays at chance, while GraphSAGE learns from a node's own
-features.
+The graph is PyG's FakeDataset with edges that prefer nodes of the same class. `train.graph=fake-dataset` uses
+FakeDataset unchanged: its edges ignore the classes, so a GCN stays at chance level, while GraphSAGE learns from a
+node's own features.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def main(context: Context) -> None:
 
 
 def generate(avg_num_nodes: int, seed: int, homophily: float = 0.0) -> Graph:
-    """A FakeDataset graph with disjoint 60/20/20 splits, the same for the same arguments.
+    """A FakeDataset graph with disjoint 60/20/20 splits, deterministic for the same arguments.
 
-    A share `homophily` of the edges is moved to join nodes of the same class; with 0 it is FakeDataset unchanged.
+    A share `homophily` of the edges is rewired to connect nodes of the same class; 0 leaves FakeDataset unchanged.
     """
-    from torch_geometric.datasets import FakeDataset  # 1.6 s, and only one rank of all needs it
+    from torch_geometric.datasets import FakeDataset  # takes 1.6 s, and only one rank needs it
 
     torch.manual_seed(seed)
     random.seed(seed)  # FakeDataset draws its number of nodes here
@@ -56,7 +56,7 @@ def generate(avg_num_nodes: int, seed: int, homophily: float = 0.0) -> Graph:
 
 
 def within_classes(edges: Tensor, y: Tensor, share: float) -> Tensor:
-    """Undirected edges [2, edges] of which a `share` got a random node of the target's class as their other end."""
+    """Undirected edges [2, edges]; a `share` of them has a random node of the target's class as the other end."""
     from torch_geometric.utils import to_undirected
 
     sources, targets = edges[:, edges[0] < edges[1]]

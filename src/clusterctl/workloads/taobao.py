@@ -1,14 +1,14 @@
-"""Taobao: which item will a user take? Bipartite GraphSAGE on users and items, with an embedding for each of them.
+"""Taobao: which item will a user pick? Bipartite GraphSAGE on users and items, with an embedding for each of them.
 
     clusterctl submit taobao-generated --follow
     clusterctl submit taobao --set data.root=/data/Taobao --follow
     torchrun --standalone --nproc-per-node 2 -m clusterctl.workloads.taobao jobs/taobao-generated.toml
 
-The embeddings are split over the ranks; a step moves only the rows that it touches between them.
+The embeddings are sharded over the ranks; a step transfers only the rows that it uses.
 
-Nothing that is tested is seen while training: of all pairs of a user and an item 80 % are for training, 10 % for
-validation and 10 % for the test, by a hash of the pair: a user takes an item more than once, and all these events go
-the same way. Only training events are edges, and only they decide which items go together.
+No test data leaks into training: of all user-item pairs, 80 % are for training, 10 % for validation and 10 % for
+testing, by a hash of the pair: a user may pick an item more than once, and all these events are in the same split. Only
+training events are edges, and only they decide which items go together.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from clusterctl.workloads.taobao_format import TaobaoEvents
 
 _GENERATED_SEED = 0
-_SPLIT_SEED = 0  # not the training's: all trainings share one split
+_SPLIT_SEED = 0  # not the training's seed: all trainings share one split
 _TENTHS = 10
-_PRODUCTS_AT_ONCE = 20_000_000  # bounds the memory of a piece of the co-occurrence matrix
+_PRODUCTS_AT_ONCE = 20_000_000  # bounds the memory for a chunk of the co-occurrence matrix
 
 
 def main(context: Context) -> None:
@@ -61,14 +61,14 @@ def main(context: Context) -> None:
 
 
 def recipe(root: str | Path | None, together: int) -> Recipe[Interactions]:
-    """How the data set in `root` is prepared, once for all ranks and runs. Raises TaskError."""
+    """How to prepare the data set in `root`, once for all ranks and runs. Raises TaskError."""
     identity = {**raw_identity(root), "together": together}
     folder = Path(identity["root"])
     return Recipe("taobao", identity, lambda _: interactions(read_events(folder), together, best_auc(folder)))
 
 
 def generated(train: TaobaoTrain) -> Recipe[Interactions]:
-    """How data like Taobao's are generated and prepared."""
+    """How to generate and prepare data like Taobao's."""
 
     def build(scratch: Path) -> Interactions:
         best = taobao_like.write(scratch, train.generated, _GENERATED_SEED)
@@ -107,11 +107,11 @@ def interactions(events: TaobaoEvents, together: int, best_auc: float) -> Intera
 
 
 def co_occurrence(indptr: Tensor, indices: Tensor, num_items: int, at_least: int) -> tuple[Tensor, Tensor]:
-    """`indptr` and `indices` between items that the same users took, counted `at_least` times.
+    """`indptr` and `indices` between items that the same users picked at least `at_least` times.
 
-    A user who took one item a times and the other b times counts a * b times, as in PyG's example.
+    A user who picked one item a times and the other b times counts a * b times, as in PyG's example.
     """
-    from scipy.sparse import csr_array  # only one rank of all needs it
+    from scipy.sparse import csr_array  # only one rank needs it
 
     ones = np.ones(indices.numel(), dtype=np.int32)
     shape = (indptr.numel() - 1, num_items)
@@ -129,7 +129,7 @@ def co_occurrence(indptr: Tensor, indices: Tensor, num_items: int, at_least: int
 
 
 def _parts(by_user: csr_array, by_item: csr_array) -> list[slice]:
-    """Ranges of items whose rows of the product cost about the same."""
+    """Ranges of items whose rows of the product have about the same cost."""
     each = np.diff(by_user.indptr).astype(np.int64)[by_item.indices]
     products = np.append(0, each.cumsum())[by_item.indptr]  # of all items before this one
     cuts = np.searchsorted(products, np.arange(_PRODUCTS_AT_ONCE, products[-1], _PRODUCTS_AT_ONCE))

@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 RAW_FILE = "UserBehavior.csv"
-TRUTH_FILE = "truth.json"  # beside `raw`, where the data was generated
-FIRST_SECOND, LAST_SECOND = 1511539200, 1512316799  # 25 November to 3 December 2017; others are left out, as PyG does
+TRUTH_FILE = "truth.json"  # next to `raw`, if the data was generated
+FIRST_SECOND, LAST_SECOND = (
+    1511539200,
+    1512316799,
+)  # 25 November to 3 December 2017; others are ignored, as in PyG
 BEHAVIOURS = (b"pv", b"cart", b"buy", b"fav")
 _COLUMNS = 5
 _BYTES_AT_ONCE = 1 << 25
 
 
 class TaobaoEvents(NamedTuple):
-    """Who took what, users and items numbered from 0 on in the order of their ids; by user, then item."""
+    """Which user picked which item, both numbered from 0 in order of their ids; sorted by user, then item."""
 
     users: Numbers
     items: Numbers
@@ -38,8 +41,8 @@ class TaobaoEvents(NamedTuple):
 
 
 def raw_identity(root: str | Path | None) -> dict[str, Any]:
-    """What tells one data set from another: where its raw file lies, its size and time. Raises TaskError."""
-    hint = f"data.root names a folder with raw/{RAW_FILE}; make one with: clusterctl data generate taobao --root DIR"
+    """Identifies a data set: the location of its raw file, its size and time. Raises TaskError."""
+    hint = f"set data.root to a folder with raw/{RAW_FILE}; generate one: clusterctl data generate taobao --root DIR"
     if root is None:
         raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
     folder = Path(root).resolve()
@@ -47,7 +50,7 @@ def raw_identity(root: str | Path | None) -> dict[str, Any]:
 
 
 def best_auc(root: Path) -> float:
-    """What the generator wrote beside the data; nan where nobody knows."""
+    """The value that the generator wrote next to the data; nan if unknown."""
     try:
         return float(json.loads((root / TRUTH_FILE).read_text())["best_auc"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -55,19 +58,19 @@ def best_auc(root: Path) -> float:
 
 
 def read_events(root: Path) -> TaobaoEvents:
-    """The events of the nine days, each line once. Needs no pandas, which PyG's own class does. Raises TaskError.
+    """The events of the nine days, without repeated lines. Unlike PyG's class, needs no pandas. Raises TaskError.
 
-    About 80 bytes of memory a line: 8 GB for the hundred million of the real data set.
+    Takes about 80 bytes of memory per line: 8 GB for the hundred million lines of the real data set.
     """
     path = root / "raw" / RAW_FILE
     try:
         lines = np.concatenate([*_parsed(path)])
     except (OSError, ValueError) as error:
         message = f"cannot read {path} as Taobao's events: {error}"
-        raise TaskError(message, "is the raw file whole?", Cause.DATA) from error
+        raise TaskError(message, "is the raw file complete?", Cause.DATA) from error
     lines = lines[(lines[:, 4] >= FIRST_SECOND) & (lines[:, 4] <= LAST_SECOND)]
     if len(lines) == 0:
-        raise TaskError(f"{path} has no event of the nine days", "is it the right file?", Cause.DATA)
+        raise TaskError(f"{path} has no events in the nine days", "is it the right file?", Cause.DATA)
     lines = lines[np.lexsort(lines.T[::-1])]  # by user, item, category, behaviour, time
     lines = lines[np.append(True, (lines[1:] != lines[:-1]).any(axis=1))]
     (users, num_users), (items, num_items) = (_numbered(lines[:, column]) for column in (0, 1))
@@ -80,7 +83,7 @@ def _numbered(ids: Numbers) -> tuple[Numbers, int]:
 
 
 def _parsed(path: Path) -> Iterator[Numbers]:
-    """The lines as numbers [lines, 5], a piece of the file at a time; behaviours by their place in `BEHAVIOURS`."""
+    """The lines as numbers [lines, 5], in chunks; behaviours become their index in `BEHAVIOURS`."""
     with path.open("rb") as file:
         rest = b""
         while block := file.read(_BYTES_AT_ONCE):
@@ -96,7 +99,7 @@ def _numbers(text: bytes) -> Numbers:
     for number, name in enumerate(BEHAVIOURS):
         text = text.replace(b"," + name + b",", b",%d," % number)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # numpy stops at what is no number, and only warns
+        warnings.simplefilter("error")  # numpy only warns, and stops, at text that is not a number
         try:
             numbers = np.fromstring(text.strip().replace(b"\r", b"").replace(b"\n", b","), dtype=np.int64, sep=",")
         except (DeprecationWarning, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Data sets that anybody can make: the raw format and statistics of the real ones, and a structure to be found.
+"""Generated data sets, with the raw format and statistics of the real ones, and a structure that models can learn.
 
-How good the best possible model is, is known and written beside them.
+The score of the best possible model is known, and saved next to them.
 """

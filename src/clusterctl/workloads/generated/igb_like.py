@@ -1,11 +1,11 @@
 """Graphs like IGB-heterogeneous at any scale, in its layout: its types, relations, features and classes.
 
-How many nodes and edges of each type belong to how many papers is known for five sizes of the real one: between them
-it is interpolated, below the smallest it is in proportion. The source is the Illinois Graph Benchmark (Khatua et al.,
-KDD 2023, arXiv 2302.13522); the largest has the 547,306,935 nodes and 5,812,005,639 edges of MLPerf Training 4.0.
+The numbers of nodes and edges of each type are known for five sizes of the real graph; they are interpolated between
+these sizes, and proportional to the papers below the smallest. The source is the Illinois Graph Benchmark (Khatua et
+al., KDD 2023, arXiv 2302.13522); the largest has the 547,306,935 nodes and 5,812,005,639 edges of MLPerf Training 4.0.
 
-How edges are spread over nodes is not published: weights are lognormal. Every node has one of the 19 classes, which its
-features and most of its edges follow, and one paper in twenty has a label that is drawn anew.
+The degree distributions are not published; the weights here are lognormal. Every node has one of the 19 classes, which
+its features and most of its edges follow, and one paper in twenty gets a random label.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EDGES = {
     AFFILIATED_TO: (325_410, 1_630_476, 11_049_412, 34_099_660, 48_521_486),
     TOPIC: (718_445, 7_234_122, 68_510_495, 457_577_294, 1_050_280_600),
 }
-BEST_ACCURACY = 1 - WRONG_LABELS * (1 - 1 / CLASSES)  # of one who knows every class, but not which labels are wrong
+BEST_ACCURACY = 1 - WRONG_LABELS * (1 - 1 / CLASSES)  # if every class is known, but not which labels are wrong
 _SIGMA, _SIGNAL = 1.0, 0.15
 _EDGES_AT_ONCE, _NODES_AT_ONCE = 1 << 20, 1 << 14
 
@@ -60,12 +60,12 @@ _EDGES_AT_ONCE, _NODES_AT_ONCE = 1 << 20, 1 << 14
 class NodesOfAType(NamedTuple):
     """The nodes of one type."""
 
-    weights: Tensor  # float64, by which ends of edges are drawn
+    weights: Tensor  # float64; ends of edges are drawn in proportion
     classes: Tensor  # int64
 
 
 def published(counts: tuple[int, ...], papers: int) -> int:
-    """Of what the five sizes have so many: how many in a graph of so many papers, and one for each class at least."""
+    """Interpolate the `counts` of the five sizes for a graph with `papers` papers; at least one per class."""
     known = np.interp(np.log(papers), np.log(PAPERS), np.log(counts))
     return max(CLASSES, round(float(np.exp(known)) * min(1.0, papers / PAPERS[0])))
 
@@ -73,7 +73,7 @@ def published(counts: tuple[int, ...], papers: int) -> int:
 def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], None] = lambda *_: None) -> float:
     """Write the raw files and the truth into `folder`; returns the best possible accuracy.
 
-    Memory is that of the nodes, neither of their features nor of the edges. `progress` learns of the edges done.
+    Memory grows with the nodes, but not with their features or the edges. `progress` is called with the edges done.
     """
     random = torch.Generator().manual_seed(seed)
     papers = max(CLASSES, round(ALL_PAPERS * scale))
@@ -102,7 +102,7 @@ def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], 
 def _nodes(count: int, random: torch.Generator) -> NodesOfAType:
     weights = torch.randn(count, generator=random, dtype=torch.float64).mul_(_SIGMA).exp_()
     classes = torch.randint(CLASSES, (count,), generator=random)
-    classes[:CLASSES] = torch.arange(CLASSES)  # none is empty
+    classes[:CLASSES] = torch.arange(CLASSES)  # no class is empty
     return NodesOfAType(weights, classes)
 
 
@@ -111,7 +111,7 @@ def _population(nodes: NodesOfAType) -> Population:
 
 
 def _write_features(path: Path, classes: Tensor, random: torch.Generator) -> None:
-    """Those around the centre of each node's class; every type of nodes has centres of its own."""
+    """Write features around the centre of each node's class; every node type has its own centres."""
     centres = torch.randn(CLASSES, FEATURES, generator=random).mul_(_SIGNAL)
     rows = _created(path, np.float32, (classes.numel(), FEATURES))
     for start in range(0, classes.numel(), _NODES_AT_ONCE):
@@ -129,6 +129,6 @@ def _write_labels(path: Path, classes: Tensor, random: torch.Generator) -> None:
 
 
 def _created(path: Path, kind: type, shape: tuple[int, ...]) -> Any:
-    """An array in a new file, mapped."""
+    """A memory-mapped array in a new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)

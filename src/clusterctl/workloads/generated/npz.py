@@ -1,4 +1,4 @@
-"""A .npz archive whose arrays are written a piece at a time."""
+"""Write the arrays of a .npz archive in chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ArchiveWriter:
-    """Writes the archive, without compression, as numpy.savez does."""
+    """Writes the archive without compression, like numpy.savez."""
 
     def __init__(self, path: Path) -> None:
         self._archive = zipfile.ZipFile(path, "w")
@@ -35,7 +35,7 @@ class ArchiveWriter:
         parts: Iterable[Tensor | np.ndarray[Any, Any]],
         progress: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
-        """Write an array; its parts come in the order of its values."""
+        """Write an array from its parts, in order."""
         header = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": shape}
         with self._archive.open(f"{name}.npy", "w", force_zip64=True) as file:
             np.lib.format.write_array_header_2_0(file, header)

@@ -1,7 +1,7 @@
-"""Writes graphs in the raw layouts of the Open Graph Benchmark, without the years of papers that some have.
+"""Write graphs in the raw layouts of the Open Graph Benchmark, without the years of papers that some have.
 
-Edges and features come in pieces, so that a graph need not fit into memory. Text is compressed weakly: it is many
-times faster to write, and hardly larger.
+Edges and features come in chunks, so that a graph need not fit into memory. Text is compressed at the lowest level,
+which is many times faster and hardly larger.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COMPRESSION = 1
 
 
 class EdgePieces(NamedTuple):
-    """Edges, as pieces of int [edges] that begin and end alike; each function is called once, `sources` first."""
+    """Edges, as matching chunks of int [edges]; each function is called once, `sources` first."""
 
     total: int
     sources: Callable[[], Iterable[Array]]
@@ -34,14 +34,14 @@ class EdgePieces(NamedTuple):
 class LabelledNodes(NamedTuple):
     """Nodes with features, classes and splits."""
 
-    features: Callable[[], Iterable[Array]]  # pieces of float32 [nodes, features]; called once
+    features: Callable[[], Iterable[Array]]  # chunks of float32 [nodes, features]; called once
     width: int
     labels: Array  # int64 [nodes], -1 for none
     split: tuple[Array, Array, Array]  # training, validation and test nodes
 
 
 def write_tables(root: Path, nodes: LabelledNodes, edges: EdgePieces, split: str) -> None:
-    """As ogbn-arxiv (split "time") and ogbn-products (split "sales_ranking")."""
+    """Like ogbn-arxiv (split "time") and ogbn-products (split "sales_ranking")."""
     raw = root / "raw"
     _write_edges(raw, edges)
     _write_text(raw / "num-node-list.csv.gz", [[len(nodes.labels)]])
@@ -50,7 +50,7 @@ def write_tables(root: Path, nodes: LabelledNodes, edges: EdgePieces, split: str
 
 
 def write_archives(root: Path, nodes: LabelledNodes, edges: EdgePieces, split: str = "time") -> None:
-    """As ogbn-papers100M."""
+    """Like ogbn-papers100M."""
     count = len(nodes.labels)
     (root / "raw").mkdir(parents=True)
     with ArchiveWriter(root / "raw" / "data.npz") as archive:
@@ -72,7 +72,7 @@ def write_relations(
     edges: Mapping[EdgeType, EdgePieces],
     split: str = "time",
 ) -> None:
-    """As ogbn-mag: `counts` are the nodes of each type, of which `node_type` has features, labels and splits."""
+    """Like ogbn-mag: `counts` are the nodes per type; only `node_type` has features, labels and splits."""
     raw = root / "raw"
     _write_lines(raw / "num-node-dict.csv.gz", [",".join(counts), ",".join(map(str, counts.values()))])
     _write_lines(raw / "triplet-type-list.csv.gz", [",".join(relation) for relation in edges])
@@ -102,7 +102,7 @@ def _write_split(folder: Path, nodes: LabelledNodes) -> None:
 
 
 def _write_text(path: Path, pieces: Iterable[Any]) -> None:
-    """Numbers, one row a line; floats with the nine digits that tell float32 apart, fewer where fewer do."""
+    """Write numbers, one row per line; floats with up to nine digits, which float32 needs."""
     _write_lines(path, (line for piece in pieces for line in _lines(np.asarray(piece))))
 
 

@@ -1,8 +1,8 @@
 """Graphs like the node data sets of the Open Graph Benchmark at any scale, in their raw layouts.
 
-Numbers of nodes, edges, features and classes, and the shares of the splits, are those of the real ones. The structure
-is that of `reddit_like`: classes that features and most edges follow, and one label in twenty that is wrong. In
-ogbn-mag, papers and their citations are such a graph; the ends of the other relations are random.
+The numbers of nodes, edges, features and classes, and the sizes of the splits, are those of the real ones. The
+structure is that of `reddit_like`: features and most edges follow the classes, and one label in twenty is wrong. In
+ogbn-mag, papers and their citations are such a graph; the other relations are random.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _EDGES_AT_ONCE = 1 << 20
 
 
 class Model(NamedTuple):
-    """A data set to be like."""
+    """A data set to imitate."""
 
     shape: Shape
     split: str = "time"
-    labelled: float = 1.0  # share of nodes, which alone are in the splits
+    labelled: float = 1.0  # share of nodes with a label; only these are in the splits
 
 
 MODELS = {
@@ -64,7 +64,7 @@ OTHER_EDGES = {
 def write(name: str, folder: Path, scale: float, seed: int, progress: Progress = lambda *_: None) -> float:
     """Write the raw files and the truth into `folder`; returns the best possible accuracy.
 
-    Memory is that of the nodes, neither of their features nor of the edges. `progress` learns of the edges done.
+    Memory grows with the nodes, but not with their features or the edges. `progress` is called with the edges done.
     """
     model = MODELS[name]
     truth = community(scale, seed, model.shape)

@@ -1,4 +1,4 @@
-"""Nodes with classes and weights, by which the ends of edges are drawn."""
+"""Nodes with classes and weights, from which the ends of edges are drawn."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 class Population:
-    """Draws nodes in proportion to their weights: among all of them, or among those of a class."""
+    """Draws nodes in proportion to their weights: from all nodes, or from a class."""
 
     def __init__(self, weights: Tensor, classes: Tensor, num_classes: int) -> None:
-        self._order = classes.argsort(stable=True)  # a class's nodes lie next to each other
+        self._order = classes.argsort(stable=True)  # the nodes of a class are contiguous
         self._line = weights[self._order].cumsum(0)
         self._ends = self._line[classes.bincount(minlength=num_classes).cumsum(0) - 1]
         self._begins = torch.cat([self._ends.new_zeros(1), self._ends[:-1]])
 
     def drawn(self, classes: Tensor, homophily: float, random: torch.Generator) -> Tensor:
-        """int64: for each of these classes a node, with the probability `homophily` one of that class, else any.
+        """int64: a node for each of these classes, with probability `homophily` one of that class, else any.
 
-        A position on the line of all weights, or on the class's piece of it.
+        Draws a position in the cumulative weights of all nodes, or of the class.
         """
         position = torch.rand(classes.numel(), generator=random, dtype=torch.float64)
         alike = torch.rand(classes.numel(), generator=random) < homophily

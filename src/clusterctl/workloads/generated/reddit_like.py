@@ -1,9 +1,9 @@
 """Graphs like Reddit's at any scale: degrees, features, classes, homophily, and a share of labels that are wrong.
 
-Lognormal degrees of mean 491 (sigma 1.06, at most 21,657), 602 features around the class's centre, 41 classes, and 70 %
-of the edges from nodes of the same class; sources are drawn in proportion to their degrees. Where edges fall is random
-beyond that, so caches behave differently on the real graph. One label in twenty is drawn anew among all classes, which
-no model can foresee: it bounds the accuracy.
+Lognormal degrees with mean 491 (sigma 1.06, at most 21,657), 602 features around the class's centre, 41 classes, and
+70 % of the edges from nodes of the same class; sources are drawn in proportion to their degrees. Otherwise edges are
+random, so caches behave differently on the real graph. One label in twenty is drawn at random from all classes, which
+no model can predict: this bounds the accuracy.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOMOPHILY, WRONG_LABELS = 0.7, 0.05
-TRUTH_FILE = "truth.json"  # beside `raw`
+TRUTH_FILE = "truth.json"  # next to `raw`
 _SIGMA, _NOISE = 1.06, 6.0
 _EDGES_AT_ONCE, _NODES_AT_ONCE = 1 << 22, 1 << 14
 
 
 class Shape(NamedTuple):
-    """What the real data set has."""
+    """The properties of the real data set."""
 
     nodes: int
-    degree: float  # on average
+    degree: float  # average
     features: int
     classes: int
     largest: int  # degree
-    split: tuple[float, float]  # the shares of nodes at which validation and test nodes begin
+    split: tuple[float, float]  # cumulative shares at which validation and test nodes begin
 
     @property
     def best_accuracy(self) -> float:
-        """Of one who knows every class, but not which labels are wrong."""
+        """The accuracy of a model that knows every class, but not which labels are wrong."""
         return 1 - WRONG_LABELS * (1 - 1 / self.classes)
 
 
@@ -53,12 +53,12 @@ BEST_ACCURACY = REDDIT.best_accuracy
 
 @dataclass(frozen=True)
 class Community:
-    """The truth behind the graph."""
+    """The ground truth of the graph."""
 
     degree: Tensor  # int64 [nodes]
-    weights: Tensor  # float64 [nodes], by which sources are drawn
-    classes: Tensor  # int64 [nodes], that features and edges follow
-    labels: Tensor  # int64 [nodes], as published, some wrong
+    weights: Tensor  # float64 [nodes]; sources are drawn in proportion
+    classes: Tensor  # int64 [nodes]; features and edges follow them
+    labels: Tensor  # int64 [nodes]; some are wrong
     centres: Tensor  # float [classes, features]
     parts: tuple[Tensor, Tensor, Tensor]  # int64, ascending: training, validation and test nodes
     random: torch.Generator
@@ -71,7 +71,7 @@ def community(scale: float, seed: int, shape: Shape = REDDIT) -> Community:
     weights = torch.randn(nodes, generator=random, dtype=torch.float64).mul_(_SIGMA).exp_()
     weights *= shape.degree / weights.mean()
     classes = torch.randint(shape.classes, (nodes,), generator=random)
-    classes[: shape.classes] = torch.arange(shape.classes)  # none is empty
+    classes[: shape.classes] = torch.arange(shape.classes)  # no class is empty
     wrong = torch.rand(nodes, generator=random) < WRONG_LABELS
     others = torch.randint(shape.classes, (nodes,), generator=random)
     order = torch.randperm(nodes, generator=random)
@@ -90,7 +90,7 @@ def community(scale: float, seed: int, shape: Shape = REDDIT) -> Community:
 
 
 def reddit_like(scale: float, seed: int = 0) -> Graph:
-    """The graph itself, with neighbours in no order, some repeated."""
+    """The graph itself; neighbours are unordered, and some are repeated."""
     truth = community(scale, seed)
     x = torch.cat([*features(truth)])
     indptr = torch.cat([truth.degree.new_zeros(1), truth.degree.cumsum(0)])
@@ -100,7 +100,7 @@ def reddit_like(scale: float, seed: int = 0) -> Graph:
 def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], None] = lambda *_: None) -> float:
     """Write the raw files and the truth into `folder`; returns the best possible accuracy.
 
-    Memory is that of the nodes, neither of their features nor of the edges. `progress` learns of the edges done.
+    Memory grows with the nodes, but not with their features or the edges. `progress` is called with the edges done.
     """
     truth = community(scale, seed)
     nodes, edges = truth.degree.numel(), int(truth.degree.sum())
@@ -124,7 +124,7 @@ def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], 
 
 
 def features(truth: Community) -> Iterator[Tensor]:
-    """The features of all nodes, float [nodes, features], some at a time."""
+    """The features of all nodes in chunks, float [nodes, features]."""
     width = truth.centres.size(1)
     for classes in torch.split(truth.classes, _NODES_AT_ONCE):
         noise = torch.randn(classes.numel(), width, generator=truth.random)
@@ -132,7 +132,7 @@ def features(truth: Community) -> Iterator[Tensor]:
 
 
 def targets(truth: Community, dtype: torch.dtype = torch.int64) -> Iterator[Tensor]:
-    """The target of every edge, some at a time."""
+    """The targets of all edges in chunks."""
     bounds = truth.degree.cumsum(0)
     for first in range(0, int(bounds[-1]), _EDGES_AT_ONCE):
         edges = torch.arange(first, min(first + _EDGES_AT_ONCE, int(bounds[-1])))
@@ -140,7 +140,7 @@ def targets(truth: Community, dtype: torch.dtype = torch.int64) -> Iterator[Tens
 
 
 def sources(truth: Community) -> Iterator[Tensor]:
-    """Where the edges come from, by target."""
+    """The sources of all edges in chunks, sorted by target."""
     population = Population(truth.weights, truth.classes, truth.centres.size(0))
     for piece in targets(truth):
         yield population.drawn(truth.classes[piece], HOMOPHILY, truth.random).to(torch.int32)

@@ -1,7 +1,7 @@
-"""Events like Taobao's at any scale: as many users, items, categories and events, and tastes to be found.
+"""Events like Taobao's at any scale: the same proportion of users, items, categories and events, and tastes to learn.
 
-Every user and every category has one of four tastes. Of ten events of a user nine are with items of the own
-taste, the others with any; within these, items are drawn by their popularity. Popularity and activity are lognormal.
+Every user and every category has one of four tastes. Of ten events of a user, nine are with items of the user's taste,
+the others with any item; items are drawn in proportion to popularity. Popularity and activity are lognormal.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-USERS, ITEMS, CATEGORIES, EVENTS = 987_994, 4_162_024, 9_439, 100_150_807  # of the real data set
+USERS, ITEMS, CATEGORIES, EVENTS = 987_994, 4_162_024, 9_439, 100_150_807  # in the real data set
 BEHAVIOUR_SHARES = (0.896, 0.055, 0.020, 0.029)  # page views, carts, purchases, favourites
 TASTES, OWN_TASTE = 4, 0.9
 _ACTIVITY_SIGMA, _POPULARITY_SIGMA = 0.8, 1.0
-_FIRST_ID = 1_000_000  # ids of one width, as nearly all real ones
+_FIRST_ID = 1_000_000  # ids of equal width, like nearly all real ones
 _EVENTS_AT_ONCE = 1 << 20
-_JUDGED = 1_000_000  # pairs of either kind for the best possible AUC
+_JUDGED = 1_000_000  # pairs of each kind to compute the best possible AUC
 
 
 @dataclass(frozen=True)
 class Market:
-    """The truth behind the events."""
+    """The ground truth of the events."""
 
     events_of: Tensor  # int64 [users]
     user_taste: Tensor  # int64 [users]
     item_category: Tensor  # int64 [items]
     item_taste: Tensor  # int64 [items]
-    popularity: Tensor  # float64 [items], the sum over all is 1
+    popularity: Tensor  # float64 [items]; sums to 1
 
     def rate(self, users: Tensor, items: Tensor) -> Tensor:
-        """How many events each pair is expected to have, float64."""
+        """The expected number of events of each pair, float64."""
         of_taste = torch.zeros(TASTES, dtype=torch.float64).index_add_(0, self.item_taste, self.popularity)
         alike = self.user_taste[users] == self.item_taste[items]
         own = torch.where(alike, OWN_TASTE / of_taste[self.item_taste[items]], 0.0)
@@ -48,7 +48,7 @@ class Market:
 
 
 def market(scale: float, seed: int) -> Market:
-    """Users, items and their tastes, for `scale` times the real numbers."""
+    """Users, items and their tastes, at `scale` times the real numbers."""
     random = torch.Generator().manual_seed(seed)
     users, items = max(TASTES, round(USERS * scale)), max(TASTES, round(ITEMS * scale))
     categories = max(TASTES, round(CATEGORIES * scale))
@@ -67,9 +67,9 @@ def market(scale: float, seed: int) -> Market:
 
 
 def events(truth: Market, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Users and items of all events (int64), some at a time, by user."""
+    """Users and items of all events in chunks (int64), sorted by user."""
     random = torch.Generator().manual_seed(seed + 1)
-    order = truth.item_taste.argsort(stable=True)  # a taste's items lie next to each other
+    order = truth.item_taste.argsort(stable=True)  # the items of a taste are contiguous
     line = truth.popularity[order].cumsum(0)
     ends = line[truth.item_taste.bincount(minlength=TASTES).cumsum(0) - 1]
     begins = torch.cat([ends.new_zeros(1), ends[:-1]])
@@ -85,7 +85,7 @@ def events(truth: Market, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def best_possible_auc(truth: Market, seed: int) -> float:
-    """How often the true rate of an event's pair is above that of a uniform pair without an event (ties: half)."""
+    """How often the true rate of a pair with an event exceeds that of a random pair without one (ties count half)."""
     random = torch.Generator().manual_seed(seed + 2)
     every = -(-int(truth.events_of.sum()) // _JUDGED)
     positive = torch.cat([truth.rate(users[::every], items[::every]) for users, items in events(truth, seed)])
@@ -101,7 +101,7 @@ def best_possible_auc(truth: Market, seed: int) -> float:
 def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], None] = lambda *_: None) -> float:
     """Write the raw file and the truth into `folder`; returns the best possible AUC.
 
-    Memory is that of the users and items, not of the events. `progress` learns of the events done, and of how many.
+    Memory grows with the users and items, not the events. `progress` is called with the events done and their total.
     """
     truth = market(scale, seed)
     total = int(truth.events_of.sum())
@@ -120,7 +120,7 @@ def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], 
 
 
 def _lines(users: np.ndarray, items: np.ndarray, categories: np.ndarray, random: np.random.Generator) -> bytes:
-    """The events as text, written digit by digit for all lines at once."""
+    """The events as text, formatted digit by digit for all lines at once."""
     names = np.zeros((len(BEHAVIOURS), max(map(len, BEHAVIOURS))), dtype=np.uint8)
     for row, name in zip(names, BEHAVIOURS, strict=True):
         row[: len(name)] = np.frombuffer(name, dtype=np.uint8)
@@ -135,6 +135,6 @@ def _lines(users: np.ndarray, items: np.ndarray, categories: np.ndarray, random:
 
 
 def _digits(numbers: np.ndarray, width: int) -> np.ndarray:
-    """The decimal digits [numbers, width] as ASCII; every number has this width."""
+    """The decimal digits as ASCII [numbers, width]; every number has this width."""
     powers = 10 ** np.arange(width - 1, -1, -1)
     return (numbers[:, None] // powers % 10 + ord("0")).astype(np.uint8)
