@@ -68,7 +68,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def text_rows(path: Path, dtype: type[np.generic], columns: int | None = None) -> Iterator[FileRows]:
-    """The lines of a .csv.gz file without a header, in at least one chunk; `columns` defaults to that of the first line.
+    """The lines of a headerless .csv.gz file, in at least one chunk; `columns` defaults to that of the first line.
 
     Raises TaskError.
     """
