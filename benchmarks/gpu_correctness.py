@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -87,16 +88,14 @@ def _losses(objective: Objective[Any], train: LoopTrain, task: Task, steps: int)
     captured = getattr(train, "cuda_graph", False)
     step = CapturedStep(learner, task.device, train.clip_norm) if captured else learner
     plan = EpochPlan(objective.seeds, _BATCH, train.seed, task.place.rank, task.place.world_size)
-    found: list[float] = []
-    epoch = 0
+    batches = (batch for epoch in itertools.count(1) for batch in plan.batches(epoch))
+    found = []
     objective.model.train()
     task.clock.restart("sampling")
-    while len(found) < steps:
-        epoch += 1
-        for batch in plan.batches(epoch):
-            prepared = None if captured else objective.prepare(batch)
-            found.append(step.train_step(batch, prepared, 1.0, checkpoint_due=False).reading.read()[0])
-    return found[:steps]
+    for batch in itertools.islice(batches, steps):
+        prepared = None if captured else objective.prepare(batch)
+        found.append(step.train_step(batch, prepared, 1.0, checkpoint_due=False).reading.read()[0])
+    return found
 
 
 def _workloads(graph: Graph) -> dict[str, tuple[LoopTrain, Callable[[Task], Objective[Any]]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ pytest_plugins = [
     "support.late_fixture",
     "support.far",
 ]
+
+# The tests' workers fill the cores. Threads of OpenMP that wait for each other would spin there.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # `make test` tries the same few examples each time; `make test-long` others, and many (--hypothesis-profile=thorough).
 hypothesis.settings.register_profile("brief", deadline=None, derandomize=True, max_examples=50)
