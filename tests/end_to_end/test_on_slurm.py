@@ -137,7 +137,7 @@ def test_a_manual_requeue_starts_a_second_attempt_in_its_own_folder(stage: Stage
     assert [host["restart_count"] for host in hosts] == [0, 1]
 
 
-@pytest.mark.long  # with what is in faults/test_once
+@pytest.mark.long  # faults/test_once also covers preemption
 def test_a_preempted_run_is_warned_and_restarts_after_the_other_run(stage: Stage) -> None:
     program = """
 import os, signal, time

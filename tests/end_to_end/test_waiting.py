@@ -1,4 +1,4 @@
-"""Why a run is waiting, on a real Slurm: the reason, what is free, and a change that would start it now."""
+"""Why a run is waiting, on a real Slurm: the reason, the free resources, and a change that would start it now."""
 
 from __future__ import annotations
 
