@@ -11,7 +11,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
 
 @rows(
     Mistake(
-        what="an allocation that is nobody's",
+        what="an allocation that does not exist",
         typed="submit ./job.toml --in-allocation 99",
         job=JOB,
         code=NOT_FOUND,
@@ -22,7 +22,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         ),
     ),
     Mistake(
-        what="an allocation that is no number",
+        what="an allocation ID that is not a number",
         typed=("submit", "./job.toml", "--in-allocation", "12; rm -rf /"),
         job=JOB,
         code=NOT_FOUND,
@@ -31,7 +31,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         prepare=lambda desk: desk.use_slurm(),
     ),
     Mistake(
-        what="an allocation that waits itself",
+        what="an allocation that is still pending",
         typed="submit ./job.toml --in-allocation 12",
         job=JOB,
         code=USAGE,
@@ -49,7 +49,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         prepare=lambda desk: desk.use_slurm(squeue=HELD),
     ),
     Mistake(
-        what="a run that is to be held in an allocation",
+        what="a held run in an allocation",
         typed="submit ./job.toml --in-allocation 12 --hold",
         job=JOB,
         code=USAGE,
@@ -69,7 +69,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         ),
     ),
     Mistake(
-        what="nodes given back and asked for at once",
+        what="nodes given back and requested at once",
         typed="alloc --end 12 --nodes 2",
         code=USAGE,
         says="--end cannot be combined with",
@@ -99,7 +99,7 @@ def test_mistakes_are_explained(mistake: Mistake, desk: Desk) -> None:
     mistake.make(desk)
 
 
-def test_the_script_of_a_warm_run_can_be_looked_at_first(desk: Desk) -> None:
+def test_a_dry_run_prints_the_script_of_a_warm_run(desk: Desk) -> None:
     desk.write("job.toml", JOB)
     desk.use_slurm(squeue=HELD)
     code, out, _ = desk.type("submit ./job.toml --in-allocation 12 --nodes 1 --dry-run")
@@ -109,7 +109,7 @@ def test_the_script_of_a_warm_run_can_be_looked_at_first(desk: Desk) -> None:
     assert desk.run_directories() == []
 
 
-def test_nodes_are_given_back_by_cancelling_what_is_not_ours_to_close(desk: Desk) -> None:
+def test_end_cancels_a_foreign_job_and_signals_our_own(desk: Desk) -> None:
     desk.use_slurm(squeue=HELD)
     assert desk.type("alloc --end 12")[::2] == (0, "gave back 12\n")
     assert "scancel 12" in desk._asked.read_text()
