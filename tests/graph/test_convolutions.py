@@ -143,8 +143,8 @@ def test_a_network_is_the_same_whichever_comes_first_projection_or_aggregation(
     projected: list[Tensor] = []
     monkeypatch.setattr(kind, "send", lambda layer, rows, send=kind.send: projected.append(rows) or send(layer, rows))
     results = []
-    for products_an_addition in (0, 1_000_000):
-        monkeypatch.setattr(convolutions, "_PRODUCTS_AN_ADDITION", products_an_addition)
+    for products_per_addition in (0, 1_000_000):
+        monkeypatch.setattr(convolutions, "_PRODUCTS_PER_ADDITION", products_per_addition)
         model.zero_grad()
         outputs = model(blocks, graph.x, (0, 0, 0))
         outputs.square().sum().backward()

@@ -1,8 +1,8 @@
 """Attention over neighbours in loops that numba compiles, forward and backward: no tensor of edges x channels.
 
-The forward keeps the softmax [edges, heads]; the backward computes the rest again from the projected rows. Threads
-share out the targets forward and the heads backward, so each number is written by one thread, and the result does not
-depend on how many there are.
+The forward saves the softmax [edges, heads]; the backward recomputes the rest from the projected rows. Threads split
+the targets in the forward and the heads in the backward, so only one thread writes each number and the result does not
+depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
     from clusterctl.graph.attention import Neighborhoods
 
-_PIECES = 4  # of the targets for each thread: degrees are uneven
-# What lets a sum of products use vectors. NaN and infinity still mean what they do.
+_PIECES = 4  # per thread: degrees are uneven
+# Allows vectorized sums of products. NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "nsz"}
 
 
 def attend_compiled(
     left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None
 ) -> Tensor:
-    """As `attention.attend`."""
+    """Like `attention.attend`."""
     return _Attend.apply(left, right, attention, edges.columns, edges.offsets, factors)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -65,7 +65,7 @@ class _Attend(torch.autograd.Function):
 
 
 def _in_threads(work: Callable[[int, int], None], count: int, pieces: int) -> None:
-    """Call `work` for slices of `range(count)`, so many for each of torch's threads."""
+    """Call `work` for slices of `range(count)`, `pieces` for each of torch's threads."""
     threads = torch.get_num_threads()
     size = max(1, -(-count // (threads * pieces)))
     slices = [(first, min(first + size, count)) for first in range(0, count, size)]

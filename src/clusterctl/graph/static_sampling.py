@@ -1,8 +1,8 @@
-"""The same samples in tensors whose sizes are known beforehand: a GPU's host asks it for nothing.
+"""The same samples in tensors of sizes known in advance, so that sampling never synchronizes with the GPU.
 
-Every target has as many places as the fan-out, and those without a neighbour count for nothing. Nodes that are reached
-twice are computed twice, from the same neighbours and with the same dropout, as both are keyed by the node: the result
-is that of the blocks of `sampling`, at the cost of some more rows.
+Every target has as many slots as the fan-out; slots without a neighbour are padding. A node that is reached twice is
+computed twice, with the same neighbours and dropout, because both are keyed by the node. So the result equals that of
+the blocks of `sampling`, at the cost of some extra rows.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from clusterctl.graph.storage import Graph
 
 
-_MOST_ROWS = 1 << 20  # of a layer: beyond, what is computed twice weighs more than waiting
+_MOST_ROWS = 1 << 20  # per layer: beyond this, duplicate work costs more than synchronization
 
 
 def worth_static(device: torch.device, fan_out: Sequence[int], batch_size: int) -> bool:
-    """Whether blocks of known sizes suit batches of so many seeds."""
+    """Whether blocks of known sizes pay off for batches of `batch_size` seeds."""
     rows = batch_size
     for count in fan_out[:-1]:
         rows *= 1 + count
@@ -37,12 +37,12 @@ def worth_static(device: torch.device, fan_out: Sequence[int], batch_size: int) 
 
 @dataclass(frozen=True)
 class StaticBlock(Block):
-    """A block of equally many places a target, of which the first `filled` are edges; the others name the target.
+    """A block with a fixed number of slots per target: the first `filled` are edges, the others refer to the target.
 
-    In an inner block place `j` of target `i` has row `targets + i * fan_out + j` of the source table to itself.
+    In an inner block, slot `j` of target `i` has its own row `targets + i * fan_out + j` of the source table.
     """
 
-    filled: Tensor  # int32 [targets]: places with an edge
+    filled: Tensor  # int32 [targets]: slots with an edge
     inner: bool
 
     @property
@@ -56,7 +56,7 @@ class StaticBlock(Block):
 
     @property
     def rows(self) -> Tensor:
-        """Inner blocks compute the target's own row again for such an edge, to the same values."""
+        """Self loops refer to the target's own row; in an inner block `columns` would refer to an equal copy of it."""
         targets = torch.arange(self.nodes.numel(), dtype=torch.int32, device=self.nodes.device)[:, None]
         loops = self.neighbors.view(-1, self._fan_out) == self.nodes[:, None]
         return torch.where(loops, targets, self.columns.view(-1, self._fan_out)).flatten()
@@ -82,7 +82,7 @@ class StaticBlock(Block):
 
 
 class StaticSampler:
-    """As `sampling.NeighborSampler`, for fan-outs that are not -1."""
+    """Like `sampling.NeighborSampler`, but a fan-out cannot be -1."""
 
     def __init__(
         self, graph: Graph, fan_out: Sequence[int], seed: int, *, replace: bool = False, labor: bool = False
@@ -91,7 +91,7 @@ class StaticSampler:
         self._copies = most_copies(graph) if labor else None
 
     def sample(self, seeds: Tensor, epoch: int, step: int) -> list[StaticBlock]:
-        """The blocks in the order of the layers, as from `NeighborSampler`."""
+        """The blocks in the order of the layers, as in `NeighborSampler`."""
         blocks, nodes = [], seeds
         for hop, count in enumerate(self._fan_out):
             key = stream(Purpose.SAMPLING, self._seed, epoch, step, hop)
@@ -106,7 +106,7 @@ class StaticSampler:
         return blocks[::-1]
 
     def _neighbors(self, nodes: Tensor, count: int, key: int) -> tuple[Tensor, Tensor]:
-        """How many of `count` places each node fills, and the node in every place [nodes * count], both int32."""
+        """How many of `count` slots each node fills, and the node in every slot [nodes * count], both int32."""
         start, degree = remaining(self._graph, nodes, None)
         sampled = sizes(degree, count, self._replace).to(torch.int32)
         if count == 0 or self._graph.indices.numel() == 0:
