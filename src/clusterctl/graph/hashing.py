@@ -57,13 +57,13 @@ class ReplayedKeys:
     def __init__(self, device: torch.device) -> None:
         self.epoch, self.step = ReplayedNumber(-1), ReplayedNumber(-2)
         self.epoch.keys = self.step.keys = self
-        self._now = {int(self.epoch): 0, int(self.step): 0}
+        self._current = {int(self.epoch): 0, int(self.step): 0}
         self._streams: dict[tuple[Purpose, tuple[int, ...]], int] = {}
         self._places = torch.zeros(_MOST_KEYS, dtype=torch.int64, device=device)
 
     def fill(self, epoch: int, step: int) -> None:
         """Set all keys to those of this step; on a GPU the copy is queued."""
-        self._now = {int(self.epoch): epoch, int(self.step): step}
+        self._current = {int(self.epoch): epoch, int(self.step): step}
         keys = torch.tensor([self._key(*asked) for asked in self._streams], dtype=torch.int64)
         (keys,) = moved([keys], self._places.device)
         self._places[: keys.numel()].copy_(keys)
@@ -77,7 +77,7 @@ class ReplayedKeys:
 
     def _key(self, purpose: Purpose, numbers: tuple[int, ...]) -> int:
         return stream(
-            purpose, *(self._now[number] if isinstance(number, ReplayedNumber) else number for number in numbers)
+            purpose, *(self._current[number] if isinstance(number, ReplayedNumber) else number for number in numbers)
         )
 
 

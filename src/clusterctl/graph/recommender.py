@@ -50,7 +50,7 @@ class UserEncoder(nn.Module):
         self.last = Linear(channels, channels)
 
     def forward(self, block: Block, items: Tensor, hidden: Tensor, users: Tensor) -> Tensor:
-        """Encode the targets of a block with rows `users`; `items` are raw rows, `hidden` is the item layer's output."""
+        """Encode the targets of a block, with rows `users`; `items` are raw rows, `hidden` the item layer's output."""
         out: Tensor = self.last(self.second(block, hidden, self.first(block, items, users).relu()).relu())
         return out
 
