@@ -14,7 +14,7 @@ from torch import Tensor
 from clusterctl.graph import labor, sampling
 from clusterctl.graph.blocks import Adjacency
 from clusterctl.graph.hashing import draws
-from clusterctl.graph.labor import choose_labor, most_copies, sample_labor
+from clusterctl.graph.labor import choose_labor, max_duplicates, sample_labor
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler
 from clusterctl.graph.storage import Graph, compressed
@@ -71,10 +71,10 @@ def test_each_duplicate_of_an_edge_is_equally_likely() -> None:
         graph = one_list(sources)
         trials = 6000
         count = 1 if sources.numel() == 5 else 3
-        copies = most_copies(graph)
+        duplicates = max_duplicates(graph)
         places = torch.stack(
             [
-                choose_labor(graph, torch.tensor([0]), torch.tensor([sources.numel()]), count, key, copies)[:, 0]
+                choose_labor(graph, torch.tensor([0]), torch.tensor([sources.numel()]), count, key, duplicates)[:, 0]
                 for key in draws(5, torch.arange(trials)).tolist()
             ]
         )
@@ -88,7 +88,9 @@ def test_duplicates_are_counted_within_lists(monkeypatch: pytest.MonkeyPatch, at
 
     def most(*lists: list[int]) -> int:
         indptr = torch.tensor([0, *[len(one) for one in lists]]).cumsum(0)
-        return most_copies(Adjacency(indptr, torch.tensor([node for one in lists for node in one], dtype=torch.int32)))
+        return max_duplicates(
+            Adjacency(indptr, torch.tensor([node for one in lists for node in one], dtype=torch.int32))
+        )
 
     assert most([], []) == 1
     assert most([1], [1], [], [1, 2]) == 1
@@ -109,9 +111,9 @@ def test_numba_and_torch_draw_the_same_samples(
 ) -> None:
     graph = random_graph(nodes=60, edges=edges)
     multigraph = Adjacency(graph.indptr * repeated, graph.indices.repeat_interleave(repeated))
-    copies = most_copies(multigraph)
-    assert copies == (repeated if edges else 1)
-    plain, fast = (sample(multigraph, torch.tensor(nodes), count, key, copies) for sample in implementations())
+    duplicates = max_duplicates(multigraph)
+    assert duplicates == (repeated if edges else 1)
+    plain, fast = (sample(multigraph, torch.tensor(nodes), count, key, duplicates) for sample in implementations())
     for ours, theirs in zip(fast, plain, strict=True):
         assert ours.dtype == theirs.dtype
         assert torch.equal(ours, theirs)

@@ -10,7 +10,7 @@ from support.random_shop import random_shop
 
 from clusterctl.errors import TaskError
 from clusterctl.graph.blocks import Adjacency
-from clusterctl.graph.links import ends, has_edge, negatives, with_copies
+from clusterctl.graph.links import ends, has_edge, negatives, with_duplicates
 from clusterctl.graph.neighbors import sample_neighbors
 from clusterctl.graph.recommender import OF_USER
 from clusterctl.graph.storage import Graph, compressed
@@ -38,11 +38,11 @@ def test_has_edge_finds_exactly_the_edges() -> None:
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=20))
-def test_with_copies_adds_all_duplicates_once_in_ascending_order(edges: list[int]) -> None:
+def test_with_duplicates_adds_all_duplicates_once_in_ascending_order(edges: list[int]) -> None:
     graph = relation()
     pairs = pairs_of(graph)
     wanted = {pairs[edge] for edge in edges}
-    assert with_copies(graph, torch.tensor(edges)).tolist() == [
+    assert with_duplicates(graph, torch.tensor(edges)).tolist() == [
         place for place, pair in enumerate(pairs) if pair in wanted
     ]
 

@@ -32,7 +32,7 @@ class Neighborhoods:
     columns: Tensor  # int32 [edges]
     offsets: Tensor  # int32 [targets + 1]
     own: Tensor  # int64 [targets]
-    counted: Tensor | None = None  # bool [edges]: False marks padding; None: there is no padding
+    edge_mask: Tensor | None = None  # bool [edges]: False marks padding; None: there is no padding
 
     def targets(self) -> Tensor:
         """int64 [edges]: the target of each edge."""
@@ -43,8 +43,8 @@ class Neighborhoods:
         """A copy in which each target has exactly one edge to itself, after its other edges."""
         targets = self.targets()
         is_kept = self.columns != self.own.index_select(0, targets)
-        if self.counted is not None:
-            return self._with_loops_behind(targets, is_kept & self.counted)
+        if self.edge_mask is not None:
+            return self._with_loops_behind(targets, is_kept & self.edge_mask)
         before = torch.zeros(targets.numel() + 1, dtype=torch.int64, device=targets.device)
         torch.cumsum(is_kept, 0, out=before[1:])  # kept edges before each edge
         offsets = before.index_select(0, self.offsets.to(torch.int64))
@@ -58,11 +58,11 @@ class Neighborhoods:
         """Keep all edges and mark those to drop as padding, so that no size depends on a value."""
         edges, loops = self.columns.numel(), self.own.numel()
         ends = self.offsets + torch.arange(loops + 1, dtype=torch.int32, device=targets.device)
-        columns, counted = self.columns.new_empty(edges + loops), is_kept.new_ones(edges + loops)
+        columns, edge_mask = self.columns.new_empty(edges + loops), is_kept.new_ones(edges + loops)
         places = torch.arange(edges, device=targets.device) + targets
-        columns[places], counted[places] = self.columns, is_kept
+        columns[places], edge_mask[places] = self.columns, is_kept
         columns[ends[1:].to(torch.int64) - 1] = self.own.to(torch.int32)
-        return Neighborhoods(columns, ends, self.own, counted)
+        return Neighborhoods(columns, ends, self.own, edge_mask)
 
 
 class GatConv(nn.Module):
@@ -138,16 +138,16 @@ def attend_plain(
     """Like `attend`, in plain torch operations, with several tensors of edges x heads x channels."""
     targets, counts = edges.targets(), edges.offsets.diff().to(torch.int64)
     exact = attention.dtype
-    sources = by_head(_taken(left.to(exact), edges.columns), attention)
-    summed = sources + by_head(_taken(right.to(exact), targets), attention)
+    sources = by_head(_select_rows(left.to(exact), edges.columns), attention)
+    summed = sources + by_head(_select_rows(right.to(exact), targets), attention)
     logits = (F.leaky_relu(summed, SLOPE) * attention).sum(-1)
-    if edges.counted is not None:
-        logits = logits.masked_fill(~edges.counted[:, None], -torch.inf)
+    if edges.edge_mask is not None:
+        logits = logits.masked_fill(~edges.edge_mask[:, None], -torch.inf)
     highest = torch.segment_reduce(logits.detach(), "max", lengths=counts, unsafe=True)
     highest = highest.clamp(min=torch.finfo(exact).min)  # for targets that have only padding
     weights = (logits - highest.index_select(0, targets)).exp()
     totals = torch.segment_reduce(weights, "sum", lengths=counts, unsafe=True)
-    weights = weights / _taken(totals.clamp(min=1), targets)  # at least 1 for a target with edges
+    weights = weights / _select_rows(totals.clamp(min=1), targets)  # at least 1 for a target with edges
     if factors is not None:
         weights = weights * factors
     messages = (sources * weights[..., None]).flatten(1)
@@ -159,11 +159,11 @@ def by_head(table: Tensor, attention: Tensor) -> Tensor:
     return table.view(len(table), *attention.shape)
 
 
-def _taken(table: Tensor, rows: Tensor) -> Tensor:
-    return _Take.apply(table, rows)  # type: ignore[no-any-return, no-untyped-call]
+def _select_rows(table: Tensor, rows: Tensor) -> Tensor:
+    return _SelectRows.apply(table, rows)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _Take(torch.autograd.Function):
+class _SelectRows(torch.autograd.Function):
     """`table.index_select(0, rows)` with a segment sum as its gradient; torch's own adds in random order on a GPU."""
 
     @staticmethod
@@ -182,7 +182,7 @@ class _Take(torch.autograd.Function):
 def _worth_compiling(left: Tensor, edges: Neighborhoods) -> bool:
     """Whether numba pays off and is installed. The compiled loops do not support padding."""
     work = edges.columns.numel() * left.size(1)
-    plain = left.device.type != "cpu" or edges.counted is not None
+    plain = left.device.type != "cpu" or edges.edge_mask is not None
     return not plain and work >= WORTH_COMPILING and _has_numba()
 
 

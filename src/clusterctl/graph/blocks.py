@@ -50,7 +50,7 @@ class Block:
         return self.offsets.diff()
 
     @property
-    def counted(self) -> Tensor | None:
+    def edge_mask(self) -> Tensor | None:
         """bool [edges]: False marks padding; None: there is no padding."""
         return None
 

@@ -43,7 +43,9 @@ def sample_neighbors_compiled(
     return offsets, neighbors
 
 
-def sample_labor_compiled(graph: Adjacency, nodes: Tensor, count: int, key: int, copies: int) -> tuple[Tensor, Tensor]:
+def sample_labor_compiled(
+    graph: Adjacency, nodes: Tensor, count: int, key: int, duplicates: int
+) -> tuple[Tensor, Tensor]:
     """Like `labor.sample_labor`."""
     start, degree = remaining(graph, nodes, None)
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
@@ -52,7 +54,7 @@ def sample_labor_compiled(graph: Adjacency, nodes: Tensor, count: int, key: int,
     arrays = (array.numpy() for array in (graph.indices, start, degree, offsets, neighbors))
     window = max(count, 0) * WINDOW
     _fill_labor(
-        *arrays, window, np.empty((2, window + 1), dtype=np.int64), _U(key % (1 << 64)), turn_of(key), copies > 1
+        *arrays, window, np.empty((2, window + 1), dtype=np.int64), _U(key % (1 << 64)), turn_of(key), duplicates > 1
     )
     return offsets, neighbors
 
@@ -136,7 +138,7 @@ def _fill_labor(
     scratch: Any,
     key: Any,
     turn: Any,
-    has_copies: bool,
+    has_duplicates: bool,
 ) -> None:
     ranks, kept = scratch
     for target in range(starts.size):
@@ -155,7 +157,7 @@ def _fill_labor(
         for place in range(head, size):
             ranks[place] = _rank(indices[start + place - head], key, place)
         repeated = 0
-        if has_copies:
+        if has_duplicates:
             for edge in range(start + first, start + first + head):
                 repeated += indices[edge] == indices[edge - 1]  # or like the end of the previous list: harmless
             for edge in range(start, start + size - head):

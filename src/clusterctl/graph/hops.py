@@ -51,7 +51,7 @@ def sampled_hops(blocks: Sequence[Block], randomness: tuple[int, ...] | None) ->
     for number, (before, block) in enumerate(pairwise(blocks)):
         degree = block.graph.degree.index_select(0, block.nodes)
         key = None if randomness is None else (*randomness, number)
-        hops.append(_hop(block.rows, block.offsets, before.nodes, degree, key, block.counted))
+        hops.append(_hop(block.rows, block.offsets, before.nodes, degree, key, block.edge_mask))
     return hops
 
 
@@ -84,10 +84,10 @@ def _hop(
     nodes: Tensor,
     degree: Tensor,
     randomness: tuple[int, ...] | None = None,
-    counted: Tensor | None = None,
+    edge_mask: Tensor | None = None,
 ) -> Hop:
-    """The hop of these edges (`Block.rows`, `offsets`, `counted`); the targets are the first of `nodes`."""
+    """The hop of these edges (`Block.rows`, `offsets`, `edge_mask`); the targets are the first of `nodes`."""
     targets = torch.arange(degree.numel(), device=columns.device)
-    neighborhoods = Neighborhoods(columns, offsets, targets, counted)
+    neighborhoods = Neighborhoods(columns, offsets, targets, edge_mask)
     edge_index = torch.stack([columns.to(torch.int64), neighborhoods.targets()])
     return Hop(edge_index, degree.numel(), nodes, degree, neighborhoods, randomness)

@@ -32,10 +32,10 @@ _CANDIDATES_AT_ONCE = 1 << 22
 _LAST = torch.iinfo(torch.int64).max
 
 
-def sample_labor(graph: Adjacency, nodes: Tensor, count: int, key: int, copies: int) -> tuple[Tensor, Tensor]:
+def sample_labor(graph: Adjacency, nodes: Tensor, count: int, key: int, duplicates: int) -> tuple[Tensor, Tensor]:
     """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids.
 
-    `copies` is `most_copies` of the graph.
+    `duplicates` is `max_duplicates` of the graph.
     """
     start, degree = remaining(graph, nodes, None)
     taken = degree if count < 0 else degree.clamp(max=count)
@@ -46,11 +46,11 @@ def sample_labor(graph: Adjacency, nodes: Tensor, count: int, key: int, copies: 
     drawn = (degree > count).nonzero().squeeze(1)
     if count > 0 and drawn.numel():
         places = offsets[drawn] + torch.arange(count, device=nodes.device)[:, None]
-        positions[places] = start[drawn] + choose_labor(graph, start[drawn], degree[drawn], count, key, copies)
+        positions[places] = start[drawn] + choose_labor(graph, start[drawn], degree[drawn], count, key, duplicates)
     return offsets.to(torch.int32), graph.indices.index_select(0, positions)
 
 
-def choose_labor(graph: Adjacency, start: Tensor, degree: Tensor, count: int, key: int, copies: int) -> Tensor:
+def choose_labor(graph: Adjacency, start: Tensor, degree: Tensor, count: int, key: int, duplicates: int) -> Tensor:
     """`count` distinct numbers below each `degree`, which must exceed it: int64 [count, nodes].
 
     They are places in the list of edges that begins at `start`, in ascending order of their random numbers. Results for
@@ -58,7 +58,7 @@ def choose_labor(graph: Adjacency, start: Tensor, degree: Tensor, count: int, ke
     """
     width = max(1, _CANDIDATES_AT_ONCE // (count * WINDOW))
     parts = [
-        _chosen(graph.indices, *part, count, key, copies)
+        _chosen(graph.indices, *part, count, key, duplicates)
         for part in zip(torch.split(start, width), torch.split(degree, width), strict=True)
     ]
     return torch.cat(parts).T
@@ -69,7 +69,7 @@ def turn_of(key: int) -> int:
     return (stream(Purpose.WINDOW, key) >> 32) & 0xFFFFFFFF
 
 
-def most_copies(graph: Adjacency) -> int:
+def max_duplicates(graph: Adjacency) -> int:
     """The largest number of duplicates of an edge. Reads all edges once, at 1 GB/s.
 
     Each duplicate has its own random number. With one number per source, either all duplicates or none would be
@@ -89,7 +89,7 @@ def most_copies(graph: Adjacency) -> int:
     return 1 + int(runs[1].max())
 
 
-def _chosen(indices: Tensor, start: Tensor, degree: Tensor, count: int, key: int, copies: int) -> Tensor:
+def _chosen(indices: Tensor, start: Tensor, degree: Tensor, count: int, key: int, duplicates: int) -> Tensor:
     """[nodes, count], like `choose_labor` for a few nodes."""
     window = count * WINDOW
     places = torch.arange(window, device=start.device)
@@ -101,7 +101,7 @@ def _chosen(indices: Tensor, start: Tensor, degree: Tensor, count: int, key: int
     source = indices[edge].to(torch.int64)
     counter = source
     same = inside
-    for back in range(1, copies):
+    for back in range(1, duplicates):
         same = same & (position >= back) & (indices[(edge - back).clamp(min=0)] == source)
         counter = counter + (same.to(torch.int64) << 32)
     rank = (shift_right(draws(key, counter), 33) << 32) | places

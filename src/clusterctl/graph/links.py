@@ -36,8 +36,8 @@ def first_at_least(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor
     longest = int((high - low).max()) if targets.numel() else 0
     for _ in range(longest.bit_length()):
         middle = (low + high) >> 1
-        open_still = middle < high
-        less = open_still & (graph.indices[middle * open_still] < sources)
+        is_open = middle < high
+        less = is_open & (graph.indices[middle * is_open] < sources)
         low, high = torch.where(less, middle + 1, low), torch.where(less, high, middle)
     return low
 
@@ -51,7 +51,7 @@ def has_edge(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
     return inside & (graph.indices[place * inside] == sources)
 
 
-def with_copies(graph: Adjacency, edges: Tensor) -> Tensor:
+def with_duplicates(graph: Adjacency, edges: Tensor) -> Tensor:
     """These edges and their duplicates, each once, ascending."""
     sources, targets = ends(graph, edges)
     first, behind = first_at_least(graph, sources, targets), first_at_least(graph, sources + 1, targets)
@@ -63,11 +63,11 @@ def with_copies(graph: Adjacency, edges: Tensor) -> Tensor:
 
 
 def both_ways(graph: Adjacency, edges: Tensor) -> Tensor:
-    """Like `with_copies`, plus all edges in the opposite direction, between nodes of one type."""
+    """Like `with_duplicates`, plus all edges in the opposite direction, between nodes of one type."""
     sources, targets = ends(graph, edges)
     back = has_edge(graph, targets, sources)
     backwards = first_at_least(graph, targets[back], sources[back])
-    return with_copies(graph, torch.cat([edges, backwards]))
+    return with_duplicates(graph, torch.cat([edges, backwards]))
 
 
 def negatives(graph: Adjacency, num_sources: int, examples: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.hashing import Purpose, stream
-from clusterctl.graph.labor import most_copies, sample_labor
+from clusterctl.graph.labor import max_duplicates, sample_labor
 from clusterctl.graph.neighbors import renumbered, sample_neighbors
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class NeighborSampler:
         engine = _engine(graph.indices.numel(), graph.indices.device)
         self._renumbered = engine.renumbering(graph.num_nodes)
         if labor:
-            self._sample_neighbors = partial(engine.sample_labor, copies=most_copies(graph))
+            self._sample_neighbors = partial(engine.sample_labor, duplicates=max_duplicates(graph))
         else:
             self._sample_neighbors = partial(engine.sample_neighbors, replace=replace)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.hashing import Purpose, draws, stream
-from clusterctl.graph.labor import choose_labor, most_copies
+from clusterctl.graph.labor import choose_labor, max_duplicates
 from clusterctl.graph.neighbors import choose, remaining, sizes
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class StaticBlock(Block):
         return self.filled
 
     @property
-    def counted(self) -> Tensor:
+    def edge_mask(self) -> Tensor:
         places = torch.arange(self._fan_out, device=self.filled.device)
         return (places < self.filled[:, None]).flatten()
 
@@ -69,7 +69,7 @@ class StaticBlock(Block):
         return sums / self.filled.clamp(min=1)[:, None].to(table.dtype)
 
     def weighted_sum(self, table: Tensor, weights: Tensor) -> Tensor:
-        weights = weights * self.counted
+        weights = weights * self.edge_mask
         if not self.inner:
             return super().weighted_sum(table, weights)
         targets = self.nodes.numel()
@@ -88,7 +88,7 @@ class StaticSampler:
         self, graph: Graph, fan_out: Sequence[int], seed: int, *, replace: bool = False, labor: bool = False
     ) -> None:
         self._graph, self._fan_out, self._seed, self._replace = graph, fan_out, seed, replace
-        self._copies = most_copies(graph) if labor else None
+        self._duplicates = max_duplicates(graph) if labor else None
 
     def sample(self, seeds: Tensor, epoch: int, step: int) -> list[StaticBlock]:
         """The blocks in the order of the layers, as in `NeighborSampler`."""
@@ -113,10 +113,10 @@ class StaticSampler:
             return sampled, nodes.to(torch.int32).repeat_interleave(count, output_size=nodes.numel() * count)
         places = torch.arange(count, device=nodes.device)[:, None]
         enough = degree.clamp(min=1 if self._replace else count + 1)
-        if self._copies is None:
+        if self._duplicates is None:
             drawn = choose(enough, count, draws(key, nodes), replace=self._replace)
         else:
-            drawn = choose_labor(self._graph, start, degree, count, key, self._copies)
+            drawn = choose_labor(self._graph, start, degree, count, key, self._duplicates)
         picks = drawn if self._replace else torch.where(degree > count, drawn, places)
         is_edge = places < sampled
         found = self._graph.indices.index_select(0, ((start + picks) * is_edge).T.flatten())

@@ -11,7 +11,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.graph.inference import own_slice
-from clusterctl.graph.links import ends, negatives, with_copies
+from clusterctl.graph.links import ends, negatives, with_duplicates
 from clusterctl.graph.recommender import ITEM, OF_USER, USER, Recommender, fan_outs
 from clusterctl.graph.sampling import HeteroSample, HeteroSampler
 from clusterctl.graph.sharded_table import Route, ShardedTable
@@ -96,7 +96,7 @@ class LinkPrediction:
         """The batch's edges, then equally many negatives, with their neighbourhood."""
         items, users = ends(self._edges, batch.seeds)
         others = negatives(self._edges, self._graph.num_nodes[ITEM], batch.seeds, self._seed, batch.epoch)
-        hidden = with_copies(self._edges, batch.everyone)
+        hidden = with_duplicates(self._edges, batch.everyone)
         pairs = (torch.cat([users, others[1]]), torch.cat([items, others[0]]))
         return self._pairs(pairs, batch.epoch, batch.step, hidden)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_SHARED_OUT = 1 << 14  # elements; a smaller tensor is written by rank 0 alone
+_MIN_SPLIT = 1 << 14  # elements; only rank 0 writes a smaller tensor
 
 
 class Sharded(NamedTuple):
@@ -87,7 +87,7 @@ class Staging:
 
 def _share(tensor: Tensor, rank: int, world_size: int) -> Sharded:
     rows = tensor.size(0)
-    if tensor.numel() < _SHARED_OUT:
+    if tensor.numel() < _MIN_SPLIT:
         return Sharded(tensor if rank == 0 else tensor[:0], 0, rows)
     start, stop = rows * rank // world_size, rows * (rank + 1) // world_size
     return Sharded(tensor[start:stop], start, rows)
