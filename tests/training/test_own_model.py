@@ -167,7 +167,7 @@ def test_a_wrong_model_is_named_with_its_layer(
     assert "layer 1 fails on x [" in wrong(users, graph, lone_task, Fails).message
     assert "layer 1 of users:Net gives NaN or infinity" in wrong(users, graph, lone_task, Breaks).message
     assert "cannot be made: " in wrong(users, graph, lone_task, Net, width=3).message
-    assert "no torch.nn.Module: int" in wrong(users, graph, lone_task, lambda *_: 3).message
+    assert "returned int, not a torch.nn.Module" in wrong(users, graph, lone_task, lambda *_: 3).message
     assert "nothing to train" in wrong(users, graph, lone_task, lambda *_: nn.Identity()).message
     del users.Net  # type: ignore[attr-defined]
     with pytest.raises(TaskError, match="users has no Net"):

@@ -213,7 +213,7 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
     },
     "every rank loads, converts and sorts the data set, or gets it pickled": {
         EVERYBODY_PREPARES: [
-            "graph/test_storage.py::test_what_is_shared_is_built_once_and_again_when_it_is_damaged",
+            "graph/test_storage.py::test_shared_data_is_built_once_and_rebuilt_when_damaged",
             "task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once",
         ]
     },
@@ -232,7 +232,7 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
         EVENTS_SPLIT_ONE_BY_ONE: [f"{SHOP}::test_every_event_is_in_one_split_and_all_events_of_a_pair_are_in_the_same"]
     },
     "negatives may be positives": {
-        ANY_PAIR_IS_NEGATIVE: ["graph/test_links.py::test_negatives_are_never_edges_though_most_pairs_are"],
+        ANY_PAIR_IS_NEGATIVE: ["graph/test_links.py::test_negatives_are_never_edges_even_if_most_pairs_are"],
         OTHER_SPLITS_ARE_NEGATIVE: [f"{SHOP}::test_negatives_of_the_splits_are_events_of_no_split"],
     },
     "a sum of batch means is divided by the number of predictions": {
@@ -288,9 +288,7 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
         ONLY_NEW_NODES: [
             "graph/test_sampling.py::test_every_frontier_node_is_sampled_at_every_hop_and_targets_come_first"
         ],
-        ALL_NODES_AGAIN: [
-            "graph/test_pyg_sampler.py::test_a_hop_samples_only_the_nodes_that_are_new_to_it_as_many_as_asked_for"
-        ],
+        ALL_NODES_AGAIN: ["graph/test_pyg_sampler.py::test_a_hop_samples_the_full_fan_out_of_new_nodes_only"],
     },
 }
 MUTATIONS = sorted({mutation for bug in BUGS.values() for mutation in bug}, key=str)
