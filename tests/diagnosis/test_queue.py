@@ -98,9 +98,9 @@ def test_missing_answers_are_listed_as_unknown(status: Status) -> None:
         raise SlurmError("sbatch did not answer within 60 s")
 
     blind = gathered(status, Site(silent=("squeue", "sinfo")).slurm, silent)
-    assert [line.split(":")[0] for line in explain(blind).unknown] == ["the job's place in the queue", "what is free"]
+    assert [line.split(":")[0] for line in explain(blind).unknown] == ["the job's place in the queue", "free resources"]
     waiting = gathered(status, Site().slurm, silent)
-    assert explain(waiting).unknown == ("what else would start now: sbatch did not answer within 60 s",)
+    assert explain(waiting).unknown == ("smaller requests that would start now: sbatch did not answer within 60 s",)
 
 
 def test_the_suggested_command_repeats_what_was_typed(status: Status) -> None:

@@ -175,9 +175,9 @@ def test_requested_and_free_resources_are_both_shown() -> None:
 
 
 def test_missing_data_is_listed_as_unknown() -> None:
-    blind = replace(evidence(job=replace(JOB, start=None)), inventory=None, unknown=("what is free: no answer",))
+    blind = replace(evidence(job=replace(JOB, start=None)), inventory=None, unknown=("free resources: no answer",))
     found = explain(blind)
-    assert found.unknown == ("what is free: no answer",)
+    assert found.unknown == ("free resources: no answer",)
     assert found.facts == ("it requests 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00",)
 
 

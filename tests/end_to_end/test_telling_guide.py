@@ -1,4 +1,4 @@
-"""The guides to messages and to trackers, typed line by line on this machine."""
+"""The guides to notifications and trackers, typed line by line on this machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ import pytest
 from support.guide import follow_here
 
 
-@pytest.mark.parametrize("guide", ["telling-others", "trackers"])
+@pytest.mark.parametrize("guide", ["notifications", "trackers"])
 def test_every_command_of_the_guide_does_what_it_says(guide: str, tmp_path: Path) -> None:
     assert follow_here(guide, tmp_path, HOME=str(tmp_path)) >= 4
