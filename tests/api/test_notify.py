@@ -42,7 +42,7 @@ def lost_run(fabricate: Fabricate, heard: Path, run_id: str = RUN_ID, **more: An
     return fabricate(run_id, {"submission.json": {"job_id": "12", "time": CREATED + 1}, **files, **more})
 
 
-def test_lost_runs_are_reported_once_and_slurm_is_queried_once(fabricate: Fabricate, asked: Path, tmp_path: Path) -> None:
+def test_lost_runs_are_reported_once_with_one_slurm_query(fabricate: Fabricate, asked: Path, tmp_path: Path) -> None:
     heard = tmp_path / "heard"
     lost_run(fabricate, heard)
     lost_run(fabricate, heard, OTHER)
