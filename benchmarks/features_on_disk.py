@@ -3,8 +3,8 @@
 The table is as wide as MAG240M's (768 float32), and so is the model (1,024 channels). In the generated graph, half of a
 node's neighbours are in its own group, the others anywhere, more often at nodes with large weights. Training from disk
 runs in a memory cgroup with a limit, which needs root; training in memory has no limit. The file's pages are dropped
-from the page cache before each measurement. The rival is PyG's NeighborLoader over Data whose x is an np.memmap. It uses
-our sampling, since neither pyg-lib nor torch-sparse is on PyPI; its layers compute only the required rows
+from the page cache before each measurement. The rival is PyG's NeighborLoader over Data whose x is an np.memmap. It
+uses our sampling, since neither pyg-lib nor torch-sparse is on PyPI; its layers compute only the required rows
 (`trim_to_layer`).
 
 python benchmarks/features_on_disk.py [--limit 1024] [--times 4] [--rounds 3] [--folder DIR]

@@ -32,7 +32,7 @@ from clusterctl.training.node_objective import NodeClassification
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the ranks do: train `steps` steps on the graph in `path` after three warm-up steps, then perhaps evaluate."""
+    """What the ranks do: train `steps` steps on the graph in `path` after three warm-up steps, then may evaluate."""
 
     path: str
     steps: int = 10

@@ -1,9 +1,10 @@
 """The cost of a training step: link prediction on generated data with Taobao's statistics, ours and PyG's example.
 
-The settings are those of PyG's own example: 64 channels, fan-out 8/4, 2,048 edges and as many negatives, dense Adam. Two rivals: the example, which like ours samples within the measured time, and the same model as an expert
-uses it (`taobao_rival.py`), whose sampling is not timed. They run in a separate interpreter: --rival-python names one
-with torch-sparse, which must be compiled. Both sides use the allocator of a run. The last row updates only the
-embeddings that a batch reads, which is a different optimiser.
+The settings are those of PyG's own example: 64 channels, fan-out 8/4, 2,048 edges and as many negatives, dense Adam.
+The rivals are the example, which like ours samples within the measured time, and the same model as an expert uses it
+(`taobao_rival.py`), whose sampling is not timed. They run in a separate interpreter: --rival-python names one with
+torch-sparse, which must be compiled. Both sides use the allocator of a run. The last row updates only the embeddings
+that a batch reads, which is a different optimiser.
 
 python benchmarks/taobao_step.py [--scale 0.02] [--threads 2] [--runs 10] [--rival-python PYTHON]
 """
