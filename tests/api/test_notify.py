@@ -42,18 +42,18 @@ def lost_run(fabricate: Fabricate, heard: Path, run_id: str = RUN_ID, **more: An
     return fabricate(run_id, {"submission.json": {"job_id": "12", "time": CREATED + 1}, **files, **more})
 
 
-def test_lost_runs_are_told_of_once_and_slurm_is_asked_once(fabricate: Fabricate, asked: Path, tmp_path: Path) -> None:
+def test_lost_runs_are_reported_once_with_one_slurm_query(fabricate: Fabricate, asked: Path, tmp_path: Path) -> None:
     heard = tmp_path / "heard"
     lost_run(fabricate, heard)
     lost_run(fabricate, heard, OTHER)
-    told = clusterctl.notify().told
-    assert {(one.run, one.what.name, one.delivery.outcome) for one in told} == {
+    tries = clusterctl.notify().tries
+    assert {(one.run, one.what.name, one.delivery.outcome) for one in tries} == {
         (RUN_ID, "failed-0", "sent"),
         (OTHER, "failed-0", "sent"),
     }
     assert asked.read_text().split().count("squeue") == 1
     assert heard.read_text().count(" failed") == 2
-    assert clusterctl.notify().told == ()
+    assert clusterctl.notify().tries == ()
 
 
 def test_a_run_that_cannot_be_written_to_leaves_the_others_their_news(
@@ -62,5 +62,5 @@ def test_a_run_that_cannot_be_written_to_leaves_the_others_their_news(
     lost_run(fabricate, tmp_path / "heard")
     lost_run(fabricate, tmp_path / "heard", OTHER, notified="a file where a folder belongs")
     found = clusterctl.notify()
-    assert [one.run for one in found.told] == [RUN_ID]
+    assert [one.run for one in found.tries] == [RUN_ID]
     assert f"cannot notify about {OTHER}" in "\n".join(problem.message for problem in found.problems)
