@@ -1,4 +1,4 @@
-"""LABOR is as accurate as uniform sampling: pairs of trainings on Cora that share their seed."""
+"""LABOR is as accurate as uniform sampling: pairs of trainings on Cora with the same seed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from clusterctl.training.node_objective import NodeClassification
 from clusterctl.workloads.reddit import read_raw
 
 SEEDS = 10
-T_95 = 2.262  # of Student's distribution with 9 degrees of freedom
+T_95 = 2.262  # Student's t with 9 degrees of freedom
 
 
 @pytest.mark.long
 def test_on_cora_the_mean_accuracy_differs_by_at_most_half_a_point(lone_task: Task, tmp_path: Path) -> None:
-    """The fan-out is small, so that most nodes have more neighbours than are drawn."""
+    """The fan-out is small, so most nodes have more neighbours than are sampled."""
     graph = read_raw(CORA, tmp_path)
     base = RedditTrain(epochs=20, batch_size=None, global_batch_size=512, fan_out=(3, 2), evaluate_every=0)
 
