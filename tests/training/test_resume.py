@@ -112,10 +112,7 @@ def test_interrupted_training_is_bit_identical_to_uninterrupted(tmp_path: Path, 
         assert gat[name] == gat_left_alone[name]
         assert rgat[name] == rgat_left_alone[name]
     assert [leave for leave, _ in gat["left"]] == [leave for leave, _ in rgat["left"]] == [75, 75]
-    assert [leave for leave, _ in own["left"]] == [
-        75,
-        75,
-    ]  # the user's model, with running statistics and torch's dropout
+    assert [leave for leave, _ in own["left"]] == [75, 75]  # a user's model with running statistics and dropout
 
 
 FOLDS = """
