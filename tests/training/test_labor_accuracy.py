@@ -20,14 +20,14 @@ from clusterctl.workloads.reddit import read_raw
 from clusterctl.workloads.synthetic import generate
 
 SEEDS = 10
-T_95 = 2.262  # of Student's distribution with 9 degrees of freedom
+T_95 = 2.262  # Student's t with 9 degrees of freedom
 
 # Fan-outs are small, so that most nodes have more neighbours than are drawn.
 _CORA = RedditTrain(epochs=20, batch_size=None, global_batch_size=512, fan_out=(3, 2), evaluate_every=0)
 _REDDIT = RedditTrain(epochs=2, evaluate_every=0)
 _SYNTHETIC = SyntheticTrain(
-    graph="fake-dataset", model="sage", epochs=4, batch_size=128, fan_out=(4, 4), lr=0.01, schedule="cosine", warmup=0.05,
-    weight_decay=0.0, evaluate_every=0,
+    graph="fake-dataset", model="sage", epochs=4, batch_size=128, fan_out=(4, 4), lr=0.01, schedule="cosine",
+    warmup=0.05, weight_decay=0.0, evaluate_every=0,
 )  # fmt: skip
 
 

@@ -66,7 +66,9 @@ def built(name: str, sizes: Mapping[str, int], options: Mapping[str, Any]) -> nn
         hint = f"it is called with the number of {' and of '.join(sizes)}, and train.options as keyword arguments"
         raise TaskError(f"train.model = {name} cannot be made: {error}", hint, Cause.USER) from error
     if not isinstance(model, nn.Module):
-        raise TaskError(f"train.model = {name} returned {type(model).__name__}, not a torch.nn.Module", cause=Cause.USER)
+        raise TaskError(
+            f"train.model = {name} returned {type(model).__name__}, not a torch.nn.Module", cause=Cause.USER
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise TaskError(f"train.model = {name} has nothing to train: no parameters", cause=Cause.USER)
     return model
