@@ -49,7 +49,7 @@ def after(cpu: float = 0.0, disk: int = 0, output: int = 0, gpus: tuple[GpuReadi
         (after(cpu=5.0, output=1, gpus=(WAITING,)), True),
     ],
 )
-def test_output_processors_disk_and_the_memory_of_gpus_are_signs_of_work(now: Signs, works: bool) -> None:
+def test_output_cpu_disk_and_gpu_memory_traffic_are_signs_of_work(now: Signs, works: bool) -> None:
     assert at_work(BEFORE, now, 5.0) is works
 
 
@@ -74,11 +74,11 @@ def two_looks(*ranks: Beat) -> tuple[dict[int, Beat], dict[int, Beat]]:
         ([], False),
     ],
 )
-def test_all_ranks_that_are_left_have_to_be_idle(ranks: list[Beat], stuck: bool) -> None:
+def test_all_remaining_ranks_must_be_idle(ranks: list[Beat], stuck: bool) -> None:
     assert all_idle(*two_looks(*ranks), 1800, len(ranks)) is stuck
 
 
-def test_a_rank_that_writes_no_more_may_do_anything() -> None:
+def test_a_silent_rank_may_be_busy() -> None:
     earlier, later = two_looks(IDLE, IDLE)
     assert not all_idle(earlier, later | {1: earlier[1]}, 1800, 2)
     assert not all_idle({0: earlier[0]}, later, 1800, 2)
@@ -86,12 +86,12 @@ def test_a_rank_that_writes_no_more_may_do_anything() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 4000), st.floats(-1e5, 1e5)), min_size=1, max_size=9))
-def test_no_clock_that_is_off_makes_or_hides_an_alarm(ranks: list[tuple[float, float]]) -> None:
+def test_skewed_clocks_neither_cause_nor_hide_an_alarm(ranks: list[tuple[float, float]]) -> None:
     beats = [replace(IDLE, idle=idle, time=1e6 + off, since=off) for idle, off in ranks]
     assert all_idle(*two_looks(*beats), 1800, len(beats)) == all(idle >= 1800 for idle, _ in ranks)
 
 
-def test_what_all_ranks_have_in_common_is_the_least_of_them_once_all_are_heard_of() -> None:
+def test_the_common_idle_time_is_the_shortest_once_all_ranks_are_known() -> None:
     shorter = replace(IDLE, idle=70.0)
     assert idle_together([IDLE, shorter], 2) == 70
     assert idle_together([IDLE, shorter], 3) is None
@@ -142,9 +142,7 @@ def looks(observer: Observer, clock: list[float], seconds: float = 0.1) -> bool:
     return observer.idle == 0
 
 
-def test_a_process_that_nobody_can_look_at_keeps_no_task_from_its_program(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_process_does_not_block_the_task(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     looked, ended = threading.Event(), threading.Event()
 
     def used(_: ProcessTree) -> Used:
@@ -166,12 +164,12 @@ IN_A_CHILD = f"import subprocess\nsubprocess.run([sys.executable, '-c', {COMPUTE
 
 
 @pytest.mark.parametrize("program", [COMPUTE, IN_A_THREAD, IN_A_CHILD])
-def test_a_program_that_computes_is_at_work_in_whatever_thread_or_process(attempt: Attempt, program: str) -> None:
+def test_a_program_that_computes_in_any_thread_or_child_is_at_work(attempt: Attempt, program: str) -> None:
     with observed(attempt, program) as (observer, clock):
         wait_until(lambda: looks(observer, clock), what="the computation to be seen")
 
 
-def test_a_program_that_sleeps_is_idle_for_the_time_of_its_own_observer(attempt: Attempt) -> None:
+def test_idle_time_is_measured_by_the_observers_clock(attempt: Attempt) -> None:
     with observed(attempt, "time.sleep(600)") as (observer, clock):
         assert not looks(observer, clock, 5)
         looks(observer, clock, 3600)  # the machine was suspended
@@ -187,7 +185,7 @@ def test_a_program_that_prints_is_at_work(attempt: Attempt) -> None:
         assert looks(observer, clock)
 
 
-def test_a_program_whose_gpu_moves_data_is_at_work_though_its_processor_sleeps(attempt: Attempt) -> None:
+def test_a_program_whose_gpu_moves_data_is_at_work_even_if_the_cpu_is_idle(attempt: Attempt) -> None:
     gpus = [RESTING]
     with observed(attempt, "time.sleep(600)", gpus=lambda: gpus) as (observer, clock):
         gpus[0] = COMPUTING
@@ -204,9 +202,7 @@ deadlock()
 """
 
 
-def test_a_program_that_registered_faulthandler_is_asked_and_no_other_gets_a_signal(
-    attempt: Attempt, tmp_path: Path
-) -> None:
+def test_only_a_program_that_registered_faulthandler_is_signalled(attempt: Attempt, tmp_path: Path) -> None:
     path = tmp_path / "stacks"
     with observed(attempt, FAULTHANDLER.format(path=str(path))) as (observer, clock):
         wait_until(Path(f"{path}.set").exists)
@@ -226,7 +222,7 @@ def py_spy(folder: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_py_spy_gives_the_stacks_where_it_is_installed_and_says_what_is_forbidden(
+def test_stacks_come_from_py_spy_or_explain_why_not(
     attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

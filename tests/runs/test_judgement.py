@@ -47,7 +47,7 @@ WAITING = {"waiting": 999.5}
         (beats({}, {"step": 0, "idle": 3.0}), [], ([0], "alone")),  # rank 0 alone logs steps
     ],
 )
-def test_who_holds_the_others_up(earlier: dict[int, Beat], silent: list[int], found: tuple[list[int], str]) -> None:
+def test_suspects(earlier: dict[int, Beat], silent: list[int], found: tuple[list[int], str]) -> None:
     assert suspects(earlier, later(earlier, *silent)) == found
 
 
@@ -89,7 +89,7 @@ def living(attempt: Attempt) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("living")
-def test_one_node_reads_all_heartbeats_however_slowly_and_finds_the_one_that_is_stuck(
+def test_one_node_reads_all_heartbeats_and_finds_the_stuck_rank(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[Path] = []
@@ -114,7 +114,7 @@ WAYS: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-def test_among_4096_ranks_the_stuck_one_is_named_alone_in_each_of_20_trials_with_reads_of_5_ms(
+def test_the_only_suspect_among_4096_ranks_is_the_stuck_one_in_20_trials(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock of one node is an hour ahead. The first look reads `attempt`, the second one `after`."""
@@ -154,7 +154,7 @@ def test_among_4096_ranks_the_stuck_one_is_named_alone_in_each_of_20_trials_with
         write(after, stuck // PER_NODE, 1003.2)
 
 
-def test_who_goes_on_gives_the_lease_back_and_begins_anew_the_next_time(attempt: Attempt) -> None:
+def test_a_judge_that_drops_its_case_releases_the_lease_and_starts_over(attempt: Attempt) -> None:
     write_beats(attempt.beats(0), {0: (0, TRAINING)})
     first, second = Judge(attempt, 1), Judge(attempt, 1)
     wait_until(first.looks)
@@ -166,9 +166,7 @@ def test_who_goes_on_gives_the_lease_back_and_begins_anew_the_next_time(attempt:
     assert first.looks() is None
 
 
-def test_the_lease_of_a_node_that_is_stuck_itself_is_taken_over(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lease_of_a_stuck_node_is_taken_over(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judgement, "LEASE_SECONDS", 0.1)
     attempt.hang_lease.mkdir()
     judge = Judge(attempt, 1)

@@ -23,7 +23,7 @@ from clusterctl.runs.successor import SuccessorWatch
 from clusterctl.spec import Job, to_record
 
 
-def test_the_claim_of_a_newer_attempt_is_seen_once_and_folders_of_others_are_not(tmp_path: Path) -> None:
+def test_a_newer_attempt_is_noticed_once_and_other_folders_are_ignored(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path).attempt(1)
     attempt.path.mkdir(parents=True)
     RunDir(tmp_path).attempt(0).path.mkdir()
@@ -38,9 +38,7 @@ def test_the_claim_of_a_newer_attempt_is_seen_once_and_folders_of_others_are_not
     assert seen == [2], "the writer's word of it comes too late"
 
 
-def test_the_time_of_the_folder_may_be_seen_before_what_is_new_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folders_mtime_may_be_visible_before_its_new_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = RunDir(tmp_path).attempt(0)
     attempt.path.mkdir(parents=True)
     newer, now = [None, None, None, 1], [0.0]
@@ -55,7 +53,7 @@ def test_the_time_of_the_folder_may_be_seen_before_what_is_new_in_it(
     assert watch.look() is None, "it is listed no more"
 
 
-def test_a_task_of_a_replaced_attempt_leaves_with_its_program_and_says_why(tmp_path: Path) -> None:
+def test_a_task_of_a_superseded_attempt_exits_with_its_program(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     attempt = run.attempt(0)
     attempt.path.mkdir(parents=True)

@@ -92,7 +92,7 @@ def own_files(attempt: Attempt) -> list[str]:
     return sorted(path.name for path in (attempt.path / "events").glob("*"))
 
 
-def test_the_ranks_of_a_node_share_one_writer_and_what_they_leave_is_on_disk_when_they_go_on(
+def test_ranks_of_a_node_share_a_writer_and_urgent_events_are_on_disk_at_once(
     attempt: Attempt, ranks: list[Rank]
 ) -> None:
     for rank in ranks:
@@ -105,9 +105,7 @@ def test_the_ranks_of_a_node_share_one_writer_and_what_they_leave_is_on_disk_whe
     assert {record["rank"] for record in read_lines(path)} == {0, 1}
 
 
-def test_the_heartbeats_of_all_ranks_lie_in_one_file_and_a_task_that_ends_keeps_its_programs_step(
-    attempt: Attempt, ranks: list[Rank]
-) -> None:
+def test_heartbeats_share_a_file_and_an_ended_task_keeps_its_last_step(attempt: Attempt, ranks: list[Rank]) -> None:
     for rank in ranks:
         rank.do("link.beat(Beat(1.0, 'training', 1.0, step=9, pid=4))")
     wait_until(lambda: all(beat_of(attempt, rank) for rank in (0, 1)))
@@ -116,7 +114,7 @@ def test_the_heartbeats_of_all_ranks_lie_in_one_file_and_a_task_that_ends_keeps_
     wait_until(lambda: (beat := beat_of(attempt, 1)) and beat.phase == "ended" and beat.step == 9)
 
 
-def test_a_writer_that_is_killed_is_started_again_and_no_event_is_lost(attempt: Attempt, ranks: list[Rank]) -> None:
+def test_a_killed_writer_is_restarted_without_losing_events(attempt: Attempt, ranks: list[Rank]) -> None:
     for rank in ranks:
         rank.do("events.record('one')")
     first = the_writer(attempt)
@@ -131,9 +129,7 @@ def test_a_writer_that_is_killed_is_started_again_and_no_event_is_lost(attempt: 
     the_writer(attempt)
 
 
-def test_no_other_writer_is_started_while_one_is_about_to_begin(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_second_writer_is_started_while_one_is_starting(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     (environment,) = environments(attempt, [1])
     started: list[subprocess.Popen[bytes]] = []
 
@@ -157,9 +153,7 @@ def test_no_other_writer_is_started_while_one_is_about_to_begin(
         started[-1].wait()
 
 
-def test_a_rank_waits_a_moment_for_a_writer_that_is_stuck_and_then_writes_itself(
-    attempt: Attempt, ranks: list[Rank]
-) -> None:
+def test_a_rank_writes_its_own_file_if_the_writer_is_stuck(attempt: Attempt, ranks: list[Rank]) -> None:
     ranks[0].do("events.record('one')")
     writer = the_writer(attempt)
     os.kill(writer, signal.SIGSTOP)
@@ -170,7 +164,7 @@ def test_a_rank_waits_a_moment_for_a_writer_that_is_stuck_and_then_writes_itself
         os.kill(writer, signal.SIGCONT)
 
 
-def test_without_the_attempts_secret_there_is_no_writer_and_a_rank_writes_a_file_of_its_own(attempt: Attempt) -> None:
+def test_without_the_attempts_secret_a_rank_writes_its_own_file(attempt: Attempt) -> None:
     (environment,) = environments(attempt, [1])
     attempt.secret.unlink()
     rank = Rank(attempt, environment)
@@ -180,7 +174,7 @@ def test_without_the_attempts_secret_there_is_no_writer_and_a_rank_writes_a_file
     assert [event["event"] for event in read_lines(attempt.events(0))] == ["exception"]
 
 
-def test_slurms_signals_to_the_step_leave_the_writer_to_its_ranks(attempt: Attempt, ranks: list[Rank]) -> None:
+def test_slurms_signals_to_the_step_do_not_end_the_writer(attempt: Attempt, ranks: list[Rank]) -> None:
     ranks[0].do("events.record('one')")
     writer = the_writer(attempt)
     for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGCONT, signal.SIGINT):
@@ -196,9 +190,7 @@ def test_slurms_signals_to_the_step_leave_the_writer_to_its_ranks(attempt: Attem
 STUCK = "__import__('ctypes').PyDLL(None).sleep(600)"
 
 
-def test_a_rank_whose_native_code_keeps_the_interpreter_is_noticed_and_its_stack_kept(
-    attempt: Attempt, ranks: list[Rank]
-) -> None:
+def test_a_rank_stuck_in_native_code_is_noticed_and_its_stack_recorded(attempt: Attempt, ranks: list[Rank]) -> None:
     settings = asdict(Watchdog(floor=1, factor=1.0, action="fail"))
     for rank in ranks:
         rank.do(f"link.introduce(watchdog={settings!r})")
@@ -216,9 +208,7 @@ def test_a_rank_whose_native_code_keeps_the_interpreter_is_noticed_and_its_stack
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
-def test_another_user_who_knows_the_address_gets_no_answer_and_writes_nothing(
-    attempt: Attempt, ranks: list[Rank]
-) -> None:
+def test_another_user_cannot_use_the_writer(attempt: Attempt, ranks: list[Rank]) -> None:
     ranks[0].do("events.record('one')")
     program = (
         "import os, socket, sys\n"

@@ -78,7 +78,7 @@ def relabel(folder: Path, text: str) -> None:
 MODULE = "WHERE = 'original'\n"
 
 
-def test_modules_come_from_the_copy_and_keep_their_place(program: Program) -> None:
+def test_modules_come_from_the_copy_and_keep_their_paths(program: Program) -> None:
     program.write({"train.py": "import a.b\n" + SHOW, "a/__init__.py": "", "a/b.py": MODULE, "a/data.txt": "here"})
     program.stage()
     relabel(program.copies, "the copy")
@@ -115,7 +115,7 @@ print(json.dumps({
 """
 
 
-def test_a_module_that_the_run_has_changed_or_written_is_imported_from_its_own_directory(program: Program) -> None:
+def test_modules_that_the_run_changed_or_wrote_come_from_its_directory(program: Program) -> None:
     program.write({"changed.py": MODULE, "same.py": MODULE, "removed.py": MODULE})
     program.stage()
     relabel(program.copies, "the copy")
@@ -126,7 +126,7 @@ def test_a_module_that_the_run_has_changed_or_written_is_imported_from_its_own_d
     assert program.run("-c", "import removed").returncode == 1
 
 
-def test_what_is_not_in_the_copy_comes_from_where_it_is(program: Program) -> None:
+def test_modules_missing_from_the_copy_come_from_the_original(program: Program) -> None:
     program.write({"space/inside.py": MODULE, "other.py": MODULE}, program.packages)
     program.stage()
     relabel(program.copies, "the copy")
@@ -135,7 +135,7 @@ def test_what_is_not_in_the_copy_comes_from_where_it_is(program: Program) -> Non
     assert [program.came_from(name) for name in names] == ["the copy", "the copy", "original", "original"]
 
 
-def test_a_native_module_comes_before_its_source_and_from_where_it_is_installed(program: Program) -> None:
+def test_a_native_module_precedes_its_source_and_comes_from_the_original(program: Program) -> None:
     native = Path(_testimportmultiple.__file__)
     (program.packages / native.name).write_bytes(native.read_bytes())
     name = native.name.partition(".")[0]
@@ -148,7 +148,7 @@ def test_a_native_module_comes_before_its_source_and_from_where_it_is_installed(
     assert found == str(program.packages / native.name)
 
 
-def test_the_environments_own_sitecustomize_runs_as_well(program: Program) -> None:
+def test_the_environments_sitecustomize_runs_too(program: Program) -> None:
     program.write({"sitecustomize.py": "import sys; sys.own = 1"}, program.packages)
     program.write({"a.py": MODULE})
     program.stage()
@@ -157,14 +157,14 @@ def test_the_environments_own_sitecustomize_runs_as_well(program: Program) -> No
     assert found == [1, str(program.packages / "sitecustomize.py"), "the copy"]
 
 
-def test_an_error_in_it_is_reported_as_ever(program: Program) -> None:
+def test_an_error_in_sitecustomize_is_reported_as_usual(program: Program) -> None:
     program.write({"sitecustomize.py": "import nowhere"}, program.packages)
     program.stage()
     done = program.run("-c", "import a")
     assert "No module named 'nowhere'" in done.stderr
 
 
-def test_a_program_that_imports_keeps_its_copies(program: Program) -> None:
+def test_a_running_program_locks_its_copies(program: Program) -> None:
     program.stage()
     hold = "import sys; print(flush=True); sys.stdin.read()"
     environment = {**os.environ, "PYTHONPATH": f"{program.copies}/imports"}
@@ -191,7 +191,7 @@ def test_copies_that_are_being_removed_are_not_used(program: Program) -> None:
     assert program.came_from("a") == "the copy"
 
 
-def test_another_environment_is_imported_as_it_is(program: Program, tmp_path: Path) -> None:
+def test_another_environment_is_not_affected(program: Program, tmp_path: Path) -> None:
     other = make_environment(tmp_path / "other")
     program.stage()
     done = program.run("-c", "import json, sys; print(sys.prefix, json.__file__)", python=other / "bin" / "python")
@@ -199,7 +199,7 @@ def test_another_environment_is_imported_as_it_is(program: Program, tmp_path: Pa
     assert (prefix, file) == (str(other), json.__file__)
 
 
-def test_an_interpreter_that_is_too_old_imports_as_ever(program: Program) -> None:
+def test_an_interpreter_that_is_too_old_imports_the_originals(program: Program) -> None:
     program.write({"a.py": MODULE})
     program.stage()
     relabel(program.copies, "the copy")

@@ -13,7 +13,7 @@ from clusterctl.runs.stamp import LENGTH, Stamped, stamp, stamped_output
 NOW = 1_767_323_045.678
 
 
-def test_each_line_begins_with_its_time_however_it_was_written() -> None:
+def test_each_line_starts_with_its_time_however_it_is_written() -> None:
     stream = io.StringIO()
     times = iter([10.0, 11.0, 12.0, 13.5, 14.0])
     out = Stamped(stream, lambda: next(times))
@@ -23,7 +23,7 @@ def test_each_line_begins_with_its_time_however_it_was_written() -> None:
     assert [line[17:] for line in stream.getvalue().splitlines()[1:]] == ["14.000Z two", "14.000Z lines"]
 
 
-def test_what_a_progress_bar_overwrites_stays_one_line() -> None:
+def test_a_progress_bar_stays_one_line() -> None:
     stream = io.StringIO()
     out = Stamped(stream, lambda: NOW)
     for part in ("10%", "\r50%", "", "\r100%\n", "\n"):
@@ -31,7 +31,7 @@ def test_what_a_progress_bar_overwrites_stays_one_line() -> None:
     assert stream.getvalue() == stamp(NOW) + "10%\r50%\r100%\n" + stamp(NOW) + "\n"
 
 
-def test_the_stream_is_otherwise_the_same_and_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_original_streams_are_restored(capsys: pytest.CaptureFixture[str]) -> None:
     before = sys.stdout
     with stamped_output():
         assert sys.stdout.encoding == before.encoding
@@ -42,7 +42,7 @@ def test_the_stream_is_otherwise_the_same_and_comes_back(capsys: pytest.CaptureF
     assert (out[LENGTH:], err[LENGTH:]) == ("x\n", "y\n")
 
 
-def test_readers_know_the_stamp() -> None:
+def test_readers_recognize_the_stamp() -> None:
     line = (stamp(NOW) + "text").encode()
     assert line == b"2026-01-02T03:04:05.678Z text"
     assert is_stamped(line)
