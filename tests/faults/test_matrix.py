@@ -1,4 +1,4 @@
-"""Faults times workloads on a real Slurm, several runs at a time; with accounting on and off."""
+"""Every fault on every workload on a real Slurm, several runs at a time; with and without accounting."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def test_every_fault_on_a_training_has_the_expected_outcome(ground: Ground, work
 
 @pytest.mark.parametrize("accounting", [True])
 def test_outcomes_are_the_same_with_slurm_accounting(ground: Ground) -> None:
-    """All other tests of the matrix, and the one in `make test`, are without."""
+    """All other tests of faults run without accounting."""
     assert strike_all(ground, FAULTS, "command", at_once=20) == {}

@@ -1,4 +1,4 @@
-"""Which checkpoints an attempt may go on from, and what makes one count."""
+"""Which checkpoints an attempt may resume from, and what makes one valid."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_late_checkpoints_of_a_superseded_attempt_are_ignored(run: RunDir) -> No
     checkpoints.note_origin(claim(run, 1), run.checkpoints / "0-10")
     with pytest.raises(Superseded, match="attempt 1"):
         checkpoints.complete(first, late, {})
-    late.rename(run.checkpoints / "0-20")  # as if it had looked just before
+    late.rename(run.checkpoints / "0-20")  # as if it had checked just before attempt 1 started
     assert names(claim(run, 2)) == ["0-10"]
 
 

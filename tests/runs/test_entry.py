@@ -1,4 +1,4 @@
-"""The object that every task runs: what it records, and how it ends."""
+"""The entry point of every task: what it records, and how it ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import WORKLOADS, CommandTrain, Job, to_record
 
-# A stand-in workload: what is tested is the entry around it.
+# A stand-in workload: the test is about the entry point around it.
 WORKLOAD = """
 import sys
 from clusterctl.errors import Cause, TaskError
@@ -65,9 +65,9 @@ def test_a_program_that_succeeds_records_its_stages_and_exit_code_0(run: RunDir)
 def test_an_exception_is_recorded_with_its_traceback(run: RunDir) -> None:
     done, events = started(run, "raise ValueError('boom')")
     assert done.returncode == 1
-    told = next(event for event in events if event["event"] == "exception")
-    assert (told["type"], told["message"], told.get("cause")) == ("ValueError", "boom", None)
-    assert "workload.py" in told["traceback"]
+    raised = next(event for event in events if event["event"] == "exception")
+    assert (raised["type"], raised["message"], raised.get("cause")) == ("ValueError", "boom", None)
+    assert "workload.py" in raised["traceback"]
     assert "ValueError: boom" in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Which file systems are late."""
+"""Which file systems show changes late."""
 
 from __future__ import annotations
 

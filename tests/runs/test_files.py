@@ -1,4 +1,4 @@
-"""Files that are read while they are written."""
+"""Files that are read while they are being written."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_lines_of_several_writers_stay_whole(tmp_path: Path) -> None:
 
 
 def failing(call: Callable[..., Any], number: int, *, done: bool, times: int = 1) -> Callable[..., Any]:
-    """`call`, whose first calls fail: before they did anything, or after."""
+    """`call`, but the first `times` calls fail: before doing anything, or after if `done`."""
     left = [times]
 
     def fails(*arguments: Any, **named: Any) -> Any:

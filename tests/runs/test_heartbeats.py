@@ -1,4 +1,4 @@
-"""What a rank tells of its pulse, and how it is written and read."""
+"""What a heartbeat contains, and how it is written and read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Clock:
 
 
 def heart_after(*seconds: float, waiting: float = 0.0) -> tuple[Heart, Clock]:
-    """A heart in training that took `seconds` for its steps, `waiting` of each for the other ranks."""
+    """A heart in training whose steps took `seconds`, including `waiting` for the other ranks."""
     clock = Clock()
     heart = Heart(clock)
     heart.enter("training")

@@ -1,4 +1,4 @@
-"""Whether a program that logs no steps does anything, and when all of its ranks count as stuck."""
+"""Whether a program that logs no steps is working, and when all of its ranks count as stuck."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def after(cpu: float = 0.0, disk: int = 0, output: int = 0, gpus: tuple[GpuReadi
         (after(disk=4096), False),  # a logger
         (after(disk=10**6), True),  # a download
         (after(cpu=5.0, gpus=(WAITING, WAITING)), False),  # both spin in a collective
-        (after(cpu=5.0, gpus=(WAITING, RESTING)), True),  # one rank evaluates on its processors, the other waits
+        (after(cpu=5.0, gpus=(WAITING, RESTING)), True),  # one rank evaluates on the CPU, the other waits
         (after(cpu=5.0, gpus=(WAITING, COMPUTING)), True),
         (after(cpu=5.0, gpus=(RESTING,)), True),
         (after(gpus=(RESTING,)), False),
-        (after(gpus=(COMPUTING,)), True),  # while the processor sleeps
+        (after(gpus=(COMPUTING,)), True),  # while the CPU is idle
         (after(cpu=5.0, output=1, gpus=(WAITING,)), True),
     ],
 )
@@ -57,7 +57,7 @@ IDLE = Beat(1000.0, "training", 900.0, pid=11, host="node1", idle=2000.0)
 
 
 def two_looks(*ranks: Beat) -> tuple[dict[int, Beat], dict[int, Beat]]:
-    """All ranks write once more between the two looks."""
+    """Two looks at the heartbeats; all ranks have written in between."""
     later = {rank: replace(beat, time=beat.time + 5) for rank, beat in enumerate(ranks)}
     return dict(enumerate(ranks)), later
 
@@ -66,10 +66,10 @@ def two_looks(*ranks: Beat) -> tuple[dict[int, Beat], dict[int, Beat]]:
     ("ranks", "stuck"),
     [
         ([IDLE, IDLE], True),
-        ([IDLE, replace(IDLE, idle=0.0)], False),  # rank 1 evaluates, alone, for half an hour
+        ([IDLE, replace(IDLE, idle=0.0)], False),  # only rank 1 evaluates, for half an hour
         ([IDLE, replace(IDLE, idle=1799.0)], False),
-        ([IDLE, replace(IDLE, idle=None, step=4)], False),  # it logs steps, and is watched by those
-        ([IDLE, replace(IDLE, phase=ENDED, idle=None)], True),  # it left, and the others wait for it
+        ([IDLE, replace(IDLE, idle=None, step=4)], False),  # it logs steps, so those are watched
+        ([IDLE, replace(IDLE, phase=ENDED, idle=None)], True),  # it has exited, and the others wait for it
         ([replace(IDLE, phase=ENDED)] * 2, False),
         ([], False),
     ],
@@ -82,7 +82,7 @@ def test_a_silent_rank_may_be_busy() -> None:
     earlier, later = two_looks(IDLE, IDLE)
     assert not all_idle(earlier, later | {1: earlier[1]}, 1800, 2)
     assert not all_idle({0: earlier[0]}, later, 1800, 2)
-    assert not all_idle(earlier, later, 1800, 3), "one has not been heard of"
+    assert not all_idle(earlier, later, 1800, 3), "one has not written yet"
 
 
 @given(st.lists(st.tuples(st.floats(0, 4000), st.floats(-1e5, 1e5)), min_size=1, max_size=9))
@@ -108,13 +108,13 @@ def attempt(tmp_path: Path) -> Attempt:
     return made
 
 
-WAIT_FOR_A_WORD = "import sys, time\nprint('ready', flush=True)\nsys.stdin.readline()\n"
+WAIT_FOR_A_LINE = "import sys, time\nprint('ready', flush=True)\nsys.stdin.readline()\n"
 
 
 @contextmanager
 def observed(attempt: Attempt, program: str, **settings: object) -> Iterator[tuple[Observer, list[float]]]:
-    """An observer of a program that begins with `program` at the first look, and a clock to be set forward."""
-    argv = [sys.executable, "-c", WAIT_FOR_A_WORD + program]
+    """An observer of `program`, which starts within the block, and a clock that the test advances."""
+    argv = [sys.executable, "-c", WAIT_FOR_A_LINE + program]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -136,7 +136,7 @@ def observed(attempt: Attempt, program: str, **settings: object) -> Iterator[tup
 
 
 def looks(observer: Observer, clock: list[float], seconds: float = 0.1) -> bool:
-    """Look once more, `seconds` later; whether the program was at work."""
+    """Look again after `seconds`; return whether the program was working."""
     clock[0] += seconds
     observer.look()
     return observer.idle == 0
@@ -213,7 +213,7 @@ def test_only_a_program_that_registered_faulthandler_is_signalled(attempt: Attem
         text = observer.stacks()
         assert "dumps its stacks" not in text
         assert not looks(observer, clock, 5)
-        assert "process " in observer.stacks(), "it lives"
+        assert "process " in observer.stacks(), "it is alive"
 
 
 def py_spy(folder: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The marks that the batch script decides from: their names are its protocol."""
+"""The marks that the batch script reads: only their names matter."""
 
 from __future__ import annotations
 

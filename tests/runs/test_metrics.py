@@ -1,4 +1,4 @@
-"""The metrics of an attempt: all records of a short one, of a long one as many as its curve needs."""
+"""The metrics of an attempt: all records of a short one, a subset of a long one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import Attempt
 from clusterctl.runs.metrics import MetricsWriter, stride
 
-WHOLE = 64  # records that are all written, in these tests
+WHOLE = 64  # in these tests, the number of records up to which all are written
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def steps(attempt: Attempt) -> list[int]:
 
 
 def test_a_million_steps_take_less_than_100_mb() -> None:
-    """At 500 bytes a record; the workloads' have 300."""
+    """At 500 bytes per record; those of the workloads have 300."""
     ends = [0, *(2**16 << power for power in range(4)), 1_000_000]
     written = sum((end - begin) // stride(end) for begin, end in itertools.pairwise(ends))
     assert written * 500 < 100e6
@@ -60,7 +60,7 @@ def test_a_long_run_adds_the_same_number_of_lines_with_each_doubling(attempt: At
 
 @pytest.mark.parametrize("spacing", [1, 100])
 def test_many_attempts_write_about_as_much_as_one(attempt: Attempt, tmp_path: Path, spacing: int) -> None:
-    """Whether a program logs each step or one of a hundred."""
+    """Both for a program that logs every step and for one that logs every hundredth."""
     attempts = [Attempt(tmp_path / str(number)) for number in range(1, 41)]
     whole, records_of_one = MetricsWriter(attempt, 0), 2 * WHOLE
     for number, one in enumerate(attempts):

@@ -1,4 +1,4 @@
-"""What a node looks at in its check, without torch."""
+"""The parts of a node's check that need no torch."""
 
 from __future__ import annotations
 

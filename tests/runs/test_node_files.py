@@ -1,4 +1,4 @@
-"""The files of a node: what a full disk does not take is written later, and never twice."""
+"""The files of a node: what a full disk rejects is written later, and only once."""
 
 from __future__ import annotations
 

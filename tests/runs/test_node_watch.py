@@ -1,4 +1,4 @@
-"""How the writer of a node watches its ranks, and when it raises the alarm."""
+"""How the writer of a node watches its ranks, and when it raises an alarm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.node_watch import NodeWatch
 from clusterctl.spec import Watchdog
 
-TRAINING = Beat(1000.0, "training", 900.0, 50, 999.0, 0.1, 0.0, 0.05, None, 11, "node1")  # patience: the floor
+TRAINING = Beat(1000.0, "training", 900.0, 50, 999.0, 0.1, 0.0, 0.05, None, 11, "node1")  # its patience is the floor
 WAITING = replace(TRAINING, waiting=999.0)
 IDLE = replace(TRAINING, step=0, step_time=None, step_seconds=None, slow_seconds=None, busy_seconds=None, idle=1900.0)
 
@@ -41,7 +41,7 @@ class Clock:
 
 @dataclass
 class Node:
-    """A node of two ranks, watched second by second."""
+    """A node with two ranks, checked once a second."""
 
     attempt: Attempt
     watch: NodeWatch
@@ -80,17 +80,19 @@ def test_a_stuck_rank_ends_the_attempt_and_a_restart_is_requested_at_the_end(
     assert node.watch.alarm == "hang"
     assert restart_of(attempt) is None
     node.watch.end()
-    asked = restart_of(attempt)
-    assert (asked["attempt"], asked["reason"], asked["step"]) == (0, "hang", 50)
+    request = restart_of(attempt)
+    assert (request["attempt"], request["reason"], request["step"]) == (0, "hang", 50)
 
 
 def test_the_rank_that_is_not_waiting_is_the_suspect(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.5)  # in which both write again, on a busy machine too
+    monkeypatch.setattr(
+        judgement, "CONFIRM_SECONDS", 0.5
+    )  # long enough for both to write again, even on a busy machine
     node = node_of(attempt)
-    moment = iter(range(1000, 10**6))
+    moments = iter(range(1000, 10**6))
 
     def look() -> bool:
-        now = float(next(moment))
+        now = float(next(moments))
         node.look(replace(WAITING, time=now), replace(TRAINING, time=now))
         return attempt.hang_json.exists()
 
@@ -146,7 +148,7 @@ def test_ranks_that_recover_before_confirmation_raise_no_alarm(
 
 def test_a_frozen_node_is_noticed_by_the_node_before_it(attempt: Attempt) -> None:
     node = node_of(attempt, node=1, nodes=2)
-    write_beat(attempt, 7, TRAINING)  # of node 0, the next one
+    write_beat(attempt, 7, TRAINING)  # on node 0, the next one
     for step in range(60):
         node.clock.now += 1
         beats = {8: replace(TRAINING, step=step)}
@@ -204,25 +206,25 @@ def test_a_run_whose_ranks_are_all_idle_is_reported_once(attempt: Attempt) -> No
     assert (node.watch.raised, attempt.hang_json.exists(), restart_of(attempt)) == (None, False, None)
 
 
-@pytest.mark.parametrize(("said", "requests"), [("restart", True), ("fail", False)])
-def test_a_run_whose_ranks_are_all_idle_is_ended_if_configured(attempt: Attempt, said: str, requests: bool) -> None:
-    node = node_of(attempt, action=said)
+@pytest.mark.parametrize(("action", "requests"), [("restart", True), ("fail", False)])
+def test_a_run_whose_ranks_are_all_idle_is_ended_if_configured(attempt: Attempt, action: str, requests: bool) -> None:
+    node = node_of(attempt, action=action)
     idle_until(node, 1900.0, 1900.0, "hang")
     assert read_json(attempt.hang_json)["how"] == "idle"
     node.watch.end()
-    asked = restart_of(attempt)
-    assert (asked is not None) is requests
-    assert not requests or (asked["reason"], asked["progress"]) == ("hang", True)
+    request = restart_of(attempt)
+    assert (request is not None) is requests
+    assert not requests or (request["reason"], request["progress"]) == ("hang", True)
 
 
 @pytest.mark.parametrize(
-    ("said", "alarm", "requests"), [(None, "hang", False), ("restart", "hang", True), ("report", "report", False)]
+    ("action", "alarm", "requests"), [(None, "hang", False), ("restart", "hang", True), ("report", "report", False)]
 )
 def test_idle_gpus_end_the_attempt_if_configured(
-    attempt: Attempt, said: str | None, alarm: str, requests: bool
+    attempt: Attempt, action: str | None, alarm: str, requests: bool
 ) -> None:
     at_work = replace(TRAINING, step_time=None, slow_seconds=None)  # patience: 900 s until the first steps
-    node = node_of(attempt, action=said, idle_gpu=600)
+    node = node_of(attempt, action=action, idle_gpu=600)
 
     def look(idle: float | None) -> None:
         node.clock.now += 1

@@ -1,4 +1,4 @@
-"""One writer a node: what its ranks hand over is on disk, and what they cannot hand over as well."""
+"""One writer per node: all events of its ranks reach the disk, with or without the writer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from clusterctl.runs.node_link import address
 from clusterctl.runs.place import Place
 from clusterctl.spec import Watchdog
 
-# A rank without a program: it does what it reads, line by line, and says when that is done.
+# A rank without a program: it executes each line of its stdin and prints "done".
 RANK = """
 import sys
 from clusterctl.runs.answers import Answers, register_dump, stacks_text
@@ -83,7 +83,7 @@ def ranks(attempt: Attempt) -> Iterator[list[Rank]]:
 
 
 def the_writer(attempt: Attempt) -> int:
-    """The one that has the node's address; on a busy machine a second one may be about to find that out."""
+    """The writer that holds the node's address; a second one may be about to exit."""
     (writer,) = wait_until(lambda: found if len(found := writers(attempt)) == 1 else None)
     return int(writer)
 
@@ -98,7 +98,7 @@ def test_ranks_of_a_node_share_a_writer_and_urgent_events_are_on_disk_at_once(
     for rank in ranks:
         rank.do("events.stage(__import__('clusterctl.runs.stages').runs.stages.Stage.TRAINING)")
         rank.do("events.exception(ValueError('boom'))")
-        assert rank.events == ["stage", "exception"]  # at once, in their order
+        assert rank.events == ["stage", "exception"]  # at once and in order
     the_writer(attempt)
     assert own_files(attempt) == []
     (path,) = attempt.node_event_files().values()
@@ -184,7 +184,7 @@ def test_slurms_signals_to_the_step_do_not_end_the_writer(attempt: Attempt, rank
     assert "exit" in ranks[0].events
     assert own_files(attempt) == []
     opened = {str(path.readlink()) for path in Path(f"/proc/{writer}/fd").iterdir()}
-    assert not any(name.startswith("pipe:") for name in opened), "srun waits for whoever holds its pipes"
+    assert not any(name.startswith("pipe:") for name in opened), "srun waits for any process that holds its pipes"
 
 
 STUCK = "__import__('ctypes').PyDLL(None).sleep(600)"
@@ -202,8 +202,8 @@ def test_a_rank_stuck_in_native_code_is_noticed_and_its_stack_recorded(attempt: 
     ranks[1].process.stdin.flush()
     assert ranks[0].process.wait(60) == 70
     assert ranks[0].events[-2:] == ["hang", "exit"]
-    (told,) = wait_until(lambda: [event for event in recorded(attempt, 1) if event["event"] == "frozen"])
-    assert "<string>" in told["stacks"]
+    (frozen,) = wait_until(lambda: [event for event in recorded(attempt, 1) if event["event"] == "frozen"])
+    assert "<string>" in frozen["stacks"]
     assert attempt.hang_json.exists()
 
 
@@ -222,7 +222,7 @@ def test_another_user_cannot_use_the_writer(attempt: Attempt, ranks: list[Rank])
     argv = [sys.executable, "-c", program, address(attempt, 0).hex()]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert "written" not in done.stdout
-    time.sleep(0.1)  # nothing comes of it: there is no condition to wait for
+    time.sleep(0.1)  # nothing must happen, so there is no condition to wait for
     ranks[0].do("events.record('two')")
     wait_until(lambda: "two" in ranks[0].events)
     assert ranks[0].events == ["one", "two"]

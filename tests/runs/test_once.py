@@ -26,7 +26,7 @@ def test_concurrent_callers_prepare_once_and_leave_nothing_behind(tmp_path: Path
     def prepare(folder: Path) -> None:
         writing(calls)(folder)
         if len(calls) == 1:
-            second.wait(1.0)  # as long as the others have to begin, too
+            second.wait(1.0)  # gives the other threads time to start
         else:
             second.set()
 
@@ -71,7 +71,7 @@ def test_callers_wait_for_a_lease_that_is_kept_alive(tmp_path: Path) -> None:
     lease.mkdir()
     waiting = threading.Thread(target=prepared_once, args=(tmp_path / "d", writing(calls := []), 1.0))
     waiting.start()
-    for beat in range(8):  # for longer than the lease lasts without one
+    for beat in range(8):  # longer than a lease lasts without renewal
         os.utime(lease, (beat, beat))
         waiting.join(timeout=0.2)
     assert calls == []
@@ -101,7 +101,7 @@ def test_an_incomplete_folder_is_prepared_again_once(tmp_path: Path) -> None:
     def whole(folder: Path) -> bool:
         try:
             return (folder / "data").read_text() == "whole"
-        except FileNotFoundError:  # another is replacing it
+        except FileNotFoundError:  # another thread is replacing it
             return False
 
     threads = [

@@ -1,4 +1,4 @@
-"""What /proc tells of a program and of everything that it has started."""
+"""What /proc shows about a program and its descendants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_descendants_belong_to_the_tree_and_orphans_stay_in_it() -> None:
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A shell that waits for its child, which sleeps."""
+    """A shell that waits for a sleeping child."""
     with subprocess.Popen(["sh", "-c", "sleep 600 & wait"], start_new_session=True) as process:
         yield process
         os.killpg(process.pid, 9)
@@ -40,7 +40,7 @@ def test_a_process_is_described_by_its_program_and_its_system_call(sleeper: subp
     tree = ProcessTree(sleeper.pid)
     wait_until(lambda: "sleep 600" in " ".join(tree.describe()), what="the shell's child")
     lines = list(tree.describe())
-    assert f"process {sleeper.pid}: sh" in lines, "the arguments may be secrets"
+    assert f"process {sleeper.pid}: sh" in lines, "arguments may contain secrets"
     assert any(line.startswith("  main thread sleeping") for line in lines)
 
 
@@ -55,7 +55,7 @@ def test_the_cpu_time_of_an_ended_child_still_counts() -> None:
 
 
 def made(proc: Path, pid: int, state: str, parent: int = 1, ticks: int = 100, disk: int = 0) -> None:
-    """One process with one thread, as proc(5) has it."""
+    """Write a process with one thread, in the format of proc(5)."""
     for folder in (proc / str(pid), proc / str(pid) / "task" / str(pid)):
         folder.mkdir(parents=True)
         numbers = ["0"] * 9 + [str(ticks), "0", "0", "0"] + ["0"] * 30

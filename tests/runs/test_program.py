@@ -1,4 +1,4 @@
-"""What a program of the user's finds of its run."""
+"""What a user's program can read about its run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterctl.runs.layout import Attempt, RunDir
 
 @pytest.fixture
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
-    """The second one of a run, after one that made two checkpoints."""
+    """The second attempt of a run; the first made two checkpoints."""
     run = RunDir(tmp_path / "run")
     for step in (10, 20):
         run.attempt(0).path.mkdir(parents=True, exist_ok=True)
@@ -40,13 +40,13 @@ def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def test_every_rank_waits_for_and_resumes_from_rank_0s_choice(attempt: Attempt, as_rank: Callable[[int], None]) -> None:
-    """The other node has not seen the newest checkpoint yet, nor rank 0's choice."""
+    """The other node sees neither the newest checkpoint nor rank 0's choice yet."""
     run = RunDir(attempt.path.parents[1])
     as_rank(0)
     newest = program.latest_checkpoint()
     assert newest is not None
     assert newest.name == "0-20"
-    program._asked.clear()  # the other rank is another process
+    program._asked.clear()  # rank 1 is another process
     hidden = [(path, path.rename(run.path / path.name)) for path in (attempt.origin_json, newest)]
 
     def show() -> None:

@@ -1,4 +1,4 @@
-"""What a request to be started again says of progress."""
+"""Whether a request for a restart reports progress."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_other_ranks_wait_for_this_attempts_request(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     request_restart(run.attempt(0), "warned", step=1)
     assert not wait_for_request(run.attempt(1), seconds=0.05)
-    asking = threading.Timer(0.2, request_restart, [run.attempt(1), "warned"], {"step": 2})
-    asking.start()
+    requesting = threading.Timer(0.2, request_restart, [run.attempt(1), "warned"], {"step": 2})
+    requesting.start()
     assert wait_for_request(run.attempt(1))
-    asking.join()
+    requesting.join()

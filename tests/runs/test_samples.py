@@ -1,4 +1,4 @@
-"""A file of samples that stays small, whatever its age."""
+"""A file of samples that stays small however long the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sample(time: float, seconds: float = 5.0, **values: Any) -> dict[str, Any]:
 
 
 def filled(path: Path, seconds: float, every: float) -> list[dict[str, Any]]:
-    """What stands in the file after `seconds` of samples."""
+    """The content of the file after `seconds` of samples."""
     file = SampleFile(path)
     for count in range(1, int(seconds / every) + 1):
         file.append(sample(count * every, every, cpu=count % 2, gpus=[GPU] * 2))
@@ -55,7 +55,7 @@ def test_a_week_of_samples_stays_small(tmp_path: Path) -> None:
 
 
 def test_a_reader_never_sees_a_partial_file(tmp_path: Path) -> None:
-    """The file that was opened before it is written anew is still whole."""
+    """A file opened before a rewrite stays complete."""
     path = tmp_path / "node.jsonl"
     file = SampleFile(path)
     for count in range(1, 500):

@@ -1,8 +1,8 @@
-"""Imports from copies: a program sees what it would see without them."""
+"""Imports from copies: a program sees the same as without them."""
 
 from __future__ import annotations
 
-import _testimportmultiple  # a native module that nothing imports by itself
+import _testimportmultiple  # a native module that nothing else imports
 import fcntl
 import json
 import os
@@ -19,7 +19,7 @@ from clusterctl.runs.staging import fill
 
 
 class Program:
-    """A run with a working directory and an environment, and Python on a node that has copies of both."""
+    """A run with a working directory and packages, and Python on a node that has copies of both."""
 
     def __init__(self, folder: Path) -> None:
         self.attempt, self.copies = folder / "x" / "attempts" / "0", folder / "copies"
@@ -50,15 +50,15 @@ class Program:
             [python, *words], cwd=self.work, env=environment, capture_output=True, text=True, check=False
         )
 
-    def says(self, line: str) -> Any:
-        """What the expression comes to in a program, after the imports that it needs."""
+    def output(self, line: str) -> Any:
+        """The JSON that the program prints."""
         done = self.run("-c", f"import json\n{line}")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     def came_from(self, module: str) -> str:
-        """Which copy of the module was read: each print its own."""
-        return str(self.says(f"import {module} as m; print(json.dumps(m.WHERE))"))
+        """The value of WHERE in the module that was imported."""
+        return str(self.output(f"import {module} as m; print(json.dumps(m.WHERE))"))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def program(tmp_path: Path) -> Program:
 
 
 def relabel(folder: Path, text: str) -> None:
-    """Let the copies say that they are copies, without a change of size and time."""
+    """Replace 'original' in the copies by `text`, and keep their times."""
     for path in folder.rglob("*.py"):
         if path.parent.name != "imports":
             times = path.stat()
@@ -142,7 +142,7 @@ def test_a_native_module_precedes_its_source_and_comes_from_the_original(program
     program.write({f"{name}.py": MODULE}, program.packages)
     program.stage()
     assert (program.copies / "1" / native.name).stat().st_size == 0
-    found = program.says(
+    found = program.output(
         f"import sys; sys.modules.pop('{name}', None); import {name} as m; print(json.dumps(m.__file__))"
     )
     assert found == str(program.packages / native.name)
@@ -153,7 +153,9 @@ def test_the_environments_sitecustomize_runs_too(program: Program) -> None:
     program.write({"a.py": MODULE})
     program.stage()
     relabel(program.copies, "the copy")
-    found = program.says("import sys, sitecustomize, a; print(json.dumps([sys.own, sitecustomize.__file__, a.WHERE]))")
+    found = program.output(
+        "import sys, sitecustomize, a; print(json.dumps([sys.own, sitecustomize.__file__, a.WHERE]))"
+    )
     assert found == [1, str(program.packages / "sitecustomize.py"), "the copy"]
 
 

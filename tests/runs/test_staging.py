@@ -1,4 +1,4 @@
-"""What a node copies to its own disk before its ranks begin, and what it removes."""
+"""What a node copies to its local disk before its ranks start, and what it removes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterctl.runs.staging import fill, main, remove_leftovers, unpack
 
 
 class Node:
-    """A node's disk, and a run with the archive of one folder."""
+    """A node's local disk, and a run with an archive of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.disk, self.original, self.archive = folder / "disk", folder / "original", folder / "original.tar"
@@ -127,7 +127,7 @@ def test_a_truncated_archive_is_reported_and_leaves_nothing(node: Node, capfd: p
 def test_copies_of_an_ended_run_are_removed_at_the_next_start(node: Node) -> None:
     node.stage()
     remove_leftovers(node.disk)
-    assert node.left() == [node.staged.name]  # its ranks are about to begin
+    assert node.left() == [node.staged.name]  # its ranks are about to start
     (node.attempt / "host.json").write_text('{"attempt": 0, "end": 12}')
     remove_leftovers(node.disk)
     assert node.left() == []
@@ -140,7 +140,7 @@ def test_old_copies_of_a_run_without_a_record_are_removed(node: Node) -> None:
     holder = os.open(node.staged, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_SH)
     remove_leftovers(node.disk)
-    assert node.left() == [node.staged.name]  # somebody imports from it
+    assert node.left() == [node.staged.name]  # still in use
     os.close(holder)
     remove_leftovers(node.disk)
     assert node.left() == []

@@ -1,4 +1,4 @@
-"""The time at the beginning of every line that a task prints."""
+"""The timestamp at the start of every line that a task prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_each_line_starts_with_its_time_however_it_is_written() -> None:
     stream = io.StringIO()
     times = iter([10.0, 11.0, 12.0, 13.5, 14.0])
     out = Stamped(stream, lambda: next(times))
-    print("a", "b", file=out)  # a print is several writes
+    print("a", "b", file=out)  # print() makes several writes
     assert stream.getvalue().startswith("1970-01-01T00:00:10.000Z a b\n")
     out.write("two\nlines\n")
     assert [line[17:] for line in stream.getvalue().splitlines()[1:]] == ["14.000Z two", "14.000Z lines"]

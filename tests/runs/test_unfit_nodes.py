@@ -1,4 +1,4 @@
-"""Which nodes failed the check before the ranks begin, by what each of them wrote."""
+"""Which nodes failed the check before the ranks start, according to their reports."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_exclusions_accumulate_over_attempts(tmp_path: Path, capsys: pytest.Capt
         attempt.check.mkdir(parents=True)
         NodeReport("c", Reached.ALL, 1.0).write(attempt)
         NodeReport(node, Reached.BEGUN, 0.1, "its clock is off by +60 s").write(attempt)
-        told = judge_attempt(attempt, [node, "c"], 10.0)
-    assert told == "old[1-2],a,b"
+        excluded = judge_attempt(attempt, [node, "c"], 10.0)
+    assert excluded == "old[1-2],a,b"
     assert failed_nodes(run.attempt(1)) == {"b": "its clock is off by +60 s"}
     assert "b failed its check: its clock is off" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""When a rank counts as standing still, and what happens then: the decisions."""
+"""When a rank counts as stuck, and what happens then: the decisions."""
 
 from __future__ import annotations
 
@@ -47,19 +47,20 @@ def test_a_program_that_logs_no_steps_has_unlimited_patience() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "by_steps", "by_what_it_does"),
+    ("configured", "with_steps", "without_steps"),
     [(None, "restart", "report"), ("restart",) * 3, ("fail",) * 3, ("report",) * 3],
 )
 def test_a_program_that_logs_no_steps_is_ended_only_if_configured(
-    said: str | None, by_steps: str, by_what_it_does: str
+    configured: str | None, with_steps: str, without_steps: str
 ) -> None:
-    assert action(Watchdog(action=said), logs_steps=True) == by_steps
-    assert action(Watchdog(action=said), logs_steps=True, how=IDLE_GPUS) == (said or "fail")
-    assert action(Watchdog(action=said), logs_steps=False) == by_what_it_does
+    watchdog = Watchdog(action=configured)
+    assert action(watchdog, logs_steps=True) == with_steps
+    assert action(watchdog, logs_steps=True, how=IDLE_GPUS) == (configured or "fail")
+    assert action(watchdog, logs_steps=False) == without_steps
 
 
 def test_an_evaluation_twenty_times_as_long_as_a_step_raises_no_alarm() -> None:
-    """Played second by second: 50 steps of 2 s, then an evaluation of 40 s, told as a phase or hidden in a step."""
+    """Half an hour of 50 steps of 2 s, then an evaluation of 40 s, which is its own phase or part of a step."""
     for hidden in (False, True):
         still, clock, beat = Stillness(), 0.0, replace(TRAINING, slow_seconds=2.0, step=0)
         for second in range(1800):
@@ -75,7 +76,7 @@ def test_an_evaluation_twenty_times_as_long_as_a_step_raises_no_alarm() -> None:
 def test_stillness_is_measured_by_the_observers_clock() -> None:
     still = Stillness()
     assert still.look(None, 0.0) == 0
-    for second in range(40):  # the node's clock stands, or runs: it does not matter
+    for second in range(40):  # the node's clock runs five times too fast
         seconds = still.look(replace(TRAINING, time=5.0 * second), float(second))
     assert seconds == 39
     assert still.look(replace(TRAINING, step=51), 41.0) == 0
