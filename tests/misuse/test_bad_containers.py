@@ -95,7 +95,7 @@ def test_an_image_that_cannot_be_run(desk: Desk, mistake: Mistake) -> None:
     mount("its source is missing", "/tmp/no/such/folder:/c", "no such folder to mount: /tmp/no/such/folder", "mkdir"),
     mount("two share a target", '/tmp:/c", "/usr:/c', "same target: /tmp and /usr", "elsewhere"),
 )  # fmt: skip
-def test_a_mount_that_cannot_be_made(desk: Desk, mistake: Mistake) -> None:
+def test_an_invalid_mount(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 

@@ -58,7 +58,7 @@ def test_code_that_others_may_replace_is_not_submitted(
     assert desk.run_directories() == [first.path]
 
 
-def test_a_folder_for_many_users_has_the_sticky_bit(desk: Desk) -> None:
+def test_a_shared_runs_folder_with_the_sticky_bit_is_accepted(desk: Desk) -> None:
     desk.runs.mkdir()
     desk.runs.chmod(0o1777)
     assert submitted(desk).path.is_dir()

@@ -146,7 +146,7 @@ def test_the_runs_folder_may_have_any_name_that_slurm_accepts(desk: Desk, folder
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=IDS)
-def test_a_programs_words_reach_no_shell_and_no_terminal(desk: Desk, value: str) -> None:
+def test_a_programs_arguments_reach_no_shell_and_no_terminal(desk: Desk, value: str) -> None:
     words = json.dumps([value, "x"])
     code, out, err = desk.type(["config", "show", "command", "--set", f"argv={words}"])
     assert code == 0

@@ -138,7 +138,7 @@ def test_graph_classification_without_data_suggests_the_shipped_data_set(desk: D
     assert desk.type("cancel @last")[0] == 0
 
 
-def test_missing_data_are_refused_on_a_cluster_too(desk: Desk) -> None:
+def test_missing_data_is_refused_on_a_cluster_too(desk: Desk) -> None:
     desk.use_slurm(sbatch='echo "Submitted batch job 7"')
     code, _, err = desk.type("submit reddit")
     assert code == CONFIG

@@ -38,7 +38,7 @@ def names(attempt: Attempt) -> list[str]:
     return [path.name for path in candidates(attempt)]
 
 
-def test_the_newest_of_the_last_attempt_comes_first(run: RunDir) -> None:
+def test_the_newest_checkpoint_of_the_last_attempt_comes_first(run: RunDir) -> None:
     first = claim(run, 0)
     save(first, 9)
     save(first, 10)

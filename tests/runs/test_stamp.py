@@ -47,4 +47,4 @@ def test_readers_recognize_the_stamp() -> None:
     assert line == b"2026-01-02T03:04:05.678Z text"
     assert is_stamped(line)
     assert (without_stamp(line), time_of(line)) == (b"text", NOW)
-    assert without_stamp(b"2026-01-02T03:04:05Z text") == b"2026-01-02T03:04:05Z text"  # a program's own
+    assert without_stamp(b"2026-01-02T03:04:05Z text") == b"2026-01-02T03:04:05Z text"  # a timestamp of the program

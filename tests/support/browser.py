@@ -103,7 +103,7 @@ def answer_of(address: str, script: str) -> object:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, ExitStack() as closing:
         read_there, write_here = os.pipe()
         read_here, write_there = os.pipe()
-        # The browser reads requests from descriptor 3 and writes answers to 4, each with a zero byte behind it.
+        # The browser reads requests from descriptor 3 and writes answers to 4, each terminated by a zero byte.
         words = ["bash", "-c", f'exec "$@" 3<&{read_there} 4>&{write_there}', "bash"]
         words += [*_command(profile), "--remote-debugging-pipe"]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -28,9 +28,7 @@ class Views:
     def __init__(self, seed: int, least: float, most: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seed, self._least, self._most, self._clock = seed, least, most, clock
         self._changes: dict[Hashable, list[Change]] = {}
-        self._looks: dict[
-            tuple[str, Hashable], tuple[float, float]
-        ] = {}  # the first look of the cache's life, and the last
+        self._looks: dict[tuple[str, Hashable], tuple[float, float]] = {}  # the first and the last of a cache's life
         self._names: dict[int, set[bytes]] = {}  # by folder
         self._count = 0
 

@@ -100,7 +100,7 @@ class Desk:
 class Mistake:
     """A command, its preparation, and what is expected: the exit code, parts of the error and the hint."""
 
-    what: str  # reads as a sentence
+    what: str  # the ID of the test
     typed: str | tuple[str, ...] = "submit ./job.toml"
     code: int
     expected: str  # part of the error

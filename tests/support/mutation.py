@@ -30,7 +30,7 @@ class Mutation:
     def source(self) -> str:
         """The changed file. Raises an exception if `old` does not occur exactly once or the result is not Python."""
         text = (PACKAGE / self.file).read_text()
-        assert text.count(self.old) == 1, f"{self.file} contains {text.count(self.old)} times: {self.old}"
+        assert text.count(self.old) == 1, f"{self.file} contains this {text.count(self.old)} times: {self.old}"
         changed = text.replace(self.old, self.new)
         compile(changed, self.file, "exec")
         return changed
