@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.busy_run import GPUS, NODES, NOW, RANKS, STARTS, RESUMED_AT, busy_files
+from support.busy_run import GPUS, NODES, NOW, RANKS, STARTS, WENT_ON_AT, busy_files
 from support.counted import counted
 
 from clusterctl.observe.attempt import AttemptEvidence, read_evidence
@@ -35,7 +35,7 @@ def history(run: RunDir) -> History:
 
 
 def test_a_restart_undoes_the_steps_after_its_checkpoint(history: History) -> None:
-    assert history.restarts == [RESUMED_AT]
+    assert history.restarts == [WENT_ON_AT]
     assert history.undone_steps == 50
     points = history.curves["loss"].points()
     assert len(points) == 300

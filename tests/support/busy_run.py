@@ -10,7 +10,7 @@ STARTS = (1_000_030.0, 1_000_260.0)  # of the two attempts
 NOW = 1_000_500.0
 NODES, GPUS, RANKS = 4, 8, 32
 STEPS = 400
-RESUMED_AT = 101  # one after the step of the second attempt's checkpoint
+WENT_ON_AT = 101  # one after the step of the second attempt's checkpoint
 SLOW_RANK, IDLE_NODE = 13, "node3"
 
 
@@ -21,7 +21,7 @@ def busy_files() -> dict[str, Any]:
         "attempts/0/host.json": _host(0) | {"end": STARTS[0] + 200, "exit_code": 1},
         "attempts/1/host.json": _host(1),
     }
-    for attempt, steps in enumerate((range(1, 151), range(RESUMED_AT, 301))):
+    for attempt, steps in enumerate((range(1, 151), range(WENT_ON_AT, 301))):
         start = STARTS[attempt] + 20
         files[f"attempts/{attempt}/metrics.jsonl"] = [
             line for step in steps for line in _metrics(step, start + (step - steps[0]) * 1.0)
@@ -104,7 +104,7 @@ def _sample(node: int, tick: int) -> dict[str, Any]:
     ]
     ranks = {
         str(rank): {
-            "step": RESUMED_AT + 5 * tick,
+            "step": WENT_ON_AT + 5 * tick,
             "phase": "training",
             "step_seconds": 1.9 + (rank + tick) % 7 / 100,
             "busy_seconds": 1.8 if rank == SLOW_RANK else 0.95 + (rank + tick) % 7 / 100,
