@@ -79,14 +79,14 @@ def test_a_job_that_never_fits_gets_a_command_that_does(desk: Desk) -> None:
         what="a change without a job",
         typed="nodes --set resources.nodes=2",
         code=USAGE,
-        says="--set needs --for",
+        expected="--set needs --for",
         hint="--for JOB",
     ),
     Mistake(
         what="a controller that is down",
         typed="nodes",
         code=SLURM,
-        says="contact slurm controller",
+        expected="contact slurm controller",
         hint="scontrol ping",
         prepare=lambda desk: desk.use_slurm(
             sinfo='echo "slurm_load_partitions: Unable to contact slurm controller (connect failure)" >&2; exit 1'

@@ -250,7 +250,7 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
         LAZY: [f"{HERE}::test_every_parameter_exists_before_the_first_batch"]
     },
     "several ranks download or convert at once, or only one rank of all nodes does": {
-        NO_LEASE: ["runs/test_once.py::test_several_at_once_prepare_once_and_nothing_is_left_beside_it"],
+        NO_LEASE: ["runs/test_once.py::test_concurrent_callers_prepare_once_and_leave_nothing_behind"],
         EVERY_RANK_PREPARES: ["task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once"],
     },
     "DistributedSampler repeats samples to fill up, and the metrics count them": {
