@@ -1,12 +1,12 @@
-# The way in. `make` alone lists the targets.
+# Development tasks. `make` without a target lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# The first that runs and is new enough: of pyenv's, many do not run.
+# The first Python that works and is recent enough. pyenv's shims may exist without working.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3; do \
   $$python -c '$(IS_NEW_ENOUGH)' 2>/dev/null && echo $$python && break; done)
 IS_NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
-TORCH ?= torch==2.13.0# where no NVIDIA driver is: from PyTorch's index of CPU builds, if TORCH_CPU_INDEX=URL names it
+TORCH ?= torch==2.13.0# without an NVIDIA driver, from the index of CPU builds at TORCH_CPU_INDEX=URL if that is set
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)-$(shell echo '$(TORCH)' | cksum | cut -d' ' -f1)
@@ -22,7 +22,7 @@ $(STAMP):
 	@'$(PYTHON)' -c '$(IS_NEW_ENOUGH)' 2>/dev/null || { \
 	  echo 'error: no Python 3.11 or later: $(or $(PYTHON),none on PATH)'; echo 'hint: make setup PYTHON=/path/to/python3'; exit 1; }
 	test -x $(BIN)/python || '$(PYTHON)' -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.3' # it resolves without downloading
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.3' # older ones download to resolve
 	options=$$(PYTHONPATH=src $(BIN)/python -m clusterctl.containers.torch_build '$(TORCH)') && \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$options '$(TORCH)' --editable '.[train,accelerate,dashboard,tensorboard,dev]'
 	@rm -f $(VENV)/.ready-*; touch $@
@@ -32,7 +32,7 @@ run: setup ## Train GraphSAGE on Cora, 2 nodes x 2 tasks, on this machine
 	$(BIN)/clusterctl submit cora --cluster local --follow
 
 .PHONY: packages
-packages: # Slurm, sshd and what else the tests run, where root may install it
+packages: # Slurm, sshd and other programs for the tests, if root can install them
 	@tests/install.sh slurm images sshd browser
 
 .PHONY: container
@@ -40,8 +40,8 @@ container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAIN
 	@$(BIN)/clusterctl image build $(if $(GPU),--gpu) $(if $(BASE),--base '$(BASE)') $(if $(OUTPUT),--output '$(OUTPUT)') \
 	  $(if $(CONTAINER_ENGINE),--engine '$(CONTAINER_ENGINE)')
 
-WORKERS ?= 5# of the tests; they wait for half of their time
-unexport PYTHONDONTWRITEBYTECODE # the tests call the command line thousands of times
+WORKERS ?= 5# for the tests, which spend half of their time waiting
+unexport PYTHONDONTWRITEBYTECODE # the tests run the command line thousands of times
 .PHONY: test
 test: setup packages ## Run the tests, style and types too (about 10 minutes on two idle cores)
 	$(BIN)/python -m pytest -m 'not long' -n $(WORKERS) --dist loadfile
@@ -85,8 +85,8 @@ lint: setup ## Check style, types and shell scripts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/shellcheck --shell=bash .ci/run tests/*.sh src/clusterctl/sandbox/*.sh src/clusterctl/cli/completion.bash
-	$(BIN)/shellcheck --shell=bash --exclude=SC2034,SC2154 src/clusterctl/launch/*.sh # whose values come before them
-	$(BIN)/shellcheck --exclude=SC2016,SC2054,SC2154,SC2329 tests/launch/golden/*.sh # where they do
+	$(BIN)/shellcheck --shell=bash --exclude=SC2034,SC2154 src/clusterctl/launch/*.sh # their variables are set by the generated part
+	$(BIN)/shellcheck --exclude=SC2016,SC2054,SC2154,SC2329 tests/launch/golden/*.sh # complete scripts
 
 .PHONY: format
 format: setup ## Rewrite the code in the project's style

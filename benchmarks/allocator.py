@@ -1,7 +1,7 @@
-"""What the allocator that `resources.allocator = "tuned"` chooses is worth: the same step with it and without.
+"""The gain from `resources.allocator = "tuned"`: the same training step with and without it.
 
-Each side is a process of its own, as the variables are read when a process begins; they step in turn. Then the peak of
-memory of each. Whole graphs of Reddit's size (--scale 1) need 12 GB.
+Each side is a separate process, since the variables are read when a process starts; they take turns. Then the peak
+memory of each is printed. A graph of Reddit's size (--scale 1) needs 12 GB.
 
 python benchmarks/allocator.py [--scale 0.3] [--threads 2] [--runs 10]
 """
@@ -24,7 +24,7 @@ STEPS = ("ours", "ours in bfloat16", "PyG's example", "PyG by an expert")
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--scale", type=float, default=0.3, help="of Reddit's number of nodes")
+    words.add_argument("--scale", type=float, default=0.3, help="relative to Reddit's number of nodes")
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--runs", type=int, default=10)
     words.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
@@ -36,9 +36,9 @@ def main() -> None:
         with ExitStack() as stack:
             sides = [stack.enter_context(_started(step, options, variables)) for variables in (TUNED_ALLOCATOR, {})]
             tuned, system = map(_steps, sides)
-            title = f"{step}, a step of Reddit at {options.scale:g}"
+            title = f"{step}, one step of Reddit at scale {options.scale:g}"
             compare(title, ("tuned", tuned), ("system", system), bound=1, runs=options.runs)
-            print(f"  peak of memory: tuned {_peak(sides[0])} MiB, system {_peak(sides[1])} MiB\n")
+            print(f"  peak memory: tuned {_peak(sides[0])} MiB, system {_peak(sides[1])} MiB\n")
 
 
 def _started(step: str, options: argparse.Namespace, variables: dict[str, str]) -> subprocess.Popen[str]:
@@ -48,14 +48,14 @@ def _started(step: str, options: argparse.Namespace, variables: dict[str, str]) 
 
 
 def _steps(side: subprocess.Popen[str]) -> Timed:
-    return lambda: float(_asked(side, "step"))
+    return lambda: float(_request(side, "step"))
 
 
 def _peak(side: subprocess.Popen[str]) -> str:
-    return _asked(side, "peak")
+    return _request(side, "peak")
 
 
-def _asked(side: subprocess.Popen[str], question: str) -> str:
+def _request(side: subprocess.Popen[str], question: str) -> str:
     assert side.stdin
     assert side.stdout
     print(question, file=side.stdin, flush=True)
@@ -63,7 +63,7 @@ def _asked(side: subprocess.Popen[str], question: str) -> str:
 
 
 def answer(step: str, scale: float, threads: int) -> None:
-    """Take a step, or tell the peak, whenever a line asks for it."""
+    """Take a step, or print the peak memory, on each line of stdin."""
     from dataclasses import replace
 
     import torch

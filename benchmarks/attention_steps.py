@@ -1,4 +1,4 @@
-"""Steps of the attention networks: ours beside PyG's layers run by an expert, in each precision."""
+"""Training steps of the attention networks: ours and an expert's use of PyG's layers, in each precision."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def side_by_side(
     aim: float,
     scale: float,
 ) -> None:
-    """A whole benchmark: read the command line, make the graph, compare an objective of this `kind` with the expert's.
+    """A whole benchmark: parse the command line, make the graph, compare an objective of this `kind` with the expert's.
 
-    `aim` is how many times faster ours is to be.
+    `aim` is how many times faster ours should be.
     """
     words = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("precisions", nargs="*", metavar="PRECISION", default=["float32", "bfloat16"])
-    words.add_argument("--scale", type=float, default=scale, help="of the real data set; 1: as large")
+    words.add_argument("--scale", type=float, default=scale, help="relative to the real data set")
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--runs", type=int, default=10)
     options = words.parse_args()
@@ -47,6 +47,6 @@ def side_by_side(
     for precision in options.precisions:
         chosen = replace(train, precision=precision)
         ours = ("clusterctl", our_step(graph, chosen, kind))
-        rival = ("PyG by an expert, samples for nothing", expert_step(graph, chosen))
-        compare(f"{name}, a step in {precision}", ours, rival, bound=1 / aim, runs=options.runs)
+        rival = ("expert's PyG, sampling not timed", expert_step(graph, chosen))
+        compare(f"{name}, one step in {precision}", ours, rival, bound=1 / aim, runs=options.runs)
     dist.destroy_process_group()

@@ -1,7 +1,7 @@
-"""How long the training loop stands still for a checkpoint, against torch.save of the same state, pair by pair.
+"""How long a checkpoint blocks the training loop, compared with torch.save of the same state, pair by pair.
 
-One rank writes all, the worst case: with more, each copies its share. Ours goes on to write while the loop trains on;
-the wait for that is outside the timed part. torch.save is not even followed by an fsync.
+One rank writes everything, the worst case: with more ranks, each copies its share. Ours continues to write in the
+background while the loop trains; waiting for that is not timed. torch.save is not even followed by an fsync.
 
 python benchmarks/checkpoint.py
 """
@@ -33,7 +33,7 @@ ALLOWED_SECONDS = 0.050  # or 1.1 times torch.save, whichever is more
 
 
 class Tensors:
-    """Weights and two moments, `megabytes` in all."""
+    """Weights and two moments, with a total of `megabytes`."""
 
     def __init__(self, megabytes: int) -> None:
         self.tensors = {name: torch.rand(megabytes * 2**20 // 12) for name in ("values", "mean", "square")}
@@ -85,7 +85,7 @@ def measure(megabytes: int, runs: int, task: Task) -> None:
     rival()
     bound = max(1.1, ALLOWED_SECONDS / seconds[0])
     compare(
-        f"Checkpoint of {megabytes} MB", ("the loop stands still", ours), ("torch.save", rival), bound=bound, runs=runs
+        f"Checkpoint of {megabytes} MB", ("the loop is blocked", ours), ("torch.save", rival), bound=bound, runs=runs
     )
     path.unlink()
 

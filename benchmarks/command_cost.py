@@ -1,7 +1,7 @@
-"""What one command asks of the file system, its processor time and its memory; each command has a process of its own.
+"""File operations, CPU time and memory of one command, run in a separate process.
 
-Operations are those below the folder of runs, and do not depend on how busy the machine is. A fake Slurm answers for
-the made-up runs.
+Operations are counted below the folder of runs and do not depend on the load of the machine. A fake Slurm answers for
+the generated runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the made-up runs and the count are the tests' too
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # shared: generated runs and counter
 from support.counted import counted
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ HEAD = f"{'opens':>9}{'listings':>10}{'stats':>8}{'read':>11}{'CPU':>9}{'memory'
 
 
 def environment_of(runs: Path) -> dict[str, str]:
-    """That of commands which find the runs of `runs`, whose Slurm is a fake, in a terminal of the usual size."""
-    from support.many_ranks import JOB_ID  # not in the process that is measured
+    """The environment for commands on the runs in `runs`, with a fake Slurm and a terminal of the usual size."""
+    from support.many_ranks import JOB_ID  # not in the measured process
 
     from clusterctl.slurm.queue import SEPARATOR
 
@@ -58,7 +58,7 @@ def environment_of(runs: Path) -> dict[str, str]:
 
 
 def cost_of(argv: Sequence[str], runs: Path) -> Cost:
-    """What `clusterctl ARGV` costs, with the start of its interpreter; what it prints is dropped."""
+    """The cost of `clusterctl ARGV`, including the start of its interpreter; its output is discarded."""
     words = [sys.executable, __file__, str(runs), *argv]
     done = subprocess.run(words, env=environment_of(runs), capture_output=True, text=True, check=False)
     try:
@@ -75,7 +75,7 @@ def measure() -> None:
     sys.stdout.flush()
     used, io = resource.getrusage(resource.RUSAGE_SELF), Path("/proc/self/io").read_text()
     read = int(io.split("rchar: ")[1].split()[0])
-    status = Path("/proc/self/status").read_text()  # getrusage's peak is that of the process before exec too
+    status = Path("/proc/self/status").read_text()  # getrusage's peak includes the process before exec
     peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
     cost = Cost(count.opens, count.listings, count.stats, read, used.ru_utime + used.ru_stime, peak)
     print(f"\n{json.dumps(cost._asdict())}", file=sys.stderr)

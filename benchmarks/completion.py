@@ -1,6 +1,6 @@
-"""What one press of Tab costs: commands, options, keys of --set and their values, jobs, and the names of many runs.
+"""The cost of pressing Tab: commands, options, keys of --set and their values, jobs, and the names of many runs.
 
-The aim is 80 ms. CPU seconds are given too: they hardly depend on what else the machine does.
+The aim is 80 ms. CPU time is printed too, as it hardly depends on the load of the machine.
 
 python benchmarks/completion.py [RUNS]
 """
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def press(line: str, environment: dict[str, str]) -> tuple[float, float]:
-    """The wall and CPU milliseconds of a completion, as bash asks for it."""
+    """The wall and CPU milliseconds of a completion, as requested by bash."""
     clusterctl = str(Path(sys.executable).with_name("clusterctl"))
     asked = {"COMP_LINE": line, "COMP_WORD": line.rpartition(" ")[2], "_CLUSTERCTL_COMPLETE": "bash"}
     began, before = perf_counter(), cpu_seconds()
@@ -57,7 +57,7 @@ def press(line: str, environment: dict[str, str]) -> tuple[float, float]:
 
 
 def cpu_seconds() -> float:
-    """Of all commands so far."""
+    """The CPU seconds of all commands so far."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,7 +1,7 @@
-"""Loss and accuracy epoch by epoch, ours and PyG's, on a tenth of the generated graph with Reddit's statistics.
+"""Loss and accuracy per epoch, ours and PyG's, on a tenth of the generated graph with Reddit's statistics.
 
-The same hyper-parameters; both are evaluated by exact inference on the whole graph. The rival's samples come from its
-NeighborLoader where torch-sparse or pyg-lib is installed, else from our sampler by its rule.
+Both use the same hyperparameters and are evaluated by exact inference on the whole graph. The rival's samples come from
+its NeighborLoader if torch-sparse or pyg-lib is installed, else from our sampler with PyG's sampling rule.
 
 python benchmarks/curves.py [--scale 0.1] [--epochs 10] [--threads 2]
 """
@@ -39,7 +39,7 @@ Point = tuple[float, float, float]
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes")
+    words.add_argument("--scale", type=float, default=0.1, help="relative to Reddit's number of nodes")
     words.add_argument("--epochs", type=int, default=10)
     words.add_argument("--threads", type=int, default=2)
     options = words.parse_args()
@@ -55,8 +55,8 @@ def main() -> None:
     print(f"{graph.num_nodes} nodes, {graph.indices.numel()} edges; loss, validation accuracy, seconds of training")
     print("epoch" + "".join(f"{name:>28}" for name in curves))
     for epoch, points in enumerate(islice(zip(*curves.values(), strict=True), options.epochs), start=1):
-        told = "".join(f"{loss:>12.4f}{share:>8.4f}{seconds:>6.1f} s" for loss, share, seconds in points)
-        print(f"{epoch:>5}{told}", flush=True)
+        cells = "".join(f"{loss:>12.4f}{share:>8.4f}{seconds:>6.1f} s" for loss, share, seconds in points)
+        print(f"{epoch:>5}{cells}", flush=True)
     dist.destroy_process_group()
 
 
@@ -80,7 +80,7 @@ def our_curve(graph: Graph, settings: RedditTrain) -> Iterator[Point]:
 
 
 def pyg_curve(graph: Graph, settings: RedditTrain) -> Iterator[Point]:
-    ours = NodeClassification(graph, settings, lone_task())  # only to evaluate with
+    ours = NodeClassification(graph, settings, lone_task())  # only for the evaluation
     layers = pyg_model(graph, settings)
     optimizer = torch.optim.Adam(layers.parameters(), lr=settings.lr)
     has_loader = find_spec("torch_sparse") or find_spec("pyg_lib")

@@ -1,8 +1,8 @@
-"""What a command costs over ssh, on a slow link: `status` of a cluster elsewhere beside `ssh HOST squeue`.
+"""The cost of a command over ssh on a slow link: `status` of a remote cluster compared with `ssh HOST squeue`.
 
-Both use the same ControlMaster, through a relay that delays each byte by 100 ms each way. squeue there is a shell
-script that prints one line; a real one takes longer, which would favour us. What Python takes here to start, and there
-to start and to look at the runs, is measured apart: the ratio is also given without it.
+Both use the same ControlMaster, through a relay that delays each byte by 100 ms in each direction. The remote squeue is
+a shell script that prints one line; a real one takes longer, which would favour us. The start of Python here, and its
+start and the query of the runs there, are measured separately: the ratio is also printed without them.
 
 python benchmarks/far.py [--delay-ms 100] [--runs 15]
 """
@@ -37,7 +37,7 @@ def measure(far: Far, delay: float, runs: int) -> None:
     (far.bin / "squeue").chmod(0o755)
     environment = far.environment
     ours = [CLUSTERCTL, "status", "--cluster", "far"]
-    subprocess.run(ours, env=environment, check=True, capture_output=True)  # brings clusterctl there
+    subprocess.run(ours, env=environment, check=True, capture_output=True)  # uploads clusterctl
     (far.link / "delay").write_text(str(delay))
     (socket,) = (path for path in (far.folder / "here" / "run").glob("*/*") if path.is_socket())
     ssh = [str(far.folder / "here" / "bin" / "ssh"), "-S", str(socket), "far"]
@@ -48,7 +48,7 @@ def measure(far: Far, delay: float, runs: int) -> None:
         "clusterctl status --cluster far": ours,
         "ssh far squeue": [*ssh, "squeue"],
         "clusterctl's start here": [CLUSTERCTL, "--version"],
-        "clusterctl status, typed there": ["sh", "-c", imports],
+        "clusterctl status, run there": ["sh", "-c", imports],
     }
     times: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(runs + 1):

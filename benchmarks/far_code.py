@@ -1,7 +1,7 @@
-"""What it takes to bring a large project to a login node over ssh: `submit` beside `rsync -a`, over the same master.
+"""Sending a large project to a login node over ssh: `submit` compared with `rsync -a`, over the same master connection.
 
-The first submission, one with nothing changed, and one with a line changed, each to a run of its own whose code is a
-snapshot; rsync updates one folder, and keeps no earlier state. Time, and the bytes that the link carried up and down.
+The first submission, one without changes, and one with a changed line. Each creates a run with a snapshot of the code;
+rsync updates one folder and keeps no earlier state. Prints the time and the bytes sent up and down the link.
 
 python benchmarks/far_code.py [--files 50000] [--kilobytes 2] [--runs 3]
 """
@@ -45,7 +45,7 @@ def measure(far: Far, files: int, kilobytes: int, runs: int) -> None:
     write_project(project, files, kilobytes)
     environment, answer = far.environment, ["--large-code"] if files > 20_000 else []
     status = [CLUSTERCTL, "status", "--cluster", "far"]
-    subprocess.run(status, env=environment, check=True, capture_output=True)  # brings clusterctl there
+    subprocess.run(status, env=environment, check=True, capture_output=True)  # uploads clusterctl
     (socket,) = (path for path in (far.folder / "here" / "run").glob("*/*") if path.is_socket())
     ssh = shlex.join([str(far.folder / "here" / "bin" / "ssh"), "-S", str(socket)])
     ours = [CLUSTERCTL, "submit", "./job.toml", "--hold", "--cluster", "far", *answer]
@@ -65,12 +65,12 @@ def write_project(project: Path, files: int, kilobytes: int) -> None:
     for number in range(files):
         path = project / str(number % FOLDERS) / f"{number // FOLDERS}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# {os.urandom(kilobytes * 500).hex()}\n")  # which nothing compresses by more than half
+        path.write_text(f"# {os.urandom(kilobytes * 500).hex()}\n")  # compresses by half at most
     (project / "job.toml").write_text(JOB)
 
 
 def cost(far: Far, words: list[str], project: Path) -> tuple[float, int, int]:
-    """The seconds that a command takes, and the bytes up and down."""
+    """The seconds that a command takes, and the bytes sent up and down."""
     before = passed(far)
     began = perf_counter()
     subprocess.run(words, cwd=project, env=far.environment, check=True, capture_output=True)
@@ -80,7 +80,7 @@ def cost(far: Far, words: list[str], project: Path) -> tuple[float, int, int]:
 
 
 def passed(far: Far) -> dict[str, int]:
-    sleep(0.3)  # until the relay has noted all
+    sleep(0.3)  # until the relay has counted everything
     return dict(json.loads((far.link / "passed").read_text()))
 
 

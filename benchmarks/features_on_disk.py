@@ -1,10 +1,10 @@
-"""Training on a table of features four times as large as the memory: beside memory, and beside np.memmap with PyG.
+"""Training with a feature table four times as large as memory, compared with features in memory, and PyG on np.memmap.
 
-The table is as wide as that of MAG240M (768 float32), its model too (1,024 channels). The graph is generated: its nodes
-lie in groups, half of a node's neighbours are in its group, the other half anywhere, those with large weights more
-often. What trains on the disk runs in a memory cgroup with a limit, which needs root; memory has none. The file's pages
-are dropped from the page cache before each measurement. The rival is PyG's NeighborLoader, with our sampling as neither
-pyg-lib nor torch-sparse is on PyPI, over Data whose x is an np.memmap; its layers compute only the rows that are needed
+The table is as wide as MAG240M's (768 float32), and so is the model (1,024 channels). In the generated graph, half of a
+node's neighbours are in its own group, the others anywhere, more often at nodes with large weights. Training from disk
+runs in a memory cgroup with a limit, which needs root; training in memory has no limit. The file's pages are dropped
+from the page cache before each measurement. The rival is PyG's NeighborLoader over Data whose x is an np.memmap. It
+uses our sampling, since neither pyg-lib nor torch-sparse is on PyPI; its layers compute only the required rows
 (`trim_to_layer`).
 
 python benchmarks/features_on_disk.py [--limit 1024] [--times 4] [--rounds 3] [--folder DIR]
@@ -40,13 +40,13 @@ WARM = 3
 MEBIBYTE = 1 << 20
 _ROWS_AT_ONCE = 1 << 14
 ALLOWED = 2.0  # times the step in memory
-FASTER = 3.0  # than the rival, at least
+FASTER = 3.0  # at least, compared with the rival
 
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--limit", type=int, default=1024, help="of the memory, in MiB")
-    words.add_argument("--times", type=float, default=4.0, help="how many times as large the table is")
+    words.add_argument("--limit", type=int, default=1024, help="memory limit in MiB")
+    words.add_argument("--times", type=float, default=4.0, help="size of the table relative to the limit")
     words.add_argument("--cache", type=int, default=256, help="data.cache, in MiB")
     words.add_argument("--steps", type=int, default=20)
     words.add_argument("--rounds", type=int, default=3)
@@ -102,7 +102,7 @@ def generate(folder: Path, nodes: int, *, scattered: bool, narrow: bool) -> None
     random = torch.Generator().manual_seed(0)
     targets = torch.arange(nodes).repeat_interleave(DEGREE)
     near = targets // GROUP * GROUP + torch.randint(GROUP, targets.shape, generator=random)
-    # the share below x of all ends lies among the nodes with a share below x**5: few nodes have most of them
+    # a share x of all edge ends is at a share x**5 of the nodes: few nodes have most edges
     far = (torch.rand(targets.shape, generator=random) ** 5 * nodes).long()
     hubs = torch.randperm(nodes, generator=random)
     is_near = torch.rand(targets.shape, generator=random) < 0.5
@@ -141,7 +141,7 @@ def drop_pages(*paths: Path) -> None:
 
 
 def in_cgroup(words: list[str], limit: int | None) -> dict[str, float]:
-    """What a worker prints, and the most anonymous memory it had, in a cgroup of its own."""
+    """Run a worker in its own cgroup; its output and its peak anonymous memory."""
     with memory_cgroup(limit) as group:
         worker = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, preexec_fn=group.enter)
         peak = 0
@@ -155,7 +155,7 @@ def in_cgroup(words: list[str], limit: int | None) -> dict[str, float]:
 
 
 class Cgroup:
-    """A folder of the memory controller, of either version."""
+    """A folder of the memory controller, cgroup v1 or v2."""
 
     def __init__(self, folder: Path, limit: int | None) -> None:
         self._folder = folder
@@ -164,18 +164,18 @@ class Cgroup:
             (folder / ("memory.limit_in_bytes" if self._first else "memory.max")).write_text(str(limit))
 
     def enter(self) -> None:
-        """Put this process in."""
+        """Move this process into the cgroup."""
         (self._folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def anonymous(self) -> int:
-        """The bytes that its processes have beside files."""
+        """The bytes of memory without file pages."""
         numbers = dict(line.split() for line in (self._folder / "memory.stat").read_text().splitlines())
         return int(numbers["rss" if self._first else "anon"])
 
 
 @contextmanager
 def memory_cgroup(limit: int | None) -> Iterator[Cgroup]:
-    """A new memory cgroup. Needs root, and a file system of cgroups that can be written."""
+    """A new memory cgroup. Needs root and a writable cgroup file system."""
     root = Path("/sys/fs/cgroup/memory")
     if not root.exists():
         root = Path("/sys/fs/cgroup")
@@ -199,7 +199,7 @@ def in_memory(folder: Path, steps: int, _: int) -> dict[str, float]:
 
 
 def _ours(folder: Path, steps: int, cache: int | None) -> dict[str, float]:
-    """Our training's steps, sampled and fetched ahead as in a run."""
+    """Our training steps, with sampling and fetching ahead as in a run."""
     from clusterctl.graph.storage import Graph, load
     from clusterctl.runs.context import Context
     from clusterctl.spec import NodeTrain
@@ -238,7 +238,7 @@ def _ours(folder: Path, steps: int, cache: int | None) -> dict[str, float]:
 
 
 def by_memmap(folder: Path, steps: int, _: int) -> dict[str, float]:
-    """PyG's loader over an np.memmap."""
+    """PyG's loader on an np.memmap."""
     from node_steps import pyg_data
     from torch_geometric.nn import SAGEConv
     from torch_geometric.utils import trim_to_layer

@@ -1,10 +1,9 @@
-"""Exact evaluation on the whole graph: our layer-wise inference against PyG's, the same weights and allocator.
+"""Exact evaluation on the whole graph: our layer-wise inference compared with PyG's, same weights and allocator.
 
-An expert gives PyG's layers the whole graph at once as a sparse matrix, which each multiplies by the features: torch's
-own and, where it is installed, torch-sparse's. PyG's examples walk over the nodes batch by batch and layer by layer,
-each batch with all its neighbours: once from a NeighborLoader, where torch-sparse or pyg-lib is installed, and once cut
-by us outside the measured time, which is what the fastest sampler could leave of the ratio. The outputs of both sides
-are compared in the same run.
+An expert gives PyG's layers the whole graph at once as a sparse matrix: torch's own and, if installed, torch-sparse's.
+PyG's examples process the nodes batch by batch and layer by layer, each batch with all its neighbours: once from a
+NeighborLoader, if torch-sparse or pyg-lib is installed, and once with batches made by us and not timed, which shows the
+ratio with the fastest possible sampler. The outputs of both sides are compared in the same run.
 
 python benchmarks/full_graph_evaluation.py [--scale 0.1] [--threads 2] [--runs 3]
 """
@@ -37,18 +36,18 @@ SETTINGS = RedditTrain()
 _NODES_AT_ONCE = 1024  # the batch of the examples' inference
 
 Cut = tuple[Tensor, Tensor, int, float]
-"""Nodes, edges among their rows, how many of the first rows are wanted, seconds that the cut took."""
+"""Nodes, edges between their rows, how many of the first rows are targets, seconds spent on sampling."""
 
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes; 1: all 233 thousand")
+    words.add_argument("--scale", type=float, default=0.1, help="relative to Reddit's 233 thousand nodes")
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--runs", type=int, default=3)
     options = words.parse_args()
     with_tuned_allocator()
     torch.set_num_threads(options.threads)
-    warnings.filterwarnings("ignore", message="Sparse ")  # of torch: its sparse matrices are unchecked, and beta
+    warnings.filterwarnings("ignore", message="Sparse ")  # torch warns that its sparse matrices are unchecked and beta
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     graph = reddit_like(options.scale)
     print(f"{graph.num_nodes} nodes, {graph.indices.numel()} edges, {options.threads} threads")
@@ -64,12 +63,12 @@ def main() -> None:
         theirs.load_state_dict(renamed)
     outputs: list[Tensor] = []
     rivals = {
-        "PyG by an expert, torch's sparse matrix": (whole_graph(torch_matrix(graph), graph.x, layers, outputs), 1 / 5)
+        "expert's PyG, torch's sparse matrix": (whole_graph(torch_matrix(graph), graph.x, layers, outputs), 1 / 5)
     }
     if find_spec("torch_sparse"):
         matrix = torch_sparse_matrix(graph)
-        rivals["PyG by an expert, torch-sparse's"] = whole_graph(matrix, graph.x, layers, outputs), 1 / 5
-    rivals["PyG's examples, neighbourhoods for nothing"] = pyg_inference(given(graph), graph.x, layers, outputs), None
+        rivals["expert's PyG, torch-sparse's matrix"] = whole_graph(matrix, graph.x, layers, outputs), 1 / 5
+    rivals["PyG's examples, sampling not timed"] = pyg_inference(given(graph), graph.x, layers, outputs), None
     if find_spec("torch_sparse") or find_spec("pyg_lib"):
         rivals["PyG's examples"] = pyg_inference(loaded(graph), graph.x, layers, outputs), None
     ours = timed(lambda: infer(network, graph, task))
@@ -82,7 +81,7 @@ def main() -> None:
 
 
 def torch_matrix(graph: Graph) -> Tensor:
-    """The edges as torch's sparse matrix; row i has the neighbours of node i."""
+    """The edges as a torch sparse matrix; row i contains the neighbours of node i."""
     ones = torch.ones(graph.indices.numel())
     size = (graph.num_nodes, graph.num_nodes)
     return torch.sparse_csr_tensor(graph.indptr, graph.indices.to(graph.indptr.dtype), ones, size)
@@ -96,7 +95,7 @@ def torch_sparse_matrix(graph: Graph) -> Any:
 
 
 def whole_graph(matrix: Any, x: Tensor, layers: torch.nn.ModuleList, outputs: list[Tensor]) -> Timed:
-    """Every layer for all nodes at once; the last layer's rows go to `outputs`."""
+    """Every layer for all nodes at once; the last layer's rows are appended to `outputs`."""
 
     @torch.no_grad()
     def once() -> None:
@@ -113,7 +112,7 @@ def whole_graph(matrix: Any, x: Tensor, layers: torch.nn.ModuleList, outputs: li
 def pyg_inference(
     batches: Iterator[Iterator[Cut]], x: Tensor, layers: torch.nn.ModuleList, outputs: list[Tensor]
 ) -> Timed:
-    """Every layer for every batch of nodes, from all neighbours; what comes out goes to `outputs`."""
+    """Every layer for every batch of nodes, from all neighbours; the results are appended to `outputs`."""
 
     @torch.no_grad()
     def once() -> float:
@@ -136,7 +135,7 @@ def loaded(graph: Graph) -> Iterator[Iterator[Cut]]:
     from torch_geometric.loader import NeighborLoader
 
     data = pyg_data(graph)
-    del data.x, data.y  # as in the examples: the rows of each layer are fetched by hand
+    del data.x, data.y  # as in the examples, which fetch the rows of each layer themselves
     loader = NeighborLoader(data, [-1], None, batch_size=_NODES_AT_ONCE, is_sorted=True)
 
     def one_pass() -> Iterator[Cut]:

@@ -1,9 +1,9 @@
-"""What a training step of the graph attention network costs, ours and PyG's, on the same data in one process.
+"""The cost of a training step of the graph attention network, ours and PyG's, on the same data in one process.
 
 GATv2 with 8 heads of 32 and self loops, fan-out 25/10, 1,024 seeds, on a generated graph with Reddit's statistics.
 
-The rival is PyG as an expert runs it: bipartite layers of only the rows that are needed, fused Adam, autocast where
-ours is bfloat16, and samples for nothing. Both sides have the allocator that a run has.
+The rival is PyG as an expert uses it: bipartite layers for only the required rows, fused Adam, and autocast if ours is
+bfloat16; its sampling is not timed. Both sides use the allocator of a run.
 
 python benchmarks/gat_step.py [float32] [bfloat16] [--scale 0.1] [--threads 2] [--runs 10]
 """

@@ -1,12 +1,12 @@
-"""Everything that only a GPU can show, as one table: is it right, and how fast is it?
+"""Correctness and speed on GPUs, as one table.
 
-In order: the device of each rank, copies from pinned memory, losses against the CPU's (eager and as CUDA graphs), NCCL
-with 1 to n GPUs, Reddit's epoch, what it reads against what the memory can deliver, the costliest kernels, and PyG's
-own example and the one that an expert runs, on the same card. It ends with 1 where a result is wrong.
+In order: the device of each rank, copies from pinned memory, losses compared with the CPU's (eager and as CUDA graphs),
+NCCL with 1 to n GPUs, Reddit's epoch, its memory bandwidth compared with the maximum, the most expensive kernels, and
+PyG's own example and an expert's version on the same card. The exit code is 1 if a result is wrong.
 
 make gpu-check      or      python benchmarks/gpu_check.py [--scale 1] [--steps 20] [--device cuda]
 
-`--device cpu` tries the programs out; its times mean nothing.
+`--device cpu` only tests the programs; its times are meaningless.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--scale", type=float, default=1.0, help="of Reddit's number of nodes, 233 thousand")
-    words.add_argument("--steps", type=int, default=20, help="to compare losses in")
+    words.add_argument("--scale", type=float, default=1.0, help="relative to Reddit's 233 thousand nodes")
+    words.add_argument("--steps", type=int, default=20, help="number of steps whose losses are compared")
     words.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = words.parse_args()
     try:
@@ -46,15 +46,15 @@ def main() -> None:
 
 
 def chosen(name: str, gpus: int) -> torch.device:
-    """The device to check. Raises ConfigError where there is none."""
+    """The device to check. Raises ConfigError if there is none."""
     if name == "cuda" and gpus == 0:
-        hint = "check `nvidia-smi` and that torch is a CUDA build, or try the programs out with --device cpu"
+        hint = "check `nvidia-smi` and that torch is a CUDA build, or test the programs with --device cpu"
         raise ConfigError("torch sees no GPU on this machine", hint)
     return torch.device("cuda", 0) if name == "cuda" else torch.device("cpu")
 
 
 def check(device: torch.device, scale: float, steps: int) -> list[Row]:
-    """All rows of the table. Part by part they go to stderr too: the last ones take a while."""
+    """All rows of the table. They are also printed to stderr as they are finished: the last ones take a while."""
     rows = []
     for row in _measured(device, scale, steps):
         print(f"{row.what}: {row.value}", file=sys.stderr, flush=True)

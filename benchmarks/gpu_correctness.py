@@ -1,7 +1,8 @@
-"""Whether a GPU computes what the CPU does: the devices of ranks, losses of every workload, sums over ranks."""
+"""GPU results compared with the CPU's: the devices of ranks, losses of every workload, sums over ranks."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
     from clusterctl.task.task import Task
     from clusterctl.training.objective import Objective
 
-_CLOSE = 1e-5  # of losses in float32
+_CLOSE = 1e-5  # for losses in float32
 _SCALE = 0.005  # of Reddit, for losses: 1,165 nodes
 _BATCH = 64  # seeds of all ranks
 
 
 def devices(gpus: int) -> Iterator[Row]:
-    """Every local rank has a GPU of its own, and the one that it is given alone is the first."""
+    """Every local rank has its own GPU; a rank with a single visible GPU uses that one."""
     found = [choose_device("cuda", gpus, gpus, rank) for rank in range(gpus)]
     identities = {gpu_identity(device) for device in found}
     names = ", ".join(sorted({torch.cuda.get_device_name(device) for device in found})) or "none"
@@ -57,11 +58,11 @@ def devices(gpus: int) -> Iterator[Row]:
 
 
 def losses(device: torch.device, steps: int) -> Iterator[Row]:
-    """The losses of every workload's steps, on `device` against the CPU."""
+    """The losses of every workload on `device`, compared with the CPU."""
     graph = reddit_like(_SCALE)
     for name, (train, make) in _workloads(graph).items():
         expected = trained(make, train, torch.device("cpu"), steps)
-        title = f"{name}: losses of {steps} steps against the CPU's"
+        title = f"{name}: losses of {steps} steps compared with the CPU's"
         yield compared(title, _difference(trained(make, train, device, steps), expected), _CLOSE)
         if isinstance(train, RedditTrain) and train.sampling == "uniform" and device.type == "cuda":
             repeated = trained(make, replace(train, cuda_graph=True), device, steps)
@@ -69,16 +70,16 @@ def losses(device: torch.device, steps: int) -> Iterator[Row]:
 
 
 def ranks(gpus: int, steps: int) -> Iterator[Row]:
-    """The same losses on 1 to n GPUs over NCCL; without a GPU on two ranks over gloo."""
+    """The same losses on 1 to n GPUs over NCCL, or without a GPU on two ranks over gloo."""
     counts = [count for count in (1, 2, 4, 8, gpus) if count <= gpus] or [1, 2]
     found = {count: _on_ranks(count, "cuda" if gpus else "cpu", steps) for count in sorted({*counts})}
     for count, got in found.items():
-        title = f"losses on {count} rank{'s' * (count > 1)}, {got['backend']}, against one"
+        title = f"losses on {count} rank{'s' * (count > 1)}, {got['backend']}, compared with one"
         yield compared(title, _difference(got["losses"], found[1]["losses"]), _CLOSE)
 
 
 def trained(make: Callable[[Task], Objective[Any]], train: LoopTrain, device: torch.device, steps: int) -> list[float]:
-    """The losses of so many steps on one rank."""
+    """The losses of `steps` steps on one rank."""
     return _losses(make(replace(lone_task(), device=device)), train, replace(lone_task(), device=device), steps)
 
 
@@ -87,16 +88,14 @@ def _losses(objective: Objective[Any], train: LoopTrain, task: Task, steps: int)
     captured = getattr(train, "cuda_graph", False)
     step = CapturedStep(learner, task.device, train.clip_norm) if captured else learner
     plan = EpochPlan(objective.seeds, _BATCH, train.seed, task.place.rank, task.place.world_size)
-    found: list[float] = []
-    epoch = 0
+    batches = (batch for epoch in itertools.count(1) for batch in plan.batches(epoch))
+    found = []
     objective.model.train()
     task.clock.restart("sampling")
-    while len(found) < steps:
-        epoch += 1
-        for batch in plan.batches(epoch):
-            prepared = None if captured else objective.prepare(batch)
-            found.append(step.train_step(batch, prepared, 1.0, checkpoint_due=False).reading.read()[0])
-    return found[:steps]
+    for batch in itertools.islice(batches, steps):
+        prepared = None if captured else objective.prepare(batch)
+        found.append(step.train_step(batch, prepared, 1.0, checkpoint_due=False).reading.read()[0])
+    return found
 
 
 def _workloads(graph: Graph) -> dict[str, tuple[LoopTrain, Callable[[Task], Objective[Any]]]]:
@@ -132,7 +131,7 @@ def _graphs() -> Collection:
 
 
 def _shop(users: int = 2000, items: int = 3000) -> Interactions:
-    """Random users and items; each split holds as many pairs as its negatives."""
+    """Random users and items; each split has as many pairs as negatives."""
     random = torch.Generator().manual_seed(0)
 
     def pairs(count: int, *bounds: int) -> torch.Tensor:
@@ -152,7 +151,7 @@ def _shop(users: int = 2000, items: int = 3000) -> Interactions:
 
 
 def _difference(found: list[float], expected: list[float]) -> float:
-    """The largest, relative where losses exceed 1."""
+    """The largest difference, relative if losses exceed 1."""
     return max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(found, expected, strict=True))
 
 
@@ -170,7 +169,7 @@ def _on_ranks(count: int, device: str, steps: int) -> dict[str, Any]:
 
 
 def _rank(device: str, steps: int) -> None:
-    """One of several, under torchrun."""
+    """One of several ranks, under torchrun."""
     world = int(os.environ["WORLD_SIZE"])
     train = {"device": device, "batch_size": None, "global_batch_size": _BATCH}
     context = Context({"name": "gpu-check", "workload": "reddit", "train": train})

@@ -13,7 +13,7 @@ class Row(NamedTuple):
 
     what: str
     value: str
-    is_right: bool | None = None  # None: a figure, which is neither
+    is_right: bool | None = None  # None: only a measurement
 
     @property
     def verdict(self) -> str:
@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
 
 def compared(what: str, difference: float, bound: float) -> Row:
-    """A row that is right where two results differ by at most `bound`."""
+    """A row that is right if two results differ by at most `bound`."""
     return Row(what, f"{difference:.1e}, at most {bound:.0e}", difference <= bound)
 
 

@@ -1,4 +1,4 @@
-"""How fast a GPU is: copies, Reddit's epoch against what its memory can deliver, and PyG on the same card."""
+"""GPU speed: copies, Reddit's epoch compared with the memory bandwidth, and PyG on the same card."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _COPIED = 1 << 28  # bytes
 _EPOCHS = 5  # measured, after one to warm up
 _RIVAL_STEPS = 30
 _AIM = 0.1  # seconds for an epoch, on an H200
-_KERNELS = 5  # shown, of the costliest
+_KERNELS = 5  # the most expensive ones to show
 SETTINGS = RedditTrain()
 
 
 def copies(device: torch.device) -> Iterator[Row]:
-    """Copies to the device, from pageable and from pinned memory, and what the memory of the device delivers."""
+    """Copies to the device from pageable and pinned memory, and the bandwidth of the device's memory."""
     source = torch.arange(_COPIED // 4, dtype=torch.int32)
     (arrived,) = moved([source], device)
-    yield Row("what arrives from pinned memory", "the same", torch.equal(arrived.cpu(), source))
+    yield Row("data copied from pinned memory", "identical", torch.equal(arrived.cpu(), source))
     if device.type == "cuda":
         for name, memory in (("pageable", source), ("pinned", source.pin_memory())):
             rate = _COPIED / _seconds(device, lambda memory=memory: arrived.copy_(memory, non_blocking=True))
@@ -49,7 +49,7 @@ def copies(device: torch.device) -> Iterator[Row]:
 
 
 def bandwidth(device: torch.device) -> float:
-    """Bytes a second that are read and written by a copy within the device."""
+    """Bytes per second read and written by a copy within the device."""
     source = torch.zeros(_COPIED, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * _COPIED / _seconds(device, lambda: target.copy_(source))
@@ -73,14 +73,17 @@ def epochs(graph: Graph, device: torch.device) -> Iterator[Row]:
             title = f"Reddit's epoch, {name}{', CUDA graphs' * as_graph}"
             spread = f"{min(times):.4f} .. {max(times):.4f}"
             aim = f", aim {_AIM} s on an H200" * as_graph
-            yield Row(title, f"{middle:.4f} s ({spread}), {middle / steps * 1e3:.2f} ms a step{aim}")
+            yield Row(title, f"{middle:.4f} s ({spread}), {middle / steps * 1e3:.2f} ms per step{aim}")
             yield Row(f"{title}: share of the memory's bandwidth", f"{bound / middle:.0%}")
             if not as_graph:
-                yield from _costliest(device, epoch, title)
+                yield from _most_expensive(device, epoch, title)
 
 
 def our_epoch(graph: Graph, settings: NodeTrain, device: torch.device) -> tuple[Callable[[], object], int]:
-    """What trains for an epoch, batches prepared ahead and each loss read when the next step is queued; its steps."""
+    """A function that trains for one epoch, as `fit` does, and its number of steps.
+
+    Batches are prepared ahead, and each loss is read once the next step is queued.
+    """
     task = replace(lone_task(), device=device)
     objective = NodeClassification(graph, settings, task)
     learner = Learner(objective, settings, task)
@@ -107,10 +110,10 @@ def our_epoch(graph: Graph, settings: NodeTrain, device: torch.device) -> tuple[
 
 
 def step_bytes(graph: Graph, train: NodeTrain) -> int:
-    """What a step of known sizes must at least read and write of features, neighbours and hidden rows, once each.
+    """The bytes of features, neighbours and hidden rows that a step of known sizes must read and write at least once.
 
-    Features of the outer targets and their neighbours, as they are gathered; what the products read, written before and
-    read again for the gradients; hidden rows and their gradients.
+    Features of the outer targets and their neighbours, when gathered; the inputs of the matmuls, written before them
+    and read again for the gradients; hidden rows and their gradients.
     """
     inner, outer = train.fan_out
     seeds = train.batch_size or 1
@@ -125,20 +128,20 @@ def step_bytes(graph: Graph, train: NodeTrain) -> int:
 
 
 def rivals(graph: Graph, device: torch.device) -> Iterator[Row]:
-    """A step of ours against PyG's with features, labels and model on the card; its samples cost it nothing."""
+    """Our step and PyG's with features, labels and model on the card; PyG's sampling is not timed."""
     for precision in ("float32", "bfloat16"):
         settings = replace(SETTINGS, precision=precision, cuda_graph=device.type == "cuda")
         epoch, steps = our_epoch(graph, settings, device)
         epoch()
         ours = _clocked(device, epoch) / steps
-        yield Row(f"a step of ours, {precision}", f"{ours * 1e3:.2f} ms")
-        found = {"PyG by an expert": _expert(graph, settings, device)}
+        yield Row(f"our step, {precision}", f"{ours * 1e3:.2f} ms")
+        found = {"expert's PyG": _expert(graph, settings, device)}
         if precision == "float32":
             found["PyG's example"] = _example(graph, settings, device)
         for name, step in found.items():
             times = [step() for _ in range(_RIVAL_STEPS)][_RIVAL_STEPS // 3 :]
             theirs = statistics.median(times)
-            yield Row(f"a step of {name}, {precision}, samples for nothing", f"{theirs * 1e3:.2f} ms")
+            yield Row(f"step of {name}, {precision}, sampling not timed", f"{theirs * 1e3:.2f} ms")
             yield Row(f"ratio of ours to {name}, {precision}", f"{ours / theirs:.3f}")
 
 
@@ -162,7 +165,7 @@ def _example(graph: Graph, settings: NodeTrain, device: torch.device) -> Callabl
 
 
 def _expert(graph: Graph, settings: NodeTrain, device: torch.device) -> Callable[[], float]:
-    """The steps of `node_steps.expert_step` on the device: the rows that are needed, fused Adam, autocast."""
+    """The steps of `node_steps.expert_step` on the device: only required rows, fused Adam, autocast."""
     layers = pyg_model(graph, settings).to(device)
     options = {"lr": settings.lr, "weight_decay": settings.weight_decay}
     optimizer = torch.optim.Adam(layers.parameters(), fused=True, **options)
@@ -194,8 +197,8 @@ def _descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def _costliest(device: torch.device, epoch: Callable[[], object], title: str) -> Iterator[Row]:
-    """The kernels that take the most time of an epoch."""
+def _most_expensive(device: torch.device, epoch: Callable[[], object], title: str) -> Iterator[Row]:
+    """The kernels that take the most time in an epoch."""
     if device.type != "cuda":
         return
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -211,12 +214,12 @@ def _costliest(device: torch.device, epoch: Callable[[], object], title: str) ->
 
 
 def _seconds(device: torch.device, work: Callable[[], object]) -> float:
-    """The median of seven, after two to warm up."""
+    """The median of seven runs after two warm-up runs."""
     return statistics.median([_clocked(device, work) for _ in range(9)][2:])
 
 
 def _clocked(device: torch.device, work: Callable[[], object]) -> float:
-    """The wall time until the device has done the work."""
+    """The wall time until the device has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     began = time.perf_counter()

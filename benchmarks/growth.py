@@ -1,4 +1,4 @@
-"""What a graph costs as it grows 1, 4 and 16 times at constant degree: memory of one rank, and time a step.
+"""The cost of a graph that grows 1, 4 and 16 times at constant degree: memory of one rank, and time per step.
 
 python benchmarks/growth.py [--scale 0.025] [--threads 2]
 """
@@ -17,10 +17,10 @@ from clusterctl.workloads.generated.reddit_like import reddit_like
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--scale", type=float, default=0.025, help="the smallest graph's, of Reddit's number of nodes")
+    words.add_argument("--scale", type=float, default=0.025, help="smallest graph relative to Reddit's number of nodes")
     words.add_argument("--threads", type=int, default=2)
     options = words.parse_args()
-    print(f"{'nodes':>10}{'edges':>14}{'file':>12}{'peak memory':>14}{'a step':>12}{'of the first':>14}")
+    print(f"{'nodes':>10}{'edges':>14}{'file':>12}{'peak memory':>14}{'step':>12}{'relative':>14}")
     first = None
     for factor in (1, 4, 16):
         with TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
-"""What a heartbeat costs a training step, against a program that writes its step into a file each time.
+"""The cost of a heartbeat per training step, compared with a program that writes each step to a file.
 
 python benchmarks/heartbeat.py
 
-The rival does what watchdogs that go by a file's age ask of a program: the time and the step, written once a step. Ours
-sets attributes; a thread writes the file once a second, and runs while this is measured. Per step are counted what the
-loop does: one beat, and one waiting for other ranks begun and ended.
+The rival does what watchdogs based on a file's age require: it writes the time and the step once per step. Ours sets
+attributes; a thread, which runs during the measurement, writes the file once per second. Each step includes the calls
+of the training loop: one beat, and the start and end of one wait for other ranks.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def main() -> None:
         pulse.start()
         descriptor = os.open(Path(folder, "rival"), os.O_WRONLY | os.O_CREAT)
         compare(
-            "Heartbeats, a million steps (1 ms is 1 ns a step)",
-            ("a beat and a wait, written once a second", lambda: ours(heart)),
-            ("time and step written at each step", lambda: rival(descriptor)),
+            "Heartbeats, a million steps (1 ms is 1 ns per step)",
+            ("a beat and a wait, written once per second", lambda: ours(heart)),
+            ("time and step written in each step", lambda: rival(descriptor)),
             bound=0.5,
         )
         os.close(descriptor)

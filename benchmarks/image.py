@@ -1,8 +1,8 @@
-"""How long an image takes: after a changed file, when it is there already, and its conversion against tar and lzo.
+"""Building an image: after changing a file, if it already exists, and its conversion compared with tar and lzo.
 
 python benchmarks/image.py            needs buildah, mmdebstrap and squashfs-tools; the first run downloads
 
-The rival does what enroot does with its default compressor: layers unpacked one over the other, mksquashfs -comp lzo.
+The rival does what enroot does with its default compressor: unpack the layers in order, then mksquashfs -comp lzo.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Stages:
         self.seconds: dict[str, float] = {}
         self._stage, self._since = "", time.perf_counter()
 
-    def stage(self, text: str, total: int | None = None) -> None:  # noqa: ARG002 - every listener's signature
+    def stage(self, text: str, total: int | None = None) -> None:  # noqa: ARG002 - the listeners' signature
         self.end()
         self._stage = text.split(" localhost")[0]
 
@@ -59,7 +59,7 @@ class Stages:
 
 @contextmanager
 def one_file_changed(number: int) -> Iterator[None]:
-    """The project wheel has one file more, of another content each time."""
+    """Add a file with new content to the project wheel."""
 
     def write(folder: Path) -> Path:
         import zipfile
@@ -87,7 +87,7 @@ def timed(title: str, work: Callable[[], object], aim: float | None = None) -> f
 
 
 def unpack_and_squash(archive: Path, place: Path) -> Path:
-    """tar for every layer, whiteouts taken away, mksquashfs as enroot calls it."""
+    """Unpack every layer with tar, remove whiteouts, and run mksquashfs as enroot does."""
     outer, root, target = place / "outer", place / "root", place / "rival.sqsh"
     for folder in (outer, root):
         shutil.rmtree(folder, ignore_errors=True)
@@ -110,7 +110,7 @@ def main() -> None:
         place = Path(scratch)
         request = BuildRequest(name="benchmark", base="bootstrap")
         print(f"make container, with {engine.kind}")
-        timed("whatever was not there yet", lambda: build(request, engine, place, cache, PYTHON, Stages()))
+        timed("everything not cached yet", lambda: build(request, engine, place, cache, PYTHON, Stages()))
         for number in range(CHANGES):
             stages = Stages()
             with one_file_changed(number):
@@ -118,22 +118,22 @@ def main() -> None:
             stages.end()
             print("    " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in stages.seconds.items()))
 
-        print("\nfinding what is there")
+        print("\nexisting images")
         image = place / "benchmark.sqsh"
         copy = Path(shutil.copyfile(image, place / ".copy"))
         publish(copy, place, "python-3.11-slim", "python:3.11-slim", PackageScan(), ImageConfig(digest=""))
         command = [str(Path(sys.executable).with_name("clusterctl")), "image", "import", "python:3.11-slim"]
         for _ in range(3):
-            timed("clusterctl image import, of one that is there", lambda: subprocess.run(
+            timed("clusterctl image import, already imported", lambda: subprocess.run(
                 [*command, "--output", scratch], check=True, capture_output=True), aim=0.2)  # fmt: skip
 
-        print("\nan archive into a squashfs")
+        print("\nconverting an archive to squashfs")
         archive = place / "saved.tar"
         subprocess.run([engine.program, "push", "-q", "localhost/benchmark", f"docker-archive:{archive}"], check=True)
         ours = timed("clusterctl image import", lambda: import_file(archive, "converted", place, Stages()))
         rival = timed("tar and mksquashfs -comp lzo", lambda: unpack_and_squash(archive, place))
         mine, theirs = ((place / name).stat().st_size / 2**20 for name in ("converted.sqsh", "rival.sqsh"))
-        print(f"  time {ours / rival:.2f} of the rival's, size {mine:.0f} MiB against {theirs:.0f} MiB")
+        print(f"  time {ours / rival:.2f} of the rival's, size {mine:.0f} MiB compared with {theirs:.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""`clusterctl logs` on 64 ranks of 10 MB and one sparse log of 10 GB: the first line, the whole, and the memory.
+"""`clusterctl logs` on 64 ranks with 10 MB each and one sparse log of 10 GB: the first line, all lines, and memory.
 
-The rival merges the same files with `cat | sort`, by the times at the beginning of their lines; its first line comes
-when it has read everything. For the end of each log it is `tail -q`.
+The rival merges the same files with `cat | sort`, by the times at the start of their lines; it prints its first line
+once it has read everything. For the end of each log, the rival is `tail -q`.
 
 python benchmarks/logs.py [MEGABYTES]
 """
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def written(folder: Path, megabytes: int) -> RunDir:
-    """A run whose ranks wrote `megabytes` each: lines of their own, and some that all of them share."""
+    """A run whose ranks wrote `megabytes` each: unique lines, and some common to all ranks."""
     run = RunDir(folder / "cora-20260102-030405-00a1")
     run.attempt(0).log(0).parent.mkdir(parents=True)
     job = Job(name="cora", workload="reddit", train=RedditTrain(), resources=Resources(nodes=8, tasks_per_node=8))
@@ -87,7 +87,7 @@ def _line(rank: int, step: int) -> str:
 
 
 def sparse(run: RunDir) -> None:
-    """One log more, of which almost nothing was written."""
+    """Add a sparse log."""
     with run.attempt(0).log(RANKS).open("w") as file:
         file.write(f"{stamp(BEGAN)}begun\n")
         file.seek(SPARSE_BYTES)
@@ -95,7 +95,7 @@ def sparse(run: RunDir) -> None:
 
 
 def peak_bytes(argv: list[str], environment: dict[str, str]) -> int:
-    """The most memory that `argv` held, by the kernel's count."""
+    """The peak memory of `argv`, as reported by the kernel."""
     with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL) as process:
         peak = 0
         while process.poll() is None:

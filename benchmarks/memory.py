@@ -1,9 +1,9 @@
-"""What further ranks on a node cost in memory: four against one, the proportional set size of all processes together.
+"""The memory of more ranks on a node: four compared with one, as the total proportional set size of all processes.
 
-What the programs themselves need (torch, numba) is measured with a graph of almost nothing, and taken off. The global
-batch is the same, 1,024 seeds. In a step, every rank also holds what it computes from its own seeds. The last column is
-what a graph in every rank costs, as in the published examples. The aim is that of the whole graph (--scale 1), on a
-machine that runs nothing else: pages of torch that other programs share count less.
+The memory of the programs themselves (torch, numba) is measured with a tiny graph and subtracted. The global batch is
+the same, 1,024 seeds. During a step, every rank also holds the intermediate results of its own seeds. The last column
+is the cost of a graph in every rank, as in the published examples. The aim applies to the whole graph (--scale 1) on an
+idle machine: pages of torch shared with other programs count less.
 
 python benchmarks/memory.py [--scale 0.1]
 """
@@ -26,7 +26,7 @@ _AIM = 1.15
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes; 1: all 233 thousand")
+    words.add_argument("--scale", type=float, default=0.1, help="relative to Reddit's 233 thousand nodes")
     options = words.parse_args()
     with TemporaryDirectory() as folder:
         paths = {"graph": Path(folder, "graph.pt"), "empty": Path(folder, "empty.pt")}

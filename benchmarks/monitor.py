@@ -1,12 +1,12 @@
-"""`monitor --once` with 1,000 runs on disk, and what a monitor left open beside a busy run costs in memory and CPU.
+"""`monitor --once` with 1,000 runs on disk, and the memory and CPU time of an open monitor beside a busy run.
 
-There is no rival to compare with; the aims are 1 s for a frame, and within an hour at most 20 MB of growth and 5 % of a
-core. The run is busy on purpose: ten steps a second, four nodes of eight GPUs, 32 ranks, a log line a second. Growth is
-the slope of the resident memory over the second half of the time, taken for an hour: measured over minutes it is an
-extrapolation, and said to be one, and too much, as the curves are still filling up. So the looks of a whole hour are
-made in a row as well, each after two seconds' worth of lines, without the pauses in between: this growth is measured.
+There is no rival. The aims are 1 s for a frame, and per hour at most 20 MB of growth and 5 % of a core. The run is
+unusually busy: ten steps per second, four nodes with eight GPUs, 32 ranks, one log line per second. Growth is the slope
+of the resident memory over the second half of the time, scaled to an hour: over a few minutes, it is an overestimate,
+since the curves are still filling up, and is reported as extrapolated. So all refreshes of an hour are also done in a
+row, each after two seconds' worth of lines, without the pauses: this growth is measured.
 
-python benchmarks/monitor.py [MINUTES]      default: 3; 60 measures the hour itself
+python benchmarks/monitor.py [MINUTES]      default: 3; 60 measures a whole hour
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 RUNS, ROUNDS = 1000, 7
-LOOKS = 1800  # of an hour, one every two seconds
+LOOKS = 1800  # refreshes per hour, one every two seconds
 NODES, GPUS = 4, 8
 LINES, COLUMNS = 60, 200
 AIM_SECONDS, AIM_MEGABYTES, AIM_SHARE = 1.0, 20.0, 0.05
@@ -54,11 +54,11 @@ def main() -> None:
         once = timed(lambda: subprocess.run(words, env=environment, capture_output=True, check=True))
         times = [once() for _ in range(ROUNDS + 1)][1:]
         print(f"monitor   ({platform.machine()}, {os.cpu_count()} cores)")
-        tell(
+        report(
             f"monitor --once, {RUNS} runs", f"{statistics.median(times):.2f} s", statistics.median(times) / AIM_SECONDS
         )
         watch_busy_run(folder / "runs", environment, 60 * minutes)
-        asyncio.run(look_for_an_hour(folder / "hour"))
+        asyncio.run(refresh_for_an_hour(folder / "hour"))
 
 
 def watch_busy_run(runs: Path, environment: dict[str, str], seconds: float) -> None:
@@ -81,13 +81,13 @@ def watch_busy_run(runs: Path, environment: dict[str, str], seconds: float) -> N
     how = "measured" if seconds >= 3600 else f"extrapolated from {seconds / 60:g} minutes"
     growth = max(0.0, slope * 3600)
     first, last = sizes[len(sizes) // 2][1], sizes[-1][1]
-    tell(f"growth in an hour, {how}", f"{growth:.1f} MB", growth / AIM_MEGABYTES)
-    print(f"  {'resident at half time, and at the end':<52} {first:.1f} MB, {last:.1f} MB")
-    tell("CPU, of one core", f"{used:.1%}", used / AIM_SHARE)
+    report(f"growth per hour, {how}", f"{growth:.1f} MB", growth / AIM_MEGABYTES)
+    print(f"  {'resident memory halfway, and at the end':<52} {first:.1f} MB, {last:.1f} MB")
+    report("CPU, of one core", f"{used:.1%}", used / AIM_SHARE)
 
 
-async def look_for_an_hour(runs: Path) -> None:
-    """All looks of an hour in a row, in this process and without a screen."""
+async def refresh_for_an_hour(runs: Path) -> None:
+    """All refreshes of an hour in a row, in this process and without a screen."""
     from clusterctl.display.monitor.app import Actions, Monitor
     from clusterctl.observe.overview import Overview
 
@@ -111,17 +111,17 @@ async def look_for_an_hour(runs: Path) -> None:
             sizes.append(resident(os.getpid()))
     first = sizes[LOOKS // 36]  # 100 seconds after the start
     growth = max(sizes) - first
-    tell(f"growth over an hour's {LOOKS} looks, measured", f"{growth:.1f} MB", growth / AIM_MEGABYTES)
+    report(f"growth over an hour's {LOOKS} refreshes, measured", f"{growth:.1f} MB", growth / AIM_MEGABYTES)
 
 
-def tell(what: str, value: str, ratio: float) -> None:
+def report(what: str, value: str, ratio: float) -> None:
     verdict = "reached" if ratio <= 1 else "NOT reached"
     print(f"  {what:<52} {value:>10}   ratio to the aim {ratio:.2f}, {verdict}", flush=True)
 
 
 def follow(process: subprocess.Popen[bytes], seconds: float) -> tuple[list[tuple[float, float]], float]:
-    """Resident megabytes over the time, and the share of a core since the start-up was over."""
-    time.sleep(5)  # start-up: the first look reads everything
+    """Resident megabytes over time, and the share of a core after start-up."""
+    time.sleep(5)  # start-up: the first refresh reads everything
     began, before = time.monotonic(), cpu_seconds(process.pid)
     sizes = []
     while (passed := time.monotonic() - began) < seconds:
@@ -141,7 +141,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def in_terminal(words: list[str], environment: dict[str, str]) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a program in a terminal of its own, whose screen nobody keeps."""
+    """Start a program in its own terminal, whose output is discarded."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     process = subprocess.Popen(words, env=environment, stdin=its, stdout=its, stderr=its, start_new_session=True)
@@ -155,11 +155,11 @@ def drain(terminal: int) -> None:
         while os.read(terminal, 65536):
             pass
     except OSError:
-        pass  # it was closed
+        pass  # the terminal was closed
 
 
 def write_ended_runs(runs: Path) -> None:
-    """The runs of a diligent month: ended, each with its metrics, events and logs."""
+    """A thousand ended runs, each with metrics, events and logs."""
     runs.mkdir(mode=0o700, parents=True)
     first = RunDir(runs / "cora-20260101-000000-0000")
     attempt = write_run(first, created=1.7e9)

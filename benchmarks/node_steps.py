@@ -1,4 +1,4 @@
-"""Steps of node classification: ours, and PyG's on subgraphs of sampled neighbourhoods."""
+"""Training steps of node classification: ours, and PyG's on sampled subgraphs."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from clusterctl.spec import NodeClassificationTrain, NodeTrain
 
 Sample = tuple["Callable[[], tuple[Tensor, Tensor, Tensor]]", float]
-"""Fetches the rows' features, the edges among them and the labels of the first rows; seconds spent before."""
+"""Fetches the rows' features, the edges between them and the labels of the first rows; seconds spent on sampling."""
 
 
 def lone_task() -> Task:
-    """The only rank of a world of one, outside any run."""
+    """The only rank of a world of size one, outside any run."""
     world = dist.group.WORLD
     assert world is not None
     silent = Events(None, 0), MetricsWriter(None, 0), StopRequest()
@@ -45,9 +45,9 @@ def lone_task() -> Task:
 
 
 def our_step(graph: Any, settings: NodeTrain | NodeClassificationTrain, kind: Any = NodeClassification) -> Timed:
-    """Sampling, forward, backward, update, one after the other, of an objective of this `kind` on the graph.
+    """Sampling, forward, backward and update, sequentially, for an objective of this `kind` on the graph.
 
-    `fit` samples ahead in a thread; here that thread would work during the rival's time.
+    `fit` samples ahead in a thread, which would here run during the rival's time.
     """
     task = lone_task()
     objective = kind(graph, settings, task)
@@ -68,7 +68,7 @@ def our_step(graph: Any, settings: NodeTrain | NodeClassificationTrain, kind: An
 
 
 def pyg_model(graph: Graph, settings: NodeTrain) -> torch.nn.ModuleList:
-    """PyG's convolutions between the same widths."""
+    """PyG's convolutions with the same widths."""
     from torch_geometric.nn import GCNConv, SAGEConv
 
     kind = {"sage": SAGEConv, "gcn": GCNConv}[settings.model]
@@ -103,10 +103,10 @@ def pyg_step(graph: Graph, settings: NodeTrain, samples: Iterator[Sample]) -> Ti
 
 
 def expert_step(graph: Graph, settings: NodeTrain) -> Timed:
-    """PyG as an expert runs it: only the edges and rows that each layer needs, and fused Adam.
+    """PyG as an expert uses it: only the edges and rows that each layer needs, and fused Adam.
 
-    SAGEConv is bipartite; GCNConv, which has no such form, computes the rows of its sources and keeps the first ones.
-    Under autocast where the settings are bfloat16. Its samples cost nothing but their features.
+    SAGEConv is bipartite; GCNConv has no such form, so it computes the rows of its sources and keeps the first ones.
+    Uses autocast if the precision is bfloat16. Of the sampling, only fetching the features is timed.
     """
     layers = pyg_model(graph, settings)
     options = {"lr": settings.lr, "weight_decay": settings.weight_decay}
@@ -135,14 +135,14 @@ def expert_step(graph: Graph, settings: NodeTrain) -> Timed:
 def expert_samples(
     graph: Graph, settings: NodeTrain | NodeClassificationTrain
 ) -> Iterator[tuple[Tensor, list[tuple[Tensor, int]], Tensor]]:
-    """Nodes, for each layer the edges and the rows that it computes, and the labels of the seeds; PyG's sampling."""
+    """Nodes; for each layer, its edges and number of rows; and the labels of the seeds, by PyG's sampling rule."""
     for nodes, added, sizes, y in _sampled(graph, settings):
         layers = [(torch.cat(added[: len(added) - i], dim=1), sizes[-1 - i]) for i in range(len(added))]
         yield nodes, layers, y
 
 
 def loader_samples(graph: Graph, settings: NodeTrain) -> Iterator[Sample]:
-    """Samples of PyG's NeighborLoader, with the seconds that each took, features included."""
+    """Samples of PyG's NeighborLoader, with the seconds for each, including features."""
     from torch_geometric.loader import NeighborLoader
 
     loader = NeighborLoader(
@@ -166,7 +166,7 @@ def pyg_data(graph: Graph) -> object:
 
 
 def given_samples(graph: Graph, settings: NodeTrain) -> Iterator[Sample]:
-    """Samples by PyG's rule; they cost the rival nothing but their features."""
+    """Samples by PyG's rule; only fetching their features is timed."""
     for nodes, added, _, y in _sampled(graph, settings):
         yield partial(lambda rows, *others: (graph.x[rows], *others), nodes, torch.cat(added, dim=1), y), 0.0
 
@@ -174,8 +174,11 @@ def given_samples(graph: Graph, settings: NodeTrain) -> Iterator[Sample]:
 def _sampled(
     graph: Graph, settings: NodeTrain | NodeClassificationTrain
 ) -> Iterator[tuple[Tensor, list[Tensor], list[int], Tensor]]:
-    """Samples by PyG's rule, further hops for new nodes alone: all nodes, the seeds first; the edges that each hop
-    adds, the seeds' hop first, and how many nodes have theirs with it; the labels of the seeds."""
+    """Samples by PyG's rule, which expands only new nodes in each hop.
+
+    Each has all nodes, the seeds first; the edges added by each hop, the seeds' hop first, with the number of nodes
+    expanded so far; and the labels of the seeds.
+    """
     sampler = NeighborSampler(graph, (*settings.fan_out, 0), seed=1)
     plan = EpochPlan(graph.train, settings.batch_size, seed=1, rank=0, world_size=1)
     for epoch in count():
@@ -191,5 +194,5 @@ def _sampled(
 
 
 def rows_of(offsets: Tensor) -> Tensor:
-    """The row of each edge, from where the rows' edges begin."""
+    """The row of each edge, from the offsets of the rows."""
     return torch.arange(offsets.numel() - 1).repeat_interleave(offsets.diff())

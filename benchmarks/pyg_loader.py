@@ -1,6 +1,6 @@
-"""Batches of our NeighborLoader: beside those of PyG's own over torch-sparse, and compiled beside plain torch.
+"""Batches of our NeighborLoader, compared with PyG's own on torch-sparse; and compiled, compared with plain torch.
 
-PyG's own takes part if torch-sparse is installed (`make bench-rivals`), in what torch-sparse can do.
+PyG's own is included if torch-sparse is installed (`make bench-rivals`), for the options that torch-sparse supports.
 
 python benchmarks/pyg_loader.py [NODES]
 """
@@ -32,7 +32,7 @@ OF_TORCH_SPARSE = ("directional", "induced")
 
 
 def graph(nodes: int) -> Data:
-    """A random graph; its features are few, so that mostly sampling is measured."""
+    """A random graph with few features, so that mostly sampling is measured."""
     return Data(
         x=torch.rand(nodes, 8),
         edge_index=torch.randint(nodes, (2, DEGREE * nodes)),
@@ -42,7 +42,7 @@ def graph(nodes: int) -> Data:
 
 
 def one_batch(loader: Any, nodes: int) -> Timed:
-    """The time of a batch of random seeds."""
+    """The time for a batch of random seeds."""
     return timed(lambda: loader(torch.randint(nodes, (BATCH,))))
 
 

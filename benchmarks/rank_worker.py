@@ -1,6 +1,6 @@
-"""Several ranks that train on a stored graph for some steps: what `ranks_and_threads`, `memory` and `growth` measure.
+"""Several ranks that train on a stored graph for some steps, measured by `ranks_and_threads`, `memory` and `growth`.
 
-Started by `measure`, which runs this file under torchrun, once a rank.
+`measure` runs this file under torchrun, once per rank.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from clusterctl.training.node_objective import NodeClassification
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the ranks do: train `steps` steps on the graph in `path` after three to warm up, then evaluate, or not."""
+    """What the ranks do: train `steps` steps on the graph in `path` after three warm-up steps, then may evaluate."""
 
     path: str
     steps: int = 10
@@ -44,12 +44,12 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Measured:
-    """All ranks together; memory in bytes."""
+    """Totals over all ranks; memory in bytes."""
 
     seeds_per_second: float
-    in_step: int  # proportional set size between the forward and the backward pass of the last step to warm up
-    at_rest: int  # proportional set size after all that was wanted
-    peak: int  # of one rank, mapped pages of the graph included
+    in_step: int  # proportional set size between forward and backward pass of the last warm-up step
+    at_rest: int  # proportional set size at the end
+    peak: int  # of one rank, including mapped pages of the graph
 
 
 def measure(wanted: Wanted, ranks: int, threads: int) -> Measured:
@@ -66,7 +66,7 @@ def measure(wanted: Wanted, ranks: int, threads: int) -> Measured:
 
 
 def main(wanted: Wanted) -> None:
-    sampling.WORTH_COMPILING = 0  # so that ranks without a graph run the same programs
+    sampling.WORTH_COMPILING = 0  # so that ranks with a tiny graph run the same code
     settings = replace(
         RedditTrain(),
         batch_size=wanted.batch_size,
@@ -96,7 +96,7 @@ def main(wanted: Wanted) -> None:
         if wanted.evaluate:
             objective.model.eval()
             objective.evaluate(["val", "test"])
-        ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for the next step is not the graph's
+        ctypes.CDLL(None).malloc_trim(0)  # do not count memory that the allocator keeps for the next step
         at_rest = proportional()
         if place.rank == 0:
             seeds = wanted.steps * settings.batch_size * place.world_size / seconds
@@ -104,16 +104,16 @@ def main(wanted: Wanted) -> None:
 
 
 def proportional() -> int:
-    """The proportional set size of all ranks together, in bytes. A collective."""
+    """The total proportional set size of all ranks, in bytes. A collective."""
     dist.barrier()
     size = torch.tensor(kilobytes("smaps_rollup", "Pss") * 1024)
-    dist.barrier()  # before a rank leaves: the share of its pages would fall to the others
+    dist.barrier()  # if a rank exited early, its share of the pages would be counted for the others
     dist.all_reduce(size)
     return int(size)
 
 
 def kilobytes(file: str, field: str) -> int:
-    """A figure of this process from /proc."""
+    """A value for this process from /proc."""
     for line in Path("/proc/self", file).read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1])

@@ -1,6 +1,6 @@
-"""Does a core give as much as a rank as it gives as a thread? Two ranks of one thread against one rank of two.
+"""Is a core as useful for a rank as for a thread? Two ranks with one thread compared with one rank with two.
 
-Seeds a second while training GraphSAGE on a generated graph with Reddit's statistics, sampling ahead as `fit` does.
+Seeds per second when training GraphSAGE on a generated graph with Reddit's statistics, sampling ahead as `fit` does.
 
 python benchmarks/ranks_and_threads.py [--scale 0.1] [--runs 5]
 """
@@ -20,7 +20,7 @@ from clusterctl.workloads.generated.reddit_like import reddit_like
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes; 1: all 233 thousand")
+    words.add_argument("--scale", type=float, default=0.1, help="relative to Reddit's 233 thousand nodes")
     words.add_argument("--runs", type=int, default=5)
     options = words.parse_args()
     with TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
-"""What a training step of the relational attention network costs, ours and PyG's, on the same data in one process.
+"""The cost of a training step of the relational attention network, ours and PyG's, on the same data in one process.
 
 Two layers of GATv2 for each relation, 4 heads of 64, fan-out 15/10 in each relation, 1,024 seeds, on a generated graph
 like IGB-heterogeneous with 1,024 features.
 
-The rival is PyG as an expert runs it: bipartite `GATv2Conv`s, summed as by `HeteroConv(aggr="sum")`, only of relations
-and target rows that are needed, each on those source rows alone that its edges read; fused Adam, autocast where ours is
-bfloat16, and samples for nothing. Both sides have the allocator that a run has.
+The rival is PyG as an expert uses it: bipartite `GATv2Conv`s, summed as by `HeteroConv(aggr="sum")`, only for required
+relations and target rows, each on only the source rows that its edges read; fused Adam, and autocast if ours is
+bfloat16. Its sampling is not timed. Both sides use the allocator of a run.
 
 python benchmarks/rgat_step.py [float32] [bfloat16] [--scale 1e-4] [--threads 2] [--runs 10]
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from clusterctl.graph.storage import EdgeType, LabelledHeteroGraph
 
     Read = dict[EdgeType, tuple[Tensor, Tensor]]
-    """Of each relation that a layer reads: the source rows, and edges between these and the target rows."""
+    """For each relation that a layer reads: the source rows, and the edges between them and the target rows."""
 
 AIM = 1.5  # times faster than the expert's
 OPTIONS = GatOptions(hidden=64, heads=4, dropout=0.2)
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def igb_graph(scale: float) -> LabelledHeteroGraph:
-    """A generated graph; its features stay mapped from files that have no name any more."""
+    """A generated graph; its features stay mapped from deleted files."""
     with tempfile.TemporaryDirectory() as folder:
         igb_like.write(Path(folder), scale, 0)
         scratch = Path(folder, "scratch")
@@ -114,9 +114,9 @@ def expert_step(graph: LabelledHeteroGraph, train: NodeClassificationTrain) -> T
 def expert_samples(
     graph: LabelledHeteroGraph, train: NodeClassificationTrain, by_layer: list[list[EdgeType]]
 ) -> Iterator[tuple[dict[str, Tensor], list[tuple[Read, dict[str, int]]], Tensor]]:
-    """The nodes of each type, what each layer reads and how many rows it computes, and the labels of the seeds.
+    """The nodes of each type, the inputs and number of output rows of each layer, and the labels of the seeds.
 
-    Self loops are in the samples, so that the rival need not add them.
+    The samples contain self loops, so that the rival need not add them.
     """
     sampler = HeteroSampler(graph, fan_outs(by_layer, train.fan_out), seed=1)
     plan = EpochPlan(graph.train, train.batch_size or 0, seed=1, rank=0, world_size=1)

@@ -1,7 +1,7 @@
-"""A real Slurm on this machine, up and down again: ten times with four nodes, then once with many. Root, Slurm.
+"""Starting and stopping a real Slurm on this machine: ten times with four nodes, then with many. Needs root.
 
-There is no rival to compare with; the aims are 5 s for `up` and 3 s for `down` of four nodes, 10 s for 200 nodes and
-3 MB a node, which is what none of its processes shares. Measured around the whole command.
+There is no rival. The aims are 5 s for `up` and 3 s for `down` with four nodes, and 10 s and 3 MB of private memory per
+node with 200 nodes. Whole commands are timed.
 
 python benchmarks/sandbox.py [NODES]
 """
@@ -44,12 +44,12 @@ def main() -> None:
         verdict = "reached" if max(times) <= aim else "NOT reached"
         spread = f"({min(times):.2f} .. {max(times):.2f})"
         print(f"  {title:<34} {statistics.median(times):6.2f} s   {spread}   aim: at most {aim} s, {verdict}")
-    print(f"  clusterctl sandbox up --nodes {many:<5} {seconds:6.2f} s, {megabytes / many:.2f} MB a node", end="")
+    print(f"  clusterctl sandbox up --nodes {many:<5} {seconds:6.2f} s, {megabytes / many:.2f} MB per node", end="")
     print(f", {cpu:.1f} CPU s of slurmd   aim for 200: at most 10 s, 3 MB")
 
 
 def used_by_nodes(folder: Path) -> tuple[float, float]:
-    """The megabytes that the nodes' processes have to themselves, and the CPU seconds they have used."""
+    """The private memory of the nodes' processes in megabytes, and their CPU seconds."""
     megabytes = cpu = 0.0
     for process in find(folder):
         if process.part.startswith("node"):

@@ -1,6 +1,6 @@
-"""What a run costs those who look at it as it grows longer: more steps, more attempts. One rank's metrics have it all.
+"""The cost of looking at a run as it grows longer: more steps, more attempts. One rank's metrics contain everything.
 
-The metrics are written by the training's own writer; its time a step is printed too.
+The metrics are written by the training's own writer; its time per step is printed too.
 
 python benchmarks/scale_length.py [--steps 10000 100000 1000000] [--attempts 1 10 100]
 """
@@ -42,21 +42,21 @@ def main() -> None:
 
 
 def measure(title: str, attempts: list[int]) -> None:
-    """Print what the commands cost on a run whose attempts did so many steps each."""
+    """Print the cost of the commands on a run whose attempts did these numbers of steps."""
     with tempfile.TemporaryDirectory(prefix="scale-") as name:
         run = write_many_ranks(Path(name), 4, Course.RUNNING, time.time())
         began = time.process_time()
         write(run, attempts)
         took = (time.process_time() - began) / sum(attempts)
         size = sum(attempt.metrics.stat().st_size for attempt in run.attempts())
-        print(f"{title}: metrics {size / 1e6:.1f} MB, {took * 1e6:.1f} us a step to write", flush=True)
+        print(f"{title}: metrics {size / 1e6:.1f} MB, {took * 1e6:.1f} us per step to write", flush=True)
         print(f"{'':>16}{HEAD}")
         for argv in (["status", run.id], ["why", run.id], ["monitor", "--once"], ["report", run.id]):
             print(f"{' '.join(argv[:2]).replace(run.id, ''):>16}{cost_of(argv, Path(name))}", flush=True)
 
 
 def write(run: RunDir, attempts: list[int]) -> None:
-    """Each attempt goes on where the one before ended; all but the last were preempted."""
+    """Write the metrics. Each attempt continues where the one before ended; all but the last were preempted."""
     run.attempt(0).metrics.unlink()
     done, planned = 0, 2 * sum(attempts)
     for number, steps in enumerate(attempts):

@@ -1,8 +1,8 @@
-"""What `clusterctl logs` costs as the ranks of a run grow: file operations, processor time and memory.
+"""The cost of `clusterctl logs` by the number of ranks: file operations, CPU time and memory.
 
-Idle: `logs -f` on a run that is silent for a minute of simulated time, after the first look.
-Failed: every rank printed some lines and a traceback. Large: the first line of 64 ranks with so many megabytes
-each, and the one traceback in two logs of 100 MB.
+Idle: `logs -f` on a run that is silent for a minute of simulated time, after the first poll.
+Failed: every rank printed some lines and a traceback. Large: the first line of 64 ranks with this many megabytes each,
+and the one traceback in two logs of 100 MB.
 
 python benchmarks/scale_logs.py [--ranks 4 64 256 1024 4096] [--megabytes 100]
 """
@@ -52,13 +52,13 @@ ValueError: rank {rank} has no batch
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--ranks", type=int, nargs="*", default=RANKS)
-    words.add_argument("--megabytes", type=int, default=100, help="of each of 64 ranks; 0: leave that out")
+    words.add_argument("--megabytes", type=int, default=100, help="size of each of 64 logs; 0: skip this part")
     options = words.parse_args()
     print(f"{'idle':>24}{'ranks':>8}{'opens a second':>16}{'listings':>10}{'stats':>8}")
     for ranks in options.ranks:
         with tempfile.TemporaryDirectory(prefix="scale-") as name:
             idle(write_many_ranks(Path(name), ranks, Course.RUNNING, time.time()), ranks)
-    print(f"{'of a failed run':>24}{'ranks':>8}{HEAD}")
+    print(f"{'failed run':>24}{'ranks':>8}{HEAD}")
     for ranks in options.ranks:
         with tempfile.TemporaryDirectory(prefix="scale-") as name:
             run = write_many_ranks(Path(name), ranks, Course.FAILED, time.time())
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def idle(run: RunDir, ranks: int) -> None:
-    """Print the operations of a minute in which nothing happens."""
+    """Print the file operations of a minute in which nothing happens."""
     now = [time.time()]
 
     def sleep(seconds: float) -> None:
@@ -85,7 +85,7 @@ def idle(run: RunDir, ranks: int) -> None:
     with counted(run.path) as count:
         for _, added in reading.follow(sources):
             deque(added, maxlen=0)
-            if not began:  # the first look has read what there is
+            if not began:  # the first poll has read everything
                 began, before = now[0], (count.opens, count.listings, count.stats)
             if now[0] - began >= IDLE_SECONDS:
                 break
@@ -95,7 +95,7 @@ def idle(run: RunDir, ranks: int) -> None:
 
 
 def large(folder: Path, megabytes: int) -> None:
-    """Print when the first line of much comes, and what it takes to find one error in 200 MB."""
+    """Print the time to the first line of large logs, and the cost of finding one error in 200 MB."""
     run = write_many_ranks(folder, 64, Course.RUNNING, BEGAN)
     block = "".join(f"{stamp(BEGAN + step / 100)}step {step}: loss 0.{step % 997:03}\n" for step in range(20_000))
     for rank in range(64):
@@ -121,7 +121,7 @@ def large(folder: Path, megabytes: int) -> None:
 
 
 def children_seconds() -> float:
-    """The processor time of all processes that have ended."""
+    """The CPU time of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,6 +1,6 @@
-"""What it costs to look at a run, as its ranks grow: files opened, folders listed, CPU seconds, memory of each command.
+"""The cost of looking at a run by its number of ranks: files opened, folders listed, CPU seconds, memory.
 
-The runs are made up, eight ranks a node: one trains, one failed with a traceback on every rank, one hung.
+The runs are generated, with eight ranks per node: one is training, one failed with a traceback on every rank, one hung.
 
 python benchmarks/scale_looking.py [RANKS]...      default: 4 64 256 1024 4096
 """

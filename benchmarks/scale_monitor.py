@@ -1,7 +1,7 @@
-"""What a monitor left open costs beside one run that trains, as its ranks grow: CPU, memory, calls of read.
+"""The cost of an open monitor beside one run in training, by the number of ranks: CPU, memory, read calls.
 
-The run is made up, eight ranks a node. Each second it writes a step, every rank's heartbeat, and the telemetry of a
-fifth of its nodes, as real ones do. There is no rival to compare with; the aim is 5 % of a core.
+The run is generated, with eight ranks per node. Each second it writes a step, every rank's heartbeat, and the telemetry
+of a fifth of its nodes, like a real one. There is no rival; the aim is 5 % of a core.
 
 python benchmarks/scale_monitor.py [RANKS]...      default: 4 64 1024 4096
 """
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def beside(runs: Path, ranks: int) -> tuple[float, float, float]:
-    """The share of a core, megabytes at the end, and calls of read a second, of a monitor that looks at one run."""
+    """The share of a core, megabytes at the end, and read calls per second of a monitor on one run."""
     run, over = write_many_ranks(runs, ranks, Course.RUNNING, time.time()), threading.Event()
 
     def write() -> None:
@@ -48,7 +48,7 @@ def beside(runs: Path, ranks: int) -> tuple[float, float, float]:
     process, terminal = in_terminal([CLUSTERCTL, "monitor", run.id], environment | {"TERM": "xterm-256color"})
     writer.start()
     try:
-        time.sleep(SETTLES_SECONDS)  # the first look reads everything
+        time.sleep(SETTLES_SECONDS)  # the first refresh reads everything
         began, before, reads = time.monotonic(), cpu_seconds(process.pid), _reads(process.pid)
         time.sleep(SECONDS)
         passed = time.monotonic() - began

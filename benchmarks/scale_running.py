@@ -1,10 +1,10 @@
-"""File operations on the run directory in steady running, by strace: opens, listings, writes a node and second.
+"""File operations on the run directory during training, by strace: opens, listings, writes per node and second.
 
 python benchmarks/scale_running.py [--ranks 8 64 512] [--per-node 8] [--seconds 20]
 
-The ranks are tasks of workload "command" whose program sleeps, as a batch script would start them; all are on this
-machine. One node in the middle is traced, its ranks and its writer; nodes do the same, so the run's figures are its
-times the nodes.
+The ranks are tasks of workload "command" whose program sleeps, started as a batch script would, all on this machine.
+The ranks and the writer of one node in the middle are traced. All nodes do the same, so the total for the run is that
+of one node times the number of nodes.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ def environment(run: RunDir, rank: int, ranks: int, per_node: int) -> dict[str, 
 
 
 def of_node(run: RunDir, node: int) -> list[int]:
-    """The processes of the run on a node, by their environment."""
+    """The processes of the run on a node, found by their environment."""
     marks = {f"CLUSTERCTL_RUN_DIR={run.path}".encode(), f"SLURM_NODEID={node}".encode()}
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if marks <= set(path.read_bytes().split(b"\0")):
                 found.append(int(path.parent.name))
-        except OSError:  # it has just ended, or is somebody else's
+        except OSError:  # it has just ended, or belongs to another user
             continue
     return found
 
 
 def traced(run: RunDir, node: int, seconds: float, folder: Path) -> Counter[str]:
-    """How often the processes of a node did what to files of the run, in `seconds`."""
+    """The number of operations of each kind by the processes of a node on files of the run, within `seconds`."""
     output = folder / "trace"
     pids = [word for pid in of_node(run, node) for word in ("-p", str(pid))]
     calls = ",".join(KINDS) + "," + STATS
@@ -75,7 +75,7 @@ def traced(run: RunDir, node: int, seconds: float, folder: Path) -> Counter[str]
 
 
 def claimed(folder: Path) -> RunDir:
-    """A run whose ranks sleep, with what the batch script makes before they begin."""
+    """A run whose ranks sleep, with the files that the batch script creates before they start."""
     run = RunDir(folder / "run")
     attempt = run.attempt(0)
     (attempt.path / "logs").mkdir(parents=True)
@@ -115,7 +115,7 @@ def main() -> None:
     words.add_argument("--seconds", type=float, default=20.0)
     options = words.parse_args()
     names = ("opens", "listings", "writes", "stats")
-    print(f"{'ranks':>8}{'nodes':>8}" + "".join(f"{name:>12}" for name in names) + "   a node and second")
+    print(f"{'ranks':>8}{'nodes':>8}" + "".join(f"{name:>12}" for name in names) + "   per node and second")
     for ranks in options.ranks:
         found = measure(ranks, options.per_node, options.seconds)
         rates = "".join(f"{found[name] / options.seconds:>12.2f}" for name in names)

@@ -1,7 +1,7 @@
-"""What the commands that look for runs cost with 100, 1,000 and 10,000 runs on disk, all of which have ended.
+"""The cost of commands that look for runs, with 100, 1,000 and 10,000 ended runs on disk.
 
-File operations below the folder of runs are counted by strace, in a call of their own: opens, other looks at a path
-(stat, access, readlink), and listed folders. Beside them CPU and wall seconds, the smaller of two further calls.
+File operations below the folder of runs are counted by strace in a separate call: opens, other accesses to a path
+(stat, access, readlink), and listed folders. CPU and wall seconds are the smaller of two further calls.
 
 python benchmarks/scale_runs.py [RUNS]...
 """
@@ -57,7 +57,7 @@ def measured(count: int) -> dict[str, Cost]:
         project.mkdir()
         (project / "job.toml").write_text(JOB)
         middle = sorted(path.name for path in runs.iterdir())[count // 2]
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else what changed last is compiled at each call
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise changed modules are compiled in each call
         environment = os.environ | {f"XDG_{kind}_HOME": f"{name}/{kind}" for kind in ("STATE", "CACHE", "CONFIG")}
         environment |= {"CLUSTERCTL_RUNS": str(runs), "CLUSTERCTL_CLUSTER": "local"}
         completing = {"_CLUSTERCTL_COMPLETE": "bash_complete", "COMP_WORDS": f"clusterctl why {middle[:14]}"}
@@ -98,7 +98,7 @@ def cost(argv: list[str], environment: dict[str, str], cwd: Path, runs: Path) ->
 
 
 def call(argv: list[str], environment: dict[str, str], cwd: Path) -> tuple[float, float]:
-    """Run `argv`; its CPU and wall seconds."""
+    """Run `argv`; returns its CPU and wall seconds."""
     began = time.perf_counter()
     process = subprocess.Popen(argv, env=environment, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, code, used = os.wait4(process.pid, 0)
@@ -114,7 +114,7 @@ def run_id(number: int, created: float) -> str:
 
 
 def many_runs(folder: Path, count: int) -> None:
-    """Ended runs, one in ten failed, each with a few hundred steps in its metrics and what ranks leave."""
+    """Ended runs, one in ten failed, each with the files of its ranks and a few hundred steps in its metrics."""
     job = Job(name="cora", workload="reddit", resources=Resources(nodes=2, tasks_per_node=2), train=RedditTrain())
     cluster = Cluster(name="local", kind="emulator")
     record = {"schema_version": RUN_FORMAT, "job": to_record(job), "cluster": to_record(cluster)}

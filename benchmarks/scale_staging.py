@@ -1,13 +1,13 @@
-"""What ranks cost a slow file system when they start, with and without `resources.stage_code`.
+"""The load of starting ranks on a slow file system, with and without `resources.stage_code`.
 
 Ranks on four emulated nodes import a generated package of 1,300 modules, and a project of 40, from a file system that
-answers each operation late: a passthrough by FUSE, which counts what it is asked. Run directories and copies of the
-code lie there, too; submitting is not counted. The emulated nodes have one kernel and its caches in common, so that
-without copies real nodes ask more than is counted here.
+delays each operation: a FUSE passthrough, which counts the operations. Run directories and copies of the code are on
+it, too; submitting is not counted. The emulated nodes share one kernel and its caches, so without copies real nodes do
+more operations than are counted here.
 
 python benchmarks/scale_staging.py [--ranks 64] [--milliseconds 0.5]
 
-Needs root or fusermount3, and `mfusepy` (pip install mfusepy) with Debian's fuse3; without them it exits with 2.
+Needs root or fusermount3, and `mfusepy` (pip install mfusepy) with Debian's fuse3; without them, the exit code is 2.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ print(json.dumps([began, time.time(), time.process_time() - processor]), flush=T
 
 
 class Passthrough:
-    """What FUSE asks for, answered from the folder `below`."""
+    """FUSE operations, passed through to the folder `below`."""
 
     use_ns = True
 
@@ -85,7 +85,7 @@ class Passthrough:
         return os.readlink(self.below + path)
 
     def open(self, path: str, flags: int) -> int:
-        return os.open(self.below + path, flags & ~os.O_APPEND)  # FUSE knows where to write
+        return os.open(self.below + path, flags & ~os.O_APPEND)  # FUSE passes the offset of each write
 
     def create(self, path: str, mode: int, fi: object = None) -> int:
         return os.open(self.below + path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, mode)
@@ -128,7 +128,7 @@ class Passthrough:
 
 
 def serve(below: str, mount: str, seconds: float) -> None:
-    """Mount `below`, with each operation counted and `seconds` late; the counts are printed for each line of stdin."""
+    """Mount `below`, counting and delaying each operation by `seconds`; prints the counts for each line of stdin."""
     import mfusepy
 
     counts: Counter[str] = Counter()
@@ -141,7 +141,7 @@ def serve(below: str, mount: str, seconds: float) -> None:
 
         return answer
 
-    def tell() -> None:
+    def print_counts() -> None:
         for _ in sys.stdin:
             print(json.dumps(counts), flush=True)
 
@@ -149,13 +149,13 @@ def serve(below: str, mount: str, seconds: float) -> None:
     for name, method in inspect.getmembers(operations, inspect.ismethod):
         if not name.startswith("_"):
             setattr(operations, name, slowed(name, method))
-    Thread(target=tell, daemon=True).start()
-    with suppress(RuntimeError):  # by a signal; what else goes wrong libfuse reports itself
+    Thread(target=print_counts, daemon=True).start()
+    with suppress(RuntimeError):  # ended by a signal; libfuse reports other errors itself
         mfusepy.FUSE(operations, mount, foreground=True)
 
 
 class SlowFolder:
-    """The mounted folder, and what it was asked for since the last question."""
+    """The mounted folder, and its operations since the last query."""
 
     def __init__(self, below: Path, mount: Path, seconds: float) -> None:
         words = [sys.executable, __file__, "--serve", below, mount, str(seconds)]
@@ -177,7 +177,7 @@ class SlowFolder:
         return found
 
     def unmount(self) -> None:
-        self.process.terminate()  # libfuse unmounts the folder then
+        self.process.terminate()  # libfuse then unmounts the folder
         self.process.wait(timeout=30)
 
 
@@ -198,14 +198,14 @@ def main() -> None:
 
 
 def lacking() -> str:
-    """What a passthrough by FUSE needs, and this machine lacks."""
+    """What this machine lacks for a FUSE passthrough."""
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "cannot open /dev/fuse"
     try:
         return (
             "" if importlib.util.find_spec("mfusepy") and importlib.import_module("mfusepy") else "pip install mfusepy"
         )
-    except (OSError, ImportError) as error:  # without libfuse
+    except (OSError, ImportError) as error:  # libfuse is missing
         return f"{error}; apt install fuse3"
 
 
@@ -216,7 +216,7 @@ def compare(folder: Path, ranks: int, seconds: float) -> None:
     slow = SlowFolder(folder / "below", folder / "slow", seconds)
     try:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", slow.mount / "env"], check=True)
-        print(f"{ranks} ranks on {NODES} nodes, each operation {seconds * 1000:g} ms late")
+        print(f"{ranks} ranks on {NODES} nodes, each operation delayed by {seconds * 1000:g} ms")
         print(
             f"{'':>8}" + "".join(f"{name:>10}" for name in (*GROUPS, "other", "all", "import, s", "CPU, s", "start, s"))
         )
@@ -246,7 +246,7 @@ def write_modules(below: Path) -> None:
 
 
 def started(folder: Path, slow: SlowFolder, ranks: int, label: str) -> tuple[Counter[str], list[list[float]], float]:
-    """What the folder was asked for by a run, each rank's times, and when the run began."""
+    """The operations of a run on the folder, each rank's times, and when the run started."""
     import clusterctl
 
     fields = {"slow": slow.mount, "scratch": folder / "scratch", "nodes": NODES, "tasks": ranks // NODES}
@@ -258,7 +258,7 @@ def started(folder: Path, slow: SlowFolder, ranks: int, label: str) -> tuple[Cou
     run = clusterctl.submit(job, str(folder / "cluster.toml"), overrides=changes, hold=True)
     slow.asked()
     run.release()
-    below = folder / "below" / "runs" / run.id  # to look at it costs nothing there
+    below = folder / "below" / "runs" / run.id  # reading it here is not counted
     while (
         not (below / "attempts" / "0" / "host.json").exists()
         or '"end"' not in (below / "attempts/0/host.json").read_text()

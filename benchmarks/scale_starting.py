@@ -1,9 +1,8 @@
-"""From the start of the processes to the first step of every rank: how long, and what imports, meeting and files cost.
+"""From the start of the processes to the first step of every rank: time, imports, rendezvous and files.
 
-Ranks on this machine, two a node, each a process of about 250 MB that imports torch; data that an earlier run prepared.
-Counted beside the seconds, as it does not depend on what else the machine does: the files that a rank opens, the
-sockets of all ranks when they have met, the groups that a rank makes, and what all ranks together ask of rank 0's store
-for the roll.
+Ranks on this machine, two per node, each a process of about 250 MB that imports torch, with data prepared by an earlier
+run. Besides seconds, values that do not depend on the load of the machine are counted: files opened by a rank, sockets
+of all ranks after the rendezvous, process groups created by a rank, and the queries of all ranks to rank 0's store.
 
 python benchmarks/scale_starting.py [--ranks 8 32 64]
 """
@@ -38,7 +37,7 @@ def mark():
 def is_open(fd):
     try:
         return bool(os.fstat(fd))
-    except OSError:  # the folder's own, which listing it opened
+    except OSError:  # the descriptor opened by listdir itself
         return False
 marks.append((float(os.environ["LAUNCHED"]), 0.0, 0))
 import torch
@@ -96,7 +95,7 @@ def main() -> None:
 
 
 def started(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    """What each of so many ranks found."""
+    """Start `ranks` ranks; the output of each."""
     attempt = RunDir(folder / f"on-{ranks}-{time.time_ns()}").attempt(0)
     attempt.path.mkdir(parents=True)
     write_text(attempt.secret, secrets.token_hex(32))  # as the batch script does
@@ -122,7 +121,7 @@ def started(folder: Path, ranks: int) -> list[dict[str, Any]]:
 
 
 def show(ranks: int, found: list[dict[str, Any]]) -> None:
-    """One line: of each phase the seconds of the slowest rank, the processor time of all, the files a rank opened."""
+    """Print one line: for each phase, seconds of the slowest rank, total CPU time, and files opened by a rank."""
     marks = [rank["marks"] for rank in found]
     whole = max(own[-1][0] - own[0][0] for own in marks)
     line = f"{ranks:>6}{whole:>8.1f}"

@@ -1,9 +1,9 @@
-"""What a submission costs: the copy of a large project against `cp -r`, and many in a row against sbatch alone.
+"""The cost of submissions: copying a large project compared with `cp -r`, and many in a row compared with plain sbatch.
 
-The project has 50,000 files and 2 GB in 500 folders. Its first copy, a further one with nothing changed, and one with
-a line changed; beside the CPU seconds, the files whose content was opened, and what was stored.
-The submissions are held, through the API in one process, to the same sbatch as the plain ones: the emulator's, or
-with --sandbox that of a real Slurm on this machine (root, Slurm's packages).
+The project has 50,000 files and 2 GB in 500 folders. It is copied for the first time, without changes, and with a
+changed line; CPU seconds, opened files and stored bytes are printed.
+The submissions are held jobs, submitted through the API in one process, to the same sbatch as the plain ones: the
+emulator's, or with --sandbox that of a real Slurm on this machine (needs root and Slurm's packages).
 
 python benchmarks/scale_submitting.py [--files 50000] [--megabytes 2000] [--submits 200] [--sandbox]
 """
@@ -41,7 +41,7 @@ def main() -> None:
     sys.addaudithook(lambda event, what: opened.append(str(what[0])) if event == "open" else None)
     with tempfile.TemporaryDirectory(prefix="submit-", dir="/tmp") as name:
         folder = Path(name)
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else what changed last is compiled at each call
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise changed modules are compiled in each call
         os.environ |= {f"XDG_{kind}_HOME": f"{name}/{kind}" for kind in ("STATE", "CACHE", "CONFIG")}
         os.environ["CLUSTERCTL_RUNS"] = f"{name}/runs"
         if options.files:
@@ -62,11 +62,11 @@ def copies(folder: Path, files: int, megabytes: int) -> None:
 
     project, runs = folder / "project", folder / "runs"
     write_project(project, files, megabytes * 10**6 // files)
-    time.sleep(3)  # what is younger is not trusted to be unchanged
+    time.sleep(3)  # files modified in the last seconds are always read again
     print(f"{files} files, {megabytes} MB{'':<18}{'wall s':>8}{'CPU s':>8}{'opened':>9}{'stored':>11}", flush=True)
     os.sync()
     show("cp -r", folder / "copy", lambda: subprocess.run(["cp", "-r", project, folder / "copy"], check=True))
-    os.sync()  # the copy stays: for seconds ext4 passes over the inodes of what was removed, one by one
+    os.sync()  # keep the copy: after a removal, ext4 skips the freed inodes one by one for seconds
 
     def snapshot() -> None:
         take_snapshot(find_code(runs, project, large=True))
@@ -106,7 +106,7 @@ def submissions(folder: Path, count: int, cluster: str) -> None:
         submit(project / "job.toml", cluster, hold=True)
 
     ours(), plain()
-    print(f"{count} submissions in a row, {cluster:<16}{'wall s':>8}{'CPU s':>8}{'a second':>10}", flush=True)
+    print(f"{count} submissions in a row, {cluster:<16}{'wall s':>8}{'CPU s':>8}{'per s':>10}", flush=True)
     rates = []
     for title, work in (("sbatch", plain), ("clusterctl.submit", ours)):
         began, used = time.perf_counter(), cpu()
@@ -132,7 +132,7 @@ def write_project(project: Path, files: int, size: int) -> None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """What `folder` takes on the disk, a file with several names once."""
+    """The disk usage of `folder`, counting hard links once."""
     if not folder.exists():
         return 0
     printed = subprocess.run(["du", "-s", "-B1", folder], check=True, capture_output=True, text=True).stdout
@@ -140,7 +140,7 @@ def disk_bytes(folder: Path) -> int:
 
 
 def cpu() -> float:
-    """Of this process and those it waited for."""
+    """The CPU time of this process and its ended children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 

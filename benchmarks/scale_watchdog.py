@@ -1,12 +1,12 @@
-"""Is the rank that is stuck named, it alone and in time, however many there are and however slow the file system is?
+"""Does the watchdog name the stuck rank, only that one and in time, with many ranks and a slow file system?
 
 python benchmarks/scale_watchdog.py [--nodes 64] [--per-node 8] [--trials 20] [--read-ms 5]
 
-Each trial starts all ranks anew, on this machine: small processes without torch that beat through the writer of their
-node, train for a while, and raise no alarm meanwhile. Then one of them is stopped (SIGSTOP), or in every second trial
-loops in its own part of a step, and the others wait for it. The clock of the second node is an hour ahead; the first
-node, that of rank 0, is slow: the others wait for its ranks in each step, and its writer is late. Each file that a
-writer opens for reading takes `--read-ms` longer.
+Each trial starts new ranks on this machine: small processes without torch that send heartbeats through the writer of
+their node and train for a while, during which there must be no alarm. Then one of them is stopped (SIGSTOP) or, in
+every second trial, loops in its own part of a step, and the others wait for it. The clock of the second node is an hour
+ahead; the first node, that of rank 0, is slow: the others wait for its ranks in each step, and its writer is late. Each
+file that a writer opens for reading takes `--read-ms` longer.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from clusterctl.spec import Watchdog
 SETTINGS = Watchdog(floor=10, factor=5.0, action="fail")
 STEP_SECONDS = 0.5
 CALM_SECONDS = 15.0
-LATE_SECONDS = 10.0  # beyond the limit: two looks 3.2 s apart, the reads, and what a busy machine adds
+LATE_SECONDS = 10.0  # beyond the limit: two checks 3.2 s apart, the reads, and delays of a busy machine
 SLOW_NODE, AHEAD_NODE = 0, 1
 
-# What both a rank and its writer begin with, on the node whose number is in `node`.
+# The first lines of a rank's and a writer's program; `node` is the number of their node.
 ODD = f"""
 import time
 if node == {AHEAD_NODE}:
@@ -105,7 +105,7 @@ while True:
 
 
 class Outcome(NamedTuple):
-    """Of one trial; `seconds` until the alarm, None if it did not come in time."""
+    """The outcome of one trial; `seconds` until the alarm, None if it was not raised in time."""
 
     false_alarm: bool
     seconds: float | None
@@ -150,7 +150,7 @@ def trial(folder: Path, nodes: int, per_node: int, stuck: int, *, stopped: bool,
                 return Outcome(False, None, [], "")
             time.sleep(0.2)
         seconds = time.monotonic() - began
-        time.sleep(0.5)  # it may be half written
+        time.sleep(0.5)  # the file may be incomplete
         alarm = read_json(attempt.hang_json)
         return Outcome(False, seconds, alarm["suspects"], alarm["how"])
     finally:
@@ -198,7 +198,7 @@ def main() -> None:
         print(f"{number:>6}{stuck:>7}  {'SIGSTOP' if stopped else 'a loop':<8}{after:>12}  {outcome}", flush=True)
     verdict = "reached" if good == options.trials else "NOT reached"
     limit = f"within {SETTINGS.floor + LATE_SECONDS:.0f} s"
-    print(f"named alone {limit}, and no alarm before: {good} of {options.trials}   aim: all, {verdict}")
+    print(f"only the stuck rank named {limit}, no false alarm: {good} of {options.trials}   aim: all, {verdict}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What the process beside a user's program costs a rank: private memory, processor time, wake-ups.
+"""The cost of the wrapper process beside a user's program, per rank: private memory, CPU time, wake-ups.
 
 python benchmarks/scale_wrapper.py [--ranks 8] [--seconds 10]
 
-The ranks are tasks of workload "command" on one node, started as the batch script does, whose program sleeps. Each but
-the first is measured: the first also samples the node. Memory is what the process shares with no other, processor time
-what it used until its program ran and `--seconds` later.
+The ranks are tasks of workload "command" on one node, started as the batch script does, whose program sleeps. All but
+the first are measured, which also samples the node. CPU time is measured until the program runs, and over the next
+`--seconds`.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def main() -> None:
             for pair in zip(begun, ended, strict=True)
         )
     print(
-        f"private memory {memory:.1f} MB, to start {starting:.2f} CPU s, then {running * 1000:.1f} ms of CPU a second"
+        f"private memory {memory:.1f} MB, to start {starting:.2f} CPU s, then {running * 1000:.1f} ms of CPU per second"
     )
-    print(f"and {waking:.0f} wake-ups a second")
+    print(f"and {waking:.0f} wake-ups per second")
 
 
 if __name__ == "__main__":

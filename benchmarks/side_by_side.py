@@ -1,4 +1,4 @@
-"""Times two programs in turn, A B A B ..., and prints the ratio pair by pair: a drift of the machine hits both."""
+"""Time two programs alternately, A B A B ..., and print the ratio of the pairs: a drift of the machine affects both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def timed(work: Callable[[], object]) -> Timed:
 
 
 def in_a_row(work: Timed, times: int) -> Timed:
-    """The mean of so many at once, which is what one costs among its like: after other work the caches are cold."""
+    """The mean time of `times` calls in a row, with warm caches: after other work, they are cold."""
 
     def once() -> float:
         return sum(work() for _ in range(times)) / times
@@ -36,7 +36,7 @@ def in_a_row(work: Timed, times: int) -> Timed:
 
 
 def with_tuned_allocator() -> None:
-    """Begin this program again with the allocator that a run has, unless it has it: then for both sides."""
+    """Restart this program with the allocator of a run, unless it is set already: it applies to both sides."""
     if any(os.environ.get(name) != value for name, value in TUNED_ALLOCATOR.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **TUNED_ALLOCATOR})
 

@@ -1,8 +1,9 @@
 """`clusterctl status` with 1,000 runs on disk, and when the user has 10,000 pending jobs.
 
-The first against the aim of one second; all runs have ended. The second against asking squeue once and starting the
-command line, on a real Slurm on this machine (root, Slurm's packages). The jobs are held, so none of them runs; one of
-them is a run of clusterctl's, so that `status` has to ask, every time: its cluster has no polling floor.
+The first is compared with the aim of one second; all runs have ended. The second is compared with one squeue query and
+the start of the command line, on a real Slurm on this machine (needs root and Slurm's packages). The jobs are held, so
+none of them starts. One is a run of clusterctl on a cluster without a polling floor, so `status` queries Slurm each
+time.
 
 python benchmarks/status_many_jobs.py [JOBS]
 """

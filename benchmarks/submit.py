@@ -1,6 +1,6 @@
-"""From Enter to the run's id: `clusterctl submit` against a ten-line script that submits the same through submitit.
+"""Time until the run's id is printed: `clusterctl submit` compared with a ten-line script that uses submitit.
 
-Both submit a held job of 2 nodes x 2 tasks to the same emulator and are killed off again outside the timed part. The
+Both submit a held job of 2 nodes x 2 tasks to the same emulator; the jobs are cancelled outside the timed part. The
 first snapshot of the code is made in the warm-up.
 
 python benchmarks/submit.py
@@ -38,7 +38,7 @@ print(executor.submit(os.system, "true").job_id)
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the warm-up compiles; what changed is not compiled each time
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # so that changed modules are compiled only in the warm-up
         os.environ |= {"XDG_STATE_HOME": f"{name}/state", "CLUSTERCTL_RUNS": f"{name}/runs"}
         stand_ins = ensure_stand_ins(state_folder(), load_cluster("local").emulator)
         (folder / "plain.py").write_text(PLAIN)

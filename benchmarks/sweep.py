@@ -1,7 +1,7 @@
-"""A sweep of 1,000 runs: its submission against submitit's job array, and what one look at it costs.
+"""A sweep of 1,000 runs: its submission compared with submitit's job array, and the cost of its `status`.
 
-Both submit a held array of 1,000 elements to the same emulator. Ours checks every run and makes a directory for each;
-submitit pickles 1,000 calls. Then Slurm's commands are counted that a submission of one run and of 1,000 make, and
+Both submit a held array of 1,000 elements to the same emulator. Ours checks every run and creates its directory;
+submitit pickles 1,000 calls. Then the Slurm commands of a submission of one run and of 1,000 runs are counted, and
 `status` of the sweep is timed.
 
 python benchmarks/sweep.py [RUNS]
@@ -41,7 +41,7 @@ def main() -> None:
     runs = sys.argv[1] if len(sys.argv) > 1 else "1000"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the warm-up compiles; what changed is not compiled each time
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # so that changed modules are compiled only in the warm-up
         os.environ |= {"XDG_STATE_HOME": f"{name}/state", "XDG_CACHE_HOME": f"{name}/cache"}
         os.environ["CLUSTERCTL_RUNS"] = f"{name}/runs"
         stand_ins = ensure_stand_ins(state_folder(), load_cluster("local").emulator)
@@ -87,13 +87,13 @@ def main() -> None:
 
 
 def cpu_seconds() -> float:
-    """Of all commands so far."""
+    """The CPU seconds of all commands so far."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def slurm_calls(words: list[str], folder: Path, environment: dict[str, str]) -> int:
-    """How many of Slurm's commands are started until `words` end. The emulator's supervisor lives on: it is let go."""
+    """The number of Slurm commands started until `words` end. The emulator's supervisor keeps running, detached."""
     calls = folder / "calls"
     calls.unlink(missing_ok=True)
     traced = ["strace", "-f", "-q", "-I", "2", "-e", "trace=execve", "-o", str(calls), *words]

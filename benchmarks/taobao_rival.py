@@ -1,9 +1,9 @@
-"""The rivals of `taobao_step.py`, in an interpreter of their own: each line of input names one, which trains a step.
+"""The rivals of `taobao_step.py`, in a separate interpreter: each line of input names one, which trains a step.
 
-example   PyG's example on Taobao: its loader, model and optimiser. Where neither torch-sparse nor pyg-lib is installed
-          the loader gets our sampler, which keeps PyG's rule
-float32   the same model as an expert runs it: each layer computes only the rows that the next one reads, Adam is fused,
-          and the batch is sampled before the clock starts
+example   PyG's example on Taobao: its loader, model and optimiser. If neither torch-sparse nor pyg-lib is installed,
+          the loader uses our sampler, which follows PyG's rule
+float32   the same model as an expert uses it: each layer computes only the rows that the next one reads, Adam is fused,
+          and sampling is not timed
 bfloat16  the same under autocast
 
 PYTHONPATH=src python benchmarks/taobao_rival.py EDGES.pt THREADS
@@ -26,14 +26,14 @@ from torch_geometric.nn import SAGEConv
 from clusterctl.graph.pyg_sampler import PygNeighborSampler
 
 Step = Callable[[], tuple[float, float]]
-"""Trains a step; its seconds, and those of them in which it sampled."""
+"""Trains a step; returns its seconds, and how many of them were spent on sampling."""
 
 CHANNELS, BATCH, FAN_OUT, LR = 64, 2048, [8, 4], 1e-3
 TO, REV_TO, TOGETHER = ("user", "to", "item"), ("item", "rev_to", "user"), ("item", "to", "item")
 
 
 class Example(nn.Module):
-    """The example's encoders and decoder, its sizes given instead of lazy."""
+    """The example's encoders and decoder, with given sizes instead of lazy ones."""
 
     def __init__(self, users: int, items: int) -> None:
         super().__init__()
@@ -53,8 +53,8 @@ class Example(nn.Module):
         of_users = self.user_out(self.user_3((through, of_users), taken).relu())
         return self.scores(batch, of_users, of_items)
 
-    def only_what_is_read(self, batch: HeteroData) -> Tensor:
-        """The same scores, from the nodes of the first hops and the edges that lead to them."""
+    def trimmed(self, batch: HeteroData) -> Tensor:
+        """The same scores, computed from only the nodes of the first hops and the edges to them."""
         users, items = self.user_rows(batch["user"].n_id), self.item_rows(batch["item"].n_id)
         together = batch[TOGETHER].edge_index
         first_together, first_taken = (
@@ -131,7 +131,7 @@ def expert(model: Example, loader: LinkLoader, *, is_narrow: bool) -> Step:
         began = time.perf_counter()
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
-            scores = model.only_what_is_read(batch)
+            scores = model.trimmed(batch)
         F.binary_cross_entropy_with_logits(scores.float(), batch[TO].edge_label).backward()
         optimizer.step()
         return time.perf_counter() - began, 0.0

@@ -1,10 +1,10 @@
-"""What a training step costs: link prediction on generated data with Taobao's statistics, ours and PyG's example.
+"""The cost of a training step: link prediction on generated data with Taobao's statistics, ours and PyG's example.
 
-The settings of PyG's own example: 64 channels, fan-out 8/4, 2,048 edges and as many negatives, dense Adam; one process
-each. Two rivals: the example, which samples within the measured time as ours does, and the same model as an expert runs
-it (`taobao_rival.py`), whose samples cost nothing. They run in an interpreter of their own: --rival-python names one
-that has torch-sparse, which must be compiled. Both sides have the allocator that a run has. The last row updates only
-the embeddings that a batch reads, which is another optimiser.
+The settings are those of PyG's own example: 64 channels, fan-out 8/4, 2,048 edges and as many negatives, dense Adam.
+The rivals are the example, which like ours samples within the measured time, and the same model as an expert uses it
+(`taobao_rival.py`), whose sampling is not timed. They run in a separate interpreter: --rival-python names one with
+torch-sparse, which must be compiled. Both sides use the allocator of a run. The last row updates only the embeddings
+that a batch reads, which is a different optimiser.
 
 python benchmarks/taobao_step.py [--scale 0.02] [--threads 2] [--runs 10] [--rival-python PYTHON]
 """
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SETTINGS = TaobaoTrain()
-ROWS = {  # name -> settings, and how many times faster than the expert's it is to be
+ROWS = {  # name -> settings, and the aim: how many times faster than the expert's
     "dense Adam": (SETTINGS, 3),
     "dense Adam, bfloat16": (replace(SETTINGS, precision="bfloat16"), 4),
-    "touched rows alone": (replace(SETTINGS, row_optimizer="touched-rows"), None),
+    "only touched rows": (replace(SETTINGS, row_optimizer="touched-rows"), None),
 }
 PARTS = ("sampling", "forward", "backward", "update")
 
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--scale", type=float, default=0.02, help="of the real data set's size")
+    words.add_argument("--scale", type=float, default=0.02, help="relative to the real data set")
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--runs", type=int, default=10)
     words.add_argument("--rival-python", default=sys.executable)
@@ -77,7 +77,7 @@ def main() -> None:
                 sampling: list[float] = []
                 ours = our_step(data, settings, shares.append)
                 expert = rival_step(process, settings.precision, sampling.append)
-                by_expert = ("PyG by an expert, samples for nothing", expert)
+                by_expert = ("expert's PyG, sampling not timed", expert)
                 compare(
                     f"A step, {name}",
                     ("clusterctl", ours),
@@ -97,9 +97,9 @@ def main() -> None:
 
 
 def our_step(data: Interactions, settings: TaobaoTrain, note: Callable[[list[float]], None]) -> Timed:
-    """Sampling, forward, backward, update, one after the other.
+    """Sampling, forward, backward and update, sequentially.
 
-    `fit` samples ahead in a thread; here that thread would work during the rival's time.
+    `fit` samples ahead in a thread, which would here run during the rival's time.
     """
     task = lone_task()
     objective = LinkPrediction(data, settings, task)
@@ -130,7 +130,7 @@ def our_step(data: Interactions, settings: TaobaoTrain, note: Callable[[list[flo
 
 
 def rival(python: str, edges: Path, threads: int) -> subprocess.Popen[str]:
-    """The rivals' process; it waits for lines."""
+    """The rivals' process, which waits for lines."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(clusterctl.__file__).parents[1]),
@@ -141,7 +141,7 @@ def rival(python: str, edges: Path, threads: int) -> subprocess.Popen[str]:
 
 
 def rival_step(process: subprocess.Popen[str], name: str, note: Callable[[float], None]) -> Timed:
-    """A step of the rival of that name; `note` gets the share of its seconds in which it sampled."""
+    """A step of the rival `name`; `note` is called with the share of its time spent on sampling."""
 
     def once() -> float:
         assert process.stdin is not None
@@ -156,7 +156,7 @@ def rival_step(process: subprocess.Popen[str], name: str, note: Callable[[float]
 
 
 def edges_of(data: Interactions) -> dict[str, object]:
-    """What the rival trains on: the same edges, in PyG's form."""
+    """The rival's training data: the same edges, in PyG's format."""
     items, users = ends(data.relation(OF_USER), torch.arange(data.indices[OF_USER].numel()))
     together = torch.stack(ends(data.relation(TOGETHER), torch.arange(data.indices[TOGETHER].numel())))
     return {

@@ -1,7 +1,7 @@
-"""From a fault to its cause in `clusterctl why`, in seconds: a rank killed, a rank that raises, and a rank that hangs.
+"""Seconds from a fault until `clusterctl why` names its cause: a killed rank, an exception, and a hang.
 
-Aims: 10 s for a rank that died or failed, 60 s for one that hangs while training, at default settings. On the emulator,
-and on a sandbox where this user may make one.
+Aims with default settings: 10 s for a rank that died or failed, 60 s for one that hangs while training. Runs on the
+emulator and, if the user may start one, on a sandbox.
 
 python benchmarks/time_to_cause.py
 """
@@ -87,7 +87,7 @@ def surroundings(folder: Path) -> dict[str, str]:
 
 
 def call(environment: dict[str, str], folder: Path, *words: str) -> str:
-    """What clusterctl answers to `words`, typed in `folder`."""
+    """The output of `clusterctl WORDS` in `folder`."""
     argv = [sys.executable, "-m", "clusterctl", *words]
     return subprocess.run(argv, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
 
@@ -107,12 +107,12 @@ def measured(cluster: str, environment: dict[str, str], folder: Path, number: si
         time.sleep(0.2)
         found = json.loads(typed("why", run.id, "-o", "json", *here))["class"] == cause
     seconds = time.monotonic() - struck
-    typed("cancel", "--yes", run.id, *here)  # one that hangs is named before the watchdog ends it
+    typed("cancel", "--yes", run.id, *here)  # a hang is diagnosed before the watchdog ends the run
     return seconds
 
 
 def program_of(run: RunDir, rank: int) -> int:
-    """The process of the user's program: known by its environment, as a node may number its processes anew."""
+    """The process of the user's program, found by its environment: a node may have its own PID namespace."""
     marks = {f"CLUSTERCTL_RUN_DIR={run.path}".encode(), f"RANK={rank}".encode()}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -120,7 +120,7 @@ def program_of(run: RunDir, rank: int) -> int:
                 return int(folder.name)
         except OSError:
             continue
-    raise SystemExit(f"rank {rank} of {run.id} is not there")
+    raise SystemExit(f"rank {rank} of {run.id} has no process")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""What a training step costs, ours and PyG's, one process, the same hyper-parameters on the same data.
+"""The cost of a training step, ours and PyG's, in one process, with the same hyperparameters on the same data.
 
 reddit      GraphSAGE 602-256-41, fan-out 25/10, 1,024 seeds, on a generated graph with Reddit's statistics
 deep-sage   three layers, fan-out 4/4/4, width 128, on the same graph
 synthetic   GCN 64-64-10, fan-out 50/50, 128 seeds, on PyG's FakeDataset
 
-Two rivals. PyG as its examples have it: all rows of the subgraph in every layer, once with its own NeighborLoader where
-torch-sparse or pyg-lib is installed (`make bench-rivals` builds the first), and once given its samples for nothing. And
-PyG as an expert runs it, which the aims are about: only the rows that are needed, fused Adam, autocast where ours is
-bfloat16, and samples for nothing too. All sides have the allocator that a run has. The aims for Reddit's graph are
-those of the whole one (--scale 1): on a small one the second hop reaches nearly every node, once for PyG. Of the short
-steps of synthetic twenty follow each other, as in a training.
+Two rivals. PyG as in its examples: all rows of the subgraph in every layer, once with its own NeighborLoader if
+torch-sparse or pyg-lib is installed (`make bench-rivals` builds the former), and once with sampling not timed. And PyG
+as an expert uses it, to which the aims refer: only the required rows, fused Adam, autocast if ours is bfloat16, and
+sampling not timed either. All sides use the allocator of a run. The aims for Reddit's graph apply to the whole graph
+(--scale 1): in a small one the second hop reaches nearly every node, which PyG computes only once. The short steps of
+synthetic are timed in groups of twenty, as in a training.
 
 python benchmarks/training_step.py [reddit] [deep-sage] [synthetic] [--scale 0.1] [--threads 2] [--runs 10]
 """
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 class Workload(NamedTuple):
     settings: NodeTrain
-    steps: int  # of each in a row
-    float32: float  # how many times faster than the expert's
+    steps: int  # timed in a row
+    float32: float  # aim: how many times faster than the expert's
     bfloat16: float
     best: float  # with other algorithms: LABOR, and the first aggregation cached
 
@@ -54,7 +54,7 @@ WORKLOADS = {
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
-    words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes; 1: all 233 thousand")
+    words.add_argument("--scale", type=float, default=0.1, help="relative to Reddit's 233 thousand nodes")
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--runs", type=int, default=10)
     options = words.parse_args()
@@ -71,7 +71,7 @@ def main() -> None:
 
 def side_by_side(workload: str, graph: Graph, runs: int) -> None:
     settings, steps, *_ = WORKLOADS[workload]
-    published = {"PyG's example, samples for nothing": pyg_step(graph, settings, given_samples(graph, settings))}
+    published = {"PyG's example, sampling not timed": pyg_step(graph, settings, given_samples(graph, settings))}
     if find_spec("torch_sparse") or find_spec("pyg_lib"):
         sampler = "pyg-lib" if find_spec("pyg_lib") else "torch-sparse"
         published[f"PyG's example ({sampler})"] = pyg_step(graph, settings, loader_samples(graph, settings))
@@ -79,7 +79,7 @@ def side_by_side(workload: str, graph: Graph, runs: int) -> None:
         print("no NeighborLoader: neither torch-sparse nor pyg-lib is installed\n")
     for precision in ("float32", "bfloat16"):
         narrow = replace(settings, precision=precision)
-        expert = {"PyG by an expert, samples for nothing": expert_step(graph, narrow)}
+        expert = {"expert's PyG, sampling not timed": expert_step(graph, narrow)}
         for title, chosen, aim in _variants(workload, narrow):
             ours = in_a_row(our_step(graph, chosen), steps)
             for rivals, speedup in ((expert, aim), (published, None)):
@@ -90,9 +90,9 @@ def side_by_side(workload: str, graph: Graph, runs: int) -> None:
 
 
 def _variants(workload: str, settings: NodeTrain) -> Iterator[tuple[str, NodeTrain, float | None]]:
-    """What is compared: the same algorithm, and those that change it, each with its aim."""
+    """The variants compared: the same algorithm, and changed ones, each with its aim."""
     aims = WORKLOADS[workload]
-    title = f"{workload}, a step in {settings.precision}"
+    title = f"{workload}, one step in {settings.precision}"
     is_narrow = settings.precision == "bfloat16"
     yield title, settings, aims.bfloat16 if is_narrow else aims.float32
     yield f"{title}, first aggregation cached", replace(settings, cache_first_aggregation=True), None

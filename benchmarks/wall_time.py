@@ -1,6 +1,6 @@
-"""What running under clusterctl costs: the Reddit workload on Cora, four tasks, on the emulator and under torchrun.
+"""The overhead of clusterctl: the Reddit workload on Cora, four tasks, on the emulator and under torchrun.
 
-The emulator's time is from sbatch to the end of the run; torchrun runs the same module with the same settings.
+The emulator is timed from sbatch to the end of the run; torchrun runs the same module with the same settings.
 
 python benchmarks/wall_time.py
 """

@@ -1,8 +1,8 @@
-"""From the warning signal to the request for another turn: the step under way, the save, and what it takes to leave.
+"""From the warning signal to the requeue request: the current step, the checkpoint, and ending the processes.
 
-GraphSAGE on a generated graph with Reddit's statistics, two nodes of two ranks, warned by `scancel --signal=USR2`. Aim:
-at most one step plus the save; what is beyond them is the end of four processes, of srun, and the batch script. On the
-emulator, and on a sandbox where this user may make one.
+GraphSAGE on a generated graph with Reddit's statistics, on two nodes with two ranks each, warned by
+`scancel --signal=USR2`. Aim: at most one step plus the checkpoint; the rest is the end of four processes, srun, and the
+batch script. Runs on the emulator and, if the user may start one, on a sandbox.
 
 python benchmarks/warned.py [--scale 0.02] [--runs 5]
 """
@@ -41,7 +41,7 @@ STEPS = 30  # before the warning
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--scale", type=float, default=0.02, help="of Reddit's number of nodes; 1: all 233 thousand")
+    words.add_argument("--scale", type=float, default=0.02, help="relative to Reddit's 233 thousand nodes")
     words.add_argument("--runs", type=int, default=5)
     options = words.parse_args()
     for back_end in (emulator, sandbox):
@@ -59,13 +59,13 @@ def main() -> None:
         reached = "reached" if all(seconds <= a + b for seconds, a, b in found) else "NOT reached"
         print(
             f"{cluster:<8} {median(whole):.2f} s ({whole[0]:.2f} to {whole[-1]:.2f}); a step {median(step):.2f} s, "
-            f"the save {median(save):.2f} s   aim: at most both, {reached}",
+            f"the checkpoint {median(save):.2f} s   aim: at most both, {reached}",
             flush=True,
         )
 
 
 def warned(cluster: str, environment: dict[str, str], folder: Path) -> tuple[float, float, float]:
-    """Seconds from the signal to the request, and of those of a step (the longest of the last ones) and of the save."""
+    """Seconds from the signal to the request, of a step (the longest recent one), and of the checkpoint."""
     run = RunDir(folder / "runs" / call(environment, folder, "submit", "./warned.toml", "--cluster", cluster).strip())
     attempt = run.attempt(0)
     while sum("loss" in line for line in read_lines(attempt.metrics)) < STEPS:
@@ -87,7 +87,7 @@ def warned(cluster: str, environment: dict[str, str], folder: Path) -> tuple[flo
 
 
 def command(folder: Path, name: str) -> str:
-    """Slurm's, or the emulator's stand-in for it."""
+    """The path of a Slurm command, real or emulated."""
     found = sorted(folder.glob(f"clusterctl/emulator/bin-*/{name}"))
     return os.fspath(found[-1]) if found else name
 

@@ -1,7 +1,7 @@
-"""Does the watchdog cry wolf? A run of four ranks whose evaluations are twenty times slower than its steps.
+"""False alarms of the watchdog: a run of four ranks whose evaluations take twenty times as long as its steps.
 
-A step takes half a second, and every minute an evaluation takes ten, one rank a little behind the others. Nothing is
-wrong with it, so an alarm is a false one. The settings are the defaults.
+A step takes half a second, and every minute an evaluation takes ten; one rank is slightly slower. The run is healthy,
+so any alarm is a false one. The settings are the defaults.
 
 python benchmarks/watchdog.py [MINUTES]      default: 3; the aim is none in 30
 """

@@ -1,7 +1,7 @@
-"""Making the working directory of a run, as its batch script does, against `cp -r` of the same code.
+"""Creating the working directory of a run, as its batch script does, compared with `cp -r` of the same code.
 
-From a project of 200 files and from the largest that `submit` takes: 20,000 files, 382 MB. What a sweep of 1,000 runs
-costs is extrapolated: each run makes its own, on its own node.
+With a project of 200 files, and with the largest that `submit` accepts: 20,000 files, 382 MB. The cost for a sweep of
+1,000 runs is extrapolated: each run creates its own, on its own node.
 
 python benchmarks/work_copy.py [--folder RUNS]
 """
@@ -33,7 +33,7 @@ SWEEP = 1000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", help="on the file system to measure")
+    parser.add_argument("--folder", help="folder on the file system to measure")
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     for title, (files, size) in SIZES.items():
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def seconds_of(words: list[str], made: Path) -> Timed:
-    """Times `words`, which make a folder; the folder is removed before, outside that time."""
+    """Time `words`, which create a folder; removing the old folder is not timed."""
 
     def once() -> float:
         subprocess.run(["rm", "-rf", made], check=True)

@@ -1,4 +1,4 @@
-"""Writes what must not drift from the code: reference pages, editor schemas, pictures of the terminal from real runs.
+"""Generates everything that must match the code: reference pages, editor schemas, pictures of real runs.
 
 python docs/generate.py             both
 python docs/generate.py reference   without the pictures (tests/test_docs.py checks that they are current)
@@ -39,7 +39,7 @@ def reference() -> dict[Path, str]:
 
 
 def commands_file() -> str:
-    """What a shell offers, for `api/completions.py`."""
+    """The commands and options for shell completion (`api/completions.py`)."""
     from clusterctl.cli import clusterctl
     from clusterctl.cli.completion import described
 
@@ -47,7 +47,7 @@ def commands_file() -> str:
 
 
 def decisions() -> str:
-    """The list of the notes about decisions."""
+    """The index of the decision records."""
     titles = {path.name: path.read_text().partition("\n")[0].removeprefix("# ") for path in _notes()}
     return _DECISIONS + "".join(f"- [{title}]({name})\n" for name, title in titles.items())
 
@@ -64,7 +64,7 @@ The choices that somebody will question: what was decided, why, and what else wa
 
 
 def navigation(pages: dict[str, dict[str, str]]) -> str:
-    """mkdocs.yml with the generated pages, and the decisions, in its navigation."""
+    """mkdocs.yml with the generated pages and the decisions in its navigation."""
     listed = {
         "Commands": [f"{name[:-3].replace('-', ' ')}: reference/commands/{name}" for name in pages["commands"]],
         "Keys": [f"reference/keys/{name}" for name in pages["keys"]],

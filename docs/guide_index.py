@@ -1,4 +1,4 @@
-"""Which guide tells about a command or a key."""
+"""Finds the guides about a command or a key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST = 5  # guides to name
 
 @dataclass(frozen=True)
 class GuideIndex:
-    """The guides by file name, each with its text."""
+    """The texts of the guides by file name."""
 
     texts: dict[str, str]
     folder: str  # as seen from the page that links to them
@@ -26,7 +26,7 @@ class GuideIndex:
         return cls({name: "\n".join([text, *_keys_set_in(text)]) for name, text in texts.items()}, seen_from)
 
     def naming(self, *words: str) -> list[str]:
-        """Links to the guides in which one of `words` is found, the one that names them most often first."""
+        """Links to the guides that contain one of `words`, those with the most occurrences first."""
         pattern = re.compile("|".join(rf"(?<![\w.-]){re.escape(one)}(?![\w-]|\.\w)" for one in words))
         counts = {name: len(pattern.findall(text)) for name, text in self.texts.items()}
         found = sorted((name for name, count in counts.items() if count), key=lambda name: -counts[name])[:MOST]
@@ -38,7 +38,7 @@ def _title(text: str) -> str:
 
 
 def _keys_set_in(text: str) -> Iterator[str]:
-    """The full names of the keys that the TOML examples of a guide set in a table."""
+    """The full names of the keys set in tables of a guide's TOML examples."""
     table = ""
     for line in text.splitlines():
         if match := re.match(r"\s*\[(\w+)\]\s*(#|$)", line):

@@ -1,4 +1,4 @@
-"""An example of each key: from a file that comes along, else from its description, else from the table below."""
+"""An example of each key: from a shipped file, else from its description, else from the table below."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parents[1]
-# Where neither a shipped file nor the description has an example.
+# For keys without an example in a shipped file or in the description.
 EXAMPLES: dict[str, Any] = {
     "name": "baseline",
     "code": "~/projects/mine",
@@ -59,7 +59,7 @@ EXAMPLES: dict[str, Any] = {
 
 
 def shipped_values() -> Iterator[tuple[str, str, Any]]:
-    """(file, key, value) of the job and cluster files that come along."""
+    """(file, key, value) of the shipped job and cluster files."""
     for folder in ("jobs", "cluster"):
         for path in sorted((ROOT / folder).glob("*.toml")):
             yield from ((f"{folder}/{path.name}", *one) for one in _values(tomllib.loads(path.read_text())))
@@ -77,7 +77,7 @@ def fits(file: str, places: Iterable[str]) -> bool:
 
 
 def example(key: str, places: Mapping[str, FileKey], shipped: Iterable[tuple[str, str, Any]]) -> str:
-    """A line that sets the key, under its table's name; a key of a training below a workload that has it."""
+    """A line that sets the key, below its table; training keys come after a workload that has them."""
     place, described = next(iter(places.items()))
     if key in EXAMPLES:
         value = EXAMPLES[key]
@@ -108,7 +108,7 @@ def _other_than_default(key: FileKey) -> Any:
 
 
 def _quoted(key: FileKey) -> Any:
-    """The example in its description, if there is one."""
+    """The example in the description, if any."""
     match = re.search(r'such as ("[^"]+"|\[[^\]]+\]|\d+)', key.description)
     value = tomllib.loads(f"value = {match[1]}")["value"] if match else None
     return [value] if key.kind == "list" and isinstance(value, str) else value

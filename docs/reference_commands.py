@@ -1,4 +1,4 @@
-"""The reference's page of each command, read off click's own objects."""
+"""Reference pages of the commands, generated from click's objects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def root() -> tuple[click.Command, click.Context]:
 def commands_below(
     above: tuple[click.Command, click.Context],
 ) -> Iterator[tuple[str, tuple[click.Command, click.Context]]]:
-    """Every command with its full name, such as "clusterctl image build"; a group comes before its own."""
+    """Every command with its full name, such as "clusterctl image build"; groups precede their commands."""
     group, context = above
     for name in group.list_commands(context) if isinstance(group, click.Group) else ():
         command = group.get_command(context, name)
@@ -77,7 +77,7 @@ def option_texts(command: click.Command, context: click.Context) -> Iterator[tup
 
 
 def _description(text: str) -> Iterator[str]:
-    """The paragraphs of a command's help. Those after click's `\\b` keep their lines; its examples are commands."""
+    """The paragraphs of a command's help. Those after click's `\\b` keep their line breaks; examples become code."""
     for paragraph in re.split(
         r"\n\s*\n", "\n".join(line[4:] if line.startswith("    ") else line for line in text.splitlines())
     ):
@@ -93,7 +93,7 @@ def _description(text: str) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Plain words as markdown, which must take no character of them for its own; what is in backticks remains code."""
+    """Plain text escaped for markdown, except for code in backticks."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(
         part if part.startswith("`") else re.sub(r"[*<\\\[]|(?<!\w)_|_(?!\w)", r"\\\g<0>", part) for part in parts

@@ -66,13 +66,13 @@ def draw_all(folder: Path) -> None:
 
 @dataclass
 class Terminal:
-    """A real terminal of a given size, a shell in it."""
+    """A real terminal of a given size with a shell."""
 
     tmux: list[str]
     columns: int
 
     def type(self, command: str, until: str, *, again: bool = False) -> None:
-        """Type `command` and wait until it shows `until`; `again`: type it once more each time that it does not."""
+        """Type `command` and wait until it shows `until`; with `again`, retype it until then."""
         self.press(command, "Enter")
         deadline = time.monotonic() + 180
         while until not in (screen := self._captured()).rpartition(command)[2]:
@@ -81,13 +81,13 @@ class Terminal:
             time.sleep(1)
             if again:
                 self.press(command, "Enter")
-        time.sleep(1)  # what else it writes, and the prompt
+        time.sleep(1)  # wait for the remaining output and the prompt
 
     def press(self, *keys: str) -> None:
         subprocess.run([*self.tmux, "send-keys", *keys], check=True)
 
     def draw(self, path: Path, title: str) -> None:
-        """Keep the screen as an SVG."""
+        """Save the screen as an SVG."""
         console = Console(record=True, width=self.columns, file=io.StringIO(), force_terminal=True)
         console.print(Text.from_ansi(self._captured("-e").rstrip()))
         path.write_text(console.export_svg(title=title, unique_id=path.stem))
@@ -99,7 +99,7 @@ class Terminal:
 
 @contextmanager
 def terminal(home: Path, columns: int, lines: int) -> Iterator[Terminal]:
-    """A terminal whose runs lie in `home`."""
+    """A terminal with its runs folder in `home`."""
     tmux = ["tmux", "-S", f"{home}/tmux{time.monotonic_ns()}", "-f", "/dev/null"]
     environment = {**os.environ, "CLUSTERCTL_RUNS": f"{home}/runs", "XDG_STATE_HOME": f"{home}/state"}
     environment |= {"TERM": "xterm-256color", "PATH": f"{Path(CLUSTERCTL).parent}:{os.environ['PATH']}"}
@@ -114,7 +114,7 @@ def terminal(home: Path, columns: int, lines: int) -> Iterator[Terminal]:
 
 
 def photograph(page: Path, folder: Path, name: str) -> None:
-    """A report, in light and in dark."""
+    """Take pictures of a report in light and dark mode."""
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:
         raise SystemExit("no chromium for the pictures of the report; as root: tests/install.sh browser")

@@ -1,8 +1,9 @@
-"""What all tests share: golden files, fabricated run directories."""
+"""Shared by all tests: golden files, fabricated run directories."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,14 @@ pytest_plugins = [
     "support.far",
 ]
 
-# `make test` tries the same few examples each time; `make test-long` others, and many (--hypothesis-profile=thorough).
+# The tests' workers fill the cores. Threads of OpenMP that wait for each other would spin there.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# `make test` tries the same few examples every time, `make test-long` many random ones
+# (--hypothesis-profile=thorough).
 hypothesis.settings.register_profile("brief", deadline=None, derandomize=True, max_examples=50)
-hypothesis.settings.register_profile("thorough", deadline=None, max_examples=200)  # a busy machine is no failure
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=200)  # the machine may be busy
 hypothesis.settings.load_profile("brief")
 
 RUN_ID = "cora-20260102-030405-00a1"
@@ -43,7 +49,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(autouse=True)
 def runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What processes share about Slurm lies in a folder of the tests' own."""
+    """What processes share about Slurm is in a folder of the tests."""
     folder = tmp_path_factory.getbasetemp() / "runtime"
     folder.mkdir(mode=0o700, exist_ok=True)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
@@ -51,7 +57,7 @@ def runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest
 
 @pytest.fixture(autouse=True)
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is shown on a terminal is what one with colours would show, wherever the tests run."""
+    """Output for a terminal has colours, wherever the tests run."""
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
@@ -60,9 +66,9 @@ Fabricate = Callable[..., RunDir]
 
 @pytest.fixture
 def fabricate(tmp_path: Path) -> Fabricate:
-    """Writes a run directory as a run would have: `fabricate(id, {"attempts/0/host.json": {...}, ...})`.
+    """Writes a run directory like that of a real run: `fabricate(id, {"attempts/0/host.json": {...}, ...})`.
 
-    A table becomes JSON, a list JSON lines, text itself. run.json is added, unless it is among the files.
+    Dicts become JSON, lists JSON lines, strings text. run.json is added unless it is among the files.
     """
 
     def write(run_id: str = RUN_ID, files: Mapping[str, Any] | None = None, created: float = CREATED) -> RunDir:

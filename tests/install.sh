@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Install what some tests need, where that is possible (root on Debian or Ubuntu); elsewhere say in a line what is skipped.
+# Install packages that some tests need (as root on Debian or Ubuntu); elsewhere print what is skipped.
 #   install.sh slurm       Slurm's daemons, and tmux
-#   install.sh images      what builds images
-#   install.sh docker      a docker daemon, too
-#   install.sh shells      whose completion is tested
-#   install.sh sshd        the server of a login node elsewhere
-#   install.sh browser     which the pages are tested in
+#   install.sh images      tools that build images
+#   install.sh docker      the docker daemon
+#   install.sh shells      shells, for the tests of completion
+#   install.sh sshd        the SSH server, for remote clusters
+#   install.sh browser     a browser, for the tests of HTML pages
 set -euo pipefail
 
 packages=()
@@ -37,7 +37,7 @@ if ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 policy=/usr/sbin/policy-rc.d
-if ! [ -e "$policy" ]; then # no service starts: the tests start daemons of their own
+if ! [ -e "$policy" ]; then # start no services: the tests start their own daemons
   printf '#!/bin/sh\nexit 101\n' >"$policy"
   chmod +x "$policy"
   trap 'rm -f "$policy"' EXIT

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Run the tests on another system's Slurm and Python, or with the oldest packages that pyproject.toml names.
-#   portability.sh trixie [PYTEST WORDS]     in a Debian root made by mmdebstrap: its Slurm, its Python (needs root)
-#   portability.sh sid [PYTEST WORDS]        the newest Slurm that Debian has
-#   portability.sh minimum [PYTEST WORDS]    on this system
-# AS=someone runs them as that root's ordinary user. ROOTS= is where roots and environments are kept; they are made once.
+#   portability.sh trixie [PYTEST ARGS]     with Debian 13's Slurm and Python, in a root made by mmdebstrap (needs root)
+#   portability.sh sid [PYTEST ARGS]        with Debian's newest Slurm
+#   portability.sh minimum [PYTEST ARGS]    with the oldest packages, on this system
+# AS=someone runs them as an ordinary user in that root. ROOTS is the folder for roots and environments, made only once.
 # The last line is a row of the table in docs/portability.md.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -16,7 +16,7 @@ packages=python3,python3-venv,slurm-wlm,slurm-client,munge,slurmdbd,mariadb-serv
 packages+=,make,git,mount,squashfs-tools,ca-certificates,util-linux,procps
 user=${AS:-root}
 
-oldest() { # of the packages that login node and tasks require
+oldest() { # the oldest versions of all required packages
   python3 - "$here/pyproject.toml" <<'EOF'
 import re, sys, tomllib
 project = tomllib.load(open(sys.argv[1], "rb"))["project"]
@@ -27,14 +27,14 @@ for requirement in [*project["dependencies"], *(one for name in used for one in 
 EOF
 }
 
-copy_code() { # $1: where to; the tracked files as they are now
+copy_code() { # copy the tracked files, including uncommitted changes, to $1
   mkdir -p "$1"
-  rm -rf "$1/src/clusterctl" "$1/tests" "$1/benchmarks" # files that are no longer there
+  rm -rf "$1/src/clusterctl" "$1/tests" "$1/benchmarks" # remove files that were deleted here
   git -C "$here" ls-files -z | tar -C "$here" --null --files-from=- --ignore-failed-read -cf - | tar -C "$1" -xf -
 }
 
-in_root() { # run a command as $user in $root, with processes and mounts of its own: nothing of it outlives this
-  # shellcheck disable=SC2016 # that shell expands them
+in_root() { # run a command as $user in $root, in its own PID and mount namespaces: all processes end with it
+  # shellcheck disable=SC2016 # the inner shell expands them
   unshare --mount --pid --fork --kill-child --mount-proc -- bash -euc '
     root=$1 user=$2
     shift 2
@@ -49,7 +49,7 @@ in_root() { # run a command as $user in $root, with processes and mounts of its 
       mount --bind -o ro "$folder" "$root/$folder"
     done
     cd "$root"
-    pivot_root . . # in a mere chroot the kernel gives users no namespaces
+    pivot_root . . # in a chroot the kernel refuses user namespaces
     umount --lazy .
     exec chroot --userspec="$user:" / "$@"' - "$root" "$user" "$@"
 }
@@ -66,19 +66,19 @@ make_root() {
     chroot "$root" useradd --create-home someone
     touch "$root/.made"
   fi
-  # pip's settings, and the folders of this machine that they name
+  # pip's settings, and the folders of this machine that they refer to
   for file in /etc/pip.conf /etc/resolv.conf /etc/hosts; do [ ! -e "$file" ] || cp -L "$file" "$root$file"; done
   for file in "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do [ ! -e "$file" ] || cp "$file" "$root/etc/pip.conf"; done
-  cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" # perhaps with one of this site
+  cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" # may include a CA of this site
   BINDS=$(python3 -m pip config list | grep -o '/opt/[^/ '"'"']*' | sort -u | tr '\n' ' ' || true)
   export BINDS
 }
 
-tests() { # on the system named $1, in a checkout at $2, whose .venv is made here
+tests() { # run the tests on system $1 in the checkout $2, with a new .venv
   cd "$2"
   rm -f .portability.xml
   make setup >&2
-  unset PIP_CONSTRAINT # tests ask pip for other versions
+  unset PIP_CONSTRAINT # tests install other versions
   .venv/bin/python -m pytest -q -p no:cacheprovider --junitxml=.portability.xml "${@:3}" >&2 || true
   .venv/bin/python - "$1" <<'EOF'
 import importlib.metadata as m, os, platform, pwd, subprocess, sys, xml.etree.ElementTree as xml
@@ -99,14 +99,14 @@ if [ "$system" = minimum ]; then
   place=$roots/minimum
   copy_code "$place"
   oldest >"$place/.oldest.txt"
-  # what mypy says depends on the packages' own annotations
+  # mypy's errors depend on the packages' annotations
   PIP_CONSTRAINT=$place/.oldest.txt TORCH=torch tests minimum "$place" --ignore=tests/test_style.py "${words[@]}"
 else
   make_root
   home=/home/someone place=/home/someone/clusterctl
   copy_code "$root$place"
   chroot "$root" chown -R "$user:" "$place"
-  chmod 755 "$root/home/someone" # some tests become somebody else
+  chmod 755 "$root/home/someone" # some tests switch to another user
   [ "$user" != root ] || home=/root
   mapfile -t kept < <(env | grep -E '^(PIP_|TORCH)' || true)
   in_root env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME="$home" TERM=dumb "${kept[@]}" \

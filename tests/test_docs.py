@@ -1,4 +1,4 @@
-"""The docs say what the code does."""
+"""The docs match the code."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_reference_is_what_the_commands_say() -> None:
+def test_the_reference_matches_the_commands() -> None:
     program = "import runpy, sys; pages = runpy.run_path(sys.argv[1])['reference']()\n"
     program += "print(*(page for page, text in pages.items() if page.read_text() != text))"
-    words = [sys.executable, "-c", program, ROOT / "docs" / "generate.py"]  # its own process, as make docs has
+    words = [sys.executable, "-c", program, ROOT / "docs" / "generate.py"]  # a separate process, like `make docs`
     stale = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-    assert not stale, "write them again with: make docs"
+    assert not stale, "regenerate with: make docs"
 
 
 def test_the_readmes_submit_commands_are_accepted(tmp_path: Path) -> None:
-    """Each as it is printed, in a project that has the program alone, with --dry-run."""
+    """Run each as printed, but with --dry-run, in a project that contains only the program."""
     readme = (ROOT / "README.md").read_text()
     (tmp_path / "cluster").mkdir()
     (tmp_path / "train.py").touch()

@@ -1,4 +1,4 @@
-"""The wall and the layers: imports run downwards inside a half, from both halves to the shared, never across."""
+"""The wall and the layers: each half imports from its own lower layers and the shared ones, never from the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOGIN = (
     "remote", "slurm", "containers", "emulator", "sandbox", "config",
 )  # fmt: skip
 TASK = ("workloads", "training", "graph", "task")
-# Who may import what else; the standard library is everybody's.
+# Third-party packages, and the packages of ours that may import them.
 OUTSIDE = {
     "click": {"cli"},
     "rich": {"display"},
@@ -27,7 +27,7 @@ OUTSIDE = {
     "submitit": {"launch"},
     "pydantic": {"config"},
     "platformdirs": {"config"},
-    "pandas": {"api"},  # where it is installed
+    "pandas": {"api"},  # optional
     "torch": set(TASK),
     "torch_geometric": set(TASK),
     "numpy": set(TASK),
@@ -41,7 +41,7 @@ OUTSIDE = {
 
 
 def below(package: str) -> set[str]:
-    """The packages that `package` may import, itself among them; clusterctl's own face shows the API, lazily."""
+    """The packages that `package` may import, including itself. `clusterctl` itself exports the API, lazily."""
     if package in ("cli", ""):
         return {"display", "api", "errors", "spec", "", *({"cli"} if package else {"runs"})}
     for stack in (LOGIN, TASK):
@@ -51,7 +51,7 @@ def below(package: str) -> set[str]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every module that the file imports: at its top, inside functions, for type checking alone."""
+    """Every module that the file imports: at its top, inside functions, or only for type checking."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -63,43 +63,47 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def package_of(module: str) -> str:
-    """The part of clusterctl that `module` belongs to; nothing for the package itself."""
+    """The subpackage of clusterctl that contains `module`; empty for clusterctl itself."""
     return module.partition("clusterctl")[2].strip(".").partition(".")[0]
 
 
-def arrows() -> Iterator[tuple[str, str, str]]:
+def imported_modules() -> Iterator[tuple[str, str, str]]:
     for path in sorted(SOURCE.rglob("*.py")):
         name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
         for module in imports(path):
             yield name, package_of(name), module
 
 
-def test_every_arrow_between_packages_points_downwards() -> None:
+def test_packages_import_only_from_layers_below() -> None:
     wrong = [
         f"{name} imports {module}"
-        for name, package, module in arrows()
+        for name, package, module in imported_modules()
         if module.partition(".")[0] == "clusterctl" and package_of(module) not in below(package)
     ]
     assert wrong == []
 
 
-def test_the_command_line_itself_imports_no_operation() -> None:
-    found = {package_of(module) for name, _, module in arrows() if name == "clusterctl.cli" and "clusterctl" in module}
+def test_the_cli_package_imports_no_operations() -> None:
+    found = {
+        package_of(module)
+        for name, _, module in imported_modules()
+        if name == "clusterctl.cli" and "clusterctl" in module
+    }
     assert found == {"cli", "display", "errors", ""}
 
 
-def test_every_other_import_is_the_standard_librarys_or_has_its_one_place() -> None:
+def test_third_party_packages_are_imported_only_where_allowed() -> None:
     wrong = [
         f"{name} imports {module}"
-        for name, package, module in arrows()
+        for name, package, module in imported_modules()
         if (top := module.partition(".")[0]) not in {"clusterctl", *sys.stdlib_module_names}
         and package not in OUTSIDE.get(top, set())
     ]
     assert wrong == []
 
 
-def test_every_package_has_its_layer() -> None:
-    known = {*SHARED, *LOGIN, *TASK, "shipped", "schemas"}  # the last two hold no code
+def test_every_package_is_in_a_layer() -> None:
+    known = {*SHARED, *LOGIN, *TASK, "shipped", "schemas"}  # the last two contain no code
     found = {path.stem for path in SOURCE.iterdir() if path.name not in {"__init__.py", "__pycache__", "py.typed"}}
     assert found <= known
 
@@ -123,5 +127,5 @@ def test_every_package_has_its_layer() -> None:
         ("errors", "spec", False),
     ],
 )
-def test_the_rule_itself_tells_up_from_down(package: str, other: str, allowed: bool) -> None:
+def test_the_layers_allow_only_downward_imports(package: str, other: str, allowed: bool) -> None:
     assert (other in below(package)) == allowed

@@ -1,4 +1,4 @@
-"""`make setup` finds a Python by itself, or says that there is none."""
+"""`make setup` finds a recent Python, or reports that there is none."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = ("python3.11", "python3.12", "python3.13", "python3.14", "python3")
-NOT_THERE, OLD = "exit 127", "exit 1"  # a shim of pyenv's; one for which the question is answered with no
+NOT_THERE, OLD = "exit 127", "exit 1"  # a pyenv shim without a version; too old
 
 
 def setup(folder: Path, *words: str, **pythons: str) -> subprocess.CompletedProcess[str]:
-    """`make setup` in a fresh checkout, where each Python does what is said, or else runs and is new enough."""
+    """`make setup` in a fresh checkout; each Python runs its script in `pythons`, or else works and is recent."""
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
     for name in NAMES:
@@ -34,17 +34,19 @@ def setup(folder: Path, *words: str, **pythons: str) -> subprocess.CompletedProc
         (dict.fromkeys(["python3_11", "python3_12", "python3_13", "python3_14"], NOT_THERE), "python3"),
     ],
 )
-def test_the_first_python_that_runs_and_is_new_enough_makes_the_environment(
+def test_the_first_working_and_recent_python_creates_the_environment(
     pythons: dict[str, str], found: str, tmp_path: Path
 ) -> None:
     assert f"'{found}' -m venv .venv" in setup(tmp_path, "--dry-run", **pythons).stdout
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [((), "none on PATH"), (("PYTHON=python3",), "python3"), (("PYTHON=/nowhere",), "/nowhere")]
+    ("words", "searched"), [((), "none on PATH"), (("PYTHON=python3",), "python3"), (("PYTHON=/nowhere",), "/nowhere")]
 )
-def test_without_one_there_is_an_error_and_no_environment(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_without_a_recent_python_setup_fails_and_creates_no_environment(
+    words: tuple[str, ...], searched: str, tmp_path: Path
+) -> None:
     done = setup(tmp_path, *words, **dict.fromkeys([name.replace(".", "_") for name in NAMES], OLD))
     assert done.returncode == 2
-    assert done.stdout == f"error: no Python 3.11 or later: {said}\nhint: make setup PYTHON=/path/to/python3\n"
+    assert done.stdout == f"error: no Python 3.11 or later: {searched}\nhint: make setup PYTHON=/path/to/python3\n"
     assert not (tmp_path / ".venv").exists()

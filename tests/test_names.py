@@ -1,4 +1,4 @@
-"""One name for one thing: no two classes of the package share theirs."""
+"""Class names are unique in the package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCE = Path(clusterctl.__file__).parent
 
 
 def shared_names(modules: dict[str, str]) -> dict[str, list[str]]:
-    """Class -> the modules that define it, for classes of more than one; `modules`: name -> source."""
+    """Class -> the modules that define it, if there are several; `modules` maps names to sources."""
     places = defaultdict(list)
     for module, text in modules.items():
         for node in ast.walk(ast.parse(text)):
@@ -26,6 +26,6 @@ def test_no_two_classes_share_a_name() -> None:
     assert shared_names(modules) == {}
 
 
-def test_the_rule_finds_classes_wherever_they_are_defined() -> None:
+def test_shared_names_include_nested_classes() -> None:
     modules = {"a.py": "class Row: pass", "b.py": "def f():\n    class Row: pass", "c.py": "class Other: pass"}
     assert shared_names(modules) == {"Row": ["a.py", "b.py"]}

@@ -1,8 +1,8 @@
-"""No program of ours matches an English sentence that another one of ours writes: causes travel as values.
+"""No module parses an English message that another module of ours writes: causes are passed as values.
 
-Read off the source: every literal that is compared with text, searched in it or taken off it, as itself or through a
-name, against every literal that is written, and against the names of our exceptions. Patterns for what others write -
-Slurm, NCCL, Python - match none of ours.
+Checked statically: every literal that is compared with text, searched in it or stripped from it, directly or through a
+name, against every literal that is written, and against the names of our exceptions. Patterns for messages of Slurm,
+NCCL and Python must match none of ours.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import pytest
 import clusterctl
 
 SOURCE = Path(clusterctl.__file__).parent
-STAND_INS = ("emulator",)  # they write Slurm's words
-# Terms of Slurm, the C library and the engines that our own sentences need too.
+STAND_INS = ("emulator",)  # they write Slurm's messages
+# Terms of Slurm, the C library and the engines that our own messages use too.
 TERMS = {
     "time limit",
     "node failure",
@@ -36,12 +36,12 @@ TERMS = {
 _METHODS = {"startswith", "endswith", "removeprefix", "removesuffix", "find", "rfind", "index", "rindex", "count"}
 _METHODS |= {"partition", "rpartition", "split", "rsplit"}
 _SENTENCE = re.compile(r"[a-z]{2,}[^\w\n]* +[^\w\n]*[a-z]{2,}", re.IGNORECASE)
-_ANYTHING = "\0"  # what an f-string puts in
+_ANYTHING = "\0"  # a placeholder of an f-string
 
 
 @dataclass
 class Module:
-    """The sentences (and names of our exceptions) that a module matches, and what it writes."""
+    """The messages (and names of our exceptions) that a module matches, and the literals it writes."""
 
     name: str
     matched: set[str] = field(default_factory=set)
@@ -91,11 +91,11 @@ def _exceptions(tree: ast.Module) -> Iterator[str]:
 
 
 def _runs_of(pattern: str) -> Iterator[str]:
-    """The texts without a gap in what a pattern matches."""
+    """The contiguous literal texts in a pattern."""
     try:
         yield from _runs_in(sre_parse.parse(pattern.replace(_ANYTHING, ".")))
     except re.error:
-        return  # an argument of another function that is called so
+        return  # not a pattern: another function with the same name
 
 
 def _runs_in(parsed: Any) -> Iterator[str]:
@@ -140,7 +140,7 @@ def _matching(tree: ast.Module) -> Iterator[tuple[ast.expr, bool]]:
 
 
 def _compiling(tree: ast.Module) -> Iterator[tuple[str, list[int]]]:
-    """Functions that make patterns of their arguments, and of which."""
+    """Functions that compile arguments to patterns, and the positions of these arguments."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             names = [argument.arg for argument in node.args.args]
@@ -165,7 +165,7 @@ def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Every name of the module and what it is assigned, or runs over."""
+    """Every name in the module, with the values assigned to it or iterated over."""
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     yield from _assigned(statements)
     for node in ast.walk(tree):
@@ -179,7 +179,7 @@ def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _literals(node: ast.expr, bound: Mapping[str, list[ast.expr]], seen: set[str]) -> Iterator[ast.expr]:
-    """The texts that an expression may stand for."""
+    """The literals that an expression may evaluate to."""
     match node:
         case ast.Constant(value=str() | bytes()) | ast.JoinedStr():
             yield node
@@ -192,7 +192,7 @@ def _literals(node: ast.expr, bound: Mapping[str, list[ast.expr]], seen: set[str
         case ast.Dict(keys=keys):
             for key in keys:
                 yield from _literals(key, bound, seen) if key else ()
-        case ast.Subscript(value=value, slice=ast.Constant(value=int(at))):  # what a loop takes of each row
+        case ast.Subscript(value=value, slice=ast.Constant(value=int(at))):  # one column of the rows of a loop
             for row in _rows(value, bound):
                 yield from _literals(row[at], bound, seen) if at < len(row) else ()
         case ast.BinOp(left=left, right=right):
@@ -230,7 +230,7 @@ def _text(node: ast.expr) -> str:
 
 
 def echoes(modules: list[Module]) -> list[str]:
-    """Who matches what of whose words."""
+    """Matches of one module's messages by another."""
     found = []
     for reader in modules:
         for writer in modules:
@@ -242,7 +242,7 @@ def echoes(modules: list[Module]) -> list[str]:
     return found
 
 
-def test_nothing_of_ours_matches_a_sentence_of_ours() -> None:
+def test_no_module_matches_a_message_of_another_module() -> None:
     files = [path for path in SOURCE.rglob("*") if path.suffix in (".py", ".sh")]
     modules = words_of({str(path.relative_to(SOURCE)): path.read_text() for path in files})
     assert echoes(modules) == []
@@ -260,8 +260,8 @@ SHELL = 'echo "clusterctl: not started again: $why"'
 @pytest.mark.parametrize(
     "reader",
     [
-        'said = [line for line in lines if line.startswith("clusterctl: not started again")]',
-        '_AGAIN = "clusterctl: not started again"\nsaid = [line for line in lines if line.startswith(_AGAIN)]',
+        'found = [line for line in lines if line.startswith("clusterctl: not started again")]',
+        '_AGAIN = "clusterctl: not started again"\nfound = [line for line in lines if line.startswith(_AGAIN)]',
         'ended = any(words in text for words in (" exited with ", " was killed by "))',
         'if text.endswith("try it by hand"): pass',
         'code = text.partition(" exited with ")[2]',
@@ -272,7 +272,7 @@ SHELL = 'echo "clusterctl: not started again: $why"'
         'ours = raised.type == "TaskError"',
     ],
 )
-def test_the_rule_itself_finds_such_a_match(reader: str) -> None:
+def test_matching_our_own_messages_is_found(reader: str) -> None:
     assert echoes(words_of({"a.py": WRITER, "a.sh": SHELL, "b.py": reader})) != []
     assert echoes(words_of({"a.py": reader, "emulator/b.py": WRITER})) == []
 
@@ -281,10 +281,10 @@ def test_the_rule_itself_finds_such_a_match(reader: str) -> None:
     "reader",
     [
         'if line.startswith("srun: error: Node failure on"): pass',
-        'if text.startswith("killed"): pass',  # a value, no sentence
+        'if text.startswith("killed"): pass',  # a single word, not a message
         'print(f"{name} exited with {code}")',
         'message = {"exited with": 1}',
     ],
 )
-def test_the_words_of_others_and_ones_own_messages_are_free(reader: str) -> None:
+def test_matching_messages_of_other_programs_is_allowed(reader: str) -> None:
     assert echoes(words_of({"a.py": WRITER, "a.sh": SHELL, "b.py": reader})) == []

@@ -1,4 +1,4 @@
-"""What a user without a checkout gets."""
+"""The wheel: everything works without a checkout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterctl import __version__
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_fixed_parts_of_scripts_lie_beside_the_code_that_the_wheel_takes_whole() -> None:
+def test_the_wheel_contains_the_script_templates() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert build["packages"] == ["src/clusterctl"]
     assert "exclude" not in build
@@ -27,7 +27,7 @@ def test_the_fixed_parts_of_scripts_lie_beside_the_code_that_the_wheel_takes_who
         assert f'part("{name}")' in "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
 
 
-def test_the_changelog_begins_with_the_version_of_the_wheel() -> None:
+def test_the_changelog_begins_with_the_current_version() -> None:
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest
     assert newest[1] == __version__
@@ -35,7 +35,7 @@ def test_the_changelog_begins_with_the_version_of_the_wheel() -> None:
 
 @pytest.mark.long  # installs torch
 def test_the_wheel_trains_in_an_empty_environment(tmp_path: Path) -> None:
-    """As on another machine: nothing but Python there, and no checkout to be found."""
+    """As on another machine: only Python, and no checkout."""
     pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([sys.executable, *pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True)
     (wheel,) = tmp_path.glob("*.whl")

@@ -1,4 +1,4 @@
-"""The documentation site: it has every page, command and key, and no page of it asks another host for anything."""
+"""The documentation site: it has every page, command and key, and loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clusterctl.cli import clusterctl
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 SITE = ROOT / ".venv-site" / "bin"
-FOUND = "reference/keys/train.html"  # what a search for fan_out is to find first
+FOUND = "reference/keys/train.html"  # the expected first result of a search for fan_out
 FIRST_RESULT = """new Promise(done => {
     setInterval(() => {
         const result = document.querySelector("a.md-search-result__link");
@@ -29,11 +29,11 @@ FIRST_RESULT = """new Promise(done => {
     }, 100);
     setTimeout(() => done("nothing found"), 60000);
 })"""
-# What a browser loads by itself; it follows the other links only when somebody clicks.
+# What a browser loads without a click.
 _LOADED = {("link", "href"), *((tag, "src") for tag in ("script", "img", "iframe", "source", "video"))}
 
 
-def test_the_navigation_names_every_page_once() -> None:
+def test_the_navigation_lists_every_page_once() -> None:
     named = re.findall(r"^ *- (?:[^:\n]+: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
@@ -55,7 +55,7 @@ def test_every_command_has_a_page_with_its_options_and_a_guide() -> None:
     assert "| <code>--nodes N</code> |" in pages["submit"]
 
 
-def test_every_key_has_a_heading_of_its_own_and_its_table_a_guide() -> None:
+def test_every_key_has_a_heading_and_every_table_a_guide() -> None:
     pages = {page.stem: page.read_text() for page in (DOCS / "reference" / "keys").glob("*.md")}
     headings = {name: set(re.findall(r"^## `(.*)`$", text, re.MULTILINE)) for name, text in pages.items()}
     keys = {key.path for _, found in key_tables() for key in found}
@@ -64,7 +64,7 @@ def test_every_key_has_a_heading_of_its_own_and_its_table_a_guide() -> None:
     assert [name for name, text in pages.items() if name != "index" and "uide" not in text] == []
 
 
-def test_every_example_of_a_key_is_one_that_a_file_may_have() -> None:
+def test_every_example_value_of_a_key_is_valid() -> None:
     import tomllib
 
     from support.json_schema import schema, violations
@@ -75,7 +75,7 @@ def test_every_example_of_a_key_is_one_that_a_file_may_have() -> None:
             example = tomllib.loads(re.findall(r"```toml\n(.*?)```", part, re.DOTALL)[0])
             kind = "cluster" if page.stem in ("cluster", "emulator") else "job"
             workload = {"workload": "reddit"} if kind == "job" else {}
-            if page.stem != "config":  # has no schema
+            if page.stem != "config":  # it has no schema
                 assert violations(workload | example, schema(kind)) == [], example
                 tried += 1
     assert tried > 100
@@ -83,7 +83,7 @@ def test_every_example_of_a_key_is_one_that_a_file_may_have() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built with no network to reach."""
+    """The site, built without a network."""
     folder = tmp_path_factory.mktemp("site")
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "https_proxy": "http://127.0.0.1:9"}
     words = [SITE / "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
@@ -96,7 +96,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Links(HTMLParser):
-    """The addresses on a page: those that are loaded with it, and those that can be followed."""
+    """The addresses on a page: those loaded with it, and those of links."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -113,8 +113,8 @@ class Links(HTMLParser):
 
 
 @pytest.mark.long  # needs .venv-site
-def test_no_page_loads_anything_from_another_host_and_every_link_leads_somewhere(site: Path) -> None:
-    pages = [page for page in site.rglob("*.html") if page.name != "404.html"]  # whose links a server resolves
+def test_pages_load_nothing_from_other_hosts_and_all_links_work(site: Path) -> None:
+    pages = [page for page in site.rglob("*.html") if page.name != "404.html"]  # its links are resolved by the server
     assert len(pages) > 150
     for page in pages:
         links = Links(page)
@@ -127,7 +127,7 @@ def test_no_page_loads_anything_from_another_host_and_every_link_leads_somewhere
 
 @pytest.fixture(params=["file", "server"])
 def address(site: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of the site: as a folder, and from a web server, below a folder of it."""
+    """The address of the site: as a folder, and in a subfolder of a web server."""
     if request.param == "file":
         yield site.as_uri()
         return
@@ -143,7 +143,7 @@ def address(site: Path, request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.long
 @pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install.sh browser")
-def test_a_browser_shows_pages_and_searches_in_them_and_calls_nobody(address: str) -> None:
+def test_pages_and_search_work_in_a_browser_without_external_requests(address: str) -> None:
     for page in ("index.html", "reference/keys/resources.html"):
         shown = opened(f"{address}/{page}")
         assert (shown.console, shown.calls) == ([], []), page

@@ -1,4 +1,4 @@
-"""What each command imports: a login node starts it often, from a slow file system."""
+"""Imports of each command: users start it often, on login nodes with slow file systems."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAVY = {"torch", "torch_geometric", "numpy", "scipy", "submitit", "textual", "p
 
 
 def loaded(tmp_path: Path, *words: str) -> set[str]:
-    """The modules that `clusterctl WORDS` has imported at its end."""
+    """The modules imported by `clusterctl WORDS`."""
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
@@ -56,16 +56,16 @@ def test_help_imports_click_and_no_command(tmp_path: Path) -> None:
     ],
     ids=lambda words: " ".join(words),
 )
-def test_asking_and_planning_import_nothing_heavy(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_queries_and_plans_import_nothing_heavy(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert not loaded(tmp_path, *words) & HEAVY
 
 
-def test_looking_imports_nothing_that_plans_a_run(tmp_path: Path) -> None:
+def test_status_imports_nothing_for_planning_runs(tmp_path: Path) -> None:
     planning = {"clusterctl.launch.plan", "clusterctl.launch.script", "clusterctl.containers.pyxis"}
     assert not loaded(tmp_path, "status", "-a") & planning
 
 
-def test_only_a_table_needs_rich(tmp_path: Path) -> None:
+def test_only_tables_import_rich(tmp_path: Path) -> None:
     assert "rich" not in loaded(tmp_path, "status", "-o", "json")
 
 
@@ -76,7 +76,7 @@ def test_textual_is_imported_in_one_place() -> None:
     assert importing == {source / "display" / "monitor" / name for name in ("app.py", "widgets.py")}
 
 
-def test_a_command_hardly_ever_looks_for_cycles(tmp_path: Path) -> None:
+def test_a_command_rarely_runs_the_cyclic_garbage_collector(tmp_path: Path) -> None:
     program = """
 import atexit, gc, sys
 from clusterctl.cli import main

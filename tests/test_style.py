@@ -1,4 +1,4 @@
-"""Style and types, as tests: they run beside the others."""
+"""Style and types, checked as tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize("words", ["ruff check .", "ruff format --check .", "mypy"])
-def test_the_source_has_the_style_and_the_types_that_it_claims(words: str) -> None:
+def test_the_source_passes_ruff_and_mypy(words: str) -> None:
     program, *rest = words.split()
     done = subprocess.run(
         [Path(sys.executable).with_name(program), *rest], cwd=ROOT, capture_output=True, text=True, check=False

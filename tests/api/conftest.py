@@ -1,4 +1,4 @@
-"""A cluster whose commands are shell scripts."""
+"""A cluster whose Slurm commands are shell scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removing runs: what goes, what stays, and that nothing outside is touched."""
+"""Removing runs: what is removed, what is kept, and that nothing else is touched."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def removed(found: CleanUp) -> list[Path]:
     return [one.path for one in found.removals]
 
 
-def test_an_old_run_goes_with_everything_in_it_and_a_young_one_stays(ended: Callable[..., RunDir]) -> None:
+def test_an_old_run_is_removed_completely_and_a_recent_one_kept(ended: Callable[..., RunDir]) -> None:
     old, young = ended(), ended(NEW, time.time() - 60)
     (old.work / "sealed").mkdir(parents=True)
     (old.work / "sealed" / "file").touch()
@@ -57,14 +57,14 @@ def test_an_old_run_goes_with_everything_in_it_and_a_young_one_stays(ended: Call
     found = clean(older_than="30d")
     assert removed(found) == [old.path]
     assert found.removals[0].bytes >= 29_000
-    assert old.path.is_dir()  # nothing happens before it is carried out
+    assert old.path.is_dir()  # nothing is removed before carry_out
     assert removed(found.carry_out()) == [old.path]
     assert not old.path.exists()
     assert young.weights.exists()
     assert sorted(path.name for path in old.path.parent.iterdir()) == [NEW]
 
 
-def test_only_the_checkpoints_of_an_old_run_go(ended: Callable[..., RunDir]) -> None:
+def test_checkpoints_only_removes_just_the_checkpoints_of_an_old_run(ended: Callable[..., RunDir]) -> None:
     old = ended()
     (old.checkpoints / "notes.txt").write_text("mine")
     found = clean(older_than="30d", checkpoints_only=True).carry_out()
@@ -98,7 +98,7 @@ def test_links_are_not_followed(ended: Callable[..., RunDir], tmp_path: Path) ->
     assert (tmp_path / "scratch" / "0-10" / "manifest.json").exists()
 
 
-def test_a_run_that_changes_after_it_was_listed_stays(
+def test_a_run_that_changes_after_it_was_listed_is_kept(
     ended: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, newer = ended(), ended(NEW)
@@ -117,7 +117,7 @@ def test_a_run_that_changes_after_it_was_listed_stays(
     assert newer.run_json.exists()
 
 
-def test_a_run_that_changes_just_after_it_was_read_stays(
+def test_a_run_that_changes_just_after_it_was_read_is_kept(
     ended: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = ended()
@@ -133,7 +133,7 @@ def test_a_run_that_changes_just_after_it_was_read_stays(
     assert old.run_json.exists()
 
 
-def test_a_removal_that_was_cut_off_is_completed(ended: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_removal_is_completed(ended: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
     old = ended()
 
     def killed(path: Path) -> None:
@@ -145,12 +145,12 @@ def test_a_removal_that_was_cut_off_is_completed(ended: Callable[..., RunDir], m
         with pytest.raises(KeyboardInterrupt):
             found.carry_out()
     (half,) = old.path.parent.iterdir()
-    (old.path.parent / ".mine.removed.1").mkdir()  # of nobody's run
+    (old.path.parent / ".mine.removed.1").mkdir()  # not a removed run
     assert removed(clean().carry_out()) == [half]
     assert [path.name for path in old.path.parent.iterdir()] == [".mine.removed.1"]
 
 
-def test_the_code_of_a_run_goes_with_it_unless_another_run_has_it_too(
+def test_the_code_of_a_run_is_removed_with_it_unless_another_run_uses_it(
     ended: Callable[..., RunDir], runs: Path, tmp_path: Path
 ) -> None:
     project = tmp_path / "project"
@@ -169,7 +169,7 @@ def test_the_code_of_a_run_goes_with_it_unless_another_run_has_it_too(
     assert (copies[NEW] / "project" / "train.py").read_text() == "2"
 
 
-def test_a_queued_run_and_what_it_waits_for_stay(ended: Callable[..., RunDir], fabricate: Fabricate) -> None:
+def test_a_queued_run_and_its_predecessor_are_kept(ended: Callable[..., RunDir], fabricate: Fabricate) -> None:
     first, waiting = ended(), fabricate(NEW)
     record = read_json(waiting.run_json)
     write_json(waiting.run_json, record | {"created": time.time(), "after": [{"run": OLD, "condition": "finished"}]})
@@ -179,7 +179,7 @@ def test_a_queued_run_and_what_it_waits_for_stay(ended: Callable[..., RunDir], f
     assert first.run_json.exists()
 
 
-def test_a_run_of_somebody_elses_and_a_folder_that_is_no_run_stay(
+def test_another_users_run_and_other_folders_are_kept(
     ended: Callable[..., RunDir], runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended()
@@ -190,7 +190,7 @@ def test_a_run_of_somebody_elses_and_a_folder_that_is_no_run_stay(
     assert (removed(found), [one.why for one in found.staying]) == ([], ["belongs to another user"])
 
 
-def test_where_a_folder_cannot_be_looked_into_no_code_goes_and_the_rest_is_shown(
+def test_an_unreadable_run_keeps_all_code_and_is_reported(
     ended: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = ended()
@@ -205,7 +205,7 @@ def test_where_a_folder_cannot_be_looked_into_no_code_goes_and_the_rest_is_shown
     assert [problem.message.partition(":")[0] for problem in found.problems] == [f"cannot read {old.path}"]
 
 
-def test_what_takes_room_is_counted_by_kind(ended: Callable[..., RunDir], runs: Path, tmp_path: Path) -> None:
+def test_disk_usage_is_counted_by_kind(ended: Callable[..., RunDir], runs: Path, tmp_path: Path) -> None:
     ended()
     for name in ("runs/.data/cora/graph.pt", "CACHE/clusterctl/wheels/torch.whl", "DATA/clusterctl/images/mine.sqsh"):
         (tmp_path / name).parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A run as one archive: what is in it, what is not, and that nothing is replaced unasked."""
+"""Exporting a run as an archive: what it holds, what it leaves out, and that no file is replaced without force."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from clusterctl.runs.layout import RunDir
 
 @pytest.fixture
 def run(fabricate: Callable[..., RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A run of two attempts that has finished, with what must not leave it."""
+    """A finished run of two attempts, with files and secrets that must not be exported."""
     files: dict[str, Any] = busy_files() | {
         "finished.json": {"time": 2e6},
         "git.patch": "+token = 'hunter2'\n",
@@ -45,7 +45,7 @@ def run(fabricate: Callable[..., RunDir], tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def content(path: Path) -> dict[str, bytes]:
-    """Name below the folder of the run -> content, in the order of the archive."""
+    """File name in the run folder -> content, in the order of the archive."""
     with tarfile.open(path) as archive:
         found = archive.getmembers()
         assert all(one.isfile() and not one.name.startswith("/") and ".." not in one.name.split("/") for one in found)
@@ -55,7 +55,7 @@ def content(path: Path) -> dict[str, bytes]:
         return dict(zip(names, [(archive.extractfile(one) or io.BytesIO()).read() for one in found], strict=True))
 
 
-def test_it_holds_the_record_the_metrics_the_weights_and_the_logs(run: Run, tmp_path: Path) -> None:
+def test_the_archive_holds_the_record_metrics_weights_and_logs(run: Run, tmp_path: Path) -> None:
     path = write_archive(run, pages={"report.html": "<html>"})
     assert path.resolve() == tmp_path / f"{run.id}.tar.gz"
     found = content(path)
@@ -73,7 +73,7 @@ def test_it_holds_the_record_the_metrics_the_weights_and_the_logs(run: Run, tmp_
     assert not [name for name in found if any(part in name for part in left_out)]
 
 
-def test_its_readme_names_every_file(run: Run) -> None:
+def test_the_readme_names_every_file(run: Run) -> None:
     found = content(write_archive(run, pages={"report.html": ""}))
     text = found["README.txt"].decode()
     assert text.startswith(f"{run.id}\n")
@@ -85,7 +85,7 @@ def test_its_readme_names_every_file(run: Run) -> None:
         assert len(rest) < 2 or rest[1] in text or rest[1].endswith(".json"), name
 
 
-def test_secrets_are_hidden_in_every_text(run: Run) -> None:
+def test_secrets_are_redacted_in_every_text(run: Run) -> None:
     found = content(write_archive(run))
     assert found["git.patch"] == b"+token = '***'\n"
     assert found["attempts/0/logs/rank_00000.err"] == b"using ***\nfine\n"
@@ -93,16 +93,16 @@ def test_secrets_are_hidden_in_every_text(run: Run) -> None:
     assert not [name for name, text in found.items() if b"hunter2" in text or b"swordfish" in text]
 
 
-def test_the_order_is_always_the_same_and_weights_may_be_left_out(run: Run) -> None:
+def test_the_order_is_fixed_and_weights_can_be_left_out(run: Run) -> None:
     first, second = (content(write_archive(run, f"{name}.tar.gz", weights=False)) for name in "ab")
     assert list(first) == list(second)
     assert "weights.pt" not in first
 
 
-def test_nothing_behind_a_link_is_in_it(run: Run, tmp_path: Path) -> None:
+def test_links_are_not_followed_into_the_archive(run: Run, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     for name in ("outside/rank_00002.out", "passwords"):
-        (tmp_path / name).write_text("not of the run")
+        (tmp_path / name).write_text("outside the run")
     attempt = run.directory.attempt(1)
     attempt.log(3).symlink_to(tmp_path / "passwords")
     os.mkfifo(attempt.log(4))
@@ -111,11 +111,11 @@ def test_nothing_behind_a_link_is_in_it(run: Run, tmp_path: Path) -> None:
     first.log(0).parent.rmdir()
     first.log(0).parent.symlink_to(tmp_path / "outside")
     found = content(write_archive(run))
-    assert not [name for name, text in found.items() if b"not of the run" in text]
+    assert not [name for name, text in found.items() if b"outside the run" in text]
     assert "attempts/1/logs/rank_00004.out" not in found
 
 
-def test_a_run_that_goes_on_is_exported_as_it_was_at_one_moment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_run_is_exported_as_of_one_moment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.directory.finished_json.unlink()
     log, metrics = run.directory.attempt(1).log(0), run.directory.attempt(1).metrics
     before = log.read_bytes()
@@ -135,7 +135,7 @@ def test_a_run_that_goes_on_is_exported_as_it_was_at_one_moment(run: Run, monkey
     assert b"not ended, files are as of the export" in found["README.txt"]
 
 
-def test_nothing_is_replaced_without_force_and_nothing_is_left_behind(
+def test_files_are_replaced_only_with_force_and_a_failure_leaves_none(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mine.tar.gz"
@@ -152,7 +152,7 @@ def test_nothing_is_replaced_without_force_and_nothing_is_left_behind(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_from_python_it_has_the_report_too(run: Run) -> None:
+def test_an_export_from_python_includes_the_report(run: Run) -> None:
     found = content(clusterctl.export(run, weights=False))
     assert found["report.html"].startswith(b"<!doctype html>")
     assert list(found) == list(content(write_archive(run, "a.tar.gz", weights=False, pages={"report.html": ""})))

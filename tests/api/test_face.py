@@ -1,4 +1,4 @@
-"""`import clusterctl`: what it loads, what it offers, how it is typed."""
+"""`import clusterctl`: what it loads, its public names, and its types."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-def test_importing_it_loads_nothing_but_its_face() -> None:
+def test_importing_clusterctl_loads_only_the_package_itself() -> None:
     before = set(python("import sys; print(*sys.modules)").split())
     added = set(python("import sys, clusterctl; dir(clusterctl); print(*sys.modules)").split()) - before
     assert {name for name in added if name.startswith("clusterctl")} == {"clusterctl"}
     assert not added & HEAVY
 
 
-def test_what_it_offers_is_there_and_documented() -> None:
+def test_every_public_name_exists_and_is_documented() -> None:
     assert sorted([*clusterctl.__all__, "__version__"]) == sorted(dir(clusterctl))
     for name in clusterctl.__all__:
         assert getattr(clusterctl, name).__doc__, name
@@ -59,8 +59,8 @@ assert clusterctl.runs.log is clusterctl.runs.metrics.log
     assert python(code) == ""
 
 
-def test_a_typed_program_that_uses_it_is_checked(tmp_path: Path) -> None:
-    """By mypy, strictly: a wrong keyword and a wrong attribute are found, the rest is in order."""
+def test_a_typed_program_is_checked_by_mypy(tmp_path: Path) -> None:
+    """mypy --strict finds a wrong keyword and wrong attributes, and nothing else."""
     (tmp_path / "program.py").write_text(
         """import clusterctl
 

@@ -1,4 +1,4 @@
-"""What a Python program does with clusterctl, on the embedded default: the guide, the example, a notebook's cell."""
+"""Using clusterctl from Python, on the emulator: the guide, the example, a notebook cell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import clusterctl
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def test_every_line_of_the_guide_runs_and_gives_what_it_shows(desk: Desk) -> None:
+def test_every_line_of_the_guide_runs_with_the_output_shown(desk: Desk) -> None:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     desk.set(CLUSTERCTL_CLUSTER=None)
     failed, tried = doctest.testfile(str(DOCS / "guides" / "from-python.md"), module_relative=False, optionflags=flags)
@@ -38,7 +38,7 @@ def test_the_example_submits_three_runs_waits_and_prints_a_table(desk: Desk) -> 
     assert all(re.fullmatch(r"\d+\.\d{3}", number) for row in rows for number in row.split()[3:])
 
 
-def test_a_notebooks_cell_shows_nothing_and_leaves_its_process_as_it_was(desk: Desk) -> None:
+def test_a_notebook_cell_prints_nothing_and_does_not_change_its_process(desk: Desk) -> None:
     small = {"train.epochs": 5, "resources.nodes": 1, "resources.tasks_per_node": 1}
     before = [signal.getsignal(number) for number in signal.valid_signals()], dict(os.environ), Path.cwd()
     run = clusterctl.submit("cora", cluster="local", overrides=small)
@@ -51,7 +51,7 @@ def test_a_notebooks_cell_shows_nothing_and_leaves_its_process_as_it_was(desk: D
     assert ([signal.getsignal(number) for number in signal.valid_signals()], dict(os.environ), Path.cwd()) == before
 
 
-def test_a_wait_that_takes_too_long_is_a_timeout_and_the_run_goes_on(desk: Desk) -> None:
+def test_a_wait_can_time_out_and_the_run_continues(desk: Desk) -> None:
     program = {"argv": ["sleep", "60"], "resources.nodes": 1}
     run = clusterctl.submit("command", cluster="local", overrides=program)
     with pytest.raises(TimeoutError, match="is still") as caught:

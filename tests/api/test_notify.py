@@ -1,4 +1,4 @@
-"""What the login node tells of runs that cannot tell it themselves."""
+"""Notifications that the login node sends for runs that cannot send them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OTHER = "reddit-20260102-030405-00a2"
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Slurm that knows no job any more; the file that counts what it was asked."""
+    """A Slurm that has forgotten all jobs; the file that logs the calls of its commands."""
     log, commands = tmp_path / "asked", tmp_path / "bin"
     commands.mkdir()
     for name, code in (("squeue", 0), ("sacct", 1), ("scontrol", 1)):
@@ -32,8 +32,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return log
 
 
-def lost_run(fabricate: Fabricate, heard: Path, run_id: str = RUN_ID, **more: Any) -> RunDir:
-    notify = Notify(command=("sh", "-c", 'cat >>"$0"', str(heard)))
+def lost_run(fabricate: Fabricate, messages: Path, run_id: str = RUN_ID, **more: Any) -> RunDir:
+    notify = Notify(command=("sh", "-c", 'cat >>"$0"', str(messages)))
     job = Job(name=run_id.split("-")[0], workload="command", argv=("x",), notify=notify)
     record = {"schema_version": RUN_FORMAT, "id": run_id, "created": CREATED, "job": to_record(job)}
     cluster = to_record(Cluster(name="site", polling_floor=0))
@@ -42,25 +42,25 @@ def lost_run(fabricate: Fabricate, heard: Path, run_id: str = RUN_ID, **more: An
     return fabricate(run_id, {"submission.json": {"job_id": "12", "time": CREATED + 1}, **files, **more})
 
 
-def test_lost_runs_are_told_of_once_and_slurm_is_asked_once(fabricate: Fabricate, asked: Path, tmp_path: Path) -> None:
-    heard = tmp_path / "heard"
-    lost_run(fabricate, heard)
-    lost_run(fabricate, heard, OTHER)
-    told = clusterctl.notify().told
-    assert {(one.run, one.what.name, one.delivery.outcome) for one in told} == {
+def test_lost_runs_are_notified_once_with_one_slurm_query(fabricate: Fabricate, asked: Path, tmp_path: Path) -> None:
+    messages = tmp_path / "messages"
+    lost_run(fabricate, messages)
+    lost_run(fabricate, messages, OTHER)
+    sent = clusterctl.notify().tries
+    assert {(one.run, one.what.name, one.delivery.outcome) for one in sent} == {
         (RUN_ID, "failed-0", "sent"),
         (OTHER, "failed-0", "sent"),
     }
     assert asked.read_text().split().count("squeue") == 1
-    assert heard.read_text().count(" failed") == 2
-    assert clusterctl.notify().told == ()
+    assert messages.read_text().count(" failed") == 2
+    assert clusterctl.notify().tries == ()
 
 
-def test_a_run_that_cannot_be_written_to_leaves_the_others_their_news(
+def test_an_unwritable_run_does_not_stop_notifications_about_others(
     fabricate: Fabricate, asked: Path, tmp_path: Path
 ) -> None:
-    lost_run(fabricate, tmp_path / "heard")
-    lost_run(fabricate, tmp_path / "heard", OTHER, notified="a file where a folder belongs")
+    lost_run(fabricate, tmp_path / "messages")
+    lost_run(fabricate, tmp_path / "messages", OTHER, notified="a file where a folder belongs")
     found = clusterctl.notify()
-    assert [one.run for one in found.told] == [RUN_ID]
+    assert [one.run for one in found.tries] == [RUN_ID]
     assert f"cannot notify about {OTHER}" in "\n".join(problem.message for problem in found.problems)

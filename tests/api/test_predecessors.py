@@ -1,4 +1,4 @@
-"""Runs that wait for others: judged by their directories, handed to sbatch by job number, and asked for again."""
+"""Runs that wait for others: checked by their directories, passed to sbatch by job ID, and checked again on refusal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROBLEM = 'echo "sbatch: error: Batch job submission failed: Job dependency prob
 
 
 class Site:
-    """A Slurm whose jobs are in the queue until a test takes them out."""
+    """A Slurm whose jobs stay in the queue until a test removes them."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
@@ -35,19 +35,19 @@ class Site:
         return run
 
     def show(self, run: Run, state: str, reason: str = "None") -> None:
-        """Have squeue show the run's job in `state`."""
+        """Make squeue show the run's job in `state`."""
         line = "\x1f".join([run.job_id or "", state, reason, "", "N/A", "N/A", "0", str(run.path), "\n"])
         others = self.queue.read_text().splitlines(keepends=True) if self.queue.exists() else []
         kept = [other for other in others if not other.startswith(f"{run.job_id}\x1f")]
         self.queue.write_text("".join([*kept, line]))
 
     def forget(self) -> None:
-        """Have Slurm know no job any more, as minutes after their ends."""
+        """Make Slurm forget all jobs, as it does some minutes after they end."""
         self.queue.write_text("")
 
     @property
     def dependency(self) -> str:
-        """What the last sbatch was asked to wait for."""
+        """The dependency given to the last sbatch."""
         lines = [line for line in self.desk._asked.read_text().splitlines() if line.startswith("sbatch ")]
         found = re.search(r"--dependency=(\S+)( --kill-on-invalid-dep=yes)", lines[-1])
         return found[1] if found else ""
@@ -59,7 +59,7 @@ def site(desk: Desk) -> Site:
 
 
 def end(run: Run, code: int) -> None:
-    """As its batch script does."""
+    """Record the end, as the batch script does."""
     attempt = run.directory.attempt(0)
     attempt.path.mkdir(parents=True)
     write_json(attempt.host_json, {"job_id": run.job_id, "start": 1, "end": 2, "exit_code": code})
@@ -70,7 +70,7 @@ def begin(run: Run) -> None:
     write_json(run.directory.attempt(0).host_json, {"job_id": run.job_id, "start": 1})
 
 
-def test_runs_are_waited_for_by_the_numbers_of_their_jobs(site: Site) -> None:
+def test_dependencies_use_the_job_ids_of_the_runs(site: Site) -> None:
     first, second, third = (site.submit(name) for name in ("first", "second", "third"))
     site.submit("last", after=[first, second.id], after_any="third", after_start="first")
     assert site.dependency == "afterok:10:11,afterany:12,after:10"
@@ -81,13 +81,13 @@ def test_runs_are_waited_for_by_the_numbers_of_their_jobs(site: Site) -> None:
     assert record["argv"][-8:] == typed
 
 
-def test_a_run_is_waited_for_once_however_often_it_is_named(site: Site) -> None:
+def test_a_run_named_twice_is_one_dependency(site: Site) -> None:
     first = site.submit()
     site.submit("last", after=["first", "@last", first.id[:-2], first])
     assert site.dependency == "afterok:10"
 
 
-def test_what_has_come_already_is_not_waited_for(site: Site) -> None:
+def test_satisfied_conditions_are_not_passed_on(site: Site) -> None:
     finished, failed, begun = (site.submit(name) for name in ("finished", "failed", "begun"))
     end(finished, 0)
     end(failed, 3)
@@ -101,7 +101,7 @@ def test_what_has_come_already_is_not_waited_for(site: Site) -> None:
     assert site.dependency == "afterok:12"
 
 
-def test_a_run_between_two_starts_is_waited_for(site: Site) -> None:
+def test_a_requeued_run_is_still_a_dependency(site: Site) -> None:
     run = site.submit()
     run.directory.attempt(0).path.mkdir(parents=True)
     host = {"job_id": "10", "start": 1, "end": 2, "exit_code": 75, "requeued": True}
@@ -110,7 +110,7 @@ def test_a_run_between_two_starts_is_waited_for(site: Site) -> None:
     assert site.dependency == "afterok:10,after:10"
 
 
-def test_a_run_that_has_failed_is_refused_with_what_to_type(site: Site) -> None:
+def test_a_failed_predecessor_is_refused_with_a_hint(site: Site) -> None:
     run = site.submit()
     end(run, 3)
     site.forget()
@@ -123,23 +123,23 @@ def test_a_run_that_has_failed_is_refused_with_what_to_type(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"after": "nothing"}, "no run named: nothing"),
         ({"after_any": "nothing"}, "no run named: nothing"),
         ({"after_start": ["first", "nothing"]}, "no run named: nothing"),
         ({"after": "../first"}, "no run named: ../first"),
-        ({"after": "last"}, "no run named: last"),  # itself: it is no run yet
+        ({"after": "last"}, "no run named: last"),  # itself, which is not a run yet
     ],
 )
-def test_a_run_that_is_not_there_is_refused(site: Site, options: dict[str, object], says: str) -> None:
+def test_an_unknown_predecessor_is_refused(site: Site, options: dict[str, object], message: str) -> None:
     site.submit()
-    with pytest.raises(NotFoundError, match=re.escape(says)):
+    with pytest.raises(NotFoundError, match=re.escape(message)):
         site.submit("last", **options)
     assert len(site.desk.run_directories()) == 1
 
 
-def test_a_run_on_another_cluster_is_refused_while_it_goes_on(site: Site) -> None:
+def test_a_predecessor_on_another_cluster_is_refused_while_it_runs(site: Site) -> None:
     run = site.submit()
     site.desk.write("cluster/other.toml", 'kind = "slurm"\nslurm_conf = "/etc/other.conf"\npolling_floor = 0\n')
     with pytest.raises(UsageError, match=f"{run.id} runs on cluster site, not other") as refused:
@@ -150,7 +150,7 @@ def test_a_run_on_another_cluster_is_refused_while_it_goes_on(site: Site) -> Non
     assert site.dependency == ""
 
 
-def test_a_run_in_an_allocation_is_refused_while_it_goes_on(site: Site) -> None:
+def test_a_predecessor_in_an_allocation_is_refused_while_it_runs(site: Site) -> None:
     run = site.submit()
     record = read_json(run.directory.run_json)
     write_json(run.directory.run_json, {**record, "allocation": "10"})
@@ -159,7 +159,7 @@ def test_a_run_in_an_allocation_is_refused_while_it_goes_on(site: Site) -> None:
         site.submit("last", after=run)
 
 
-def test_a_run_without_a_job_number_is_refused(site: Site) -> None:
+def test_a_predecessor_without_a_job_id_is_refused(site: Site) -> None:
     run = site.submit()
     run.directory.submission_json.unlink()
     site.forget()
@@ -167,7 +167,7 @@ def test_a_run_without_a_job_number_is_refused(site: Site) -> None:
         site.submit("last", after=run)
 
 
-def test_where_slurm_does_not_say_whether_a_run_has_ended_nothing_is_submitted(site: Site) -> None:
+def test_nothing_is_submitted_while_it_is_unknown_whether_a_predecessor_has_ended(site: Site) -> None:
     run = site.submit()
     site.desk.use_slurm(sbatch=COUNT, squeue="echo 'squeue: error: no' >&2; exit 1")
     with pytest.raises(SlurmError, match=f"unknown whether {run.id} has ended: squeue: no"):
@@ -175,18 +175,18 @@ def test_where_slurm_does_not_say_whether_a_run_has_ended_nothing_is_submitted(s
     assert len(site.desk.run_directories()) == 1
 
 
-def test_one_list_of_dependencies_is_enough(site: Site) -> None:
+def test_after_and_dependency_cannot_be_combined(site: Site) -> None:
     run = site.submit()
     with pytest.raises(UsageError, match="cannot combine --after with `dependency`"):
         clusterctl.submit("./job.toml", "site", overrides={"resources.dependency": "afterok:7"}, after=run)
 
 
-def test_a_run_in_an_allocation_waits_for_nobody(site: Site) -> None:
+def test_a_run_in_an_allocation_cannot_have_predecessors(site: Site) -> None:
     with pytest.raises(UsageError, match="--after: a run in an allocation"):
         clusterctl.submit("./job.toml", "site", in_allocation="7", after="first")
 
 
-def test_a_dry_run_says_what_sbatch_is_asked_to_wait_for(site: Site) -> None:
+def test_a_dry_run_shows_the_dependency_options(site: Site) -> None:
     site.submit()
     plan = clusterctl.plan("./job.toml", "site", after="first")
     assert plan.waiting == ("--dependency=afterok:10", "--kill-on-invalid-dep=yes")
@@ -204,12 +204,12 @@ echo "Submitted batch job 20"
 
 
 def ends_meanwhile(run: Run, code: int) -> str:
-    """An sbatch before which a run has ended since it was looked at."""
+    """An sbatch that finds that a run has ended since it was checked."""
     host = f'{{"job_id": "{run.job_id}", "start": 1, "end": 2, "exit_code": {code}}}'
     return ENDS_MEANWHILE.format(attempt=run.directory.attempt(0).path, host=host, problem=PROBLEM)
 
 
-def test_a_run_that_finishes_before_sbatch_is_called_is_judged_again(site: Site) -> None:
+def test_a_run_that_finishes_before_sbatch_is_called_is_checked_again(site: Site) -> None:
     run = site.submit()
     site.answer(ends_meanwhile(run, 0))
     last = site.submit("last", after=run)
@@ -225,7 +225,7 @@ def test_a_run_that_fails_before_sbatch_is_called_leaves_nothing_behind(site: Si
     assert site.desk.asked("sbatch") == 2
 
 
-def test_a_list_that_slurm_refuses_for_good_is_sent_once(site: Site) -> None:
+def test_a_dependency_that_slurm_refuses_is_not_retried(site: Site) -> None:
     site.submit()
     site.answer(PROBLEM)
     with pytest.raises(SlurmError, match="Job dependency problem"):
@@ -234,7 +234,7 @@ def test_a_list_that_slurm_refuses_for_good_is_sent_once(site: Site) -> None:
 
 
 class TestSweep:
-    """Waiting for a sweep is waiting for all of its runs."""
+    """Waiting for a sweep means waiting for all of its runs."""
 
     @pytest.fixture
     def sweep(self, site: Site) -> Sweep:
@@ -243,7 +243,7 @@ class TestSweep:
             site.show(run, "PENDING")
         return found
 
-    def test_it_is_waited_for_by_the_number_of_its_array(self, site: Site, sweep: Sweep) -> None:
+    def test_a_sweep_is_a_dependency_by_its_array_id(self, site: Site, sweep: Sweep) -> None:
         last = site.submit("last", after=sweep, after_any=sweep.id, after_start="sweep")
         assert site.dependency == "afterok:10,afterany:10,after:10"
         record = read_json(last.directory.run_json)
@@ -253,7 +253,7 @@ class TestSweep:
         site.submit("element", after=f"{sweep.id}.1")
         assert site.dependency == "afterok:10_1"
 
-    def test_runs_that_have_finished_are_not_handed_over(self, site: Site, sweep: Sweep) -> None:
+    def test_a_finished_sweep_is_not_passed_on(self, site: Site, sweep: Sweep) -> None:
         end(sweep.runs[0], 0)
         site.submit("last", after=sweep)
         assert site.dependency == "afterok:10"
@@ -263,7 +263,7 @@ class TestSweep:
         site.submit("later", after=sweep)
         assert site.dependency == ""
 
-    def test_it_has_started_once_all_its_runs_have(self, site: Site, sweep: Sweep) -> None:
+    def test_a_sweep_has_started_once_all_its_runs_have(self, site: Site, sweep: Sweep) -> None:
         for run in sweep.runs[:2]:
             begin(run)
         site.submit("last", after_start=sweep)
@@ -272,7 +272,7 @@ class TestSweep:
         site.submit("later", after_start=sweep)
         assert site.dependency == ""
 
-    def test_one_of_its_runs_that_failed_is_enough_to_refuse(self, site: Site, sweep: Sweep) -> None:
+    def test_one_failed_run_of_a_sweep_is_enough_to_refuse(self, site: Site, sweep: Sweep) -> None:
         end(sweep.runs[1], 3)
         with pytest.raises(UsageError, match=f"1 of the 3 runs of {sweep.id} did not finish") as refused:
             site.submit("last", after=sweep)
@@ -280,7 +280,7 @@ class TestSweep:
         site.submit("anyway", after_any=sweep)
         assert site.dependency == "afterany:10"
 
-    def test_an_array_of_which_a_run_was_resumed_is_waited_for_by_element(self, site: Site, sweep: Sweep) -> None:
+    def test_an_array_with_a_resumed_run_is_a_dependency_by_element(self, site: Site, sweep: Sweep) -> None:
         end(sweep.runs[0], 0)
         end(sweep.runs[1], 3)
         sweep.resume()
@@ -298,7 +298,7 @@ class TestSweep:
         assert str(found) == f"waiting for all runs of {sweep.id} to finish"
         assert found.facts == (f"{sweep.id}: 3 runs: 3 queued",)
 
-    def test_a_sweep_that_never_started_waits_again_when_it_is_resumed(self, site: Site) -> None:
+    def test_resuming_a_sweep_that_never_started_waits_again(self, site: Site) -> None:
         first = site.submit()
         sweep = clusterctl.sweep("./job.toml", "site", axes=["env.N=1..2"], overrides={"name": "sweep"}, after=first)
         assert site.dependency == "afterok:10"
@@ -321,7 +321,7 @@ class TestSweep:
 
 
 class TestResume:
-    """Of a run that Slurm cancelled before it started."""
+    """Resuming a run that Slurm cancelled before it started."""
 
     @pytest.fixture
     def chain(self, site: Site) -> tuple[Run, Run]:
@@ -331,7 +331,7 @@ class TestResume:
         site.show(last, "CANCELLED", "DependencyNeverSatisfied")
         return first, last
 
-    def test_it_is_refused_while_its_predecessor_has_failed(self, site: Site, chain: tuple[Run, Run]) -> None:
+    def test_resume_is_refused_while_the_predecessor_has_failed(self, site: Site, chain: tuple[Run, Run]) -> None:
         first, last = chain
         before = contents(last.directory)
         with pytest.raises(UsageError, match=f"{first.id} has not finished: failed") as refused:
@@ -339,7 +339,7 @@ class TestResume:
         assert f"clusterctl resume {first.id}" in refused.value.hint
         assert contents(last.directory) == before
 
-    def test_it_waits_for_its_predecessor_again(self, site: Site, chain: tuple[Run, Run]) -> None:
+    def test_resume_waits_for_the_predecessor_again(self, site: Site, chain: tuple[Run, Run]) -> None:
         first, last = chain
         first.resume()
         site.show(first, "PENDING")
@@ -350,14 +350,14 @@ class TestResume:
         last.resume()
         assert site.dependency == "afterok:12"
 
-    def test_it_starts_at_once_when_its_predecessor_has_finished(self, site: Site, chain: tuple[Run, Run]) -> None:
+    def test_resume_does_not_wait_for_a_finished_predecessor(self, site: Site, chain: tuple[Run, Run]) -> None:
         first, last = chain
         write_json(first.directory.attempt(0).host_json, {"job_id": "10", "start": 1, "end": 2, "exit_code": 0})
         site.forget()
         last.resume()
         assert (last.job_id, site.dependency) == ("12", "")
 
-    def test_it_is_as_before_where_slurm_refuses(self, site: Site, chain: tuple[Run, Run]) -> None:
+    def test_a_resume_that_slurm_refuses_changes_nothing(self, site: Site, chain: tuple[Run, Run]) -> None:
         first, last = chain
         first.resume()
         site.show(first, "PENDING")
@@ -367,13 +367,13 @@ class TestResume:
             last.resume()
         assert contents(last.directory) == before
 
-    def test_it_says_when_its_predecessor_is_gone(self, site: Site, chain: tuple[Run, Run]) -> None:
+    def test_resume_reports_a_removed_predecessor(self, site: Site, chain: tuple[Run, Run]) -> None:
         first, last = chain
         first.directory.run_json.unlink()
         with pytest.raises(clusterctl.ConfigError, match="cannot read"):
             last.resume()
 
-    def test_a_run_that_has_begun_is_not_kept_waiting_again(self, site: Site) -> None:
+    def test_a_run_that_has_started_does_not_wait_again(self, site: Site) -> None:
         first = site.submit()
         last = site.submit("last", after=first)
         end(first, 0)
@@ -388,7 +388,7 @@ def contents(run: RunDir) -> dict[str, bytes]:
     return {str(path.relative_to(run.path)): path.read_bytes() for path in paths}
 
 
-def test_a_job_that_never_started_and_is_forgotten_was_cancelled(site: Site) -> None:
+def test_a_forgotten_job_that_never_started_counts_as_cancelled(site: Site) -> None:
     first = site.submit()
     last = site.submit("last", after=first)
     end(first, 3)
@@ -400,7 +400,7 @@ def test_a_job_that_never_started_and_is_forgotten_was_cancelled(site: Site) -> 
     assert found.commands == (f"clusterctl resume {first.id}", f"clusterctl resume {last.id}")
 
 
-def test_why_names_the_runs_that_are_waited_for_and_asks_slurm_for_nothing_else(site: Site) -> None:
+def test_why_names_the_predecessors_without_querying_nodes(site: Site) -> None:
     first = site.submit()
     second = site.submit("second", after=first)
     last = site.submit("last", after=second)
@@ -418,7 +418,7 @@ def test_why_names_the_runs_that_are_waited_for_and_asks_slurm_for_nothing_else(
     assert last.status().held_up_by == f"after {second.id}"
 
 
-def test_damaged_runs_that_wait_for_each_other_are_explained_too(site: Site) -> None:
+def test_why_handles_runs_that_wait_for_each_other(site: Site) -> None:
     first = site.submit()
     second = site.submit("second", after=first)
     record = read_json(first.directory.run_json)

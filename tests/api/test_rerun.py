@@ -1,4 +1,4 @@
-"""A run is repeated: its own code and configuration, whatever became of the project, with the changes named."""
+"""Rerunning a run: its own code and configuration, whatever happened to the project, with the changes recorded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HF_TOKEN = "hunter2"
 
 @pytest.fixture
 def project(desk: Desk) -> Path:
-    """A program in a repository, with a change that is not committed; the cluster takes every job."""
+    """A program in a repository, with an uncommitted change; the cluster accepts every job."""
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     desk.write("train.py", "print(1)\n")
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@y", "-C", str(desk.project)]
@@ -54,14 +54,14 @@ def record(run: clusterctl.Run) -> Any:
 
 
 def lose(desk: Desk) -> None:
-    """The project is gone, and the current folder is another one."""
+    """Delete the project and change to another folder."""
     elsewhere = desk.folder / "elsewhere"
     shutil.move(desk.project / "cluster", elsewhere / "cluster")
     shutil.rmtree(desk.project)
     desk.patch.chdir(elsewhere)
 
 
-def test_it_is_a_new_run_of_the_same_code_though_the_project_is_gone(desk: Desk, run: clusterctl.Run) -> None:
+def test_a_rerun_uses_the_same_code_even_if_the_project_is_gone(desk: Desk, run: clusterctl.Run) -> None:
     lose(desk)
     write_json(run.directory.finished_json, {"attempt": 0, "time": 3})
     again = clusterctl.rerun(run)
@@ -79,7 +79,7 @@ def test_it_is_a_new_run_of_the_same_code_though_the_project_is_gone(desk: Desk,
     assert record(again)["argv"] == ["rerun", run.id]
 
 
-def test_what_git_knew_of_the_code_is_known_of_it_again(desk: Desk, run: clusterctl.Run) -> None:
+def test_a_rerun_keeps_the_git_state_of_the_code(desk: Desk, run: clusterctl.Run) -> None:
     lose(desk)
     again = clusterctl.rerun(run)
     assert record(again)["git"] == record(run)["git"]
@@ -87,7 +87,7 @@ def test_what_git_knew_of_the_code_is_known_of_it_again(desk: Desk, run: cluster
     assert again.directory.git_patch.read_bytes() == run.directory.git_patch.read_bytes() != b""
 
 
-def test_changes_are_made_recorded_and_told(run: clusterctl.Run) -> None:
+def test_changes_are_applied_recorded_and_reported(run: clusterctl.Run) -> None:
     again = run.rerun(overrides={"resources.nodes": 4, "env.MODE": "slow", "resources.time": "2h"})
     expected = (Difference("resources.nodes", 2, 4), Difference("env.MODE", "fast", "slow"))
     assert module.changes(again) == expected
@@ -97,7 +97,7 @@ def test_changes_are_made_recorded_and_told(run: clusterctl.Run) -> None:
     assert module.changes(run) == ()
 
 
-def test_a_rerun_can_be_repeated_as_any_run_can(run: clusterctl.Run) -> None:
+def test_a_rerun_can_be_rerun(run: clusterctl.Run) -> None:
     second = run.rerun(overrides={"env.MODE": "slow"})
     third = second.rerun(overrides={"resources.nodes": 1})
     assert module.changes(third) == (Difference("resources.nodes", 2, 1),)
@@ -105,14 +105,14 @@ def test_a_rerun_can_be_repeated_as_any_run_can(run: clusterctl.Run) -> None:
     assert record(third)["job"]["env"]["MODE"] == "slow"
 
 
-def test_nobody_is_asked_how_the_run_is_doing(desk: Desk, run: clusterctl.Run) -> None:
-    """It may be running, or lost, and Slurm silent: nothing depends on it."""
+def test_a_rerun_does_not_query_slurm_for_the_run(desk: Desk, run: clusterctl.Run) -> None:
+    """The run may be active or lost, and Slurm may be unreachable: a rerun does not depend on it."""
     asked = desk.asked("squeue")
     run.rerun()
     assert desk.asked("squeue") == asked
 
 
-def test_a_training_of_clusterctls_own_is_repeated_too(desk: Desk) -> None:
+def test_a_built_in_training_can_be_rerun(desk: Desk) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     run = clusterctl.submit("synthetic", "site", overrides={"train.seed": 3})
     again = run.rerun(overrides={"train.batch_size": 16})
@@ -122,9 +122,9 @@ def test_a_training_of_clusterctls_own_is_repeated_too(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("code", ["mounted", "image"])
-def test_a_run_in_an_image_is_repeated_in_it(desk: Desk, code: str) -> None:
+def test_a_run_in_an_image_is_rerun_in_it(desk: Desk, code: str) -> None:
     desk.use_slurm('container_runtime = "pyxis"', sbatch="echo Submitted batch job 7")
-    desk.patch.setattr("clusterctl.api.submit.verify", lambda *_: ())  # there is no such image
+    desk.patch.setattr("clusterctl.api.submit.verify", lambda *_: ())  # the image does not exist
     table = f'[container]\nimage = "/images/a.sqsh"\ncode = "{code}"\n'
     desk.write("job.toml", f'workload = "command"\nargv = ["true"]\n{table}')
     run = clusterctl.submit("./job.toml", "site")
@@ -135,7 +135,7 @@ def test_a_run_in_an_image_is_repeated_in_it(desk: Desk, code: str) -> None:
     assert again.directory.script.read_text() == run.directory.script.read_text().replace(run.id, again.id)
 
 
-def test_jobs_that_it_waited_for_are_not_waited_for_again(run: clusterctl.Run) -> None:
+def test_dependencies_of_the_first_run_are_dropped(run: clusterctl.Run) -> None:
     waiting = run.rerun(overrides={"resources.dependency": "afterok:12"})
     again = waiting.rerun()
     assert "dependency" not in again.directory.script.read_text()
@@ -145,7 +145,7 @@ def test_jobs_that_it_waited_for_are_not_waited_for_again(run: clusterctl.Run) -
     )
 
 
-def test_a_secret_is_taken_from_the_environment_and_kept_nowhere(desk: Desk, run: clusterctl.Run) -> None:
+def test_a_secret_is_read_from_the_environment_and_not_stored(desk: Desk, run: clusterctl.Run) -> None:
     desk.set(HF_TOKEN="hunter2-new")
     again = run.rerun()
     files = [path for path in again.path.rglob("*") if path.is_file()]  # not below the link to the snapshot
@@ -157,11 +157,11 @@ def test_a_secret_is_taken_from_the_environment_and_kept_nowhere(desk: Desk, run
     assert "export HF_TOKEN" in caught.value.hint
 
 
-def test_other_code_is_another_experiment(desk: Desk, run: clusterctl.Run, tmp_path: Path) -> None:
+def test_a_rerun_with_other_code_is_refused(desk: Desk, run: clusterctl.Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a rerun uses the code") as caught:
         run.rerun(overrides={"code": str(tmp_path)})
     assert "clusterctl submit" in caught.value.hint
-    desk.patch.setattr("clusterctl.api.submit.verify", lambda *_: ())  # there is no such image
+    desk.patch.setattr("clusterctl.api.submit.verify", lambda *_: ())  # the image does not exist
     in_image = {"container.image": "/images/a.sqsh", "container.code": "image"}
     with_the_images = clusterctl.submit("./job.toml", "site", overrides=in_image)
     assert with_the_images.rerun(overrides={"resources.nodes": 1}).job_id == "7"
@@ -170,9 +170,9 @@ def test_other_code_is_another_experiment(desk: Desk, run: clusterctl.Run, tmp_p
 
 
 @pytest.mark.parametrize("part", [".", "project"])
-def test_without_its_snapshot_it_cannot_be_repeated(desk: Desk, run: clusterctl.Run, part: str) -> None:
+def test_a_run_without_its_snapshot_cannot_be_rerun(desk: Desk, run: clusterctl.Run, part: str) -> None:
     place = run.directory.code.resolve() / part
-    place.chmod(0o700)  # whoever is not root moves only folders that they may write to
+    place.chmod(0o700)  # unprivileged users can move only writable folders
     place.rename(desk.folder / "aside")
     with pytest.raises(ConfigError, match="the run's code has been removed") as caught:
         run.rerun()
@@ -180,7 +180,7 @@ def test_without_its_snapshot_it_cannot_be_repeated(desk: Desk, run: clusterctl.
     assert desk.run_directories() == [run.path]
 
 
-def test_a_snapshot_that_is_removed_at_this_moment_is_not_made_of_nothing(tmp_path: Path) -> None:
+def test_a_snapshot_removed_meanwhile_is_not_recreated_empty(tmp_path: Path) -> None:
     kept = Code(tmp_path / "runs" / ".code" / ("0" * 20), [], [], {})
     with pytest.raises(ConfigError, match="the run's code has been removed"):
         take_snapshot(kept)
@@ -193,14 +193,14 @@ def test_a_program_is_looked_for_in_the_snapshot(desk: Desk, run: clusterctl.Run
         run.rerun(overrides={"argv": ["python", "other.py"]})
 
 
-def test_a_refusal_leaves_nothing_behind(desk: Desk, run: clusterctl.Run) -> None:
+def test_a_refused_submission_leaves_nothing_behind(desk: Desk, run: clusterctl.Run) -> None:
     desk.use_slurm(sbatch="echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
     with pytest.raises(SlurmError, match="invalid partition"):
         run.rerun()
     assert desk.run_directories() == [run.path]
 
 
-def test_a_run_keeps_the_format_in_which_its_code_writes(run: clusterctl.Run) -> None:
+def test_a_rerun_keeps_the_format_version_of_its_code(run: clusterctl.Run) -> None:
     write_json(run.directory.run_json, record(run) | {"schema_version": 1})
     assert record(run.rerun())["schema_version"] == 1
 

@@ -1,4 +1,4 @@
-"""Submitting a run again: what is past, what a refusal leaves, and a crash at every point."""
+"""Resuming a run: what is archived, what a refusal leaves, and a crash at every point."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Site:
         return resolve(str(self.folder / "job.toml"), cluster, settings, {}, self.folder)
 
     def ended(self) -> RunDir:
-        """A run of one attempt, which was cancelled."""
+        """A cancelled run with one attempt."""
         (self.folder / "project").mkdir(exist_ok=True)
         return self.cancelled(self.resolved())
 
@@ -70,12 +70,12 @@ def site(tmp_path: Path) -> Site:
 
 
 def contents(run: RunDir) -> dict[str, bytes]:
-    pickles = run.pickles  # submitit leaves one for a job that was refused
+    pickles = run.pickles  # submitit leaves one for a refused job
     paths = [path for path in run.path.rglob("*") if path.is_file() and not path.is_relative_to(pickles)]
     return {str(path.relative_to(run.path)): path.read_bytes() for path in paths}
 
 
-def test_the_run_is_as_submitted_anew_and_the_past_is_kept(site: Site) -> None:
+def test_a_resume_replaces_the_submission_and_archives_the_old_one(site: Site) -> None:
     run = site.ended()
     before = contents(run)
     site.resume(run)
@@ -93,7 +93,7 @@ def test_the_run_is_as_submitted_anew_and_the_past_is_kept(site: Site) -> None:
     assert sorted(path.name for path in run.submissions.iterdir()) == ["0", "1"]
 
 
-def test_a_refusal_leaves_everything_as_it_was(site: Site) -> None:
+def test_a_refused_resume_changes_nothing(site: Site) -> None:
     run = site.ended()
     before = contents(run)
     site.answer("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
@@ -102,7 +102,7 @@ def test_a_refusal_leaves_everything_as_it_was(site: Site) -> None:
     assert contents(run) == before
 
 
-def test_a_run_that_is_alive_after_all_is_left_alone(site: Site) -> None:
+def test_a_run_found_active_is_not_changed(site: Site) -> None:
     run = site.ended()
     before = contents(run)
 
@@ -115,7 +115,7 @@ def test_a_run_that_is_alive_after_all_is_left_alone(site: Site) -> None:
     assert site.jobs == 1
 
 
-def test_a_login_node_whose_clock_is_ahead_takes_no_lease_for_an_old_one(
+def test_a_lease_is_not_stale_just_because_the_local_clock_is_ahead(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, now = site.ended(), time.time
@@ -151,7 +151,7 @@ def test_only_one_process_resumes_a_run(site: Site) -> None:
         ("adopt", "before", 2),
     ],
 )
-def test_killed_at_any_point_no_job_is_lost_and_none_is_submitted_twice(
+def test_killing_a_resume_anywhere_loses_no_job_and_submits_none_twice(
     site: Site, monkeypatch: pytest.MonkeyPatch, name: str, when: str, jobs: int
 ) -> None:
     run = site.ended()
@@ -188,7 +188,7 @@ def in_queue(number: str, run: RunDir) -> QueuedJob:
     return replace(QueuedJob("", JobState.RUNNING, "", "", None, None, 0, str(run.path)), job_id=number)
 
 
-def test_a_resume_is_verified_as_a_submission_is(site: Site) -> None:
+def test_a_resume_is_verified_like_a_submission(site: Site) -> None:
     run = site.ended()
     before = contents(run)
     (site.folder / "job.toml").write_text('workload = "reddit"\n[data]\nroot = "/tmp/no such data"\n')
@@ -209,7 +209,7 @@ def test_a_resume_looks_for_the_program_in_the_runs_own_code(site: Site) -> None
     assert site.jobs == 2
 
 
-def test_nodes_copy_the_environment_as_it_is_when_the_run_is_resumed(site: Site) -> None:
+def test_a_resume_archives_the_current_environment(site: Site) -> None:
     packages = site.folder / "env" / "lib" / "python3.12"
     packages.mkdir(parents=True)
     (packages / "a.py").touch()

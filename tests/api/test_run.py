@@ -1,4 +1,4 @@
-"""A run asked from a program: its records, logs, end; and which runs are found."""
+"""Querying a run from Python: its records, logs and end; and finding runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A, B = "cora-20260101-000000-aaaa", "reddit-20260102-000000-bbbb"
 FAILED = {"attempts/0/host.json": {"attempt": 0, "start": 1, "end": 2, "exit_code": 3}}
 
 
-def test_steps_that_an_attempt_did_again_count_once(fabricate: Fabricate) -> None:
+def test_repeated_steps_count_once(fabricate: Fabricate) -> None:
     first = [{"step": step, "loss": 1.0} for step in (1, 2, 3)] + [{"epoch": 1, "val_accuracy": 0.5, "step": 3}]
     second = [{"step": step, "loss": 0.5} for step in (3, 4)]
     run = clusterctl.Run(fabricate(A, {"attempts/0/metrics.jsonl": first, "attempts/1/metrics.jsonl": second}).path)
@@ -25,12 +25,12 @@ def test_steps_that_an_attempt_did_again_count_once(fabricate: Fabricate) -> Non
     assert found == [(0, 1, 1.0), (0, 2, 1.0), (1, 3, 0.5), (1, 4, 0.5)]
 
 
-def test_a_damaged_line_of_the_metrics_is_passed_over(fabricate: Fabricate) -> None:
+def test_a_damaged_line_of_the_metrics_is_skipped(fabricate: Fabricate) -> None:
     run = fabricate(A, {"attempts/0/metrics.jsonl": '{"step": 1}\n{"ste\n[]\n{"step": "x"}\n{"step": 2'})
     assert [record["step"] for record in clusterctl.Run(run.path).metrics()] == [1, "x"]
 
 
-def test_the_records_become_a_data_frame_where_pandas_is_there(
+def test_records_become_a_data_frame_if_pandas_is_installed(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = clusterctl.Run(fabricate(A, {"attempts/0/metrics.jsonl": [{"step": 1}]}).path)
@@ -44,7 +44,7 @@ def test_the_records_become_a_data_frame_where_pandas_is_there(
     assert run.metrics().to_pandas().rows == [{"attempt": 0, "step": 1}]
 
 
-def test_logs_are_lines_of_text_by_rank_stream_and_pattern(fabricate: Fabricate) -> None:
+def test_logs_can_be_selected_by_rank_stream_and_pattern(fabricate: Fabricate) -> None:
     files = {"attempts/0/logs/rank_00000.out": "one\ntwo\n", "attempts/0/logs/rank_00001.err": "bad\n"}
     run = clusterctl.Run(fabricate(A, files).path)
     assert sorted(str(line) for line in run.logs()) == ["bad", "one", "two"]
@@ -57,7 +57,7 @@ def test_logs_are_lines_of_text_by_rank_stream_and_pattern(fabricate: Fabricate)
         run.logs(stream="both")
 
 
-def test_a_failed_run_that_is_waited_for_raises_with_its_findings(fabricate: Fabricate) -> None:
+def test_waiting_for_a_failed_run_raises_with_its_findings(fabricate: Fabricate) -> None:
     run = clusterctl.Run(fabricate(A, FAILED).path)
     with pytest.raises(clusterctl.RunFailed, match=f"run {A} ended: failed: ") as caught:
         run.wait(timeout=5)

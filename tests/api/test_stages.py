@@ -64,7 +64,7 @@ def calls(desk: Desk) -> list[str]:
     return [path.read_text() for path in sorted((desk.folder / "calls").iterdir())]
 
 
-def test_each_stage_is_the_job_with_values_of_its_own(pipeline: Desk) -> None:
+def test_each_stage_is_the_job_with_its_own_values(pipeline: Desk) -> None:
     assert stage_names("./pipeline.toml") == ["prepare", "train", "evaluate", "report"]
     plans = plan_stages("./pipeline.toml")
     assert [plan.resolved.job.name for plan in plans] == [f"pipeline-{name}" for name in stage_names("./pipeline.toml")]
@@ -74,7 +74,7 @@ def test_each_stage_is_the_job_with_values_of_its_own(pipeline: Desk) -> None:
     assert plans[1].resolved.origins["resources.nodes"] == "pipeline.toml: stage train"
 
 
-def test_every_stage_waits_for_the_one_before_it_or_for_those_it_names(pipeline: Desk) -> None:
+def test_each_stage_waits_for_the_previous_one_or_those_it_names(pipeline: Desk) -> None:
     runs = submit_stages("./pipeline.toml")
     waits = [[word for word in call.split() if word.startswith(("--dep", "--hold"))] for call in calls(pipeline)]
     assert waits == [
@@ -94,7 +94,7 @@ def test_every_stage_waits_for_the_one_before_it_or_for_those_it_names(pipeline:
     ]
 
 
-def test_where_slurm_refuses_a_stage_nothing_is_left(pipeline: Desk) -> None:
+def test_a_refused_stage_cancels_the_others_and_leaves_nothing(pipeline: Desk) -> None:
     pipeline.set(REFUSED="103")
     with pytest.raises(clusterctl.SlurmError, match="Invalid qos"):
         submit_stages("./pipeline.toml")
@@ -102,7 +102,7 @@ def test_where_slurm_refuses_a_stage_nothing_is_left(pipeline: Desk) -> None:
     assert pipeline.run_directories() == []
 
 
-def test_one_stage_alone_is_a_submission_like_any_other(pipeline: Desk) -> None:
+def test_a_single_stage_is_an_ordinary_submission(pipeline: Desk) -> None:
     run = clusterctl.submit(clusterctl.load("./pipeline.toml", stage="train").job_file, stage="train")
     assert run.name == "pipeline-train"
     with pytest.raises(clusterctl.ConfigError, match="has stages: prepare, train, evaluate, report"):
@@ -110,7 +110,7 @@ def test_one_stage_alone_is_a_submission_like_any_other(pipeline: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says", "hint"),
+    ("text", "message", "hint"),
     [
         ("stage = 1", "stages must be tables", "[[stage]]"),
         ("[[stage]]\nargv = []", "a stage needs a name", "name ="),
@@ -120,16 +120,16 @@ def test_one_stage_alone_is_a_submission_like_any_other(pipeline: Desk) -> None:
         ('[[stage]]\nname = "a"\nnodes = 1', "nodes", "clusterctl config keys"),
     ],
 )
-def test_stages_that_make_no_sense_are_refused(pipeline: Desk, text: str, says: str, hint: str) -> None:
+def test_invalid_stages_are_refused(pipeline: Desk, text: str, message: str, hint: str) -> None:
     pipeline.write("bad.toml", f'workload = "command"\nargv = ["true"]\n{text}\n')
     with pytest.raises(clusterctl.ConfigError) as refused:
         submit_stages("./bad.toml")
-    assert says in refused.value.message
+    assert message in refused.value.message
     assert hint in refused.value.hint
     assert pipeline.run_directories() == []
 
 
-def test_with_a_stage_that_is_resumed_the_later_ones_go_on(desk: Desk) -> None:
+def test_resuming_a_stage_resubmits_the_later_ones(desk: Desk) -> None:
     desk.write("broken.toml", BROKEN)
     train, evaluate = submit_stages("./broken.toml", "local")
     with pytest.raises(clusterctl.RunFailed):

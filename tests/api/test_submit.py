@@ -1,4 +1,4 @@
-"""Submitting from a program: one plan, the same checks each time, nothing shown, many threads and clusters."""
+"""Submitting from Python: one plan, the same checks each time, no output, many threads and clusters."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ mkdir -p "$0.jobs"; env >"$0.jobs/$$"; sleep 0.2; echo "Submitted batch job $$"
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every plan that is made."""
+    """Every plan made during the test."""
     plans: list[Any] = []
     make: Callable[..., Any] = module.make_plan
 
-    def noted(*arguments: Any, **named: Any) -> Any:
+    def recorded(*arguments: Any, **named: Any) -> Any:
         plans.append(make(*arguments, **named))
         return plans[-1]
 
-    monkeypatch.setattr("clusterctl.api.submit.make_plan", noted)
+    monkeypatch.setattr("clusterctl.api.submit.make_plan", recorded)
     return plans
 
 
-def test_a_plan_is_made_once_and_is_what_is_sent(desk: Desk, planned: list[Any]) -> None:
+def test_a_plan_is_made_once_and_submitted(desk: Desk, planned: list[Any]) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     run = clusterctl.submit("synthetic", "site", overrides={"resources.nodes": 3})
     (plan,) = planned
@@ -48,7 +48,7 @@ def test_a_plan_is_made_once_and_is_what_is_sent(desk: Desk, planned: list[Any])
     assert f"--chdir={run.work}" in run.directory.script.read_text()
 
 
-def test_what_was_just_submitted_is_not_read_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submitted_run_is_not_read_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     run = clusterctl.submit("synthetic", "site")
     read = clusterctl.find(run.id)
@@ -58,7 +58,7 @@ def test_what_was_just_submitted_is_not_read_again(desk: Desk, monkeypatch: pyte
     assert run.batches == batches
 
 
-def test_submitting_imports_nothing_that_only_a_task_runs_and_reads_each_part_of_the_script_once(
+def test_submitting_imports_no_task_modules_and_reads_each_part_of_the_script_once(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
@@ -70,7 +70,7 @@ def test_submitting_imports_nothing_that_only_a_task_runs_and_reads_each_part_of
     assert part.cache_info().misses == 3
 
 
-def test_a_dry_run_asks_nobody_and_writes_nothing(desk: Desk) -> None:
+def test_a_dry_run_calls_no_sbatch_and_writes_nothing(desk: Desk) -> None:
     desk.use_slurm()
     plan = clusterctl.plan("synthetic", "site", overrides={"resources.nodes": 3})
     assert "#SBATCH --nodes=3" in plan.script.splitlines()
@@ -78,7 +78,7 @@ def test_a_dry_run_asks_nobody_and_writes_nothing(desk: Desk) -> None:
     assert desk.asked("sbatch") == 0
 
 
-def test_what_dry_run_verifies_is_what_submit_refuses(desk: Desk) -> None:
+def test_verify_and_submit_raise_the_same_errors(desk: Desk) -> None:
     desk.use_slurm()
     (desk.project / "data").mkdir()
     overrides = {"data.root": str(desk.project / "data")}
@@ -90,14 +90,14 @@ def test_what_dry_run_verifies_is_what_submit_refuses(desk: Desk) -> None:
     assert desk.run_directories() == []
 
 
-def test_the_record_tells_the_command_that_does_the_same(desk: Desk) -> None:
+def test_the_record_holds_the_equivalent_command(desk: Desk) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     run = clusterctl.submit("synthetic", "site", overrides={"resources.nodes": 3, "name": "a"}, hold=True)
     typed = ["submit", "synthetic", "--cluster", "site", "--set", "resources.nodes=3", "--set", 'name="a"']
     assert read_json(run.directory.run_json)["argv"] == typed
 
 
-def test_a_program_needs_no_job_and_the_record_tells_the_command_that_does_the_same(desk: Desk) -> None:
+def test_a_program_needs_no_job_and_the_record_holds_the_equivalent_command(desk: Desk) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     desk.write("train.py", "")
     run = clusterctl.submit(
@@ -112,13 +112,13 @@ def test_a_program_needs_no_job_and_the_record_tells_the_command_that_does_the_s
 @pytest.mark.parametrize(
     ("program", "error"), [("python train.py", clusterctl.UsageError), (["python", 1], clusterctl.ConfigError)]
 )
-def test_a_program_is_a_list_of_words(desk: Desk, program: Any, error: type[Exception]) -> None:
+def test_a_program_must_be_a_list_of_strings(desk: Desk, program: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="a string"):
         clusterctl.submit(program=program)
 
 
-def test_threads_submit_to_several_clusters_and_nobodys_environment_changes(desk: Desk) -> None:
-    """What one job's sbatch is called with is seen by no other one, and not by this process."""
+def test_threads_can_submit_to_several_clusters_without_changing_the_environment(desk: Desk) -> None:
+    """The environment of one job's sbatch affects neither other jobs nor this process."""
     desk.use_slurm(sbatch=SBATCH)
     for number in range(4):
         desk.write(f"cluster/c{number}.toml", f'slurm_conf = "/etc/conf-{number}"\npolling_floor = 0\n')
@@ -143,7 +143,7 @@ def test_threads_submit_to_several_clusters_and_nobodys_environment_changes(desk
     assert desk.capture.readouterr() == (b"", b"")
 
 
-def test_a_refusal_is_an_error_and_nothing_else(desk: Desk) -> None:
+def test_a_refusal_is_only_an_error(desk: Desk) -> None:
     desk.use_slurm(sbatch="echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
     with pytest.raises(clusterctl.SlurmError, match="invalid partition") as caught:
         clusterctl.submit("synthetic", "site")

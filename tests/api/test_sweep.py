@@ -17,7 +17,7 @@ from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 
-# Counts its calls: the jobs are 101, 102, ... It keeps what it was asked with, and refuses at the call REFUSED.
+# Numbers its jobs 101, 102, ..., records its arguments and script, and refuses job REFUSED.
 SBATCH = """\
 calls="$CLUSTERCTL_RUNS/../calls"; mkdir -p "$calls"; n=$(($(ls "$calls" | wc -l) + 101))
 for last; do :; done; { echo "$@"; cat "$last"; } >"$calls/$n"
@@ -28,7 +28,7 @@ SCONTROL = 'echo "MaxArraySize            = 4"'
 
 
 def asked(desk: Desk) -> list[str]:
-    """What each call of sbatch was: its words, and the script."""
+    """The arguments and the script of each call of sbatch."""
     return [path.read_text() for path in sorted((desk.folder / "calls").glob("*"))]
 
 
@@ -39,7 +39,7 @@ def option(call: str, name: str) -> str:
 
 
 def end(run: RunDir, stage: Stage) -> None:
-    """As the batch script leaves it."""
+    """Record the end, as the batch script does."""
     attempt = run.attempt(0)
     attempt.path.mkdir()
     record = {"attempt": 0, "job_id": "7", "restart_count": 0, "nodes": "n1", "start": 1.0, "end": 2.0}
@@ -54,7 +54,7 @@ def desk_with_slurm(desk: Desk) -> Desk:
     return desk
 
 
-def test_one_call_of_sbatch_submits_ordinary_runs_that_share_one_snapshot(desk_with_slurm: Desk) -> None:
+def test_one_sbatch_call_submits_ordinary_runs_that_share_a_snapshot(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.lr=1e-3,1e-2", "train.seed=0..2"], at_once=2)
     (call,) = asked(desk_with_slurm)
     assert option(call, "array") == "0-5%2"
@@ -70,7 +70,7 @@ def test_one_call_of_sbatch_submits_ordinary_runs_that_share_one_snapshot(desk_w
     assert find_sweep(found.id) == find_sweep("@last") == found
 
 
-def test_what_slurm_writes_for_an_element_is_the_log_of_its_run(desk_with_slurm: Desk) -> None:
+def test_slurm_writes_an_elements_output_to_the_log_of_its_run(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0..1"])
     (call,) = asked(desk_with_slurm)
     for place, run in enumerate(found.runs):
@@ -79,7 +79,7 @@ def test_what_slurm_writes_for_an_element_is_the_log_of_its_run(desk_with_slurm:
         assert (run.path / "slurm.log").read_text() == "slurmstepd: error\n"
 
 
-def test_runs_that_ask_slurm_for_different_things_are_in_arrays_of_their_own(desk_with_slurm: Desk) -> None:
+def test_runs_with_different_requests_are_in_separate_arrays(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["resources.nodes=1,2", "train.seed=0..1"])
     first, second = asked(desk_with_slurm)
     assert [option(call, "nodes") for call in (first, second)] == ["1", "2"]
@@ -88,7 +88,7 @@ def test_runs_that_ask_slurm_for_different_things_are_in_arrays_of_their_own(des
     assert not any("--dependency" in call for call in (first, second))
 
 
-def test_arrays_are_no_larger_than_slurm_allows_and_at_once_holds_across_them(desk: Desk) -> None:
+def test_arrays_respect_maxarraysize_and_at_once_spans_them(desk: Desk) -> None:
     desk.use_slurm(sbatch=SBATCH, scontrol=SCONTROL)
     found = sweep("synthetic", axes=["train.seed=0..9"], at_once=3)
     calls = asked(desk)
@@ -99,7 +99,7 @@ def test_arrays_are_no_larger_than_slurm_allows_and_at_once_holds_across_them(de
     assert found.runs[9].job_id == "103_1"
 
 
-def test_where_slurm_refuses_an_array_the_others_are_cancelled_and_nothing_is_left(desk_with_slurm: Desk) -> None:
+def test_a_refused_array_cancels_the_others_and_leaves_nothing(desk_with_slurm: Desk) -> None:
     desk_with_slurm.set(REFUSED="102")
     with pytest.raises(clusterctl.SlurmError, match="Invalid qos"):
         sweep("synthetic", axes=["resources.nodes=1,2"])
@@ -108,7 +108,7 @@ def test_where_slurm_refuses_an_array_the_others_are_cancelled_and_nothing_is_le
     assert list((desk_with_slurm.runs / ".sweeps").iterdir()) == []
 
 
-def test_nothing_is_queued_where_one_run_would_be_wrong(desk_with_slurm: Desk) -> None:
+def test_one_invalid_run_means_nothing_is_submitted(desk_with_slurm: Desk) -> None:
     with pytest.raises(clusterctl.ConfigError) as refused:
         sweep("synthetic", axes=["train.lr=1e-3,-1,fast", "train.seed=0..1"])
     assert refused.value.message.startswith("4 of 6 runs would be invalid")
@@ -117,16 +117,16 @@ def test_nothing_is_queued_where_one_run_would_be_wrong(desk_with_slurm: Desk) -
     assert desk_with_slurm.run_directories() == []
 
 
-def test_a_secret_that_is_swept_is_in_no_file(desk_with_slurm: Desk) -> None:
+def test_a_swept_secret_is_written_to_no_file(desk_with_slurm: Desk) -> None:
     desk_with_slurm.write("job.toml", 'workload = "command"\nargv = ["true"]\n')
     found = sweep("./job.toml", axes=["env.MY_TOKEN=hunter2,hunter3", "env.LR=1"])
-    assert len(asked(desk_with_slurm)) == 2  # sbatch's environment is one for all elements
+    assert len(asked(desk_with_slurm)) == 2  # all elements of an array share sbatch's environment
     files = [path for path in desk_with_slurm.runs.rglob("*") if path.is_file() and "lib" not in path.parts]
     assert not [path for path in files if b"hunter" in path.read_bytes()]
     assert len(found.runs) == 2
 
 
-def test_a_name_in_braces_is_filled_in_the_program(desk_with_slurm: Desk) -> None:
+def test_placeholders_in_the_program_are_filled_in(desk_with_slurm: Desk) -> None:
     desk_with_slurm.write("t.py", "")
     found = sweep(program=["python", "t.py", "--lr={lr}"], axes=["lr=1e-3,1e-2"])
     jobs = [read_json(run.directory.run_json)["job"] for run in found.runs]
@@ -143,7 +143,7 @@ def resume_sweep_of(desk: Desk, found: Sweep, *axes: str) -> Sweep:
     return resume_sweep(found, axes=axes)
 
 
-def test_resuming_submits_what_did_not_finish_and_further_values_in_one_array(desk_with_slurm: Desk) -> None:
+def test_resuming_submits_unfinished_runs_and_new_values_in_one_array(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0..2"])
     for place, stage in enumerate((Stage.FINISHED, Stage.FAILED, Stage.FINISHED)):
         end(found.runs[place].directory, stage)
@@ -157,7 +157,7 @@ def test_resuming_submits_what_did_not_finish_and_further_values_in_one_array(de
     assert (again.runs[1].directory.submissions / "0" / "run.json").exists()
 
 
-def test_further_values_run_the_code_of_the_sweep_though_its_folder_has_changed(desk_with_slurm: Desk) -> None:
+def test_new_values_run_the_sweeps_code_even_if_its_folder_changed(desk_with_slurm: Desk) -> None:
     program = desk_with_slurm.write("t.py", "")
     found = sweep(program=["python", "t.py", "--lr={lr}"], axes=["lr=1,2"])
     for run in found.runs:
@@ -166,7 +166,7 @@ def test_further_values_run_the_code_of_the_sweep_though_its_folder_has_changed(
     assert len(resume_sweep(found, axes=["lr=3,4"]).runs) == 4
 
 
-def test_where_slurm_refuses_to_resume_everything_is_as_before(desk_with_slurm: Desk) -> None:
+def test_a_refused_resume_of_a_sweep_changes_nothing(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0..1"])
     for run in found.runs:
         end(run.directory, Stage.FAILED)
@@ -179,7 +179,7 @@ def test_where_slurm_refuses_to_resume_everything_is_as_before(desk_with_slurm: 
     assert [run.job_id for run in found.runs] == ["101_0", "101_1"]
 
 
-def test_there_is_nothing_to_resume_where_all_go_on_or_have_finished(desk_with_slurm: Desk) -> None:
+def test_a_finished_sweep_cannot_be_resumed(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0"])
     end(found.runs[0].directory, Stage.FINISHED)
     with pytest.raises(clusterctl.UsageError, match=r"all runs of synthetic-.* have finished: nothing to resume"):
@@ -188,7 +188,7 @@ def test_there_is_nothing_to_resume_where_all_go_on_or_have_finished(desk_with_s
         resume_sweep(found, axes=["train.lr=1"])
 
 
-def test_a_sweep_is_no_run_and_its_runs_are(desk_with_slurm: Desk) -> None:
+def test_a_sweep_is_not_a_run_but_its_elements_are(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0..1"])
     for name in (found.id, "@last", "synthetic"):
         with pytest.raises(clusterctl.UsageError, match="is a sweep") as refused:
@@ -198,7 +198,7 @@ def test_a_sweep_is_no_run_and_its_runs_are(desk_with_slurm: Desk) -> None:
     assert clusterctl.find("@last") == clusterctl.find("synthetic") == later
 
 
-def test_each_element_executes_the_script_of_its_run_and_nobody_elses(desk_with_slurm: Desk) -> None:
+def test_each_element_runs_its_own_script_unless_another_user_owns_it(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0..1"])
     (script,) = found.directory.array(0).pickles.glob("101_submission.sh")
 

@@ -1,4 +1,4 @@
-"""`track`: what it refuses, and that a run has one mirror at a time."""
+"""`track`: what it refuses, and that a run is tracked by one process at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_run_has_one_mirror_at_a_time(fabricate: Fabricate, monkeypatch: pytes
         clusterctl.track(RUN_ID)
 
 
-def test_a_lease_of_a_process_that_died_is_taken_over(tmp_path: Path) -> None:
+def test_the_lease_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     lease = tmp_path / "lease"
     lease.mkdir()
     with leased(lease, stale_seconds=0.5):
@@ -48,7 +48,7 @@ def test_a_lease_of_a_process_that_died_is_taken_over(tmp_path: Path) -> None:
     assert not lease.exists()
 
 
-def test_a_lease_that_beats_is_respected(tmp_path: Path) -> None:
+def test_a_lease_that_is_renewed_is_respected(tmp_path: Path) -> None:
     lease, done = tmp_path / "lease", threading.Event()
     lease.mkdir()
 

@@ -1,4 +1,4 @@
-"""What `doctor` shows of a machine and a cluster, rule by rule."""
+"""What `doctor` reports about a machine and a cluster, rule by rule."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def without(package: str) -> Interpreter:
     return Interpreter(PYTHON, (3, 12, 1), {**PACKAGES, package: ""})
 
 
-def test_what_to_type_installs_pip_first_where_there_is_none(tmp_path: Path) -> None:
+def test_the_hint_installs_pip_first_if_it_is_missing(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
     found = replace(GOOD, interpreter=ask_packages(Seen(f"{tmp_path}/bin/python", True)))
     hint = the(found, "torch").hint
     assert hint.startswith(f"{tmp_path}/bin/python -m ensurepip && {tmp_path}/bin/python -m pip install 'torch")
 
 
-def test_doctor_says_where_programs_find_python() -> None:
+def test_doctor_reports_where_programs_come_from() -> None:
     found = replace(GOOD, programs=Programs("/venv/bin/python", named=False, setup=("module load cuda",)))
     check = the(found, "programs")
     assert (check.verdict, check.hint) == (Verdict.OK, "")
@@ -92,7 +92,7 @@ def test_doctor_says_where_programs_find_python() -> None:
     assert "/venv/bin" in check.message
 
 
-def test_an_environment_of_the_shell_that_programs_do_not_get_is_a_warning_with_what_to_type() -> None:
+def test_an_active_environment_that_programs_do_not_use_is_a_warning_with_a_fix() -> None:
     programs = Programs("/venv/bin/python", named=False)
     active = replace(GOOD, login_node=None, programs=programs, activation="source '/my env/bin/activate'")
     (check,) = [check for check in judge(active) if check.name == "programs"]
@@ -135,7 +135,7 @@ def test_a_setup_line_that_cannot_find_its_file_is_refused(line: str, message: s
         ({"VIRTUAL_ENV": "/own", "CONDA_PREFIX": "/c/envs/x", "CONDA_EXE": "/c/bin/conda"}, ""),
     ],
 )
-def test_the_environment_of_a_shell_is_known_by_its_variables(environment: dict[str, str], line: str) -> None:
+def test_the_active_environment_is_read_from_its_variables(environment: dict[str, str], line: str) -> None:
     assert activation(environment, "/own") == line
 
 
@@ -260,13 +260,13 @@ def test_each_problem_comes_with_its_hint(
     assert hint in check.hint
 
 
-def test_without_slurm_nothing_more_is_said_of_it() -> None:
+def test_without_slurm_its_other_checks_are_skipped() -> None:
     names = [check.name for check in judge(with_answer("version", DOWN))]
     assert "slurm" in names
     assert not {"controller", "partition", "accounting", "containers"} & set(names)
 
 
-def test_the_emulator_is_asked_nothing_and_may_lie_on_a_local_disk() -> None:
+def test_the_emulator_needs_neither_slurm_nor_a_shared_disk() -> None:
     cluster = Cluster(name="local", kind="emulator", emulator=Emulator(nodes=3))
     found = replace(GOOD, slurm={}, cluster=cluster, runs=replace(GOOD.runs, file_system="ext4"))
     assert {check.verdict for check in judge(found)} == {Verdict.OK}
@@ -279,18 +279,18 @@ def with_image(**facts: Any) -> Surroundings:
     return replace(GOOD, interpreter=None, container=container)
 
 
-def test_an_image_that_is_still_in_its_registry_is_not_looked_into() -> None:
+def test_an_image_in_a_registry_is_not_inspected() -> None:
     check = the(with_image(view=ContainerView(image="nvcr.io#x")), "image")
     assert (check.verdict, check.message) == (Verdict.OK, "nvcr.io#x, contents not inspected")
 
 
-def test_an_image_is_known_by_its_packages() -> None:
+def test_an_image_is_described_by_its_packages() -> None:
     contents = Contents(packages={"torch": "2.13.0"}, python="3.12")
     check = the(with_image(image=Seen("/images/pyg.sqsh", True), contents=contents), "image")
     assert check.message == "/images/pyg.sqsh, Python 3.12, torch 2.13.0"
 
 
-def test_an_image_that_no_run_could_use_fails_with_its_fix() -> None:
+def test_a_missing_image_fails_with_a_fix() -> None:
     check = the(with_image(image=Seen("/images/pyg.sqsh", False)), "image")
     assert (check.verdict, check.message) == (Verdict.FAIL, "no such image: /images/pyg.sqsh")
     assert "clusterctl image build" in check.hint
@@ -298,12 +298,12 @@ def test_an_image_that_no_run_could_use_fails_with_its_fix() -> None:
     assert foreign.verdict is Verdict.WARN
 
 
-def test_without_pyxis_images_are_clusterctls_own_to_run() -> None:
+def test_without_pyxis_a_sandbox_runs_images_itself() -> None:
     found = with_answer("srun", "--mpi", Cluster(name="s", kind="sandbox"))
     assert the(found, "containers").verdict is Verdict.OK
 
 
-def test_doctor_looks_for_apptainer_where_the_cluster_file_names_it() -> None:
+def test_doctor_looks_for_apptainer_if_the_cluster_file_names_it() -> None:
     found = with_answer("srun", "--mpi", Cluster(name="s", container_runtime="apptainer"))
     assert the(found, "containers").verdict is Verdict.WARN
     there = replace(found, login_node=replace(NODE, apptainer=True))
@@ -311,15 +311,15 @@ def test_doctor_looks_for_apptainer_where_the_cluster_file_names_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"), [("accounting_storage/none", "off"), ("(null)", "off"), ("x/slurmdbd", "on")]
+    ("kind", "message"), [("accounting_storage/none", "off"), ("(null)", "off"), ("x/slurmdbd", "on")]
 )
-def test_accounting_is_on_or_off_and_either_will_do(kind: str, says: str) -> None:
+def test_accounting_may_be_on_or_off(kind: str, message: str) -> None:
     check = the(with_answer("config", f"AccountingStorageType = {kind}\n"), "accounting")
     assert check.verdict is Verdict.OK
-    assert check.message.startswith(says)
+    assert check.message.startswith(message)
 
 
-def test_a_folder_that_is_not_there_yet_is_made_when_it_is_needed() -> None:
+def test_a_missing_folder_is_created_when_needed() -> None:
     check = the(replace(GOOD, runs=Folder("/shared/new", exists=False, writable=True, mode=0o755)), "runs")
     assert check.verdict is Verdict.OK
     assert "created when needed" in check.message

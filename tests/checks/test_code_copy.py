@@ -1,4 +1,4 @@
-"""What a submission says of the run's copy of the code."""
+"""What a submission reports about the run's copy of the code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def found(code: Code, *argv: str) -> list[Check]:
     return list(copy_rules(code, argv))
 
 
-def test_of_a_small_project_whose_files_are_all_carried_nothing_is_said(project: Path) -> None:
+def test_a_small_project_that_is_copied_completely_has_no_findings(project: Path) -> None:
     code = of(project, "train.py", "data/raw/a")
     assert found(code, "python", "train.py", "--data", "data/raw", "--out=.", "no/such", "/etc/passwd", "../x") == []
     assert found(Code(project, [], [], {}), "data") == []
@@ -40,14 +40,14 @@ def test_of_a_small_project_whose_files_are_all_carried_nothing_is_said(project:
 @pytest.mark.parametrize(
     "argv", [("python", "train.py", "data/"), ("--root=data/raw",), ("bash", "-c", "cd 'data/raw' && ls; true")]
 )
-def test_a_path_in_argv_that_git_ignores_is_named(project: Path, argv: tuple[str, ...]) -> None:
+def test_a_path_in_argv_that_git_ignores_is_reported(project: Path, argv: tuple[str, ...]) -> None:
     (check,) = found(of(project, "train.py"), *argv)
     assert check.verdict is Verdict.WARN
     assert check.message.startswith("not copied although argv names it, because git ignores it: data")
     assert f"{project}/data" in check.hint
 
 
-def test_links_that_lead_out_are_named_together(project: Path) -> None:
+def test_links_out_of_the_project_are_reported_together(project: Path) -> None:
     links = [CodeFile(f"link{n}", f"{project}/link{n}", link=f"/scratch/{n}") for n in range(5)]
     (check,) = found(Code(project, [], [*links, CodeFile("inner", f"{project}/inner", link="train.py")], {}, project))
     assert check.verdict is Verdict.WARN
@@ -55,14 +55,14 @@ def test_links_that_lead_out_are_named_together(project: Path) -> None:
     assert check.message == f"not copied: {shown}"
 
 
-def test_a_large_copy_is_announced_each_time_that_it_is_made(project: Path) -> None:
+def test_a_large_copy_is_reported_each_time_it_is_made(project: Path) -> None:
     (check,) = found(of(project, "data/x", "data/y", size=40 * 2**20))
     assert "copied 2 files, 80 MiB" in check.message
     assert "data/ (2 files, 80 MiB)" in check.hint
     assert found(of(project, "data/x", "data/y", size=40 * 2**20, new=False)) == []
 
 
-def test_a_copy_that_was_made_is_not_new(tmp_path: Path) -> None:
+def test_an_existing_copy_is_not_new(tmp_path: Path) -> None:
     assert find_code(tmp_path, None).is_new
     take_snapshot(find_code(tmp_path, None))
     assert not find_code(tmp_path, None).is_new

@@ -1,4 +1,4 @@
-"""What the checks report of a container, judged from facts alone."""
+"""What the checks report about a container, judged from facts alone."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def test_the_version_of_an_interpreter_is_read_through_its_links() -> None:
 
 
 @pytest.mark.parametrize("links", [{"/a": "b", "/b": "a"}, {"/a": "a"}, {"/a": "/a/a"}, {"/a": "../../../a/b"}])
-def test_links_that_lead_in_circles_lead_nowhere(links: dict[str, str]) -> None:
+def test_resolving_circular_links_terminates(links: dict[str, str]) -> None:
     assert Contents(links=links).resolved("/a/x").startswith("/")
 
 
-def test_links_lead_from_where_they_lie() -> None:
+def test_links_are_resolved_relative_to_their_folder() -> None:
     contents = Contents(links={"/bin": "usr/bin", "/usr/bin/sh": "dash", "/etc/x": "../opt/x", "/opt/x": ""})
     assert contents.resolved("/bin/sh") == "/usr/bin/dash"
     assert contents.resolved("/etc/x") == "/opt/x"
 
 
-def test_the_contents_of_a_sif_file_are_not_inspected_and_no_fault_of_it() -> None:
+def test_a_sif_file_is_not_inspected_and_has_no_problems() -> None:
     sif = replace(GOOD, runtime="apptainer", squashfs=False, contents=None, view=ContainerView(image="/i.sif"))
     assert problems(sif) == []
     assert messages(replace(sif, runtime="pyxis")) == ["not a squashfs: /i.sif"]
 
 
-def test_apptainer_is_looked_for_where_it_is_to_run_the_image() -> None:
+def test_missing_apptainer_is_a_warning_if_it_runs_the_image() -> None:
     (missing,) = problems(replace(GOOD, runtime="apptainer", has_apptainer=False))
     message = "apptainer is not on PATH on this machine; the nodes must have it"
     assert (missing.verdict, missing.message) == (Verdict.WARN, message)
@@ -69,7 +69,7 @@ def test_apptainer_is_looked_for_where_it_is_to_run_the_image() -> None:
     assert problems(replace(GOOD, has_apptainer=False)) == []
 
 
-def test_what_is_mounted_into_the_image_is_not_judged() -> None:
+def test_paths_mounted_into_the_image_are_not_checked() -> None:
     mounted = replace(
         GOOD, view=ContainerView(image="/i.sqsh", mounts=(Mount("/venv", "/opt"),)), contents=Contents(links={"/a": ""})
     )
@@ -77,7 +77,7 @@ def test_what_is_mounted_into_the_image_is_not_judged() -> None:
     assert messages(replace(mounted, view=GOOD.view)) == [f"no {PYTHON} in the image"]
 
 
-def test_the_hint_for_an_image_without_the_interpreter_names_one_that_can_be_executed() -> None:
+def test_the_hint_for_an_image_without_the_interpreter_names_an_executable_one() -> None:
     links = {"/etc/python3": "", "/usr/bin/python3": "python3.12", "/usr/bin/python3.12": ""}
     without = replace(GOOD, contents=Contents(links=links))
     assert [check.hint for check in problems(without)] == ["install one, as in containers/"]
@@ -85,13 +85,13 @@ def test_the_hint_for_an_image_without_the_interpreter_names_one_that_can_be_exe
     assert [check.hint for check in problems(with_one)] == ["set `python` in the cluster file: /usr/bin/python3"]
 
 
-def test_packages_may_come_from_a_pythonpath_of_the_jobs_own() -> None:
+def test_packages_may_come_from_the_jobs_pythonpath() -> None:
     bare = replace(GOOD, brings_code=True)
     assert messages(bare) == [f"{PYTHON} in the image has no clusterctl"]
     assert messages(replace(bare, brings_packages=True)) == []
 
 
-def test_room_is_needed_in_one_place_alone() -> None:
+def test_space_to_unpack_is_needed_in_one_place_only() -> None:
     assert problems(replace(GOOD, rooms={"/dev/shm": 10**8, "/tmp": 10**10})) == []
     (complaint,) = problems(replace(GOOD, rooms={"/dev/shm": 10**8, "/tmp": 2 * 10**8}))
     assert complaint.message == "no room to unpack /i.sqsh: 1000 MB into /dev/shm (100 MB free), /tmp (200 MB free)"
@@ -105,7 +105,7 @@ def test_without_pyxis_a_gpu_needs_its_drivers_libraries_mounted() -> None:
     assert problems(replace(GOOD, gpus=4)) == []
 
 
-def test_a_source_that_only_the_nodes_may_have_is_a_warning() -> None:
+def test_a_mount_source_that_may_exist_on_nodes_only_is_a_warning() -> None:
     facts = replace(
         GOOD,
         sources=(Seen("/raid/x", False, visible=False), Seen("/data", False)),
@@ -121,7 +121,7 @@ def test_a_source_that_only_the_nodes_may_have_is_a_warning() -> None:
     )
 
 
-def test_an_image_for_another_architecture_is_told_before_a_node_finds_out() -> None:
+def test_an_image_for_another_architecture_is_reported_early() -> None:
     arm = replace(GOOD, machine="x86_64", contents=replace(CONTENTS, machine="aarch64"))
     (found,) = problems(arm)
     assert (found.verdict, found.message) == (
@@ -133,14 +133,14 @@ def test_an_image_for_another_architecture_is_told_before_a_node_finds_out() -> 
     assert problems(replace(GOOD, machine="x86_64")) == []  # not known
 
 
-def test_a_space_in_a_mounted_path_is_too_much_for_an_older_pyxis() -> None:
+def test_a_space_in_a_mounted_path_is_a_warning_for_older_pyxis() -> None:
     view = ContainerView(image="/i.sqsh", mounts=(Mount("/my data", "/data"),))
     (found,) = problems(replace(GOOD, view=view))
     assert (found.verdict, "before 0.24" in found.message) == (Verdict.WARN, True)
     assert problems(replace(GOOD, view=view, runtime="builtin")) == []
 
 
-def test_variables_that_the_image_changes_are_told_unless_the_run_keeps_them() -> None:
+def test_variables_overridden_by_the_image_are_reported_unless_kept() -> None:
     image = {"TOKEN": "image", "PATH": "/image", "LANG": "C", "SAME": "x", "KEPT": "image", "NEW": "y"}
     host = {"TOKEN": "mine", "PATH": "/mine", "LANG": "de", "SAME": "x", "KEPT": "mine"}
     facts = replace(

@@ -1,4 +1,4 @@
-"""What would make a run fail and can be seen before anything is queued."""
+"""What would make a run fail and can be detected before anything is submitted."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def fatal(found: Surroundings) -> list[Check]:
     return [check for check in judge(found) if check.fatal]
 
 
-def test_a_program_of_the_users_is_not_refused_for_files_that_clusterctl_does_not_open() -> None:
+def test_the_open_file_limit_does_not_apply_to_the_users_own_program() -> None:
     program = replace(JOB, workload="command", argv=("true",), train=CommandTrain())
     wanted = replace(WANTED, resolved=replace(ASKED, job=program), tasks=2048)
     assert judge(replace(GOOD, wanted=wanted)) == ()
 
 
-def test_ranks_that_share_more_examples_than_there_are_are_warned_of() -> None:
+def test_a_global_batch_larger_than_the_training_set_is_a_warning() -> None:
     few = TrainingSet(1000, "nodes")
     assert judge(with_run(batches=Batches(RedditTrain(batch_size=250), 4, few))) == ()
     (check,) = judge(with_run(batches=Batches(RedditTrain(batch_size=251), 4, few)))
@@ -75,7 +75,7 @@ def test_ranks_that_share_more_examples_than_there_are_are_warned_of() -> None:
     assert "exceeds the training set of 1,000 nodes" in check.message
 
 
-def test_other_ranks_that_change_the_global_batch_of_a_run_are_warned_of() -> None:
+def test_a_global_batch_changed_by_the_number_of_ranks_is_a_warning() -> None:
     four = Batches(RedditTrain(batch_size=128), 4)
     (check,) = changed_batch(four, Batches(RedditTrain(batch_size=128), 8))
     assert check.message == "the global batch changes from 512 on 4 ranks to 1,024"
@@ -85,13 +85,13 @@ def test_other_ranks_that_change_the_global_batch_of_a_run_are_warned_of() -> No
     assert not list(changed_batch(None, None))
 
 
-def test_where_everything_exists_nothing_is_refused() -> None:
+def test_a_job_with_everything_in_place_passes() -> None:
     assert judge(GOOD) == ()
     refuse(judge(GOOD), ASKED)
 
 
 @pytest.mark.parametrize(
-    ("found", "says", "hint"),
+    ("found", "message", "hint"),
     [
         (replace(GOOD, runs=replace(GOOD.runs, free_bytes=2**20)), "the disk is full: 1 MiB free", "df -h"),
         (replace(GOOD, runs=replace(GOOD.runs, free_files=3)), "only 3 inodes free", "df -i"),
@@ -104,18 +104,18 @@ def test_where_everything_exists_nothing_is_refused() -> None:
         (with_run(program=Seen("/code/trian.py", False)), "no such file: /code/trian.py", "`code`"),
     ],
 )
-def test_what_is_missing_comes_with_its_hint(found: Surroundings, says: str, hint: str) -> None:
+def test_each_failure_comes_with_a_hint(found: Surroundings, message: str, hint: str) -> None:
     (check,) = fatal(found)
-    assert says in check.message
+    assert message in check.message
     assert hint in check.hint
 
 
-def test_what_may_exist_on_the_nodes_alone_is_not_judged() -> None:
+def test_paths_that_may_exist_on_nodes_only_are_not_checked() -> None:
     hidden = Seen("/raid/x", False, visible=False)
     assert judge(replace(with_run(data=hidden), interpreter=Interpreter(hidden))) == ()
 
 
-def test_everything_is_refused_at_once() -> None:
+def test_all_failures_are_reported_together() -> None:
     found = replace(with_run(data=Seen("/data", False)), interpreter=Interpreter(PYTHON, (3, 9)), open_files=10)
     with pytest.raises(ConfigError) as refusal:
         refuse(judge(found), ASKED)
@@ -131,7 +131,7 @@ def refusal_of(found: Surroundings, error: type[ClusterctlError]) -> ClusterctlE
     return refusal.value
 
 
-def test_missing_data_come_with_the_command_that_brings_them() -> None:
+def test_missing_data_comes_with_the_command_to_generate_it() -> None:
     refusal = refusal_of(with_run(data=None), ConfigError)
     assert refusal.message.startswith('no data: workload "reddit" needs raw/reddit_data.npz and raw/reddit_graph.npz')
     first, second = refusal.hint.splitlines()
@@ -142,12 +142,12 @@ def test_missing_data_come_with_the_command_that_brings_them() -> None:
     assert second.endswith("clusterctl data prepare reddit --root DIR")
 
 
-def test_data_that_the_hint_already_brought_are_not_generated_again() -> None:
+def test_data_already_generated_is_not_generated_again() -> None:
     refusal = refusal_of(with_run(data=None, data_here=True), ConfigError)
     assert refusal.hint.startswith("clusterctl submit x --set train.lr=1 --set data.root=reddit-data\n")
 
 
-def test_data_are_generated_by_the_python_of_a_cluster_that_names_one() -> None:
+def test_data_is_generated_with_the_clusters_python() -> None:
     asked = replace(ASKED, cluster=Cluster(name="site", python="/venv/bin/python"))
     refusal = refusal_of(replace(GOOD, wanted=replace(WANTED, resolved=asked, data=None)), ConfigError)
     assert "data generate reddit --root reddit-data --cluster site, then add --set data.root" in refusal.hint
@@ -159,14 +159,14 @@ def test_a_workload_that_generates_its_own_data_needs_none() -> None:
         assert judge(with_run(resolved=asked, data=None)) == ()
 
 
-def test_a_size_that_does_not_fit_is_refused_like_slurm_would() -> None:
+def test_a_request_that_does_not_fit_is_refused_as_by_slurm() -> None:
     asked = replace(ASKED, job=replace(JOB, resources=replace(JOB.resources, nodes=3)))
     refusal = refusal_of(with_run(resolved=asked, nodes=(NodeSize(0, 1, 1024),) * 2, where="local"), SlurmError)
     assert refusal.message == "x requests 3 nodes; local has 2"
     assert refusal.hint == "clusterctl submit x --set train.lr=1 --nodes 2"
 
 
-def test_what_a_hint_changes_replaces_what_was_typed() -> None:
+def test_the_hint_replaces_the_option_that_was_typed() -> None:
     asked = replace(
         ASKED,
         job=replace(JOB, resources=replace(JOB.resources, nodes=3)),
@@ -178,7 +178,7 @@ def test_what_a_hint_changes_replaces_what_was_typed() -> None:
     assert "hush" not in refusal.hint
 
 
-def test_where_the_changes_are_not_enough_they_are_only_to_be_added() -> None:
+def test_if_other_problems_remain_the_hint_only_names_the_option_to_add() -> None:
     asked = replace(ASKED, job=replace(JOB, resources=replace(JOB.resources, nodes=3)))
     found = with_run(resolved=asked, nodes=(NodeSize(0, 1, 1024),) * 2, data=Seen("/data", False))
     assert refusal_of(found, ConfigError).hint.splitlines()[0] == "add --nodes 2"
@@ -203,7 +203,7 @@ def wanted(asked: Resolved) -> WantedRun:
     return found
 
 
-def test_looking_around_sees_data_and_what_it_lacks_and_changes_nothing(tmp_path: Path) -> None:
+def test_looking_around_finds_missing_data_files_and_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "data" / "raw").mkdir(parents=True)
     (tmp_path / "data" / "raw" / "reddit_data.npz").write_text("")
     asked = resolved(tmp_path, HERE, data=Data(root=str(tmp_path / "data")))
@@ -213,7 +213,7 @@ def test_looking_around_sees_data_and_what_it_lacks_and_changes_nothing(tmp_path
     assert found.interpreter is None
 
 
-def test_a_tu_data_set_is_known_by_its_pattern(tmp_path: Path) -> None:
+def test_a_tu_data_set_is_recognized_by_its_pattern(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     for part in ("A", "graph_indicator", "graph_labels"):
         (tmp_path / "raw" / f"MUTAG_{part}.txt").write_text("")
@@ -223,7 +223,7 @@ def test_a_tu_data_set_is_known_by_its_pattern(tmp_path: Path) -> None:
     assert found.missing == ()
 
 
-def test_elsewhere_a_missing_path_is_a_mistake_only_where_its_folder_can_be_seen(tmp_path: Path) -> None:
+def test_a_missing_path_is_an_error_only_if_its_parent_folder_is_visible(tmp_path: Path) -> None:
     hidden = wanted(resolved(tmp_path, ELSEWHERE, data=Data(root="/no/such/place"))).data
     assert hidden is not None
     assert (hidden.there, hidden.visible) == (False, False)
@@ -243,7 +243,7 @@ def test_the_clusters_interpreter_is_asked_for_its_version(
     assert (found.seen, found.version) == (Seen(str(link), True), version)
 
 
-def test_what_setup_lines_or_an_image_bring_is_not_looked_for(tmp_path: Path) -> None:
+def test_an_interpreter_from_setup_lines_or_an_image_is_not_looked_for(tmp_path: Path) -> None:
     loaded = replace(ELSEWHERE, python="/nowhere/python", setup=("module load python",))
     assert looked(resolved(tmp_path, loaded)).interpreter is None
     image = Container(image=str(tmp_path / "x.sqsh"))

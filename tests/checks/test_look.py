@@ -1,4 +1,4 @@
-"""What the checks look at: interpreters, folders, file systems - and `doctor` as a whole, on this machine."""
+"""What the checks look at: interpreters, folders, file systems; and `doctor` as a whole, on this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def interpreter(tmp_path: Path, program: str) -> str:
         ("exec sleep 60", "no answer within"),
     ],
 )
-def test_an_interpreter_that_says_nothing_is_told_with_its_reason(
+def test_an_interpreter_that_fails_is_reported_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, problem: str
 ) -> None:
     monkeypatch.setattr(interpreters, "PACKAGES_SECONDS", 0.3)
@@ -48,14 +48,14 @@ def test_an_interpreter_that_says_nothing_is_told_with_its_reason(
     assert problem in found.interpreter.problem
 
 
-def test_an_interpreter_that_is_not_there_is_not_asked() -> None:
+def test_a_missing_interpreter_is_not_run() -> None:
     found = look_at_cluster(Cluster(name="local", kind="emulator", python="/nowhere/python"))
     assert found.interpreter is not None
     assert not found.interpreter.seen.there
     assert found.interpreter.seen.visible
 
 
-def test_a_home_that_cannot_be_written_to_is_a_failed_check_and_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_home_is_a_finding_and_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", "/proc/nobody")
     state = look_at_cluster(Cluster(name="local", kind="emulator", python="/nowhere/python")).login_node
@@ -81,7 +81,7 @@ def test_the_file_system_is_that_of_the_longest_mount_point(tmp_path: Path) -> N
     assert file_system(Path("/"), tmp_path / "none") == ""
 
 
-def test_a_slurm_that_is_not_there_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_slurm_commands_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     found = look_at_cluster(Cluster(name="site", python=sys.executable))
     assert {str(answer) for answer in found.slurm.values()} == {
@@ -89,9 +89,7 @@ def test_a_slurm_that_is_not_there_is_found_too(monkeypatch: pytest.MonkeyPatch)
     }
 
 
-def test_doctor_finds_this_machine_in_order_in_a_few_seconds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_finds_this_machine_healthy_in_a_few_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     assert cli.run(["doctor", "--cluster", "local", "-o", "json"]) == 0
     assert time.monotonic() - began < 20  # 2 s on an idle machine
@@ -99,10 +97,10 @@ def test_doctor_finds_this_machine_in_order_in_a_few_seconds(
     assert record["ok"]
     verdicts = {check["name"]: check["verdict"] for check in record["checks"]}
     assert verdicts["torch"] == verdicts["runs"] == "OK"
-    assert list(tmp_path.iterdir()) == []  # it looked, and made nothing
+    assert list(tmp_path.iterdir()) == []  # doctor creates no files
 
 
-def test_doctor_fails_where_something_fails_and_says_what_to_type(
+def test_doctor_fails_with_a_hint_if_a_check_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "site.toml").write_text(f'python = "{interpreter(tmp_path, "exit 1")}"\n')
@@ -134,7 +132,7 @@ def test_a_package_without_metadata_is_imported_for_its_version(
     assert ask_packages(Seen(bare, True)).packages == {"torch": "1.2+site"}
 
 
-def test_a_python_without_torch_is_no_failure_and_the_hint_installs_from_the_index(
+def test_python_without_torch_is_a_warning_with_the_command_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare = interpreter(tmp_path, f'exec {sys._base_executable} -S "$@"')  # type: ignore[attr-defined]

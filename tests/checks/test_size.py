@@ -1,4 +1,4 @@
-"""Whether a job fits, in which words it does not, and which settings would make it fit."""
+"""Whether a job fits, the message if it does not, and which settings would make it fit."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def asking(origins: dict[str, str] | None = None, device: str = "auto", **asked:
         ),
     ],
 )
-def test_the_message_names_what_is_asked_and_what_there_is(
+def test_the_message_compares_the_request_with_the_nodes(
     asked: Resolved, nodes: tuple[NodeSize, ...], message: str, changes: dict[str, str]
 ) -> None:
     check = misfit(asked, nodes, "local")
@@ -117,7 +117,7 @@ def test_a_job_that_fits_some_of_the_nodes_is_not_refused() -> None:
     assert misfit(asking(gpus_per_node=8), (*LAPTOP, GPU_NODE), "local") is None
 
 
-def test_a_type_of_gpu_that_no_node_has_is_answered_with_those_that_there_are() -> None:
+def test_an_unknown_gpu_type_is_answered_with_the_available_ones() -> None:
     check = misfit(asking(gpus_per_node=GpuCount("h100:2")), LAPTOP, "local", ("a100", "v100"))
     assert check is not None
     assert check.message == "reddit requests 2 h100 GPUs per node; local nodes have 0 h100 GPUs"
@@ -137,7 +137,7 @@ node_sizes = st.builds(
     st.integers(1, 20),
     st.sampled_from([{}, {"memory": "64G"}, {"memory": "600M"}, {"mem_per_cpu": "4G"}, {"mem_per_gpu": "100G"}]),
 )
-def test_the_changes_make_it_fit(
+def test_the_suggested_changes_make_the_job_fit(
     nodes: list[NodeSize], count: int, gpus: int, tasks: int, cpus: int, memory: dict[str, str]
 ) -> None:
     asked = asking(nodes=count, gpus_per_node=gpus, tasks_per_node=tasks, cpus_per_task=cpus, **memory)
@@ -153,14 +153,14 @@ def test_the_changes_make_it_fit(
     assert misfit(smaller, nodes, "local") is None
 
 
-def test_what_slurm_has_counts_whether_it_is_free_or_not() -> None:
+def test_busy_nodes_count_too() -> None:
     where, nodes, gpu_types = sizes(Resources(), parse_nodes(CAPTURED.read_text(), 0.0))
     assert (where, gpu_types) == ("main partition", ())
     assert len(nodes) == 4
     assert {node.gpus for node in nodes} == {4}
 
 
-def test_only_gpus_of_the_type_that_is_asked_for_count() -> None:
+def test_only_gpus_of_the_requested_type_count() -> None:
     typed = CAPTURED.read_text().replace("gpu:4", "gpu:a100:4")
     known = sizes(Resources(gpus_per_node=GpuCount("h100:1")), parse_nodes(typed, 0.0))
     assert ({node.gpus for node in known.sizes}, known.gpu_types) == ({0}, ("a100",))
@@ -168,7 +168,7 @@ def test_only_gpus_of_the_type_that_is_asked_for_count() -> None:
     assert {node.gpus for node in known.sizes} == {4}
 
 
-def test_of_a_partition_that_slurm_does_not_have_nothing_is_known() -> None:
+def test_an_unknown_partition_has_no_sizes() -> None:
     assert sizes(Resources(partition="none"), parse_nodes(CAPTURED.read_text(), 0.0)) == ("", (), ())
 
 
@@ -179,7 +179,7 @@ def warned(asked: Resolved, nodes: tuple[NodeSize, ...]) -> list[tuple[Verdict, 
     return [(check.verdict, check.message) for check in found]
 
 
-def test_what_a_cluster_does_not_have_is_a_warning_before_slurm_is_asked_and_the_emulators_a_refusal() -> None:
+def test_a_misfit_is_a_warning_on_slurm_and_refused_on_the_emulator() -> None:
     on_slurm = replace(asking(nodes=9), cluster=Cluster(name="site", kind="slurm"))
     message = "reddit requests 9 nodes; main partition has 4"
     assert warned(on_slurm, LAPTOP) == [(Verdict.WARN, message)]
@@ -199,7 +199,7 @@ def test_what_a_cluster_does_not_have_is_a_warning_before_slurm_is_asked_and_the
         (SlurmError("sbatch gave no answer"), True),
     ],
 )
-def test_an_expedited_requeue_is_refused_where_slurm_does_not_know_it(version: Answer, refused: bool) -> None:
+def test_an_expedited_requeue_is_refused_if_slurm_lacks_it(version: Answer, refused: bool) -> None:
     asked = asking(requeue="expedite")
     wanted = WantedRun(asked, slurm_version=version)
     found = Surroundings(asked.cluster, Folder("/runs", True, True), 1024, wanted=wanted)

@@ -1,4 +1,4 @@
-"""The nodes' own disk, and the environments to copy there: what `doctor` and `submit` say of them."""
+"""The nodes' local disk, and the environments to copy there: what `doctor` and `submit` report."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ GOOD = Surroundings(
 )
 
 
-def said(found: Surroundings) -> list[str]:
+def messages(found: Surroundings) -> list[str]:
     return [f"{check.verdict} {check.name}: {check.message}" for check in staging_rules(found)]
 
 
-def test_what_is_as_it_should_be_is_not_mentioned() -> None:
-    assert said(GOOD) == []
-    assert said(replace(GOOD, scratch=None)) == []
+def test_a_good_setup_has_no_findings() -> None:
+    assert messages(GOOD) == []
+    assert messages(replace(GOOD, scratch=None)) == []
 
 
 @pytest.mark.parametrize(
-    ("disk", "kind", "words"),
+    ("disk", "kind", "message"),
     [
         (replace(DISK, exists=False), "sandbox", "no such folder: /local: ranks import from the shared file system"),
         (replace(DISK, exists=False), "slurm", "not on this machine: /local"),
@@ -39,15 +39,15 @@ def test_what_is_as_it_should_be_is_not_mentioned() -> None:
         (replace(DISK, file_system="lustre"), "slurm", "/local is on lustre, not on a local disk"),
     ],
 )
-def test_a_disk_that_would_not_do_is_warned_of_as_ranks_do_without(disk: Folder, kind: str, words: str) -> None:
+def test_an_unusable_disk_is_only_a_warning(disk: Folder, kind: str, message: str) -> None:
     found = replace(GOOD, cluster=Cluster(name="site", kind=kind), scratch=disk)
-    assert said(found) == [f"WARN scratch: {words}"]
+    assert messages(found) == [f"WARN scratch: {message}"]
 
 
-def test_a_disk_that_only_a_node_can_name_is_not_looked_at() -> None:
+def test_a_disk_named_by_a_variable_is_not_checked() -> None:
     assert look_at_cluster(Cluster(name="x", kind="emulator", local_scratch="$TMPDIR")).scratch is None
 
 
-def test_an_environment_that_is_none_is_refused() -> None:
+def test_a_path_that_is_not_an_environment_is_refused() -> None:
     found = replace(GOOD, environments=(Seen("/shared/enw", False),))
-    assert said(found) == ["FAIL environments: not a Python environment: /shared/enw"]
+    assert messages(found) == ["FAIL environments: not a Python environment: /shared/enw"]

@@ -1,4 +1,4 @@
-"""What the login node knows of a training set, by the tasks' own count."""
+"""The size of a training set as known on the login node, compared with the tasks' own count."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_nodes_are_counted_in_the_layouts_of_the_open_graph_benchmark(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int32, np.int64])
-def test_whatever_whole_numbers_they_are(tmp_path: Path, kind: type) -> None:
+def test_nodes_are_counted_in_any_integer_type(tmp_path: Path, kind: type) -> None:
     (tmp_path / "raw").mkdir()
     np.savez_compressed(tmp_path / "raw" / "reddit_data.npz", node_types=np.array([1, 2, 3, 1, 1], dtype=kind))
     assert training_set(job("reddit", tmp_path)) == TrainingSet(3, "nodes")
@@ -73,7 +73,7 @@ def test_generated_and_large_data_sets_are_estimated(tmp_path: Path) -> None:
     assert synthetic.generate(1000, seed=0).train.numel() == pytest.approx(600, rel=0.26)
 
 
-def test_nothing_is_known_of_data_that_is_missing_or_damaged(tmp_path: Path) -> None:
+def test_missing_or_damaged_data_has_no_known_size(tmp_path: Path) -> None:
     for workload in ("reddit", "graph-classification", "taobao", "command"):
         assert training_set(job(workload)) is None
         assert training_set(job(workload, tmp_path)) is None

@@ -1,4 +1,4 @@
-"""A desk to type at."""
+"""A project folder and an environment in which to run commands."""
 
 from __future__ import annotations
 

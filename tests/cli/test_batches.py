@@ -35,7 +35,7 @@ def test_submit_prints_the_global_batch_and_the_steps_and_warns_once(desk: Desk,
     assert err.count(WARNING) == 1
 
 
-def test_with_a_global_batch_there_is_nothing_to_warn_of(desk: Desk) -> None:
+def test_a_global_batch_size_causes_no_warning(desk: Desk) -> None:
     desk.use_slurm()
     desk.write("job.toml", f"{JOB}[train]\nglobal_batch_size = 500\n")
     code, _, err = desk.type("submit ./job.toml --dry-run", batches=True)

@@ -70,7 +70,7 @@ def test_it_shows_disk_usage_removable_files_and_kept_runs(
     assert re.search(r"^cora-20260101-000001-aaaa  the best of cora: loss 0.2500$", out, re.MULTILINE)
 
 
-def test_programs_read_the_same_and_nothing_goes_without_yes(
+def test_json_output_removes_nothing_without_yes(
     runs: Path, fabricate: Callable[..., RunDir], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = fabricate(files={"attempts/0/host.json": {"start": 5, "end": 10, "exit_code": 0, "signal": ""}})

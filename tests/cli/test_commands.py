@@ -24,14 +24,14 @@ FINISHED = {"finished.json": {"attempt": 0, "time": 5}}
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A login node: Slurm's commands on PATH note what they are asked; `site/queue` is what squeue prints."""
+    """A login node whose Slurm commands on PATH record their arguments; squeue prints `site/queue`."""
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "queue").write_text("")
     for command in ("sbatch", "squeue", "scancel", "scontrol"):
         path = folder / command
         answer = f'cat "{folder}/queue"' if command == "squeue" else ""
-        path.write_text(f'#!/bin/sh\necho "{command} $*" >> "{folder}/asked"\n{answer}\n')
+        path.write_text(f'#!/bin/sh\necho "{command} $*" >> "{folder}/calls"\n{answer}\n')
         path.chmod(0o700)
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "site.toml").write_text(f'name = "site"\nruns = "{tmp_path}/runs"\n')
@@ -41,8 +41,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def asked(site: Path) -> list[str]:
-    path = site / "asked"
+def calls(site: Path) -> list[str]:
+    path = site / "calls"
     return [line for line in path.read_text().splitlines() if not line.startswith("squeue")] if path.exists() else []
 
 
@@ -76,7 +76,7 @@ def test_status_shows_the_newest_runs_first(typed: Typed, fabricate: Fabricate) 
     assert [line.split()[0] for line in out.splitlines()] == ["RUN", A]
 
 
-def test_status_as_json_has_a_version_and_the_names_of_the_stages(typed: Typed, fabricate: Fabricate) -> None:
+def test_status_json_has_a_schema_version_and_stage_names(typed: Typed, fabricate: Fabricate) -> None:
     fabricate(A, FINISHED)
     code, out, err = typed("status", "@last", "-o", "json")
     content = json.loads(out)
@@ -84,7 +84,7 @@ def test_status_as_json_has_a_version_and_the_names_of_the_stages(typed: Typed, 
     assert [(run["id"], run["stage"]) for run in content["runs"]] == [(A, "finished")]
 
 
-def test_status_for_programs_comes_in_lines_and_as_a_table_too(typed: Typed, fabricate: Fabricate) -> None:
+def test_status_is_also_written_as_jsonl_and_csv(typed: Typed, fabricate: Fabricate) -> None:
     for run in (A, B):
         fabricate(run, FINISHED)
     _, out, _ = typed("status", "-o", "jsonl")
@@ -106,7 +106,7 @@ def test_status_filters_by_stage_and_reports_if_none_matches(typed: Typed, fabri
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("--state", "finish"), "error: no such state: finish\nhint: did you mean finished?\n"),
         (("--since", "tomorrow"), "error: --since tomorrow: not a duration"),
@@ -115,11 +115,11 @@ def test_status_filters_by_stage_and_reports_if_none_matches(typed: Typed, fabri
     ],
 )
 def test_contradictory_options_of_status_are_refused_with_a_hint(
-    typed: Typed, words: tuple[str, ...], says: str
+    typed: Typed, words: tuple[str, ...], message: str
 ) -> None:
     code, out, err = typed("status", *words)
     assert (code, out) == (2, "")
-    assert err.startswith(says)
+    assert err.startswith(message)
 
 
 def test_if_slurm_fails_status_shows_the_files_and_warns(typed: Typed, site: Path, fabricate: Fabricate) -> None:
@@ -179,13 +179,13 @@ def test_logs_are_merged_and_labelled_and_identical_lines_are_shown_once(typed: 
     assert typed("logs", A, "--node", "node9") == (5, "", f"error: no node node9 in {A}\nhint: it has node0, node1\n")
 
 
-def test_the_errors_of_a_run_are_shown_first_one_first(typed: Typed, fabricate: Fabricate) -> None:
+def test_errors_are_shown_in_order_of_time(typed: Typed, fabricate: Fabricate) -> None:
     def failed(time: float, error: str) -> list[dict[str, object]]:
         text = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{error}\n'
         return [{"event": "began"}, {"time": time, "event": "exception", "traceback": text}]
 
-    said = ["ValueError: \x1b[2Jbatch 7", "ValueError: \x1b[2Jbatch 9", "RuntimeError: peer gone"]
-    events = {f"attempts/0/events/rank_0000{n}.jsonl": failed(50 + n, error) for n, error in enumerate(said)}
+    messages = ["ValueError: \x1b[2Jbatch 7", "ValueError: \x1b[2Jbatch 9", "RuntimeError: peer gone"]
+    events = {f"attempts/0/events/rank_0000{n}.jsonl": failed(50 + n, error) for n, error in enumerate(messages)}
     logs = {f"attempts/0/logs/rank_0000{n}.err": "" for n in range(3)}
     fabricate(A, FINISHED | events | logs)
     assert typed("logs", A, "--errors")[1].splitlines() == [
@@ -200,7 +200,7 @@ def test_the_errors_of_a_run_are_shown_first_one_first(typed: Typed, fabricate: 
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("--grep", "("), "error: --grep (: missing ), unterminated subpattern"),
         (("--since", "noon"), "error: --since noon: not an age or a time"),
@@ -208,12 +208,12 @@ def test_the_errors_of_a_run_are_shown_first_one_first(typed: Typed, fabricate: 
     ],
 )
 def test_contradictory_options_of_logs_are_refused_with_a_hint(
-    typed: Typed, fabricate: Fabricate, words: tuple[str, ...], says: str
+    typed: Typed, fabricate: Fabricate, words: tuple[str, ...], message: str
 ) -> None:
     fabricate(A, FINISHED)
     code, out, err = typed("logs", "cora", *words)
     assert (code, out) == (2, "")
-    assert err.startswith(says)
+    assert err.startswith(message)
 
 
 def test_logs_of_a_missing_rank_are_not_found(typed: Typed, fabricate: Fabricate) -> None:
@@ -221,7 +221,7 @@ def test_logs_of_a_missing_rank_are_not_found(typed: Typed, fabricate: Fabricate
     assert typed("logs", A, "--rank", "4") == (5, "", f"error: no rank 4 in {A}\nhint: it has 0\n")
 
 
-def test_logs_that_are_followed_end_with_the_run(typed: Typed, fabricate: Fabricate) -> None:
+def test_following_logs_ends_with_the_run(typed: Typed, fabricate: Fabricate) -> None:
     fabricate(
         A, FINISHED | {"attempts/0/logs/rank_00000.out": "one\ntwo", "attempts/0/events/rank_00000.jsonl": "{}\n"}
     )
@@ -233,7 +233,7 @@ def test_cancel_records_the_user_and_calls_scancel_once_for_all(typed: Typed, si
     queue(site, ("12", "RUNNING"), ("13", "PENDING"))
     code, out, err = typed("cancel", A, B, "--yes")
     assert (code, out, err) == (0, "", f"cancelled {A}\ncancelled {B}\n")
-    assert asked(site) == ["scancel 12 13"]
+    assert calls(site) == ["scancel 12 13"]
     assert all("@" in read_json(run.cancel_json)["by"] for run in runs)
 
 
@@ -257,13 +257,13 @@ def test_several_runs_are_cancelled_after_confirmation_on_stdin(
     found, out, err = typed("cancel", A, B)
     assert (found, out) == (code, "")
     assert "Cancel 2 runs?" in err
-    assert (asked(site) == ["scancel 12 13"]) == cancelled
+    assert (calls(site) == ["scancel 12 13"]) == cancelled
     if code:
         assert err.splitlines()[-2].startswith("error: no answer on stdin")
         assert "--yes" in err.splitlines()[-1]
 
 
-def test_without_a_stdin_several_runs_need_yes_and_one_does_not(
+def test_without_stdin_only_cancelling_several_runs_needs_yes(
     typed: Typed, site: Path, fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for run, number in ((A, "12"), (B, "13")):
@@ -271,27 +271,27 @@ def test_without_a_stdin_several_runs_need_yes_and_one_does_not(
     queue(site, ("12", "RUNNING"), ("13", "PENDING"))
     monkeypatch.setattr("sys.stdin", None)
     assert typed("cancel", A, B)[0] == 2
-    assert asked(site) == []
+    assert calls(site) == []
     assert typed("cancel", A)[0] == 0
-    assert asked(site) == ["scancel 12"]
+    assert calls(site) == ["scancel 12"]
 
 
 def test_a_run_that_has_ended_is_not_cancelled_again(typed: Typed, site: Path, fabricate: Fabricate) -> None:
     run = fabricate(A, FINISHED)
     assert typed("cancel", A) == (0, "", f"{A} has already ended: finished\n")
-    assert asked(site) == []
+    assert calls(site) == []
     assert not run.cancel_json.exists()
 
 
 def test_the_cancellation_is_recorded_before_scancel_is_called(typed: Typed, site: Path, fabricate: Fabricate) -> None:
-    """A rank that gets TERM looks for it; the command may die in between."""
+    """A rank that receives TERM looks for the record; the command may die in between."""
     run = fabricate(A, SUBMITTED)
     queue(site, ("12", "RUNNING"))
     (site / "scancel").write_text(f'#!/bin/sh\n[ -e "{run.cancel_json}" ] || exit 9\n')
     assert typed("cancel", A)[0] == 0
 
 
-def test_a_cancel_that_slurm_refuses_is_slurms_error(typed: Typed, site: Path, fabricate: Fabricate) -> None:
+def test_a_refused_scancel_is_a_slurm_error(typed: Typed, site: Path, fabricate: Fabricate) -> None:
     fabricate(A, SUBMITTED)
     queue(site, ("12", "RUNNING"))
     (site / "scancel").write_text("#!/bin/sh\necho 'scancel: error: Access/permission denied' >&2\nexit 1\n")
@@ -306,9 +306,9 @@ def test_a_held_run_is_released(typed: Typed, site: Path, fabricate: Fabricate) 
     fabricate(A, SUBMITTED)
     queue(site, ("12", "PENDING"))
     assert typed("release", A) == (0, "", f"released {A}\n")
-    assert asked(site) == ["scontrol release 12"]
+    assert calls(site) == ["scontrol release 12"]
 
 
-def test_a_run_that_does_not_wait_cannot_be_released(typed: Typed, fabricate: Fabricate) -> None:
+def test_a_run_that_is_not_queued_cannot_be_released(typed: Typed, fabricate: Fabricate) -> None:
     fabricate(A, FINISHED)
     assert typed("release", A)[0] == 2

@@ -33,11 +33,11 @@ def offered(line: str, shell: str = "zsh") -> list[str]:
 
 @pytest.fixture(autouse=True)
 def runs(fabricate: Callable[..., RunDir], desk: Desk) -> None:
-    run = fabricate(RUN, {"run.json": "damaged: names need no reading"})
+    run = fabricate(RUN, {"run.json": "damaged: offering names does not read it"})
     desk.set(CLUSTERCTL_RUNS=str(run.path.parent))
 
 
-def test_commands_and_those_below_them() -> None:
+def test_commands_and_subcommands() -> None:
     assert offered("re") == ["report", "resume", "rerun", "release"]
     assert offered("config s") == ["schema", "show"]
     assert offered("nonsense ") == offered("config nonsense ") == []
@@ -59,7 +59,7 @@ COMMANDS = ["attach", "cancel", "logs", "monitor", "release", "report", "resume"
     "typed",
     [*COMMANDS, "diff other", "cancel other another", "submit --after", "submit --wait --after-any", "why -o json"],
 )
-def test_every_place_for_a_run_offers_runs(typed: str) -> None:
+def test_every_run_argument_offers_runs(typed: str) -> None:
     assert offered(f"{typed} ") == ["@last", "cora", RUN]
     assert offered(f"{typed} cora-") == [RUN]
     assert offered(f"{typed} x") == []
@@ -76,12 +76,12 @@ def test_jobs_and_clusters_are_offered_by_name_and_a_job_by_its_path(desk: Desk)
     assert offered("why --cluster site ") == []
 
 
-def test_the_words_of_a_program_are_the_shells_business() -> None:
+def test_arguments_of_a_program_are_left_to_the_shell() -> None:
     assert offered("submit cora -- python tr") == offered("config show -- --") == [":file"]
     assert offered("why -- x") == []
 
 
-def test_settings_are_those_of_the_jobs_workload_and_values_that_can_be_counted_follow() -> None:
+def test_settings_depend_on_the_workload_and_enumerable_values_are_offered() -> None:
     assert offered("submit cora --set train.mo") == ["train.model="]
     assert offered("submit cora --set train.model=") == ["train.model=sage", "train.model=gcn"]
     assert offered("submit imdb-gin --set train.model=") == ["train.model=gin", "train.model=plain"]
@@ -100,7 +100,7 @@ def test_every_key_has_a_line_of_help() -> None:
     assert all(found.values())
 
 
-def test_fish_gets_a_line_of_help_and_bash_what_is_behind_the_equals_sign() -> None:
+def test_fish_gets_a_line_of_help_and_bash_only_the_value_after_the_equals_sign() -> None:
     assert offered("config sh", "fish") == ["show\tPrint a resolved job and the origin of every value"]
     assert offered("submit --set train.schedule=c", "bash") == ["constant", "cosine"]
     assert answer("bash", "clusterctl submit --set 'train.schedule=co", "train.schedule=co") == [
@@ -121,7 +121,7 @@ def test_fish_gets_a_line_of_help_and_bash_what_is_behind_the_equals_sign() -> N
         ("a # b", ["a", "#", "b"]),
     ],
 )
-def test_an_unfinished_line_has_words(line: str, words: list[str]) -> None:
+def test_an_unfinished_line_is_split_into_words(line: str, words: list[str]) -> None:
     assert split(line) == words
 
 
@@ -131,8 +131,8 @@ def test_without_a_runs_folder_nothing_is_offered_or_printed(desk: Desk) -> None
     assert offered("why --cluster bad ") == []
 
 
-def test_a_press_of_tab_imports_next_to_nothing(desk: Desk) -> None:
-    """What it costs; seconds are for the benchmarks."""
+def test_completion_imports_almost_nothing(desk: Desk) -> None:
+    """The cost in imported modules; the benchmarks measure the time."""
     code = (
         "import atexit, sys; atexit.register(lambda: print(*sys.modules)); from clusterctl.__main__ import main; main()"
     )
@@ -147,7 +147,7 @@ def test_a_press_of_tab_imports_next_to_nothing(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_is_that_of_the_environment_unless_it_is_named(desk: Desk, shell: str) -> None:
+def test_the_shell_comes_from_the_environment_unless_named(desk: Desk, shell: str) -> None:
     named = desk.type(["completion", shell])
     desk.set(SHELL=f"/usr/bin/{shell}")
     assert desk.type("completion") == named
@@ -155,7 +155,7 @@ def test_the_shell_is_that_of_the_environment_unless_it_is_named(desk: Desk, she
 
 
 class Shell:
-    """An interactive shell in which the completion is loaded. Ctrl-G writes the line, as far as it is typed."""
+    """An interactive shell with completion loaded. Ctrl-G prints the current command line."""
 
     def __init__(self, command: list[str], *setup: str) -> None:
         self.controller, end = pty.openpty()
@@ -229,7 +229,7 @@ def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
         ("clusterctl why no", "clusterctl why no"),
     ],
 )
-def test_a_shell_completes_so(shell: Shell, desk: Desk, typed: str, completed: str) -> None:
+def test_a_shell_completes_the_line(shell: Shell, desk: Desk, typed: str, completed: str) -> None:
     desk.write("train.py", "")
     desk.write("nothing", "")
     assert shell.completed(typed) in (completed, completed.removesuffix("'"))  # zsh leaves the quote open
@@ -247,8 +247,8 @@ def test_a_shell_completes_so(shell: Shell, desk: Desk, typed: str, completed: s
         ("clusterctl why no", []),
     ],
 )
-def test_fish_offers(desk: Desk, typed: str, offered: list[str]) -> None:
-    """What it would show, each word with its line of help; it writes that without a terminal."""
+def test_fish_offers_completions(desk: Desk, typed: str, offered: list[str]) -> None:
+    """Each completion with its line of help, which fish prints without a terminal."""
     if not shutil.which("fish"):
         pytest.skip("no fish: tests/install.sh shells")
     desk.write("train.py", "")

@@ -16,7 +16,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTERCTL_CLUSTER", "local")
 
 
-def test_show_prints_durations_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_durations_as_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["config", "show", "cora"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r'^resources\.time +"20m" +jobs/cora\.toml:\d+$', shown, re.MULTILINE)
@@ -26,15 +26,15 @@ def test_show_prints_durations_as_they_are_typed(capsys: pytest.CaptureFixture[s
 def test_keys_have_type_default_and_a_description_below(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["config", "keys"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    at = next(number for number, line in enumerate(lines) if line.startswith("resources.time "))
-    assert lines[at].split() == ["resources.time", "duration", "(minutes)", '"1h"']
-    assert lines[at + 1].startswith("    Time limit")
+    position = next(number for number, line in enumerate(lines) if line.startswith("resources.time "))
+    assert lines[position].split() == ["resources.time", "duration", "(minutes)", '"1h"']
+    assert lines[position + 1].startswith("    Time limit")
     keys = [number for number, line in enumerate(lines) if re.match(r"[a-z_.]+ {2,}", line)]
     assert len(keys) > 150
     assert all(re.match(r"    \S.*\.$", lines[number + 1]) for number in keys)
 
 
 @pytest.mark.parametrize("name", ["job", "cluster"])
-def test_schema_prints_what_shipped_files_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schema_prints_the_shipped_schema(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["config", "schema", name]) == 0
     assert json.loads(capsys.readouterr().out) == schema(name)

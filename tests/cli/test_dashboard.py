@@ -1,4 +1,4 @@
-"""`clusterctl dashboard` where it cannot start."""
+"""`clusterctl dashboard` when it cannot start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""data: the command starts a program of its own; what that does is tested with the workloads."""
+"""`data`: the command starts a separate program, which is tested with the workloads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusterctl import cli
 GENERATE = ("data", "generate", "taobao", "--scale", "0.0002")
 
 
-def test_a_data_set_is_generated_whole_with_its_best_score_printed(
+def test_a_generated_data_set_is_complete_and_its_best_score_is_printed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "a folder"
@@ -31,26 +31,26 @@ def test_a_python_without_torch_is_the_users_error(
     (tmp_path / "cluster" / "bare.toml").write_text(f'name = "bare"\nkind = "emulator"\npython = "{bare}"\n')
     monkeypatch.chdir(tmp_path)
     assert cli.run([*GENERATE, "--root", "data", "--cluster", "bare"]) == 1
-    told = capfd.readouterr().err
-    assert told.startswith("error: ")
-    assert "has no " in told
-    assert " -m pip install torch torch_geometric numpy scipy; or name a cluster" in told
-    assert "Traceback" not in told
+    err = capfd.readouterr().err
+    assert err.startswith("error: ")
+    assert "has no " in err
+    assert " -m pip install torch torch_geometric numpy scipy; or name a cluster" in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("data", "generate", "taobao"), "missing option '--root'"),
         ((*GENERATE[:3], "--root", "x", "--scale", "0"), "0"),
         (("data", "generate", "amazon", "--root", "x"), "'amazon' is not one of"),
     ],
 )
-def test_words_that_make_no_sense_are_usage_errors(
-    words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
+def test_invalid_arguments_are_usage_errors(
+    words: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(words) == 2
-    assert said in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_a_missing_python_is_named(

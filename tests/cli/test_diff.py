@@ -1,4 +1,4 @@
-"""`diff`, typed: what differs between two runs, for people and for programs."""
+"""`diff` from the command line: the differences between two runs, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def finish(run: RunDir, *lines: dict[str, Any]) -> None:
 
 @pytest.fixture
 def runs(desk: Desk) -> list[RunDir]:
-    """Two runs that have finished; between them code, configuration and the environment changed."""
+    """Two finished runs; code, configuration and environment changed in between."""
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     desk.set(HF_TOKEN="hunter2")
     desk.write("train.py", "rate = 1\nuse('hunter2')\n")
@@ -73,7 +73,7 @@ def test_a_table_shows_what_differs_and_how_the_runs_ended(desk: Desk, runs: lis
         ["project/train.py", "changed"],
         ["project/a.py", "added"],
         ["step", "10", "10"],
-        ["loss", "0.2500", "nan"],  # which is a result, too
+        ["loss", "0.2500", "nan"],  # NaN is a result too
         ["val", "accuracy", "0.7500"],
     ):
         assert row in rows, out
@@ -82,7 +82,7 @@ def test_a_table_shows_what_differs_and_how_the_runs_ended(desk: Desk, runs: lis
     check_plain(out)
 
 
-def test_for_programs_it_is_as_its_schema_says(desk: Desk, runs: list[RunDir]) -> None:
+def test_json_output_matches_its_schema(desk: Desk, runs: list[RunDir]) -> None:
     code, out, err = desk.type("diff before after -o json")
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -100,8 +100,8 @@ def test_for_programs_it_is_as_its_schema_says(desk: Desk, runs: list[RunDir]) -
     ]
 
 
-def test_the_lines_of_the_code_are_shown_without_secrets(desk: Desk, runs: list[RunDir]) -> None:
-    desk.set(HF_TOKEN=None)  # known from the job file then
+def test_code_diffs_are_shown_without_secrets(desk: Desk, runs: list[RunDir]) -> None:
+    desk.set(HF_TOKEN=None)  # still known from the job file
     code, out, err = desk.type("diff before after --code")
     assert (code, err) == (0, "")
     assert "\n-rate = 1\n+rate = 2\n use('***')\n" in out
@@ -120,7 +120,7 @@ def test_the_lines_of_the_code_are_shown_without_secrets(desk: Desk, runs: list[
     )
 
 
-def test_a_secret_of_a_dotenv_file_is_hidden(desk: Desk, runs: list[RunDir]) -> None:
+def test_a_secret_from_a_dotenv_file_is_hidden(desk: Desk, runs: list[RunDir]) -> None:
     desk.write(".env", "export WANDB_API_KEY='wandb-secret'\nMODE=visible\n")
     desk.type("submit ./job.toml --name third")
     code, out, _ = desk.type("diff after third --code")
@@ -129,7 +129,7 @@ def test_a_secret_of_a_dotenv_file_is_hidden(desk: Desk, runs: list[RunDir]) -> 
     assert "wandb-secret" not in out
 
 
-def test_runs_that_do_not_differ_are_no_failure(desk: Desk, runs: list[RunDir]) -> None:
+def test_identical_runs_are_not_an_error(desk: Desk, runs: list[RunDir]) -> None:
     code, out, _ = desk.type("rerun after --name twin")
     assert code == 0
     twin = out.strip()
@@ -153,7 +153,7 @@ def test_without_a_snapshot_the_rest_is_compared(desk: Desk, runs: list[RunDir])
     assert violations(json.loads(out), schema("diff")) == []
 
 
-def test_what_was_not_committed_counts_where_there_is_no_project(desk: Desk, runs: list[RunDir]) -> None:
+def test_uncommitted_changes_are_compared_for_jobs_without_a_project(desk: Desk, runs: list[RunDir]) -> None:
     trainings = []
     for number in range(2):
         run = RunDir(desk.runs / desk.type("submit synthetic")[1].strip())
@@ -165,20 +165,20 @@ def test_what_was_not_committed_counts_where_there_is_no_project(desk: Desk, run
     assert "\n-+line 0\n++line 1\n" in out
 
 
-def test_one_run_twice_is_a_slip(desk: Desk, runs: list[RunDir]) -> None:
+def test_comparing_a_run_with_itself_is_a_usage_error(desk: Desk, runs: list[RunDir]) -> None:
     code, out, err = desk.type(["diff", "after", runs[1].id])
     assert (code, out) == (USAGE, "")
     check_message(err, f"both names refer to the same run: {runs[1].id}", "clusterctl status")
 
 
-def test_it_loads_nothing_heavy(desk: Desk, runs: list[RunDir]) -> None:
+def test_no_heavy_modules_are_loaded(desk: Desk, runs: list[RunDir]) -> None:
     words = [sys.executable, "-c", RUN_AND_LIST, "diff", "before", "after", "--code", "-o", "json"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     modules = set(json.loads(done.stderr.splitlines()[-1]))
     assert not modules & {"torch", "numpy", "submitit", "rich", "textual"}
 
 
-def test_the_project_may_be_gone(desk: Desk, runs: list[RunDir]) -> None:
+def test_the_project_need_not_exist_any_more(desk: Desk, runs: list[RunDir]) -> None:
     for path in [path for path in desk.project.iterdir() if path.name != "cluster"]:
         path.unlink()
     assert Path.cwd() == desk.project

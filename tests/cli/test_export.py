@@ -1,4 +1,4 @@
-"""clusterctl export: the archive with its report."""
+"""`export`: the archive with its report."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Typed = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Typed:
-    """Types `clusterctl image ...` in an empty folder, with a data folder and a cache of its own."""
+    """Runs `clusterctl image ...` in an empty folder, with its own data folder and cache."""
     for name in [name for name in os.environ if name.startswith(("CLUSTERCTL_", "CONTAINER_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -70,7 +70,7 @@ def test_the_clusters_folder_is_used_and_another_can_be_named(typed: Typed, tmp_
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says", "hint"),
+    ("words", "code", "message", "hint"),
     [
         (("import", "./gone.tar"), 5, "no such file: gone.tar", "registry#name:tag"),
         (("import", "Bad//Ref"), 3, "neither a file nor an image reference: Bad//Ref", "nvcr.io#nvidia/pyg"),
@@ -86,10 +86,10 @@ def test_the_clusters_folder_is_used_and_another_can_be_named(typed: Typed, tmp_
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_mistakes(
+def test_mistakes_are_reported_with_a_hint(
     words: tuple[str, ...],
     code: int,
-    says: str,
+    message: str,
     hint: str,
     typed: Typed,
     tmp_path: Path,
@@ -99,7 +99,7 @@ def test_mistakes(
     found, out, err = typed(*words)
     assert (found, out) == (code, "")
     error, _, typed_next = err.partition("hint: ")
-    assert says in error
+    assert message in error
     assert hint in typed_next
     assert "Traceback" not in err
 

@@ -1,4 +1,4 @@
-"""`clusterctl image run`, as it is typed."""
+"""`clusterctl image run` from the command line."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def test_a_command_runs_in_an_image_by_its_name_or_its_path(images: Path, thin_i
         assert (done.returncode, done.stdout) == (7, "the image's own\n"), done.stderr
 
 
-def test_what_follows_the_image_is_the_commands_own(images: Path) -> None:
+def test_options_after_the_image_belong_to_the_command(images: Path) -> None:
     assert typed(images, "thin", "echo", "--writable", "--", "-x").stdout == "--writable -- -x\n"
 
 
-def test_without_a_command_the_image_starts_what_it_is_made_for(images: Path) -> None:
+def test_without_a_command_the_image_runs_its_default_command(images: Path) -> None:
     assert typed(images, "thin").stdout == "started by the image\n"
 
 
-def test_options_decide_what_it_sees_and_may_do(images: Path) -> None:
+def test_options_set_mounts_environment_user_and_write_access(images: Path) -> None:
     (images.parent / "here.txt").write_text("here\n")
     script = "pwd; cat here.txt; echo $COLOUR $SHAPE $(id -u); echo x >/srv/own.txt && echo written"
     words = (
@@ -60,7 +60,7 @@ def test_options_decide_what_it_sees_and_may_do(images: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said", "hint"),
+    ("words", "code", "message", "hint"),
     [
         (["thick"], 5, "no such image", "did you mean thin?"),
         (["--mount", "/a,b", "thin"], 3, "container.mounts: ',' in a mounted path", "cannot escape"),
@@ -69,9 +69,9 @@ def test_options_decide_what_it_sees_and_may_do(images: Path) -> None:
         (["--workdir", "/nowhere", "thin", "true"], 1, "cannot use the working directory", "workdir"),
     ],
 )
-def test_mistakes_are_reported(images: Path, words: list[str], code: int, said: str, hint: str) -> None:
+def test_mistakes_are_reported(images: Path, words: list[str], code: int, message: str, hint: str) -> None:
     done = typed(images, *words)
     assert done.returncode == code
-    assert f"error: {said}" in done.stderr
+    assert f"error: {message}" in done.stderr
     assert hint in done.stderr
     assert "Traceback" not in done.stderr

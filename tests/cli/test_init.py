@@ -26,7 +26,7 @@ def site(desk: Desk) -> None:
     desk.set(CLUSTERCTL_CLUSTER=None, CLUSTERCTL_RUNS=None, SCRATCH=str(desk.folder), SLURM_CONF=None)
 
 
-def test_what_it_writes_is_a_cluster_and_a_job_that_can_be_named(desk: Desk) -> None:
+def test_it_writes_a_cluster_and_a_job_that_can_be_used_by_name(desk: Desk) -> None:
     code, out, err = desk.type("init --yes")
     assert (code, out) == (0, "cluster/alpha.toml\njobs/first.toml\n")
     assert "next: export CLUSTERCTL_CLUSTER=alpha" in err
@@ -47,7 +47,7 @@ def test_nothing_is_overwritten_without_force(desk: Desk) -> None:
     assert not (desk.project / "jobs").exists()
     assert (desk.project / "cluster" / "alpha.toml").read_text() == "mine"
     assert desk.type("init --yes --force")[0] == 0
-    assert desk.type("init other --yes")[0] == 0  # whose job is the same
+    assert desk.type("init other --yes")[0] == 0  # its job file is identical
 
 
 def test_the_user_is_asked_and_enter_accepts_the_proposal(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_the_user_is_asked_and_enter_accepts_the_proposal(desk: Desk, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("typed", "answers", "code", "says", "hint"),
+    ("typed", "answers", "code", "message", "hint"),
     [
         ("init", "", 2, "no answer on stdin", "--yes"),
         ("init ../elsewhere --yes", "", 3, "name: must be 1 to 64 letters", "another value"),
@@ -72,12 +72,12 @@ def test_the_user_is_asked_and_enter_accepts_the_proposal(desk: Desk, monkeypatc
     ],
 )
 def test_a_mistake_writes_nothing(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, typed: str, answers: str, code: int, says: str, hint: str
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, typed: str, answers: str, code: int, message: str, hint: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(answers))
     found, out, err = desk.type(typed)
     assert (found, out) == (code, "")
-    check_message(err[err.index("error:") :], says, hint)
+    check_message(err[err.index("error:") :], message, hint)
     assert [*desk.project.rglob("*.toml")] == []
 
 
@@ -121,15 +121,15 @@ def test_without_slurm_a_batch_script_still_becomes_a_job(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [(None, "no such file"), (b"\xff\xfe", "not UTF-8 text"), (b"#" * (2**20 + 1), "larger than 1 MiB")],
 )
-def test_other_files_are_not_batch_scripts(desk: Desk, content: bytes | None, says: str) -> None:
+def test_other_files_are_not_batch_scripts(desk: Desk, content: bytes | None, message: str) -> None:
     if content is not None:
         desk.write("train.sbatch", content)
     code, out, err = desk.type("init --from train.sbatch --yes")
     assert (code, out) == (3, "")
-    check_message(err.replace("No such file", "no such file"), says, "batch script" if content else "--from")
+    check_message(err.replace("No such file", "no such file"), message, "batch script" if content else "--from")
 
 
 def test_without_slurm_it_refuses_and_names_the_alternative(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""What commands print for programs is what their schemas promise; others are held to theirs where they are tested."""
+"""JSON output matches its schemas; the tests of other commands check theirs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from clusterctl import cli
         ("sandbox-status", ["sandbox", "status"]),
     ],
 )
-def test_an_output_for_programs_is_as_its_schema_says(
+def test_json_output_matches_its_schema(
     name: str,
     words: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # a sandbox needs a short path, which pytest's own is not
+    with tempfile.TemporaryDirectory() as folder:  # a sandbox needs a short path, and pytest's are long
         monkeypatch.setenv("XDG_STATE_HOME", folder)
         monkeypatch.setenv("CLUSTERCTL_RUNS", f"{folder}/runs")
         monkeypatch.setenv("CLUSTERCTL_CLUSTER", "local")
@@ -37,7 +37,7 @@ def test_an_output_for_programs_is_as_its_schema_says(
     assert violations(json.loads(capsys.readouterr().out), schema(name)) == []
 
 
-def test_the_status_of_a_running_sandbox_fits_its_schema(sandbox: RunningSandbox) -> None:
+def test_the_status_of_a_running_sandbox_matches_its_schema(sandbox: RunningSandbox) -> None:
     words = [CLUSTERCTL, "sandbox", "status", "-o", "json"]
     done = subprocess.run(words, env=sandbox.environment, capture_output=True, text=True, check=True, timeout=60)
     content = json.loads(done.stdout)
@@ -45,7 +45,7 @@ def test_the_status_of_a_running_sandbox_fits_its_schema(sandbox: RunningSandbox
     assert (content["up"], len(content["nodes"])) == (True, 4)
 
 
-def test_so_is_what_submit_prints(desk: Desk) -> None:
+def test_json_output_of_submit_matches_its_schema(desk: Desk) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     desk.write("job.toml", 'workload = "command"\nargv = ["true"]\n')
     code, out, err = desk.type("submit ./job.toml -o json")
@@ -54,8 +54,8 @@ def test_so_is_what_submit_prints(desk: Desk) -> None:
     assert json.loads(out)["job_id"] == "7"
 
 
-def test_every_schema_of_an_output_has_a_version_and_a_title_that_is_typed() -> None:
-    outputs = [path for path in SCHEMAS.glob("*.json") if path.stem not in ("job", "cluster")]  # those are of files
+def test_every_output_schema_has_a_version_and_its_command_as_title() -> None:
+    outputs = [path for path in SCHEMAS.glob("*.json") if path.stem not in ("job", "cluster")]  # schemas of files
     assert len(outputs) >= 10
     for path in outputs:
         found = schema(path.stem)

@@ -1,4 +1,4 @@
-"""A project that is too large to be copied by accident: a question at a terminal, elsewhere a refusal."""
+"""A project too large to copy by accident: confirmed at a terminal, refused elsewhere."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def submitted(monkeypatch: pytest.MonkeyPatch, fabricate: Callable[..., RunDir]) -> list[bool]:
     """Whether each submission allowed large projects."""
-    told: list[bool] = []
+    allowed: list[bool] = []
 
     def submit(*_: object, large_code: bool, **__: Any) -> Run:
-        told.append(large_code)
+        allowed.append(large_code)
         if not large_code:
             raise FOUND
         return Run(fabricate().path)
 
     monkeypatch.setattr(api, "submit", submit)
-    return told
+    return allowed
 
 
 def test_without_a_terminal_it_is_refused_and_the_flag_is_named(
@@ -46,16 +46,16 @@ def test_without_a_terminal_it_is_refused_and_the_flag_is_named(
     assert submitted == [False, True]
 
 
-@pytest.mark.parametrize(("answer", "code", "told"), [("y\n", 0, [False, True]), ("n\n", 3, [False])])
-def test_at_a_terminal_it_is_a_question_with_the_numbers(
+@pytest.mark.parametrize(("answer", "code", "allowed"), [("y\n", 0, [False, True]), ("n\n", 3, [False])])
+def test_at_a_terminal_it_asks_and_shows_the_size(
     answer: str,
     code: int,
-    told: list[bool],
+    allowed: list[bool],
     submitted: list[bool],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     assert cli.run(["submit", "cora"]) == code
-    assert submitted == told
+    assert submitted == allowed
     assert "warning: code: /p holds 50,000 files, 2,000 MiB\nCopy all of it?" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The command line itself: help, unknown words, errors and exit codes."""
+"""The command line itself: help, unknown commands, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Typed = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.parametrize("command", ["", *cli.COMMANDS])
-def test_the_help_is_as_in_the_golden_file(typed: Typed, command: str, update_golden: bool) -> None:
+def test_help_matches_the_golden_file(typed: Typed, command: str, update_golden: bool) -> None:
     code, out, err = typed(*command.split(), "--help")
     golden = GOLDEN / f"help_{command or 'clusterctl'}.txt"
     if update_golden:
@@ -41,7 +41,7 @@ def test_the_help_is_as_in_the_golden_file(typed: Typed, command: str, update_go
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_the_line_of_each_command_is_the_commands_own(name: str) -> None:
+def test_the_listed_help_is_the_short_help_of_each_command(name: str) -> None:
     command = cli.clusterctl.get_command(click.Context(cli.clusterctl), name)
     assert command is not None
     assert command.short_help == cli.COMMANDS[name]
@@ -53,7 +53,7 @@ def test_short_help_and_version(typed: Typed) -> None:
     assert typed("--version") == (0, f"clusterctl {__version__}\n", "")
 
 
-def test_an_unknown_command_gets_the_nearest_one(typed: Typed) -> None:
+def test_an_unknown_command_suggests_the_nearest_one(typed: Typed) -> None:
     assert typed("statsu") == (2, "", "error: no such command: statsu\nhint: did you mean status?\n")
     assert typed("xyzzy") == (2, "", "error: no such command: xyzzy\nhint: see all commands with: clusterctl --help\n")
 
@@ -68,7 +68,7 @@ def test_an_unknown_command_gets_the_nearest_one(typed: Typed) -> None:
         (("--frobnicate",), "error: no such option"),
     ],
 )
-def test_what_click_refuses_reads_like_our_own_errors(typed: Typed, words: tuple[str, ...], message: str) -> None:
+def test_click_errors_look_like_our_own(typed: Typed, words: tuple[str, ...], message: str) -> None:
     code, out, err = typed(*words)
     assert (code, out) == (2, "")
     assert err.startswith(message)
@@ -85,11 +85,11 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 
 
 def test_an_error_is_rendered_once_with_its_hint_and_exit_code(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
-    raising(monkeypatch, SlurmError("squeue said \x1b[2J\nno", "ask again"))
-    assert typed("status") == (4, "", "error: squeue said \n  no\nhint: ask again\n")
+    raising(monkeypatch, SlurmError("squeue failed: \x1b[2J\nno", "try again"))
+    assert typed("status") == (4, "", "error: squeue failed: \n  no\nhint: try again\n")
 
 
-def test_an_interrupt_leaves_with_130_and_no_traceback(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_exits_with_130_and_no_traceback(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     raising(monkeypatch, KeyboardInterrupt())
     code, out, err = typed("status")
     assert (code, out, err.strip()) == (130, "", "")
@@ -100,13 +100,13 @@ def test_a_file_that_cannot_be_read_is_named(typed: Typed, monkeypatch: pytest.M
     assert typed("status") == (1, "", "error: /runs/x: Permission denied\nhint: check the permissions with: ls -ld\n")
 
 
-def test_our_own_mistakes_keep_their_traceback(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_errors_keep_their_traceback(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     raising(monkeypatch, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         typed("status")
 
 
-def test_a_closed_pipe_is_no_news() -> None:
+def test_a_closed_pipe_causes_no_error_message() -> None:
     program = f"exec '{sys.executable}' -m clusterctl --help | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr == ""

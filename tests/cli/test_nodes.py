@@ -18,7 +18,7 @@ def answer_as_captured(desk: Desk, sbatch: str = "exit 1") -> None:
     desk.write("job.toml", JOB)
 
 
-def test_the_view_of_a_cluster_costs_one_question(desk: Desk) -> None:
+def test_nodes_queries_slurm_once(desk: Desk) -> None:
     answer_as_captured(desk)
     code, out, err = desk.type("nodes")
     assert (code, err) == (0, "")
@@ -27,7 +27,7 @@ def test_the_view_of_a_cluster_costs_one_question(desk: Desk) -> None:
     assert (desk.asked("sinfo"), desk.asked("squeue"), desk.asked("scontrol")) == (1, 0, 0)
 
 
-def test_programs_get_every_node_with_a_version(desk: Desk) -> None:
+def test_json_lists_every_node_and_a_schema_version(desk: Desk) -> None:
     answer_as_captured(desk)
     code, out, _ = desk.type("nodes -o json")
     record = json.loads(out)
@@ -38,9 +38,9 @@ def test_programs_get_every_node_with_a_version(desk: Desk) -> None:
     assert record["partitions"][0]["gpus"] == {"gpu": {"free": 5, "total": 16}}
 
 
-def test_where_a_job_fits_is_slurms_word_besides_ours(desk: Desk) -> None:
-    said = "Job 7 to start at $(($(date +%s) + 600)) using 2 processors on nodes node[1-2] in partition main"
-    answer_as_captured(desk, f'echo "sbatch: {said}" >&2')
+def test_for_shows_slurms_estimate_beside_our_own(desk: Desk) -> None:
+    estimate = "Job 7 to start at $(($(date +%s) + 600)) using 2 processors on nodes node[1-2] in partition main"
+    answer_as_captured(desk, f'echo "sbatch: {estimate}" >&2')
     code, out, err = desk.type("nodes --for ./job.toml")
     assert (code, err) == (0, "")
     assert "estimated start: in " in out
@@ -61,14 +61,14 @@ def test_a_job_that_slurm_would_reject_is_shown_with_the_reason(desk: Desk) -> N
 
 
 @pytest.mark.parametrize("job", ["reddit", "cora", "cora --set resources.nodes=9"])
-def test_the_verdict_on_a_job_is_one_whole_line(desk: Desk, job: str) -> None:
+def test_the_verdict_on_a_job_ends_with_one_newline(desk: Desk, job: str) -> None:
     code, out, err = desk.type(f"nodes --for {job}")
     assert (code, err) == (0, "")
     assert out.endswith("\n")
     assert not out.endswith("\n\n")
 
 
-def test_what_would_never_fit_comes_with_the_command_that_would(desk: Desk) -> None:
+def test_a_job_that_never_fits_gets_a_command_that_does(desk: Desk) -> None:
     out = desk.type("nodes --for cora --set resources.nodes=9")[1]
     assert "Slurm would reject it: cora requests 9 nodes; main partition has 4\n" in out
     assert out.endswith("hint: clusterctl submit cora --nodes 4\n")
@@ -79,14 +79,14 @@ def test_what_would_never_fit_comes_with_the_command_that_would(desk: Desk) -> N
         what="a change without a job",
         typed="nodes --set resources.nodes=2",
         code=USAGE,
-        says="--set needs --for",
+        expected="--set needs --for",
         hint="--for JOB",
     ),
     Mistake(
         what="a controller that is down",
         typed="nodes",
         code=SLURM,
-        says="contact slurm controller",
+        expected="contact slurm controller",
         hint="scontrol ping",
         prepare=lambda desk: desk.use_slurm(
             sinfo='echo "slurm_load_partitions: Unable to contact slurm controller (connect failure)" >&2; exit 1'

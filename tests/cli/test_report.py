@@ -1,4 +1,4 @@
-"""`report` of a sweep and of several runs, typed."""
+"""`report` of a sweep and of several runs, from the command line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_report_of_a_sweep_goes_into_its_directory(desk: Desk) -> None:
     assert desk.type(f"report {SWEEP}.1")[1].strip() == str(desk.runs / f"{SWEEP}.1" / "report.html")
 
 
-def test_the_report_of_several_runs_goes_where_it_is_wanted(desk: Desk) -> None:
+def test_the_report_of_several_runs_goes_to_output(desk: Desk) -> None:
     code, out, err = desk.type(f"report one two {SWEEP}.2 --output both.html")
     assert (code, out, err) == (0, "both.html\n", "")
     assert "<h1>3 runs of one, two, fit</h1>" in Path("both.html").read_text()
@@ -57,7 +57,7 @@ def test_a_run_that_cannot_be_read_is_named_and_does_not_hide_the_others(desk: D
 
 
 @pytest.mark.parametrize(
-    ("typed", "code", "says", "hint"),
+    ("typed", "code", "message", "hint"),
     [
         ("report", USAGE, "missing argument 'RUN|SWEEP...'", "--help"),
         ("report one two", USAGE, "a report on several runs needs --output", "--output report.html"),
@@ -74,9 +74,11 @@ def test_a_run_that_cannot_be_read_is_named_and_does_not_hide_the_others(desk: D
         ("report one two --output .", USAGE, "is a folder: .", "report.html"),
     ],
 )
-def test_a_mistake_is_reported_and_nothing_is_written(desk: Desk, typed: str, code: int, says: str, hint: str) -> None:
+def test_a_mistake_is_reported_and_nothing_is_written(
+    desk: Desk, typed: str, code: int, message: str, hint: str
+) -> None:
     found, out, err = desk.type(typed)
-    check_message(err, says, hint)
+    check_message(err, message, hint)
     assert (found, out, list(Path().glob("*.html"))) == (code, "", [])
 
 
@@ -88,7 +90,7 @@ def test_a_damaged_sweep_is_an_error(desk: Desk, content: str) -> None:
     check_message(err, "cannot read ", f"its runs can still be named: {SWEEP}.0")
 
 
-def test_it_loads_nothing_heavy(desk: Desk) -> None:
+def test_no_heavy_modules_are_loaded(desk: Desk) -> None:
     words = [sys.executable, "-c", RUN_AND_LIST, "report", "fit"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     modules = set(json.loads(done.stderr.splitlines()[-1]))

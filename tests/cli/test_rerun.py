@@ -1,4 +1,4 @@
-"""`rerun`, typed: what it prints, for people and for programs."""
+"""`rerun` from the command line: its messages and its JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JOB = 'workload = "command"\nargv = ["true"]\n[env]\nMODE = "fast"\nHF_TOKEN = "
 
 @pytest.fixture
 def run(desk: Desk) -> str:
-    """The id of a run that was submitted."""
+    """The ID of a submitted run."""
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     desk.set(HF_TOKEN="hunter2")
     desk.write("job.toml", JOB)
@@ -22,7 +22,7 @@ def run(desk: Desk) -> str:
     return out.strip()
 
 
-def test_the_changes_are_shown_and_the_new_id_is_all_that_stdout_gets(desk: Desk, run: str) -> None:
+def test_changes_go_to_stderr_and_only_the_new_id_to_stdout(desk: Desk, run: str) -> None:
     code, out, err = desk.type(["rerun", run, "--set", "env.MODE=slow", "--nodes", "3", "--name", "other"])
     assert code == 0
     assert (desk.runs / out.strip() / "run.json").exists()
@@ -31,7 +31,7 @@ def test_the_changes_are_shown_and_the_new_id_is_all_that_stdout_gets(desk: Desk
     assert desk.type(["rerun", run])[2] == f"no changes from {run}\n"
 
 
-def test_for_programs_it_is_as_its_schema_says(desk: Desk, run: str) -> None:
+def test_json_output_matches_its_schema(desk: Desk, run: str) -> None:
     code, out, _ = desk.type(["rerun", "job", "--set", "env.NEW=1", "-o", "json"])
     assert code == 0
     assert violations(json.loads(out), schema("rerun")) == []
@@ -48,13 +48,13 @@ def test_a_dry_run_prints_the_script_and_the_changes(desk: Desk, run: str) -> No
     assert [path.name for path in desk.run_directories()] == [run]
 
 
-def test_a_value_that_draws_does_not(desk: Desk, run: str) -> None:
+def test_escape_sequences_in_a_value_are_removed(desk: Desk, run: str) -> None:
     code, _, err = desk.type(["rerun", run, "--set", 'env.MODE="\\u001b[2J\\u202e"'])
     assert code == 0
     check_plain(err)
 
 
-def test_a_removed_snapshot_is_a_message(desk: Desk, run: str) -> None:
+def test_a_removed_snapshot_is_an_error(desk: Desk, run: str) -> None:
     (desk.runs / run / "code").resolve().rename(desk.folder / "aside")
     code, out, err = desk.type(["rerun", run])
     assert (code, out) == (3, "")

@@ -1,4 +1,4 @@
-"""What is typed after `clusterctl sandbox up`."""
+"""Options of `clusterctl sandbox up`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from clusterctl.cli.sandbox import sandbox
 
 @pytest.mark.parametrize(("typed", "written"), [("4", 4), ("a100:4", "a100:4")])
 def test_gpus_may_have_a_type(monkeypatch: pytest.MonkeyPatch, typed: str, written: int | str) -> None:
-    asked: list[Any] = []
+    requested: list[Any] = []
 
     def up(request: Any) -> None:
-        asked.append(request.gpus_per_node.written)
+        requested.append(request.gpus_per_node.written)
         raise SystemExit(0)
 
     monkeypatch.setattr("clusterctl.api.sandbox.up", up)
     CliRunner().invoke(sandbox, ["up", "--gpus-per-node", typed])
-    assert asked == [written]
+    assert requested == [written]
 
 
 @pytest.mark.parametrize("typed", ["many", "-1", "65", "a100", "a100:65", "a100:1 File=/dev/sda"])

@@ -1,4 +1,4 @@
-"""`monitor` and `report`, typed."""
+"""`monitor` and `report` from the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUN = "cora-20260102-030405-00a1"
 
 @pytest.fixture
 def folder(fabricate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A runs folder with one run, which has failed."""
+    """A runs folder with one failed run."""
     ended = {"attempts/1/host.json": busy_files()["attempts/1/host.json"] | {"end": 1_000_500, "exit_code": 1}}
     run = fabricate(RUN, busy_files() | ended)
     monkeypatch.setenv("CLUSTERCTL_RUNS", str(run.path.parent))
@@ -33,7 +33,7 @@ def test_a_report_is_written_to_the_run_directory_and_its_path_printed(folder: P
     assert path.read_text().startswith("<!doctype html>")
 
 
-def test_a_report_goes_where_it_is_wanted(folder: Path, tmp_path: Path, capsys) -> None:
+def test_a_report_goes_to_output(folder: Path, tmp_path: Path, capsys) -> None:
     assert cli.run(["report", "@last", "--output", str(tmp_path / "x.html")]) == 0
     assert f'href="runs/{RUN}/attempts/1/logs/rank_00000.out"' in (tmp_path / "x.html").read_text()
     capsys.readouterr()
@@ -53,7 +53,7 @@ def test_a_report_is_written_to_a_pipe_or_a_device_and_does_not_replace_it(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("words", "code", "message"),
     [
         (["report", "nothing"], 5, "no run named: nothing"),
         (["report", "cora", "--output", "/nowhere/x.html"], 2, "no such folder: /nowhere"),
@@ -63,11 +63,11 @@ def test_a_report_is_written_to_a_pipe_or_a_device_and_does_not_replace_it(tmp_p
         (["monitor", "--every", "0"], 2, "--every"),
     ],
 )
-def test_a_mistake_is_reported_with_what_to_type(folder: Path, capsys, words: list[str], code: int, says: str) -> None:
+def test_a_mistake_is_reported_with_a_hint(folder: Path, capsys, words: list[str], code: int, message: str) -> None:
     assert cli.run(words) == code
     out, err = capsys.readouterr()
     assert out == ""
-    assert says in err
+    assert message in err
     assert "hint: " in err
 
 
@@ -78,7 +78,7 @@ def test_one_frame_needs_no_terminal(folder: Path, capsys) -> None:
     assert max(map(len, lines)) <= 120
 
 
-def test_a_damaged_run_alone_is_an_error(folder: Path, capsys) -> None:
+def test_a_single_damaged_run_is_an_error(folder: Path, capsys) -> None:
     (folder / RUN / "run.json").write_text("{")
     assert cli.run(["monitor", "--once"]) == 3
     assert cli.run(["report", RUN]) == 3

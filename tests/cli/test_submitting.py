@@ -1,4 +1,4 @@
-"""What a submission costs, and several at the same moment."""
+"""The cost of a submission, and several at the same time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_training_set_is_read_once_however_many_submissions_there_are(desk: 
     assert count.opened[str(data / "raw" / "reddit_data.npz")] == 1
 
 
-def test_nothing_is_imported_that_reads_what_runs_have_done(desk: Desk) -> None:
+def test_submit_does_not_import_the_modules_that_observe_runs(desk: Desk) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     desk.write("job.toml", COMMAND)
     words = [sys.executable, "-c", RUN_AND_LIST, "submit", "./job.toml"]
@@ -45,14 +45,14 @@ def test_nothing_is_imported_that_reads_what_runs_have_done(desk: Desk) -> None:
     assert not modules & {"clusterctl.observe.attempt", "clusterctl.observe.status", "rich", "torch"}
 
 
-def test_the_first_submissions_of_a_user_may_come_at_the_same_moment(desk: Desk) -> None:
+def test_the_first_submissions_of_a_user_may_be_concurrent(desk: Desk) -> None:
     """All of them create the folders, the emulator's stand-ins and the snapshot, none of which exist yet."""
     desk.write("job.toml", COMMAND)
     words = [OURS, "submit", "./job.toml", "--hold"]
     together = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(5)]
-    said = [process.communicate(timeout=120) for process in together]
-    assert [process.returncode for process in together] == [0] * 5, said
-    runs = [out.strip() for out, _ in said]
+    outputs = [process.communicate(timeout=120) for process in together]
+    assert [process.returncode for process in together] == [0] * 5, outputs
+    runs = [out.strip() for out, _ in outputs]
     assert sorted(runs) == [path.name for path in desk.run_directories()]
     assert len({os.path.realpath(desk.runs / run / "code") for run in runs}) == 1
     desk.type(["cancel", "--yes", *runs])

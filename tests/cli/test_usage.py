@@ -1,4 +1,4 @@
-"""clusterctl usage: the table, and the same for programs."""
+"""`usage`: the table, and the same as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START = 1_770_000_000.0  # a Monday
 
 @pytest.fixture
 def runs(desk: Desk, fabricate: Callable[..., RunDir]) -> list[RunDir]:
-    """Two runs of two hours on 2 nodes with 4 GPUs each; one had to do half of its first hour again."""
+    """Two runs of two hours on 2 nodes with 4 GPUs each; one had to repeat half of its first hour."""
     found = []
     for name in ("cora-20260202-000000-aaaa", "reddit-20260202-000000-bbbb"):
         first = {"start": START, "end": START + 3600, "exit_code": 1, "signal": ""}
@@ -37,7 +37,7 @@ def runs(desk: Desk, fabricate: Callable[..., RunDir]) -> list[RunDir]:
     return found
 
 
-def test_the_table_has_a_row_for_each_and_their_sum(desk: Desk, runs: list[RunDir]) -> None:
+def test_the_table_has_a_row_for_each_job_and_a_total(desk: Desk, runs: list[RunDir]) -> None:
     code, out, err = desk.type("usage --by job")
     assert (code, err) == (0, "")
     rows = [line.split() for line in out.splitlines()]
@@ -49,7 +49,7 @@ def test_the_table_has_a_row_for_each_and_their_sum(desk: Desk, runs: list[RunDi
     ]
 
 
-def test_programs_read_the_same(desk: Desk, runs: list[RunDir]) -> None:
+def test_json_and_csv_match_the_table(desk: Desk, runs: list[RunDir]) -> None:
     for by in ("user", "job", "week"):
         code, out, _ = desk.type(f"usage --by {by} -o json")
         found = json.loads(out)
@@ -63,13 +63,13 @@ def test_programs_read_the_same(desk: Desk, runs: list[RunDir]) -> None:
 def test_a_run_removed_in_the_meantime_does_not_count(
     desk: Desk, runs: list[RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def removed_then(query: Query) -> Report:
+    def look_then_remove(query: Query) -> Report:
         found = real(query)
         runs[0].path.rename(runs[0].path.with_name("gone"))
         return found
 
     real = Query.look
-    monkeypatch.setattr(Query, "look", removed_then)
+    monkeypatch.setattr(Query, "look", look_then_remove)
     code, out, err = desk.type("usage --by job -o json")
     assert (code, [row["name"] for row in json.loads(out)["rows"]], err) == (0, ["reddit"], "")
 

@@ -11,31 +11,31 @@ PENDING = HELD.replace("RUNNING", "PENDING")
 
 @rows(
     Mistake(
-        what="an allocation that is nobody's",
+        what="an allocation that does not exist",
         typed="submit ./job.toml --in-allocation 99",
         job=JOB,
         code=NOT_FOUND,
-        says="you have no job with this ID: 99",
+        expected="you have no job with this ID: 99",
         hint="clusterctl alloc",
         prepare=lambda desk: desk.use_slurm(
             squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
         ),
     ),
     Mistake(
-        what="an allocation that is no number",
+        what="an allocation ID that is not a number",
         typed=("submit", "./job.toml", "--in-allocation", "12; rm -rf /"),
         job=JOB,
         code=NOT_FOUND,
-        says="you have no job with this ID: 12; rm -rf /",
+        expected="you have no job with this ID: 12; rm -rf /",
         hint="clusterctl alloc",
         prepare=lambda desk: desk.use_slurm(),
     ),
     Mistake(
-        what="an allocation that waits itself",
+        what="an allocation that is still pending",
         typed="submit ./job.toml --in-allocation 12",
         job=JOB,
         code=USAGE,
-        says="allocation 12 holds no nodes: PENDING",
+        expected="allocation 12 holds no nodes: PENDING",
         hint="squeue --me",
         prepare=lambda desk: desk.use_slurm(squeue=PENDING),
     ),
@@ -44,16 +44,16 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         typed="submit ./job.toml --in-allocation 12",
         job=JOB,
         code=USAGE,
-        says="the job requests 2 nodes, allocation 12 has 1",
+        expected="the job requests 2 nodes, allocation 12 has 1",
         hint="--nodes 1",
         prepare=lambda desk: desk.use_slurm(squeue=HELD),
     ),
     Mistake(
-        what="a run that is to be held in an allocation",
+        what="a held run in an allocation",
         typed="submit ./job.toml --in-allocation 12 --hold",
         job=JOB,
         code=USAGE,
-        says="a run in an allocation is not queued",
+        expected="a run in an allocation is not queued",
         hint="use only one of these options",
         prepare=lambda desk: desk.use_slurm(),
     ),
@@ -62,17 +62,17 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         typed="submit ./job.toml --in-allocation 12 --nodes 1",
         job=JOB,
         code=SLURM,
-        says="srun did not start the run: Unable to confirm allocation",
+        expected="srun did not start the run: Unable to confirm allocation",
         hint="squeue --me",
         prepare=lambda desk: desk.use_slurm(
             squeue=HELD, srun="echo 'srun: error: Unable to confirm allocation for job 12' >&2; exit 1"
         ),
     ),
     Mistake(
-        what="nodes given back and asked for at once",
+        what="nodes given back and requested at once",
         typed="alloc --end 12 --nodes 2",
         code=USAGE,
-        says="--end cannot be combined with",
+        expected="--end cannot be combined with",
         hint="alloc --end 12",
         prepare=lambda desk: desk.use_slurm(),
     ),
@@ -80,7 +80,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         what="nodes that Slurm does not give",
         typed="alloc --nodes 2",
         code=SLURM,
-        says="sbatch refused the job: Node count specification invalid",
+        expected="sbatch refused the job: Node count specification invalid",
         hint="request fewer nodes",
         prepare=lambda desk: desk.use_slurm(
             sbatch="echo 'sbatch: error: Node count specification invalid' >&2; exit 1"
@@ -90,7 +90,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         what="a shell without a terminal",
         typed="attach x",
         code=USAGE,
-        says="an interactive shell needs a terminal",
+        expected="an interactive shell needs a terminal",
         hint="-- COMMAND",
         prepare=lambda desk: desk.use_slurm(),
     ),
@@ -99,7 +99,7 @@ def test_mistakes_are_explained(mistake: Mistake, desk: Desk) -> None:
     mistake.make(desk)
 
 
-def test_the_script_of_a_warm_run_can_be_looked_at_first(desk: Desk) -> None:
+def test_a_dry_run_prints_the_script_of_a_warm_run(desk: Desk) -> None:
     desk.write("job.toml", JOB)
     desk.use_slurm(squeue=HELD)
     code, out, _ = desk.type("submit ./job.toml --in-allocation 12 --nodes 1 --dry-run")
@@ -109,7 +109,7 @@ def test_the_script_of_a_warm_run_can_be_looked_at_first(desk: Desk) -> None:
     assert desk.run_directories() == []
 
 
-def test_nodes_are_given_back_by_cancelling_what_is_not_ours_to_close(desk: Desk) -> None:
+def test_end_cancels_a_foreign_job_and_signals_our_own(desk: Desk) -> None:
     desk.use_slurm(squeue=HELD)
     assert desk.type("alloc --end 12")[::2] == (0, "gave back 12\n")
     assert "scancel 12" in desk._asked.read_text()

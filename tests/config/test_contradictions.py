@@ -1,4 +1,4 @@
-"""What is not the user's to set is told before anything is submitted."""
+"""Settings that conflict, or that the user may not set, are reported before anything is submitted."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def keys(job: Job, kind: str = "slurm") -> list[str]:
     return [".".join(problem.path) for problem in contradictions(job, Cluster(name="c", kind=kind))]
 
 
-def test_every_variable_of_the_script_is_kept_from_the_jobs_env() -> None:
+def test_every_variable_of_the_script_is_reserved() -> None:
     used = set(re.findall(r"^\s*(?:trap ')?([a-z_]+)=", GOLDEN.read_text(), re.MULTILINE))
     used |= set(re.findall(r"^\s*(?:printf -v|for) ([a-z_]+)", GOLDEN.read_text(), re.MULTILINE))
     assert used == SCRIPT_VARIABLES
 
 
-def test_a_good_job_contradicts_nothing() -> None:
+def test_a_valid_job_has_no_contradictions() -> None:
     assert keys(Job(**GOOD)) == []
 
 
-def test_what_an_image_brings_is_on_the_nodes_own_disk_already() -> None:
+def test_stage_code_is_refused_with_an_image() -> None:
     job = Job(**GOOD, resources=Resources(stage_code=True))
     assert keys(job) == []
     assert keys(replace(job, container=Container(image="python"))) == ["resources.stage_code"]
 
 
-def test_all_contradictions_are_told_at_once() -> None:
+def test_all_contradictions_are_reported_together() -> None:
     job = Job(
         name="x",
         workload="command",
@@ -63,7 +63,7 @@ def test_all_contradictions_are_told_at_once() -> None:
     assert keys(replace(job, container=Container(image="python"))) == keys(job)[:-2]
 
 
-def test_what_only_one_workload_or_sampling_takes() -> None:
+def test_settings_of_another_workload_or_sampling_are_refused() -> None:
     own = NodeClassificationTrain(model="mine:Net", sampling="labor", replace=True)
     assert keys(Job(name="x", workload="node-classification", train=own)) == ["train.replace"]
     assert keys(replace(Job(**GOOD), data=Data(load="mine:load"))) == ["data.load"]

@@ -1,4 +1,4 @@
-"""A program on the command line: the run's name, and where further options go."""
+"""A program on the command line: the run's name, and where additional options go."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROGRAM = ["python", "train.py", "--lr", "1"]
         ("./" + 100 * "x" + ".py", 64 * "x"),
     ],
 )
-def test_a_run_is_named_after_its_script_or_module_or_what_is_started(typed: str, name: str) -> None:
+def test_a_run_is_named_after_its_script_module_or_program(typed: str, name: str) -> None:
     assert program_name(typed.split()) == name
 
 
@@ -45,7 +45,7 @@ def test_a_program_needs_no_job_file(tmp_path: Path) -> None:
     assert (resolved.origins["name"], resolved.origins["resources.nodes"]) == ("program name", "--set")
 
 
-def test_what_is_set_wins_over_what_the_program_says(tmp_path: Path) -> None:
+def test_set_overrides_the_name_of_the_program(tmp_path: Path) -> None:
     assert resolve(None, CLUSTER, ["name=mine"], {}, tmp_path, PROGRAM).job.name == "mine"
 
 
@@ -55,14 +55,14 @@ def test_the_program_replaces_that_of_the_job(tmp_path: Path) -> None:
     assert (resolved.job.name, resolved.job.argv, resolved.job.resources.nodes) == ("own", tuple(PROGRAM), 3)
 
 
-def test_a_workload_of_clusterctls_takes_no_program(tmp_path: Path) -> None:
+def test_a_built_in_workload_takes_no_program(tmp_path: Path) -> None:
     (tmp_path / "reddit.toml").write_text('workload = "reddit"\n')
     with pytest.raises(ConfigError, match='command line: argv: only workload "command" takes a program') as caught:
         resolve("./reddit.toml", CLUSTER, [], {}, tmp_path, PROGRAM)
     assert caught.value.hint == "without a job: clusterctl submit -- python train.py"
 
 
-def test_several_problems_without_a_file_are_those_of_the_command_line(
+def test_several_problems_without_a_file_are_attributed_to_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -75,12 +75,12 @@ def test_neither_a_job_nor_a_program_is_a_usage_error() -> None:
         resolve(None, CLUSTER)
 
 
-def test_the_command_that_was_typed_hides_secrets_but_no_word_of_the_program(tmp_path: Path) -> None:
+def test_the_recorded_command_hides_secrets_but_keeps_the_programs_arguments(tmp_path: Path) -> None:
     program = ["python", "train.py", "env.name=CartPole", "--token=hunter2"]
     typed = resolve(None, CLUSTER, ["env.A=b"], {}, tmp_path, program).typed
     assert typed == ("submit", "--", "python", "train.py", "env.name=CartPole", "--token=***")
 
 
-def test_further_options_come_before_the_program() -> None:
+def test_additional_options_go_before_the_program() -> None:
     assert with_options(["submit", "--", "a", "--"], ["--nodes", "2"]) == ["submit", "--nodes", "2", "--", "a", "--"]
     assert with_options(["submit", "cora"], ["--nodes", "2"]) == ["submit", "cora", "--nodes", "2"]

@@ -1,4 +1,4 @@
-"""Layers of values, their origins, and every mistake with its place."""
+"""Layers of values, their origins, and where each mistake is reported."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def test_tables_are_merged_by_key_and_mounts_appended(folder: Path) -> None:
     assert job.container.mounts == ("/cluster:/cluster", "/job:/job")
 
 
-def test_an_empty_table_takes_nothing_away(folder: Path) -> None:
+def test_an_empty_table_removes_nothing(folder: Path) -> None:
     (folder / "jobs" / "bare.toml").write_text('workload = "reddit"\n[env]\n')
     assert resolve("bare", CLUSTER, [], {}, folder).job.env == {"A": "cluster", "B": "cluster"}
 
 
-def test_paths_are_relative_to_the_file_that_names_them_and_to_here_on_the_command_line(folder: Path) -> None:
+def test_paths_are_relative_to_their_file_or_to_the_current_folder_if_typed(folder: Path) -> None:
     job = resolve("mine", CLUSTER, [], {}, folder).job
     assert job.data.root == str(folder / "data")
     assert job.container.image == str(folder / "jobs" / "image.sqsh")
@@ -94,7 +94,7 @@ def test_the_warning_leaves_most_of_a_short_job(folder: Path) -> None:
     assert resolve("mine", CLUSTER, ["resources.time=4h"], {}, folder).job.resources.warning == 120
 
 
-def test_a_command_runs_a_snapshot_of_where_it_was_typed(folder: Path) -> None:
+def test_a_command_runs_a_snapshot_of_the_current_folder(folder: Path) -> None:
     (folder / "jobs" / "own.toml").write_text('workload = "command"\nargv = ["python", "train.py"]\n')
     assert resolve("own", CLUSTER, [], {}, folder).job.code == str(folder)
 
@@ -114,7 +114,7 @@ def test_a_command_runs_a_snapshot_of_where_it_was_typed(folder: Path) -> None:
         ('argv=["x"]', None),
     ],
 )
-def test_set_takes_toml_and_text_where_text_is_due(folder: Path, setting: str, value: object) -> None:
+def test_set_takes_toml_or_plain_text_for_text_keys(folder: Path, setting: str, value: object) -> None:
     if value is None:
         assert "takes a program" in failure(folder, 'workload = "reddit"', setting).message
         return
@@ -130,7 +130,7 @@ def test_set_without_key_or_value_is_a_usage_error(folder: Path, setting: str) -
         resolve("mine", CLUSTER, [setting], {}, folder)
 
 
-def test_every_problem_of_a_file_comes_with_file_line_and_nearest_name(folder: Path) -> None:
+def test_every_problem_of_a_file_is_reported_with_its_line_and_a_suggestion(folder: Path) -> None:
     error = failure(folder, 'workload = "reddit"\n[train]\nepoch = 3\nlr = "fast"\n[resource]\nnodes = 2\n')
     lines = error.message.splitlines()
     assert len(lines) == 4
@@ -140,14 +140,14 @@ def test_every_problem_of_a_file_comes_with_file_line_and_nearest_name(folder: P
     assert error.hint
 
 
-def test_a_line_that_names_a_schema_is_a_comment_and_counts_as_a_line(folder: Path) -> None:
+def test_a_schema_comment_counts_as_a_line(folder: Path) -> None:
     first = "#:schema ../schemas/job.json [train] x = 3\n"
     error = failure(folder, first + 'workload = "reddit"\n[train]\nepoch = 3\n')
     assert "bad.toml:4: train.epoch: unknown key" in error.message
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("workload = ", "not valid TOML"),
         ('workload = "command"', 'needs the program, such as ["python", "train.py"]'),
@@ -160,13 +160,13 @@ def test_a_line_that_names_a_schema_is_a_comment_and_counts_as_a_line(folder: Pa
         ("resources = 3", "expected a table"),
     ],
 )
-def test_a_mistake_says_what_and_where(folder: Path, text: str, said: str) -> None:
+def test_a_mistake_is_reported_with_its_file(folder: Path, text: str, message: str) -> None:
     error = failure(folder, text)
-    assert said in error.message
+    assert message in error.message
     assert "bad.toml" in error.message
 
 
-def test_an_unknown_job_names_the_nearest(folder: Path) -> None:
+def test_an_unknown_job_suggests_the_nearest_name(folder: Path) -> None:
     with pytest.raises(NotFoundError) as caught:
         resolve("mne", CLUSTER, [], {}, folder)
     assert caught.value.hint == "did you mean mine?"
@@ -190,7 +190,7 @@ def test_nobody_trains_on_a_login_node_by_accident(tmp_path: Path, monkeypatch: 
     assert load_cluster(None, {"PATH": str(sbatch.parent)}, tmp_path).name == "local"
 
 
-def test_whom_to_tell_comes_from_the_user_then_the_cluster_then_the_job(
+def test_notify_settings_come_from_the_user_then_the_cluster_then_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -207,7 +207,7 @@ def test_whom_to_tell_comes_from_the_user_then_the_cluster_then_the_job(
     assert "MINE" in resolved.secrets
 
 
-def test_a_mistake_in_a_cluster_file_says_what_and_where(tmp_path: Path) -> None:
+def test_a_mistake_in_a_cluster_file_is_reported_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('kind = "slrum"\npartitions = "x"\n')
     with pytest.raises(ConfigError) as caught:
         load_cluster("./c.toml", {}, tmp_path)
@@ -216,14 +216,14 @@ def test_a_mistake_in_a_cluster_file_says_what_and_where(tmp_path: Path) -> None
 
 
 def recorded(folder: Path, cluster: Cluster, text: str, *settings: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """What run.json holds of a job."""
+    """The job and its origins, as run.json records them."""
     (folder / "jobs" / "before.toml").write_text(text)
     resolved = resolve("before", cluster, settings, {}, folder)
     record: dict[str, Any] = json.loads(json.dumps(to_record(resolved.secrets.hide_in(resolved.job))))
     return record, resolved.origins
 
 
-def test_a_job_is_resolved_again_as_it_was(folder: Path) -> None:
+def test_resolving_a_recorded_job_gives_the_same_job(folder: Path) -> None:
     text = f'{JOB}seed = 3\n[resources.sbatch]\nhint = "nomultithread"\n[checkpoint]\nevery = "90s"\n'.replace(
         "nodes = 2", 'nodes = 2\ntime = "90m"'
     )
@@ -234,7 +234,7 @@ def test_a_job_is_resolved_again_as_it_was(folder: Path) -> None:
     assert resolved.origins["train.lr"].endswith("before.toml:19")
 
 
-def test_what_was_computed_or_came_from_the_cluster_is_so_anew(folder: Path) -> None:
+def test_computed_and_cluster_values_are_resolved_anew(folder: Path) -> None:
     first = recorded(folder, CLUSTER, JOB)
     other = Cluster(name="d", partition="elsewhere", account="other", gpus_per_node=2, env={"A": "other"})
     resources = resolve_again(*first, other, ["resources.time=8"], {}).job.resources
@@ -244,7 +244,7 @@ def test_what_was_computed_or_came_from_the_cluster_is_so_anew(folder: Path) -> 
     assert resolve_again(*first, other, [], {}).job.env == {"A": "other", "B": "job"}
 
 
-def test_secrets_of_a_run_come_from_the_environment_or_are_missed_by_name(folder: Path) -> None:
+def test_secrets_of_a_recorded_job_come_from_the_environment_or_are_reported_missing(folder: Path) -> None:
     text = JOB.replace("[env]\n", '[env]\nHF_TOKEN = "one"\nAPI_KEY = "two"\n')
     first = recorded(folder, CLUSTER, text)
     assert first[0]["env"]["HF_TOKEN"] == "***"
@@ -259,12 +259,12 @@ def test_secrets_of_a_run_come_from_the_environment_or_are_missed_by_name(folder
     assert typed.job.env["HF_TOKEN"] == "five"
 
 
-def test_a_mistake_in_what_is_changed_is_told_as_in_a_job_file(folder: Path) -> None:
+def test_a_mistake_in_a_change_is_reported_like_one_in_a_job_file(folder: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean epochs"):
         resolve_again(*recorded(folder, CLUSTER, JOB), CLUSTER, ["train.epoch=3"], {})
 
 
-def test_the_batch_of_a_rank_and_that_of_all_ranks_are_not_both_set_whoever_sets_them(folder: Path) -> None:
+def test_batch_size_and_global_batch_size_cannot_both_be_set(folder: Path) -> None:
     text = JOB + "batch_size = 128\n"
     in_the_file = failure(folder, f"{text}global_batch_size = 512\n")
     for error in (in_the_file, failure(folder, text, "train.global_batch_size=512")):
@@ -286,7 +286,7 @@ def test_the_batch_of_a_rank_and_that_of_all_ranks_are_not_both_set_whoever_sets
         ("global_batch_size = 512", ["train.batch_size=64"], (64, None)),
     ],
 )
-def test_a_resumed_run_keeps_its_batch_or_takes_the_other_way_to_set_it(
+def test_a_resumed_run_keeps_its_batch_size_or_switches_to_the_new_one(
     folder: Path, before: str, changes: list[str], sizes: tuple[int | None, int | None]
 ) -> None:
     train = resolve_again(*recorded(folder, CLUSTER, f"{JOB}{before}\n"), CLUSTER, changes, {}).job.train
@@ -294,7 +294,7 @@ def test_a_resumed_run_keeps_its_batch_or_takes_the_other_way_to_set_it(
     assert (train.batch_size, train.global_batch_size) == sizes
 
 
-def test_a_resume_cannot_set_both_either(folder: Path) -> None:
+def test_a_resume_cannot_set_both_batch_sizes(folder: Path) -> None:
     both = ["train.batch_size=64", "train.global_batch_size=512"]
     with pytest.raises(ConfigError, match="cannot be set together"):
         resolve_again(*recorded(folder, CLUSTER, JOB), CLUSTER, both, {})

@@ -1,4 +1,4 @@
-"""Which variables are secret, and how a text is freed of their values."""
+"""Which variables are secret, and how their values are redacted from a text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_job_keeps_the_names_of_its_secrets() -> None:
     assert job.env == {"HF_TOKEN": HIDDEN, "PLAIN": "value"}
 
 
-def test_values_are_gathered_from_tables_alone() -> None:
+def test_values_are_collected_from_tables_only() -> None:
     assert secrets.having({"A_KEY": 12345}, None, [1], "KEY", {"B": "x"}).values == {"12345"}
 
 
@@ -32,17 +32,17 @@ texts = st.text('ab"\\\né\x01', max_size=20)
 
 
 @given(texts.filter(lambda value: len(value) >= 4), texts, texts)
-def test_a_value_stands_in_no_text_however_it_is_written(value: str, before: str, after: str) -> None:
+def test_a_value_is_redacted_however_it_is_escaped(value: str, before: str, after: str) -> None:
     known = secrets.having({"KEY": value})
     for form in (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]):
         assert form not in known.hide(f"{before}{form}{after}")
 
 
-def test_short_values_do_not_spoil_a_text() -> None:
+def test_short_values_are_not_redacted() -> None:
     assert secrets.having({"SORT_KEY": "a"}).hide("banana") == "banana"
 
 
-def test_a_recorded_command_line_keeps_the_names_of_variables_alone() -> None:
+def test_a_recorded_command_line_keeps_only_the_names_of_variables() -> None:
     words = ["submit", "x", "--set", "env.A=1", "--set=env.B_TOKEN=2", "--set", 'env={C="3"}', "--set", "train.lr=4"]
     expected = ["submit", "x", "--set", "env.A=***", "--set=env.B_TOKEN=***", "--set", "env=***", "--set", "train.lr=4"]
     assert secrets.hide_typed(words) == expected

@@ -45,13 +45,13 @@ def test_home_is_mounted_only_on_request() -> None:
     assert "--no-home" not in runner(ContainerView(image="/i.sif", mount_home=True), gpus=False)
 
 
-def test_a_mount_flag_that_apptainer_lacks_is_refused() -> None:
+def test_an_unsupported_mount_flag_is_refused() -> None:
     with pytest.raises(ConfigError, match="supports only ro and rw: noexec"):
         runner(ContainerView(image="/i.sif", mounts=(Mount("/a", "/b", ("ro", "noexec")),)), gpus=False)
 
 
 @pytest.mark.parametrize("value", ["plain", "a b", "it's", '"$HOME" `id` \\', "", "two\nlines"])
-def test_the_runs_variables_override_the_images_whatever_their_values(value: str) -> None:
+def test_the_runs_variables_override_the_images_variables(value: str) -> None:
     show = 'printf "%s|%s" "$APPTAINERENV_A" "${APPTAINERENV_B-unset}"'
     words = [*runner(VIEW, gpus=False)[:4], "sh", "-c", show]
     environment = {"A": value, "PATH": "/usr/bin:/bin"}
@@ -63,5 +63,5 @@ def test_the_runs_variables_override_the_images_whatever_their_values(value: str
     ("image", "address"),
     [("docker://nvcr.io/nvidia/pyg:24.07-py3", True), ("oras://r.example/x:1", True), ("docker://a b", False)],
 )
-def test_addresses_are_left_to_apptainer(image: str, address: bool) -> None:
+def test_remote_addresses_are_passed_to_apptainer(image: str, address: bool) -> None:
     assert is_address(image) is address

@@ -1,4 +1,4 @@
-"""Anything but an archive of one image is refused by name, and nothing is written."""
+"""Image archives: anything but an archive of a single image is refused by name, and nothing is written."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _manifest(text: bytes) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("damage", "message"),
     [
         (_cut, "bad archive"),
         (_flip, "damaged layer: 0/layer.tar"),
@@ -83,19 +83,19 @@ def _manifest(text: bytes) -> Callable[[Path], None]:
         (_manifest(b'[{"Config": "../../etc/passwd", "Layers": []}]'), "missing file: ../../etc/passwd"),
         (_manifest(b'{"a": 1}'), "bad archive"),
     ],
-    ids=["cut off", "changed", "two images", "no tar", "empty", "no gzip", "no zstd", "a plain tar", "no json",
-         "json of numbers", "a path out of it", "json of another kind"],
+    ids=["cut off", "changed", "two images", "not tar", "empty", "not gzip", "not zstd", "plain tar", "not json",
+         "json numbers", "path outside the archive", "other json"],
 )  # fmt: skip
-def test_a_bad_archive_is_refused_with_its_name_and_a_hint(
-    damage: Callable[[Path], None], says: str, tmp_path: Path
+def test_a_bad_archive_is_refused_by_name_with_a_hint(
+    damage: Callable[[Path], None], message: str, tmp_path: Path
 ) -> None:
-    if says == "zstd" and shutil.which("zstd") is None:
+    if message == "zstd" and shutil.which("zstd") is None:
         pytest.skip("no zstd")
     path = write_archive(tmp_path / "made.tar", [[file("x", b"the content")]])
     damage(path)
     with pytest.raises(ImageError, match="made.tar") as caught:
         contents(path)
-    assert says in caught.value.message
+    assert message in caught.value.message
     assert caught.value.hint
 
 

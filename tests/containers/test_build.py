@@ -26,7 +26,7 @@ DIGEST = "sha256:" + "a" * 64
 
 
 class FakeEngine(Engine):
-    """Has the images of `there`; a container of one answers with `answer`."""
+    """Has the images in `there`; a container prints `answer`."""
 
     def __init__(self, there: set[str], answer: str = "", error: str = "") -> None:
         super().__init__("docker", "docker")
@@ -37,7 +37,7 @@ class FakeEngine(Engine):
     def describe(self, reference: str) -> ImageConfig | None:
         return ImageConfig(digest=DIGEST) if reference in self.there else None  # type: ignore[attr-defined]
 
-    def pull(self, reference: str, say: object) -> None:
+    def pull(self, reference: str, report: object) -> None:
         self.asked.append(f"pull {reference}")  # type: ignore[attr-defined]
         raise ImageError("docker pull failed: cannot reach the registry", "BASE=bootstrap")
 
@@ -158,10 +158,10 @@ def test_after_a_change_of_the_project_only_the_last_steps_run(
     (wheel,) = (tmp_path / "project").iterdir()
     with zipfile.ZipFile(wheel, "a") as changed:
         changed.writestr("clusterctl/changed.py", "")
-    said: list[str] = []
-    base = bootstrapped(image_engine, PYTHON, said.append)
-    image_engine.build(tmp_path, "localhost/changed:latest", {"BASE": base}, said.append)
-    text = "\n".join(said)
+    output: list[str] = []
+    base = bootstrapped(image_engine, PYTHON, output.append)
+    image_engine.build(tmp_path, "localhost/changed:latest", {"BASE": base}, output.append)
+    text = "\n".join(output)
     assert text.count("sing cache") >= 3, text
     assert text.index("install.sh project") > text.rindex("sing cache")
 

@@ -1,4 +1,4 @@
-"""Looking into an image without unpacking it."""
+"""Inspecting an image without unpacking it."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def layered_by_tar(archive: Path, place: Path) -> Described:
                     subprocess.run(["rm", "-rf", inside], check=True)
             elif last.startswith(b".wh."):
                 subprocess.run(["rm", "-rf", root / os.fsdecode(parent) / os.fsdecode(last[4:])], check=True)
-        for name in names.split(b"\n"):  # tar will not put a file where a folder is, or the other way round
+        for name in names.split(b"\n"):  # tar does not replace a folder with a file, or vice versa
             there = root / os.fsdecode(name.rstrip(b"/"))
             if name and os.path.lexists(there) and there.is_dir() != name.endswith(b"/"):
                 subprocess.run(["rm", "-rf", there], check=True)
@@ -111,7 +111,7 @@ def test_the_root_matches_what_buildah_mounts(image_engine: Engine, tmp_path: Pa
     assert without_ours(found) == {path: facts for path, facts in mounted.items() if path != "dev/null"}
 
 
-def test_a_few_bytes_that_claim_to_be_a_terabyte_are_refused(tmp_path: Path) -> None:
+def test_a_huge_sparse_file_is_refused(tmp_path: Path) -> None:
     sparse = tarfile.TarInfo("srv/large")
     sparse.pax_headers = {
         "GNU.sparse.map": "0,0",
@@ -124,7 +124,7 @@ def test_a_few_bytes_that_claim_to_be_a_terabyte_are_refused(tmp_path: Path) -> 
         import_file(archive, "made", tmp_path / "images", Quiet())
 
 
-def test_a_volume_is_one_line_of_fstab_whatever_its_name() -> None:
+def test_a_volume_is_one_line_of_fstab_even_with_special_characters() -> None:
     config = ImageConfig(digest="", volumes=("/a\n/etc /etc none bind", "/b c"))
     assert configuration_files(config)["etc/fstab"].splitlines() == [
         f"${{ENROOT_ROOTFS}}{path} {path} none x-create=dir,bind,rw,nosuid,nodev"
@@ -152,7 +152,7 @@ def test_the_configuration_becomes_enroots_files(tmp_path: Path) -> None:
     assert "exec /entry 'a b' run '$HOME'\n" in rc
     assert subprocess.run(["sh", "-n", root / "etc/rc"], check=False).returncode == 0
     assert (root / "it's here").is_dir()
-    assert (root / "data").stat().st_mode & 0o777 == 0o755  # enroot would make one that a user cannot enter
+    assert (root / "data").stat().st_mode & 0o777 == 0o755  # enroot would create one that users cannot enter
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_the_configuration_becomes_enroots_files(tmp_path: Path) -> None:
         ([file("x")], "", ["x"]),
     ],
 )
-def test_the_working_directory_is_created_unless_a_link_is_in_its_way(
+def test_the_working_directory_is_created_unless_a_symlink_is_in_the_way(
     layer: Layer, workdir: str, there: list[str], tmp_path: Path
 ) -> None:
     found, root = converted(write_archive(tmp_path / "made.tar", [layer], WorkingDir=workdir), tmp_path)

@@ -1,4 +1,4 @@
-"""The CPU image, built for real and inspected: what it contains and what it does not; in `make test` without torch."""
+"""The CPU image, built for real, and its contents; `make test` builds it without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterctl.containers.folder import read_record
 
 
 def listed(sqsh: Path) -> dict[str, str]:
-    """Path -> mode, of everything in `sqsh`."""
+    """Path -> mode for everything in `sqsh`."""
     done = subprocess.run(["unsquashfs", "-d", "", "-lls", sqsh], capture_output=True, text=True, check=True)
     found = {}
     for line in done.stdout.splitlines():

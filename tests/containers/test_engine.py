@@ -1,4 +1,4 @@
-"""Which engine is chosen, what it is asked to do, and what its error messages mean."""
+"""The choice of an engine, its commands, and hints for its error messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def asked(folder: Path) -> str:
     return (folder / "asked").read_text()
 
 
-def test_a_docker_client_without_a_daemon_does_not_count(tmp_path: Path) -> None:
+def test_a_docker_client_without_a_daemon_is_not_used(tmp_path: Path) -> None:
     program(tmp_path, "docker", "echo Cannot connect to the Docker daemon >&2; exit 1")
     with pytest.raises(ImageError, match="docker: the daemon does not answer") as caught:
         find_engine(environment={"PATH": str(tmp_path)})
@@ -42,7 +42,7 @@ def test_docker_comes_first_unless_another_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "error", "says"),
+    ("chosen", "error", "message"),
     [
         ("dokcer", ConfigError, "no such engine: dokcer"),
         ("podman", ImageError, "not on PATH: podman"),
@@ -52,13 +52,13 @@ def test_docker_comes_first_unless_another_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_an_engine_that_does_not_work_is_reported_with_the_reason(
-    chosen: str | None, error: type[ClusterctlError], says: str, tmp_path: Path
+    chosen: str | None, error: type[ClusterctlError], message: str, tmp_path: Path
 ) -> None:
     program(tmp_path, "docker", "exit 1")
     program(tmp_path, "buildah", "echo no subuids >&2; exit 125")
     with pytest.raises(error) as caught:
         find_engine(chosen, {"PATH": str(tmp_path)})
-    assert says in caught.value.message
+    assert message in caught.value.message
     assert caught.value.hint
 
 
@@ -80,13 +80,13 @@ def test_no_engine_on_path_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["docker", "podman", "buildah"])
 def test_no_build_has_a_network(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    output: list[str] = []
     engine = Engine(kind, str(program(tmp_path, kind, "echo STEP 1; echo step 2 >&2")))
     unshare = program(tmp_path, "unshare", 'shift; exec "$@"')
     monkeypatch.setenv("PATH", f"{unshare.parent}:/usr/bin:/bin")
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    engine.build(tmp_path / "context", "localhost/x:latest", {"BASE": "b:1"}, said.append)
-    assert sorted(said) == ["STEP 1", "step 2"]
+    engine.build(tmp_path / "context", "localhost/x:latest", {"BASE": "b:1"}, output.append)
+    assert sorted(output) == ["STEP 1", "step 2"]
     words = asked(tmp_path)
     assert "--network=none" in words or "unshare --net" in words
     assert "--build-arg BASE=b:1" in words
@@ -121,7 +121,9 @@ esac"""
         assert ("rmi sha256:new\n" in asked(tmp_path)) == removes
 
 
-def test_a_driver_that_copies_every_layer_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_builds_with_a_copying_storage_driver_use_a_single_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     path = str(program(tmp_path, "buildah", f'echo "$STORAGE_DRIVER" >>{tmp_path}/driver'))
     for driver, layers in (("vfs", "--layers=false "), ("overlay", "--layers ")):

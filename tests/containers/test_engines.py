@@ -1,4 +1,4 @@
-"""Every engine builds the same image: a docker daemon started here, compared with the one the other tests use."""
+"""Every engine builds the same image: a Docker daemon started here, compared with the engine of the other tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running inside an image without pyxis: what a command finds there, and that it replaces the process."""
+"""Running inside an image without pyxis: the command's environment, and replacing the process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def let_others_in(path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Start without other tests' trees, and leave none behind."""
+    """Start without unpacked trees of other tests, and leave none behind."""
     store = tmp_path / "store"
     store.mkdir(mode=0o777)
     store.chmod(0o777)
@@ -179,10 +179,10 @@ def test_exit_codes_are_passed_on(thin_image: ThinImage, code: int) -> None:
     assert inside(thin_image, ["sh", "-c", f"exit {code}"]).returncode == code
 
 
-def test_the_process_becomes_the_command_so_that_signals_arrive(thin_image: ThinImage) -> None:
+def test_the_process_execs_the_command_so_signals_arrive(thin_image: ThinImage) -> None:
     script = """
 import os, signal, time
-signal.signal(signal.SIGUSR2, lambda *_: os.write(1, b"warned\\n"))  # print may still be at work
+signal.signal(signal.SIGUSR2, lambda *_: os.write(1, b"warned\\n"))  # print is not reentrant
 print(os.getpid(), flush=True)
 time.sleep(600)
 """
@@ -208,7 +208,7 @@ time.sleep(600)
     ],
     ids=["a user", "a user mapped to root", "root without CAP_SYS_ADMIN", "root"],
 )
-def test_the_user_inside_is_the_user_who_started_it(
+def test_the_user_inside_is_the_user_outside(
     tmp_path: Path, own_store: Path, prefix: list[str], flags: list[str], who: str
 ) -> None:
     let_others_in(tmp_path)
@@ -229,7 +229,7 @@ def test_the_user_inside_is_the_user_who_started_it(
 
 
 @pytest.mark.parametrize(
-    ("flags", "cause", "said", "hint"),
+    ("flags", "cause", "message", "hint"),
     [
         (["--container-image=/nowhere.sqsh"], "image", "cannot read the image: /nowhere.sqsh", "image"),
         (["--container-image=/etc/passwd"], "image", "cannot read the image: /etc/passwd", "verify"),
@@ -245,7 +245,7 @@ def test_the_user_inside_is_the_user_who_started_it(
     ],
 )
 def test_errors_are_reported_without_a_traceback(
-    thin_image: ThinImage, flags: list[str], cause: str, said: str, hint: str
+    thin_image: ThinImage, flags: list[str], cause: str, message: str, hint: str
 ) -> None:
     argv = [*RUNNER, *(flag.format(image=thin_image.path) for flag in flags), "--", "true"]
     for environment, start in (
@@ -254,12 +254,12 @@ def test_errors_are_reported_without_a_traceback(
     ):
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode in (1, 2)
-        assert done.stderr.startswith(f"{start}: {said}")
+        assert done.stderr.startswith(f"{start}: {message}")
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_many_at_once_unpack_once(thin_image: ThinImage, own_store: Path) -> None:
+def test_concurrent_tasks_unpack_the_image_once(thin_image: ThinImage, own_store: Path) -> None:
     argv = [*RUNNER, f"--container-image={thin_image.path}", "--container-mounts=/usr:/usr:ro", "--"]
     script = "stat -c %i /etc/profile"
     started = [subprocess.Popen([*argv, "sh", "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(6)]
@@ -269,7 +269,7 @@ def test_many_at_once_unpack_once(thin_image: ThinImage, own_store: Path) -> Non
     assert names == ["", ".lock"]
 
 
-def test_a_task_that_found_no_tree_does_not_wait_for_tasks_that_run_in_it_a_moment_later(
+def test_a_task_does_not_wait_for_tasks_already_running_in_a_new_tree(
     thin_image: ThinImage, own_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = own_store / "tree"
@@ -279,7 +279,7 @@ def test_a_task_that_found_no_tree_does_not_wait_for_tasks_that_run_in_it_a_mome
     def see_nothing_at_first(lock: Path) -> Path | None:
         if faster:
             return noted(lock)
-        lock.write_text(str(tree))  # between this look and the lock somebody else unpacks, and runs
+        lock.write_text(str(tree))  # between this check and the lock, another task unpacks and runs
         faster.append(os.open(lock, os.O_RDWR))
         fcntl.flock(faster[0], fcntl.LOCK_SH)
         return None
@@ -328,7 +328,7 @@ def test_a_replaced_image_is_unpacked_again_and_the_old_tree_is_removed_later(
 
 
 @as_root
-def test_device_nodes_and_folders_without_permissions_do_no_harm_to_a_user(tmp_path: Path, own_store: Path) -> None:
+def test_a_user_can_unpack_device_nodes_and_folders_without_permissions(tmp_path: Path, own_store: Path) -> None:
     let_others_in(tmp_path)
     nodes = ["dev d 755 0 0", "dev/zero c 666 0 0 1 5", "locked d 555 0 0", "locked/x f 444 0 0 echo hi"]
     image = make_thin(tmp_path, "nodes.sqsh", pseudo=nodes)
@@ -341,7 +341,7 @@ def test_device_nodes_and_folders_without_permissions_do_no_harm_to_a_user(tmp_p
 
 
 @as_root
-def test_a_disk_that_fills_while_unpacking_leaves_nothing(
+def test_a_disk_full_while_unpacking_leaves_nothing_behind(
     thin_image: ThinImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = tmp_path / "small"
@@ -361,7 +361,7 @@ def test_a_disk_that_fills_while_unpacking_leaves_nothing(
 
 
 @as_root
-def test_a_shared_place_with_another_users_folder_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_folder_owned_by_another_user_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, free = tmp_path / "theirs", tmp_path / "free"
     for place in (theirs, free):
         place.mkdir()
@@ -373,7 +373,7 @@ def test_a_shared_place_with_another_users_folder_is_skipped(tmp_path: Path, mon
         unpacked.hold(tmp_path / "image", environment={"CLUSTERCTL_UNPACK": str(theirs)})
 
 
-def test_without_room_nothing_is_unpacked(thin_image: ThinImage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_enough_space_nothing_is_unpacked(thin_image: ThinImage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacked, "room", lambda store: 1000)
     with pytest.raises(TaskError, match="no room to unpack the image"):
         unpacked.hold(thin_image.path)
@@ -384,7 +384,7 @@ def test_an_images_working_directory_is_read_from_its_rc() -> None:
     assert own_workdir("exec true") == own_workdir("") == own_workdir("cd 'unfinished") == "/"
 
 
-def test_a_command_is_the_shells_only_word() -> None:
+def test_a_command_is_the_shells_only_argument() -> None:
     assert program(["a b", "c"], entrypoint=False, rc=True) == ["-c", 'exec "$@"', "sh", "a b", "c"]
     assert program(["a"], entrypoint=True, rc=False) == ["-c", 'exec "$@"', "sh", "a"]
     assert program([], entrypoint=False, rc=False) == []
@@ -411,7 +411,7 @@ def test_flags_can_be_written_and_parsed_again(view: ContainerView) -> None:
 
 
 @given(text=st.text())
-def test_any_text_as_a_flag_is_parsed_or_refused(text: str) -> None:
+def test_arbitrary_flags_are_parsed_or_refused(text: str) -> None:
     try:
         ContainerView.parse(["--container-image=/i", f"--container-mounts={text}", text])
     except ClusterctlError as error:
@@ -419,6 +419,6 @@ def test_any_text_as_a_flag_is_parsed_or_refused(text: str) -> None:
 
 
 @given(text=st.text())
-def test_any_rc_names_a_folder(text: str) -> None:
+def test_the_working_directory_of_an_arbitrary_rc_is_a_path(text: str) -> None:
     assert own_workdir(text)
     assert own_workdir(f"cd {text}")

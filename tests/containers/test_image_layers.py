@@ -1,4 +1,4 @@
-"""Layers become one root: whiteouts, links, and archives that try to escape it."""
+"""Merging layers into one root: whiteouts, links, and archives that try to escape it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterctl.errors import ImageError
 
 
 def root(*layers: Layer) -> dict[str, bytes | None]:
-    """Path -> type of the merged root; None for a folder that nobody described."""
+    """Path -> type in the merged root; None for an implicit folder."""
     merged = merge([[member for member, _ in layer] for layer in layers])
     return {path: content and content.member.type for path, content in merged}
 
@@ -47,7 +47,7 @@ def test_a_whiteout_applies_to_lower_layers_wherever_it_is() -> None:
     assert names([file("a")], [file("nowhere/.wh.a"), file("nowhere/.wh..wh..opq")]) == ["a"]
 
 
-def test_folders_come_before_what_is_in_them_even_a_thousand_deep() -> None:
+def test_folders_precede_their_contents_even_a_thousand_levels_deep() -> None:
     deep = "/".join(["d"] * 5000)
     found = names([file(f"{deep}/x"), file("a")])
     assert found[0] == "a"
@@ -89,7 +89,7 @@ def test_an_entry_that_would_escape_the_root_is_refused_by_name(layer: Layer, tm
         list(members_of(archive))
 
 
-def test_links_are_text_and_devices_are_left_out() -> None:
+def test_symlinks_are_kept_as_text_and_devices_are_left_out() -> None:
     assert root([symlink("a", "/etc/shadow"), symlink("b", "../../x"), device("c")]) == {
         "a": tarfile.SYMTYPE,
         "b": tarfile.SYMTYPE,
@@ -109,7 +109,7 @@ ENTRIES = st.one_of(
 
 
 @given(st.lists(st.lists(ENTRIES, max_size=6), max_size=3))
-def test_whatever_the_layers_hold_the_root_is_a_tree_or_the_archive_is_refused(layers: list[Layer]) -> None:
+def test_arbitrary_layers_give_a_tree_or_are_refused(layers: list[Layer]) -> None:
     try:
         merged = list(merge([[member for member, _ in layer] for layer in layers]))
     except ImageError:
@@ -118,7 +118,7 @@ def test_whatever_the_layers_hold_the_root_is_a_tree_or_the_archive_is_refused(l
     for path, content in merged:
         parts = path.split("/")
         assert not {"", ".", ".."} & set(parts)
-        assert all(kinds["/".join(parts[:count])] for count in range(1, len(parts))), "a parent that is no folder"
+        assert all(kinds["/".join(parts[:count])] for count in range(1, len(parts))), "a parent is not a folder"
         assert path not in kinds
         assert content is None or content.member.type not in (tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.LNKTYPE)
         kinds[path] = content is None or content.member.isdir()

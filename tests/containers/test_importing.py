@@ -1,4 +1,4 @@
-"""What becomes an image of the folder, imported only once, and what must not."""
+"""Importing images: each is imported once, and bad input is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterctl.containers.folder import find_image, images_in, leftovers, name_
 from clusterctl.containers.importing import as_engines_write, import_file, import_reference
 from clusterctl.errors import ClusterctlError, ConfigError, ImageError, NotFoundError, UsageError
 
-# An enroot that "imports" by making a squashfs of a folder; it notes what it was asked, and by which environment.
+# A fake enroot that "imports" by packing a folder into a squashfs, and records its arguments and options.
 ENROOT = """#!/bin/sh
 echo "$* $ENROOT_SQUASH_OPTIONS" >>"$0.asked"
 [ -n "$FAIL" ] && { echo "[ERROR] URL https://registry returned error code: 401 Unauthorized" >&2; exit 1; }
@@ -62,7 +62,7 @@ def test_concurrent_requests_share_one_import(enroot: Path, tmp_path: Path) -> N
     assert {path.suffix for path in folder.iterdir()} == {".sqsh", ".json"}
 
 
-def test_the_registry_is_asked_again_only_on_request(enroot: Path, tmp_path: Path) -> None:
+def test_the_registry_is_contacted_again_only_on_request(enroot: Path, tmp_path: Path) -> None:
     for fresh, times in ((False, 1), (False, 1), (True, 2)):
         import_reference("python:3.11-slim", None, tmp_path / "images", Quiet(), fresh=fresh)
         assert times_asked(enroot) == times
@@ -79,7 +79,7 @@ def test_enroot_gets_zstd_and_the_reference_and_no_credentials(enroot: Path, tmp
     assert "-comp zstd" in words
 
 
-def test_a_registry_that_refuses_leaves_nothing(enroot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_import_leaves_nothing_behind(enroot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIL", "1")
     with pytest.raises(ImageError, match="enroot import failed: the registry refused access") as caught:
         import_reference("nvcr.io#nvidia/pyg:24.11-py3", None, tmp_path / "images", Quiet())
@@ -95,7 +95,7 @@ def test_an_invalid_reference_contacts_no_registry(reference: str, enroot: Path,
     assert times_asked(enroot) == 0
 
 
-def test_names_and_references() -> None:
+def test_references_are_converted_to_names() -> None:
     digest = "a" * 64
     assert name_of(f"user@nvcr.io#nvidia/pyg@sha256:{digest}") == f"user-nvcr.io-nvidia-pyg-{'a' * 12}"
     assert name_of("localhost:5000#a/b:1") == "localhost-5000-a-b-1"
@@ -118,13 +118,13 @@ def test_a_missing_or_unknown_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a,b", "a:b", "a+b", "../x", ".hidden", "-x", "a b", "100%", "a\x1b[31m"])
-def test_a_name_that_flags_cannot_express_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_image_name_that_flags_cannot_express_is_refused(name: str, tmp_path: Path) -> None:
     archive = write_archive(tmp_path / "made.tar", [[file("x")]])
     with pytest.raises(UsageError, match="invalid image name"):
         import_file(archive, name, tmp_path / "images", Quiet())
 
 
-def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "bin" / "mksquashfs"
     fake.parent.mkdir()
     fake.write_text("#!/bin/sh\necho 'Write failed because No space left on device' >&2\nexit 1\n")
@@ -143,7 +143,7 @@ def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch
     assert list((tmp_path / "images").iterdir()) == []
 
 
-def test_an_image_that_was_changed_does_not_verify(tmp_path: Path) -> None:
+def test_a_changed_image_fails_verification(tmp_path: Path) -> None:
     archive = write_archive(tmp_path / "made.tar", [[file("x", b"1")]])
     image = import_file(archive, None, tmp_path / "images", Quiet())
     assert verify(image) == []
@@ -186,7 +186,7 @@ def test_leftovers_of_killed_builds_are_found_once_they_are_old(tmp_path: Path) 
     assert list(folder.iterdir()) == []
 
 
-def test_a_wrong_name_hints_at_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_name_suggests_the_nearest_one(tmp_path: Path) -> None:
     import_file(write_archive(tmp_path / "made.tar", [[file("x")]]), "clusterctl-cpu", tmp_path / "images", Quiet())
     with pytest.raises(NotFoundError) as caught:
         find_image(tmp_path / "images", "clusterctl-cup")

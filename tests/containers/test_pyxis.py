@@ -9,7 +9,7 @@ from clusterctl.errors import ConfigError
 from clusterctl.spec import Container
 
 
-def test_every_switch_is_explicit_so_that_no_site_setting_decides() -> None:
+def test_every_switch_is_explicit_so_site_defaults_do_not_matter() -> None:
     view = make_view("/images/pyg.sqsh", Container(), [Mount("/runs", "/runs")], ["B", "A", "B"], "/work")
     assert view.flags() == [
         "--container-image=/images/pyg.sqsh",
@@ -23,13 +23,13 @@ def test_every_switch_is_explicit_so_that_no_site_setting_decides() -> None:
     ]
 
 
-def test_mounts_follow_the_runs_own_and_a_lone_path_is_the_same_inside() -> None:
+def test_mounts_follow_clusterctls_own_and_a_single_path_is_its_own_target() -> None:
     container = Container(mounts=("/data:/in:ro+rbind", "/scratch"))
     flags = make_view("python:3.11-slim", container, [Mount("/runs", "/runs")], [], "/").flags()
     assert "--container-mounts=/runs:/runs,/data:/in:ro+rbind,/scratch:/scratch" in flags
 
 
-def test_a_folder_is_mounted_before_what_lies_below_it() -> None:
+def test_a_folder_is_mounted_before_its_subfolders() -> None:
     container = Container(mounts=("/shared:/shared:ro", "/shared/data"))
     view = make_view("/i.sqsh", container, [Mount("/shared/me/runs", "/shared/me/runs")], [], "/")
     assert [mount.target for mount in view.mounts] == ["/shared", "/shared/data", "/shared/me/runs"]
@@ -53,11 +53,11 @@ def test_a_mount_that_pyxis_would_misread_is_refused(text: str) -> None:
     "image",
     ["/i/x.sqsh", "python:3.11-slim", "nvcr.io#nvidia/pyg:24.07-py3", "localhost:5000#a/b", "user@ghcr.io#a/b:1"],
 )
-def test_files_and_references_pass(image: str) -> None:
+def test_files_and_references_are_accepted(image: str) -> None:
     assert check_image(image) == image
 
 
 @pytest.mark.parametrize("image", ["image.sqsh", "docker://python", "nvcr.io#", "a b", "Python:3", "x:$(id)", "--help"])
-def test_anything_else_is_refused_before_it_is_queued(image: str) -> None:
+def test_other_image_values_are_refused_before_submission(image: str) -> None:
     with pytest.raises(ConfigError, match="container.image"):
         check_image(image)

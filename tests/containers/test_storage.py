@@ -1,4 +1,4 @@
-"""How a rootless engine stores images, and how much space a build takes there."""
+"""Image storage of rootless engines, and the disk space that a build needs."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ echo '{{"store": {{"{keys[0]}": "'${{STORAGE_DRIVER:-$driver}}'", "{keys[1]}": "
     ("own", "overlay", "named", "taken"),
     [
         ("vfs", "true", {}, "overlay"),
-        ("vfs", "exit 125", {}, "vfs"),  # an older kernel
-        ("vfs", "true", {"STORAGE_DRIVER": "vfs"}, "vfs"),  # the user knows why
+        ("vfs", "exit 125", {}, "vfs"),  # an old kernel
+        ("vfs", "true", {"STORAGE_DRIVER": "vfs"}, "vfs"),  # chosen by the user
         ("overlay", "exit 125", {}, "overlay"),
         ("btrfs", "true", {}, "btrfs"),
     ],
 )
-def test_overlay_replaces_full_copies_of_layers_where_it_works(
+def test_overlay_replaces_vfs_if_it_works(
     name: str, own: str, overlay: str, named: dict[str, str], taken: str, tmp_path: Path
 ) -> None:
     found = find_storage(engine(tmp_path, own, overlay, name), {"PATH": "/usr/bin:/bin", **named})
     assert found == Storage(taken, Path("/images"))
 
 
-def test_an_engine_that_reports_no_driver_is_left_alone(tmp_path: Path) -> None:
+def test_an_engine_that_reports_no_driver_keeps_its_default(tmp_path: Path) -> None:
     silent = tmp_path / "buildah"
     silent.write_text("#!/bin/sh\necho no\n")
     silent.chmod(0o700)
     assert find_storage(str(silent), {}) is None
 
 
-def test_the_space_for_a_build_is_estimated_from_its_wheels_and_checked_beforehand(
+def test_the_space_for_a_build_is_estimated_from_its_wheels_and_checked_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with zipfile.ZipFile(tmp_path / "a.whl", "w", zipfile.ZIP_DEFLATED) as wheel:

@@ -1,4 +1,4 @@
-"""Which torch pip would install where, resolved from tiny indexes, and what is printed before a download."""
+"""The torch build that pip would install, resolved from tiny indexes, and what is printed before a download."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def write_wheel(folder: Path, name: str, version: str, needs: str = "") -> None:
 
 @pytest.fixture
 def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The URL of an index with CUDA builds, the only one pip knows, and of one with CPU builds."""
-    # not the real package names, which the test environment may have installed
+    """URLs of two indexes: CUDA builds, pip's default here, and CPU builds."""
+    # not real package names, which may be installed in the test environment
     write_wheel(tmp_path / "plain" / "torch", "torch", "99.0", "nvidia-of-the-tests")
     write_wheel(tmp_path / "plain" / "nvidia-of-the-tests", "nvidia_of_the_tests", "13.1")
     write_wheel(tmp_path / "cpu" / "torch", "torch", "99.0+cpu")
@@ -49,8 +49,8 @@ def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {"cpu": (tmp_path / "cpu").as_uri(), "gone": (tmp_path / "gone").as_uri()}
 
 
-def asked(folder: Path, driver: bool, **environment: str) -> tuple[str, str]:
-    """What `make setup` gets: pip's options, and the message for the user."""
+def resolve(folder: Path, driver: bool, **environment: str) -> tuple[str, str]:
+    """Run as `make setup` does: pip's options, and the message for the user."""
     programs = folder / "programs"
     programs.mkdir()
     if driver:
@@ -66,40 +66,40 @@ def asked(folder: Path, driver: bool, **environment: str) -> tuple[str, str]:
 def test_without_a_driver_the_cpu_build_is_chosen_if_its_index_is_named(
     indexes: Mapping[str, str], tmp_path: Path
 ) -> None:
-    options, said = asked(tmp_path, driver=False, TORCH_CPU_INDEX=indexes["cpu"])
+    options, output = resolve(tmp_path, driver=False, TORCH_CPU_INDEX=indexes["cpu"])
     assert options == f"--extra-index-url={indexes['cpu']}"
-    assert said == "torch 99.0+cpu, the CPU build: 1 wheels, 1 MB\n"
+    assert output == "torch 99.0+cpu, the CPU build: 1 wheels, 1 MB\n"
 
 
 @resolving
-def test_without_that_index_the_cuda_build_is_chosen_with_a_hint(indexes: Mapping[str, str], tmp_path: Path) -> None:
-    options, said = asked(tmp_path, driver=False)
+def test_without_a_cpu_index_the_cuda_build_is_chosen_with_a_hint(indexes: Mapping[str, str], tmp_path: Path) -> None:
+    options, output = resolve(tmp_path, driver=False)
     assert options == ""
-    assert said.startswith("torch 99.0, built for CUDA: 2 wheels, 2 MB\nhint: ")
-    assert "TORCH_CPU_INDEX=URL" in said
+    assert output.startswith("torch 99.0, built for CUDA: 2 wheels, 2 MB\nhint: ")
+    assert "TORCH_CPU_INDEX=URL" in output
 
 
 @resolving
 def test_an_unreachable_index_falls_back_to_the_default_one(indexes: Mapping[str, str], tmp_path: Path) -> None:
-    assert "torch 99.0, built for CUDA" in asked(tmp_path, driver=False, TORCH_CPU_INDEX=indexes["gone"])[1]
+    assert "torch 99.0, built for CUDA" in resolve(tmp_path, driver=False, TORCH_CPU_INDEX=indexes["gone"])[1]
 
 
 @resolving
 def test_with_a_driver_the_index_of_cpu_builds_is_ignored(indexes: Mapping[str, str], tmp_path: Path) -> None:
-    options, said = asked(tmp_path, driver=True, TORCH_CPU_INDEX=indexes["cpu"])
-    assert (options, said) == ("", "torch 99.0, built for CUDA: 2 wheels, 2 MB\n")
+    options, output = resolve(tmp_path, driver=True, TORCH_CPU_INDEX=indexes["cpu"])
+    assert (options, output) == ("", "torch 99.0, built for CUDA: 2 wheels, 2 MB\n")
 
 
-def test_the_cpu_image_uses_that_index_and_announces_it(
+def test_the_cpu_image_uses_the_cpu_index_and_reports_it(
     indexes: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(torch_build.INDEX, indexes["cpu"])
     options = wanted("3.11", ("train",), own_torch=False).options
-    said: list[str] = []
+    output: list[str] = []
     want = Wanted(python="3.11", requirements=("torch==99.0",), options=options)
-    folder = wheelhouse(tmp_path / "cache", want, said.append)
+    folder = wheelhouse(tmp_path / "cache", want, output.append)
     assert [path.name for path in folder.iterdir()] == ["torch-99.0+cpu-py3-none-any.whl"]
-    assert not said or "the CPU build" in said[0]
+    assert not output or "the CPU build" in output[0]
     assert wanted("3.11", (), own_torch=False).options == wanted("3.11", ("train",), own_torch=True).options == ()
 
 
@@ -119,6 +119,6 @@ def test_nothing_is_printed_for_installed_packages(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("\n", "")
 
 
-def test_unknown_sizes_are_not_invented() -> None:
+def test_unknown_sizes_make_the_total_a_lower_bound() -> None:
     wheels = Wheels(torch="", cuda=False, count=3, bytes=1_234_000_000, all_sizes_known=False)
     assert list(described(wheels, cuda_is_of_use=False)) == ["3 wheels, at least 1.2 GB"]

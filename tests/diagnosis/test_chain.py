@@ -1,4 +1,4 @@
-"""Why a run that depends on others has not started, from their stages."""
+"""Why a run that depends on other runs has not started."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def explained(of: Status, *chain: Link) -> tuple[str, tuple[str, ...], tuple[str
     return finding.cause, finding.facts, commands
 
 
-def test_the_chain_is_a_tree_and_the_run_that_holds_it_up_is_the_one_to_look_at() -> None:
+def test_the_chain_is_shown_as_a_tree_and_the_command_shows_the_run_at_its_root() -> None:
     cause, facts, commands = explained(EVAL, link(WAITS, link(TRAIN)))
     assert cause == "waiting for prepare to finish"
     assert facts == ("prepare: queued, waiting for train to finish", "  train: training, 40 % done")
     assert commands == ("clusterctl status train", "clusterctl cancel eval")
 
 
-def test_of_several_runs_those_that_are_still_to_come_are_named() -> None:
+def test_only_unmet_dependencies_are_named() -> None:
     finished, queued = status("data", Stage.FINISHED), status("other", Stage.QUEUED, "Priority")
     chain = (link(finished), link(TRAIN, condition=Condition.ENDED), link(queued, condition=Condition.STARTED))
     cause, facts, _ = explained(EVAL, *chain)
@@ -71,27 +71,27 @@ def test_of_several_runs_those_that_are_still_to_come_are_named() -> None:
     ("stage", "became"),
     [(Stage.FAILED, "failed"), (Stage.TIMED_OUT, "reached its time limit"), (Stage.CANCELLED, "was cancelled")],
 )
-def test_a_run_that_slurm_cancelled_names_the_run_because_of_which(stage: Stage, became: str) -> None:
+def test_a_run_cancelled_by_slurm_names_the_failed_dependency(stage: Stage, became: str) -> None:
     cause, facts, commands = explained(CUT_OFF, link(status("fetch", stage)))
     assert cause == f"Slurm cancelled it before it started, because fetch, on which it depends, {became}"
     assert facts == (f"fetch: {stage}",)
     assert commands == ("clusterctl resume fetch", "clusterctl resume eval")
 
 
-def test_the_runs_of_a_broken_chain_are_resumed_from_its_beginning() -> None:
+def test_a_broken_chain_is_resumed_from_its_beginning() -> None:
     middle = status("prepare", Stage.CANCELLED, NEVER_STARTS)
     _, facts, commands = explained(CUT_OFF, link(middle, link(FAILED)), link(FAILED))
     assert facts[:2] == ("prepare: cancelled, because of a run it depends on", "  fetch: failed")
     assert commands == ("clusterctl resume fetch", "clusterctl resume prepare", "clusterctl resume eval")
 
 
-def test_a_run_cancelled_because_of_one_that_was_resumed_is_resumed_alone() -> None:
+def test_if_the_dependency_was_resumed_only_the_cancelled_run_needs_a_resume() -> None:
     cause, _, commands = explained(CUT_OFF, link(TRAIN))
     assert cause.endswith("because a run it depends on had not finished at that time")
     assert commands == ("clusterctl resume eval",)
 
 
-def test_a_run_that_stays_in_the_queue_though_it_can_never_start_is_cancelled_first() -> None:
+def test_a_queued_run_that_can_never_start_is_cancelled_before_the_resume() -> None:
     cause, _, commands = explained(replace(EVAL, reason=NEVER_STARTS), link(FAILED), link(TRAIN))
     assert cause == "it will not start, because fetch, on which it depends, failed"
     assert commands == ("clusterctl cancel eval", "clusterctl resume fetch", "clusterctl resume eval")
@@ -103,10 +103,10 @@ def test_a_sweep_is_one_link_with_its_runs_counted() -> None:
     assert cause == "waiting for all runs of sweep to finish"
     assert facts == ("sweep: 4 runs: 2 training, 2 finished",)
     assert commands == ("clusterctl status sweep", "clusterctl cancel eval")
-    assert explain_chain(EVAL, [sweep_link(runs[1], runs[3])]) is None  # it has come
+    assert explain_chain(EVAL, [sweep_link(runs[1], runs[3])]) is None  # the dependency is met
 
 
-def test_a_sweep_that_waits_itself_names_what_for() -> None:
+def test_a_queued_sweep_shows_its_own_dependencies() -> None:
     runs = [status(f"sweep.{place}", Stage.QUEUED, "Dependency") for place in range(2)]
     cause, facts, commands = explained(EVAL, sweep_link(*runs, before=(link(TRAIN),), condition=Condition.STARTED))
     assert cause == "waiting for all runs of sweep to start"
@@ -125,7 +125,9 @@ def test_a_sweep_that_waits_itself_names_what_for() -> None:
         ),
     ],
 )
-def test_a_sweep_some_runs_of_which_failed_is_resumed_as_one(of: Status, cause: str, commands: tuple[str, ...]) -> None:
+def test_a_sweep_with_failed_runs_is_resumed_with_one_command(
+    of: Status, cause: str, commands: tuple[str, ...]
+) -> None:
     stages = (Stage.FINISHED, Stage.FAILED, Stage.TRAINING)
     runs = [status(f"sweep.{place}", stage) for place, stage in enumerate(stages)]
     found, _, typed = explained(of, sweep_link(*runs))
@@ -133,7 +135,7 @@ def test_a_sweep_some_runs_of_which_failed_is_resumed_as_one(of: Status, cause: 
     assert typed == (*commands, "clusterctl resume sweep", "clusterctl resume eval")
 
 
-def test_a_run_that_cannot_be_read_is_named() -> None:
+def test_an_unreadable_run_is_named() -> None:
     _, facts, _ = explained(EVAL, link("gone"), link(TRAIN))
     assert facts[0] == "gone: cannot be read"
 
@@ -146,5 +148,7 @@ def test_a_run_that_cannot_be_read_is_named() -> None:
         (status("eval", Stage.CANCELLED), (link(FAILED),)),  # by hand
     ],
 )
-def test_what_waits_or_ended_for_another_reason_is_explained_elsewhere(of: Status, chain: tuple[Link, ...]) -> None:
+def test_other_reasons_for_waiting_or_ending_are_left_to_other_explanations(
+    of: Status, chain: tuple[Link, ...]
+) -> None:
     assert explain_chain(of, chain) is None

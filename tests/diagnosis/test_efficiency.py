@@ -29,11 +29,11 @@ def only(use: Use) -> Advice:
     return advice
 
 
-def test_a_run_that_used_what_it_asked_for_gets_no_advice() -> None:
+def test_a_run_that_used_what_it_requested_gets_no_advice() -> None:
     assert advise(GOOD) == []
 
 
-def test_there_is_no_advice_on_what_was_not_measured() -> None:
+def test_missing_measurements_give_no_advice() -> None:
     assert advise(replace(GOOD, gpus=(), split={}, cpu_busiest=None, memory_highest=None)) == []
 
 
@@ -43,7 +43,7 @@ def test_idle_gpus_are_reported_in_gpu_hours() -> None:
     assert "20 % of the time: 9.6 of 12.0 GPU hours were idle" in idle.text
 
 
-def test_a_gpu_that_did_nothing_is_named() -> None:
+def test_an_unused_gpu_is_named() -> None:
     unused = only(replace(GOOD, gpus=(*GOOD.gpus[:-1], GpuUse("node2", 3, 0.5))))
     assert "1 of 8 GPUs were idle: node2 gpu3." in unused.text
     assert unused.change == ""  # the other node needs all of them
@@ -51,18 +51,18 @@ def test_a_gpu_that_did_nothing_is_named() -> None:
     assert only(replace(GOOD, gpus=everywhere)).change == "--set resources.gpus_per_node=3"
 
 
-def test_where_no_gpu_did_anything_none_is_called_idle_too() -> None:
+def test_unused_gpus_are_not_also_reported_as_idle() -> None:
     unused = only(replace(GOOD, gpus=tuple(gpu._replace(percent=0.0) for gpu in GOOD.gpus)))
     assert (unused.subject, unused.change) == ("GPUs unused", "--set resources.gpus_per_node=0")
 
 
-def test_a_step_that_waits_for_its_input_wants_more_cpus() -> None:
+def test_an_input_bound_step_gets_the_advice_to_request_more_cpus() -> None:
     bound = replace(GOOD, split={"sampling": 0.5, "gathering": 0.1, "compute": 0.4})
     assert input_share(bound) == 0.6
     assert only(bound) == Advice("Input-bound", only(bound).text, "--set resources.cpus_per_task=16")
 
 
-def test_a_step_of_communication_wants_a_larger_batch() -> None:
+def test_a_communication_bound_step_is_reported() -> None:
     assert only(replace(GOOD, split={"compute": 0.5, "communication": 0.5})).subject == "Communication"
 
 
@@ -83,6 +83,6 @@ def test_a_short_run_gets_no_advice_on_cpus_and_memory() -> None:
     assert advise(short) == []
 
 
-def test_a_time_limit_far_too_long_is_reported() -> None:
+def test_an_excessive_time_limit_is_reported() -> None:
     assert only(replace(GOOD, longest=900.0, held=900.0)).change == "--set resources.time=30m"
     assert advise(replace(GOOD, longest=900.0, held=900.0, finished=False)) == []

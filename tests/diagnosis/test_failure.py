@@ -44,10 +44,10 @@ def echoing(number: int, when: float = END - 4) -> RankTrace:
     return rank(number, **failed(CLOSED, "RuntimeError", when))
 
 
-# What a real Slurm wrote
+# Output of a real Slurm
 
 
-def test_a_manually_killed_rank_is_found_by_sruns_line() -> None:
+def test_a_manually_killed_rank_is_found_in_the_output_of_srun() -> None:
     dead = rank(2, exit_code=None, ended=None)
     found = cause_of(captured("kill9", dead, echoing(0), echoing(3), exit_code=137))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.KILLED, 2, "node2", "certain")
@@ -79,7 +79,7 @@ def test_a_lost_node_is_named(fault: str) -> None:
     assert "--set resources.exclude=node2" in diagnosis.commands[0]
 
 
-def test_what_has_not_arrived_from_other_nodes_yet_is_no_evidence() -> None:
+def test_a_rank_is_not_called_silent_while_files_from_other_nodes_may_still_arrive() -> None:
     silent = [rank(number, exit_code=None, ended=None) for number in (2, 3)]
     unwritten = attempt(*silent, exit_code=None, end=None)
     for arriving, cause in ((True, Cause.UNKNOWN), (False, Cause.NODE)):
@@ -90,7 +90,7 @@ def test_what_has_not_arrived_from_other_nodes_yet_is_no_evidence() -> None:
         assert (found.cause_class, found.certainty == UNSURE) == (cause, arriving)
 
 
-def test_another_rank_may_have_failed_before_the_one_whose_words_have_arrived() -> None:
+def test_the_first_failure_is_only_likely_while_logs_of_other_ranks_may_still_arrive() -> None:
     mistaken = rank(2, **failed("no such layer", time=END - 4))
     for arriving, others, certainty in ((True, (), "certain"), (True, (3,), "likely"), (False, (3,), "certain")):
         silent = [rank(number, exit_code=None, ended=None) for number in others]
@@ -105,18 +105,18 @@ def test_a_time_limit() -> None:
     assert diagnosis.commands[0].endswith("--set resources.time=00:40:00")
 
 
-def test_a_cancel_by_scancel_is_not_clusterctls_and_accounting_may_know_whose() -> None:
+def test_a_cancel_by_scancel_is_reported_as_such_and_accounting_names_the_user() -> None:
     evidence = captured("cancelled", stage=Stage.CANCELLED, exit_code=143, signal="TERM")
     found = cause_of(evidence)
     assert found.cause_class is Cause.CANCELLED
     assert "not by clusterctl" in found.cause
     assert accounting_may_help(found)
-    for uid, name in (("0", "root"), ("4294967294", "4294967294")):  # the second has no user here
+    for uid, name in (("0", "root"), ("4294967294", "4294967294")):  # no user has the second uid
         known = cause_of(replace(evidence, accounted=(Accounted("12", "CANCELLED", uid, 0, 0, "node1"),)))
         assert known.cause == f"cancelled by {name} with scancel"
 
 
-def test_a_cancel_by_clusterctl_names_who_typed_it() -> None:
+def test_a_cancel_by_clusterctl_names_the_user() -> None:
     evidence = captured("cancelled", stage=Stage.CANCELLED, exit_code=143, signal="TERM")
     found = cause_of(replace(evidence, cancelled=Cancellation(END - 1, "ada@login1")))
     assert (found.cause_class, found.cause) == (Cause.CANCELLED, "cancelled by ada@login1")
@@ -131,7 +131,7 @@ def test_a_manual_requeue_is_in_the_history_of_the_next_attempt() -> None:
     assert [(past.attempt, past.cause_class) for past in diagnosis.history] == [(0, Cause.PREEMPTED)]
 
 
-def test_slurms_word_on_a_requeue_that_the_batch_script_asked_for_is_no_cause() -> None:
+def test_slurms_message_about_a_requeue_by_the_batch_script_is_not_the_cause() -> None:
     """A killed rank, and a checkpoint to resume from."""
     dead = rank(2, exit_code=None, ended=None)
     first = captured("kill9", dead, exit_code=137, requeued=True).attempts[0]
@@ -140,7 +140,7 @@ def test_slurms_word_on_a_requeue_that_the_batch_script_asked_for_is_no_cause() 
     assert [past.cause_class for past in diagnosis.history] == [Cause.KILLED]
 
 
-def test_a_killed_srun_takes_its_ranks_down_without_a_report() -> None:
+def test_a_killed_srun_is_the_cause_if_its_ranks_end_without_a_report() -> None:
     silent = [rank(number, exit_code=None) for number in (2, 3)]
     found = cause_of(captured("srun9", rank(0, exit_code=143), rank(1, exit_code=143), *silent, exit_code=137))
     assert (found.cause_class, found.rank) == (Cause.KILLED, None)
@@ -172,7 +172,7 @@ def test_an_echo_is_never_the_cause_even_if_its_clock_is_first() -> None:
     assert counted(found.secondary) == [f"ranks 0, 2: RuntimeError: {CLOSED}", "rank 1: ended with the others"]
 
 
-def test_the_earlier_of_two_causes_counts_and_close_ones_are_reported_as_likely() -> None:
+def test_the_earlier_of_two_causes_wins_and_is_only_likely_if_they_are_close() -> None:
     first, second = rank(3, **failed("first", time=END - 20)), rank(0, **failed("second", time=END - 10))
     far = cause_of(trace(attempt(first, second)))
     assert (far.rank, far.certainty, far.facts) == (3, "certain", ())
@@ -189,23 +189,23 @@ def test_the_same_error_on_every_rank_is_one_error() -> None:
     assert "the same on ranks 1-3" in found.facts
 
 
-def test_where_all_ranks_of_one_node_fell_silent_and_the_others_lost_them_the_node_is_suspected() -> None:
+def test_the_node_is_suspected_if_all_its_ranks_went_silent() -> None:
     silent = [rank(number, exit_code=None) for number in (2, 3)]
     found = cause_of(trace(attempt(echoing(0), echoing(1), *silent)))
     assert (found.cause_class, found.node, found.certainty) == (Cause.NODE, "node2", "likely")
 
 
-def test_where_one_rank_fell_silent_it_is_suspected() -> None:
+def test_a_single_silent_rank_is_suspected() -> None:
     found = cause_of(trace(attempt(echoing(0), echoing(2), rank(3, exit_code=None))))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.KILLED, 3, "likely")
 
 
-def test_where_there_are_only_echoes_nothing_is_claimed_for_sure() -> None:
+def test_echoes_alone_give_an_uncertain_finding() -> None:
     found = cause_of(trace(attempt(*(echoing(number) for number in range(4)))))
     assert (found.cause_class, found.certainty) == (Cause.NETWORK, "likely")
 
 
-def test_where_the_disk_was_full_silence_means_nothing() -> None:
+def test_silence_is_ignored_if_the_disk_was_full() -> None:
     silent = [rank(number, exit_code=None) for number in range(4)]
     found = cause_of(trace(attempt(*silent, disk_full=True, signal="LOST")))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.DISK, None, "likely")
@@ -215,14 +215,14 @@ def test_where_the_disk_was_full_silence_means_nothing() -> None:
     assert (evidence.cause_class, evidence.rank) == (Cause.USER, 1)
 
 
-def test_a_working_directory_that_could_not_be_made_is_the_cause() -> None:
+def test_a_working_directory_that_cannot_be_created_is_the_cause() -> None:
     line = "clusterctl: cannot create /runs/x/work: cp: cannot stat '/runs/x/code/project': No such file or directory"
     gone = cause_of(trace(attempt(lines=line, no_work=True, exit_code=73)))
     assert (gone.cause_class, gone.certainty, gone.facts) == (Cause.LAUNCH, "certain", (line,))
     assert cause_of(trace(attempt(no_work=True, disk_full=True, exit_code=73))).cause_class is Cause.DISK
 
 
-def test_a_node_that_failed_its_check_is_the_cause_and_others_are_named_with_it() -> None:
+def test_a_failed_node_check_is_the_cause_and_names_all_nodes_that_failed_it() -> None:
     unfit = {"node2": "did not answer within 10 s", "node4": "its clock is off by +60 s"}
     found = cause_of(trace(attempt(unfit=unfit, exit_code=69)))
     assert (found.cause_class, found.certainty, found.node) == (Cause.NODE, "certain", "node2")
@@ -230,14 +230,14 @@ def test_a_node_that_failed_its_check_is_the_cause_and_others_are_named_with_it(
     assert found.facts == ("node4 also failed it: its clock is off by +60 s",)
 
 
-def test_what_ranks_do_when_the_job_is_ended_is_no_cause_of_it() -> None:
+def test_an_exception_while_the_job_is_being_terminated_is_not_the_cause() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 3)} DUE TO TIME LIMIT ***"
     evidence = rank(1, **failed("interrupted by SIGTERM", time=END - 2.5))
     found = cause_of(trace(attempt(evidence, signal="TERM", job_lines=(lines,)), stage=Stage.TIMED_OUT))
     assert found.cause_class is Cause.TIME
 
 
-def test_a_failure_long_before_the_job_was_ended_is_the_cause() -> None:
+def test_an_exception_long_before_the_termination_is_the_cause() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 1)} DUE TO TIME LIMIT ***"
     evidence = rank(1, **failed("no such layer", time=END - 40))
     found = cause_of(trace(attempt(evidence, signal="TERM", job_lines=(lines,)), stage=Stage.TIMED_OUT))
@@ -254,9 +254,7 @@ LATER = {
 
 
 @pytest.mark.parametrize("later", LATER)
-def test_slurms_message_about_an_earlier_attempt_is_not_the_cause_of_the_next_end(
-    later: str,
-) -> None:
+def test_slurms_message_about_an_earlier_attempt_does_not_explain_a_later_one(later: str) -> None:
     sections = by_attempt(("=== 0 ===", REQUEUED, "=== 1 ===", "else"))
     assert sections == {0: (REQUEUED,), 1: ("else",)}
     first = attempt(exit_code=143, signal="TERM", job_id="12", job_lines=sections[0])
@@ -268,13 +266,13 @@ def test_slurms_message_about_an_earlier_attempt_is_not_the_cause_of_the_next_en
 
 
 @pytest.mark.parametrize(("job", "node"), [("11", "node1"), ("12", "node9")])
-def test_nor_is_what_an_earlier_job_or_a_node_that_was_cut_off_writes_later(job: str, node: str) -> None:
+def test_late_messages_from_an_earlier_job_or_another_node_are_ignored(job: str, node: str) -> None:
     line = f"*** JOB {job} ON {node} CANCELLED AT {stamp(END - 1)} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***"
     found = cause_of(trace(attempt(rank(0, **failed("x")), job_id="12", job_lines=(line,))))
     assert found.cause_class is Cause.USER
 
 
-def test_a_time_limit_that_ended_a_stuck_run_is_reported_as_such() -> None:
+def test_a_time_limit_reached_by_a_stuck_run_reports_how_long_it_was_stuck() -> None:
     still = replace(BEAT, step_time=START + 20, since=START + 10, time=END + 200)
     evidence = attempt(*(rank(number, beat=still) for number in range(4)), signal="TERM")
     found = cause_of(trace(evidence, stage=Stage.TIMED_OUT))
@@ -291,23 +289,23 @@ def test_a_time_limit_that_ended_a_stuck_run_is_reported_as_such() -> None:
         ("OSError", "[Errno 28] No space left on device", Cause.DISK),
     ],
 )
-def test_an_exceptions_class(type_: str, message: str, cause: Cause) -> None:
+def test_the_exception_decides_the_cause_class(type_: str, message: str, cause: Cause) -> None:
     found = cause_of(trace(attempt(rank(2, **failed(message, type_)))))
     assert (found.cause_class, found.rank) == (cause, 2)
 
 
-def test_a_failure_of_ours_carries_its_cause_and_is_shown_without_its_type() -> None:
+def test_our_own_errors_carry_their_cause_and_are_shown_without_their_type() -> None:
     evidence = raised("no data: /data/raw/reddit_data.npz: No such file", "TaskError", cause=Cause.DATA)
     found = cause_of(trace(attempt(rank(2, raised=evidence))))
     assert (found.cause_class, found.rank, found.cause, found.traceback) == (Cause.DATA, 2, evidence.message, "")
 
 
-def test_a_known_error_within_our_own_message_takes_precedence() -> None:
+def test_a_known_error_quoted_in_our_own_message_takes_precedence() -> None:
     evidence = raised("cannot read /data as a data set: No space left on device", "TaskError", cause=Cause.DATA)
     assert cause_of(trace(attempt(rank(2, raised=evidence)))).cause_class is Cause.DISK
 
 
-def test_a_network_failure_is_the_cause_only_without_another() -> None:
+def test_a_network_failure_is_the_cause_only_if_there_is_no_other() -> None:
     lonely = raised("rank 0 published no address within 60 s", "TaskError", END - 9, cause=Cause.NETWORK)
     alone = cause_of(trace(attempt(rank(2, raised=lonely))))
     assert (alone.cause_class, alone.rank) == (Cause.NETWORK, 2)
@@ -377,7 +375,7 @@ slurmstepd: error: pyxis: failed to create container filesystem"""
 
 
 @pytest.mark.parametrize("lines", [UNPACKING.format(12), "srun: error: node1: task 0: Exited with exit code 1"])
-def test_a_warning_or_a_preemption_that_ended_the_unpacking_is_not_the_images_fault(lines: str) -> None:
+def test_a_preemption_while_unpacking_is_not_reported_as_an_image_error(lines: str) -> None:
     ranks = [RankTrace(number) for number in range(4)]
     signal = "" if "12" in lines else "TERM"
     begun = attempt(*ranks, lines=f"{lines}\n{UNPACKING.format(15)}", signal=signal, requeued=True)
@@ -392,7 +390,7 @@ def test_a_warning_or_a_preemption_that_ended_the_unpacking_is_not_the_images_fa
 LEFT = {"exit_code": 0, "ended": END - 6}
 
 
-def test_a_rank_that_left_early_with_0_is_named_and_not_the_network() -> None:
+def test_a_rank_that_exited_early_with_0_is_the_cause_of_network_errors() -> None:
     gone = rank(2, **LEFT)
     found = cause_of(trace(attempt(echoing(0), echoing(1), gone, echoing(3))))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.USER, 2, "node2", "likely")
@@ -402,7 +400,7 @@ def test_a_rank_that_left_early_with_0_is_named_and_not_the_network() -> None:
     assert cause_of(trace(attempt(echoing(0), echoing(1), gone, first))).rank == 3
 
 
-def test_a_rank_that_left_with_0_is_what_the_others_wait_for_in_their_collectives() -> None:
+def test_ranks_stuck_in_a_collective_wait_for_the_rank_that_exited_with_0() -> None:
     alarm = Alarm(END, 1, "training", 33.0)
     gone = rank(2, **LEFT)
     found = cause_of(trace(alarmed(alarm, gone)))
@@ -412,7 +410,7 @@ def test_a_rank_that_left_with_0_is_what_the_others_wait_for_in_their_collective
     assert cause_of(trace(alarmed(alarm, gone, computes))).rank == 3
 
 
-def test_an_exception_after_a_rank_has_left_may_follow_from_that_and_one_before_does_not() -> None:
+def test_an_exception_may_be_caused_by_a_rank_that_exited_before_it() -> None:
     after = cause_of(trace(attempt(rank(0, **failed("lost its peer", "RuntimeError")), rank(2, **LEFT))))
     assert (after.cause_class, after.rank, after.certainty) == (Cause.USER, 0, "likely")
     assert "rank 2 had exited with 0 before" in after.facts
@@ -421,13 +419,13 @@ def test_an_exception_after_a_rank_has_left_may_follow_from_that_and_one_before_
     assert (before.rank, before.certainty) == (0, "certain")
 
 
-def test_a_mistake_in_a_program_does_not_follow_from_a_rank_that_has_left() -> None:
+def test_a_bug_in_the_program_is_not_blamed_on_a_rank_that_exited() -> None:
     found = cause_of(trace(attempt(rank(0, **failed("bad value")), rank(2, **LEFT))))
     assert (found.rank, found.certainty) == (0, "certain")
     assert "had exited" not in " ".join(found.facts)
 
 
-def test_a_rank_that_left_with_0_is_not_blamed_for_memory_though_srun_names_it() -> None:
+def test_a_rank_that_exited_with_0_did_not_run_out_of_memory_even_if_srun_lists_it() -> None:
     """srun reports this for each task that ends on a node where the kernel killed any process."""
     lines = "srun: error: node1: tasks 0-1: Out Of Memory"
     worker = "DataLoader worker (pid 7) is killed by signal: Killed."
@@ -438,14 +436,14 @@ def test_a_rank_that_left_with_0_is_not_blamed_for_memory_though_srun_names_it()
     assert alone.rank is None
 
 
-def test_an_error_where_the_kernel_killed_another_process_is_not_surely_one_of_memory() -> None:
+def test_an_exception_next_to_an_oom_kill_is_only_likely_an_out_of_memory_error() -> None:
     lines = "srun: error: node1: task 0: Out Of Memory"
     found = cause_of(trace(attempt(rank(0, **failed("no such layer")), lines=lines)))
     assert (found.rank, found.certainty) == (0, "likely")
     assert "no such layer" in found.cause
 
 
-def test_with_a_wrong_node_clock_the_first_failure_is_uncertain() -> None:
+def test_a_wrong_node_clock_makes_the_first_failure_uncertain() -> None:
     hour = 3600
     early, late = rank(2, **failed("second", time=END - 5 - hour)), rank(0, **failed("first", time=END - 9))
     found = cause_of(trace(attempt(early, late)))
@@ -506,12 +504,12 @@ REASONS = {
 }
 
 
-def test_every_text_of_pyxis_has_a_reason() -> None:
+def test_every_recorded_pyxis_log_has_an_expected_reason() -> None:
     assert {path.stem for path in PYXIS.iterdir()} == set(REASONS)
 
 
 @pytest.mark.parametrize("fault", REASONS)
-def test_of_what_pyxis_writes_the_reason_counts_wherever_it_was_written(fault: str) -> None:
+def test_the_reason_is_found_in_the_output_of_pyxis_wherever_it_was_written(fault: str) -> None:
     lines = (PYXIS / f"{fault}.log").read_text()
     died = "srun: error: node2: task 1: Exited with exit code 1"
     by_rank = attempt(ranks=(RankTrace(1, last_words=tuple(lines.splitlines())),), lines=died)
@@ -529,10 +527,10 @@ def test_an_attempt_that_saved_after_a_warning_reports_why_it_was_not_restarted(
 
 
 @pytest.mark.parametrize("refusal", Refusal)
-def test_every_refusal_to_restart_has_its_words(refusal: Refusal) -> None:
-    (said,) = cause_of(trace(attempt(refused=refusal, exit_code=75), stage=Stage.PREEMPTED)).facts
-    assert said.startswith("not restarted: ")
-    assert "{" not in said
+def test_every_refusal_to_restart_has_a_message(refusal: Refusal) -> None:
+    (fact,) = cause_of(trace(attempt(refused=refusal, exit_code=75), stage=Stage.PREEMPTED)).facts
+    assert fact.startswith("not restarted: ")
+    assert "{" not in fact
 
 
 # Hangs
@@ -558,7 +556,7 @@ def alarmed(alarm: Alarm, *ranks: RankTrace) -> AttemptTrace:
     return attempt(*(waiting | {evidence.rank: evidence for evidence in ranks}).values(), alarm=alarm, exit_code=70)
 
 
-def test_a_stopped_rank_is_the_one_that_wrote_no_more() -> None:
+def test_a_stopped_rank_is_named() -> None:
     alarm = Alarm(END, 2, "training", 33.0, (2,), "silent")
     found = cause_of(trace(alarmed(alarm, rank(2, exit_code=143))))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.HANG, 2, "node2", "certain")
@@ -570,7 +568,7 @@ SILENT = Alarm(END, 2, "training", 33.0, (2, 3), "silent")
 GONE = {"exit_code": None, "ended": None}
 
 
-def test_where_slurm_lost_the_node_of_all_silent_ranks_the_node_is_the_cause_though_the_watchdog_was_first() -> None:
+def test_a_node_lost_by_slurm_is_the_cause_even_if_the_watchdog_reported_first() -> None:
     lost = replace(
         alarmed(replace(SILENT, suspects=(2,)), rank(2, **GONE)), lines=("srun: error: Node failure on node2",)
     )
@@ -580,7 +578,7 @@ def test_where_slurm_lost_the_node_of_all_silent_ranks_the_node_is_the_cause_tho
     assert (elsewhere.cause_class, elsewhere.rank) == (Cause.HANG, 2)
 
 
-def test_a_node_that_fell_silent_with_all_its_ranks_is_named_before_slurm_has_noticed() -> None:
+def test_a_node_whose_ranks_are_all_silent_is_named_before_slurm_notices() -> None:
     found = cause_of(trace(alarmed(SILENT, rank(2, **GONE), rank(3, **GONE))))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.NODE, None, "node2", "likely")
     assert found.cause == "node2 stopped responding with all its ranks: lost, disconnected, or frozen"
@@ -589,8 +587,8 @@ def test_a_node_that_fell_silent_with_all_its_ranks_is_named_before_slurm_has_no
     assert cause_of(trace(alarmed(SILENT, rank(2, **GONE), woken))).cause_class is Cause.NODE
 
 
-def test_ranks_that_what_started_them_answers_for_are_on_a_node_that_lives() -> None:
-    """Programs of the user's, all in native code: each rank has a second process."""
+def test_silent_ranks_whose_launcher_responds_are_not_on_a_lost_node() -> None:
+    """User programs that are stuck in native code: each rank has a second process, which responds."""
     found = cause_of(trace(alarmed(SILENT, rank(2, **GONE), rank(3, answered=END + 3.0))))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, 2, "likely")
 
@@ -604,8 +602,8 @@ def test_a_single_silent_rank_may_be_stopped_or_on_a_lost_node() -> None:
     assert "or its node was lost" in found.cause
 
 
-def test_where_all_stood_in_a_collective_a_node_that_slurm_lost_is_what_they_waited_for() -> None:
-    """Its network was cut, and the disk with the heartbeats was not. Its batch script has not ended yet."""
+def test_ranks_stuck_in_a_collective_wait_for_the_node_that_slurm_lost() -> None:
+    """The node lost its network but not the disk with the heartbeats, and its batch script is still running."""
     met = replace(alarmed(Alarm(END, 3, "training", 33.0, (), "unknown")), exit_code=None, end=None)
     diagnosis = judge(trace(met, attempt(number=1), stage=Stage.FINISHED))
     assert [past.cause_class for past in diagnosis.history] == [Cause.NODE]
@@ -614,7 +612,7 @@ def test_where_all_stood_in_a_collective_a_node_that_slurm_lost_is_what_they_wai
     assert [past.cause_class for past in diagnosis.history] == [Cause.HANG]
 
 
-def test_an_attempt_that_met_its_successor_was_on_a_node_that_slurm_lost_sight_of() -> None:
+def test_an_attempt_superseded_by_the_next_one_was_on_a_lost_node() -> None:
     met = attempt(*(rank(number, superseded=number < 2) for number in range(4)))
     diagnosis = judge(trace(met, attempt(number=1), stage=Stage.FINISHED))
     assert diagnosis.history[0].cause_class is Cause.NODE
@@ -629,7 +627,7 @@ Thread 0x00007fe359bc3b80 (most recent call first):
 """
 
 
-def test_a_stopped_rank_is_shown_where_it_was_before_it_was_resumed() -> None:
+def test_a_stopped_rank_is_shown_with_its_stack_from_before_it_continued() -> None:
     woken = rank(2, stacks=COMPUTES, frozen=FROZEN)
     found = cause_of(trace(alarmed(Alarm(END, 2, "training", 33.0, (2,), "silent"), woken)))
     assert "stuck at /code/project/train.py:31 in load" in found.cause
@@ -652,7 +650,7 @@ def test_if_no_rank_stands_out_the_finding_is_uncertain() -> None:
     assert (found.rank, found.certainty) == (1, "unknown")
 
 
-def test_ranks_that_all_did_nothing_are_named_together_with_what_the_first_waited_for() -> None:
+def test_if_all_ranks_were_idle_the_stack_of_the_first_is_shown() -> None:
     evidence = [rank(n, exit_code=70, stacks=f"process {n}: python train.py\n  main thread sleeping") for n in range(4)]
     found = cause_of(trace(alarmed(Alarm(END, 0, "training", 1805.0, (), "idle"), *evidence)))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, None, "likely")
@@ -661,7 +659,7 @@ def test_ranks_that_all_did_nothing_are_named_together_with_what_the_first_waite
     assert "1805 s" in found.facts[0]
 
 
-def test_a_run_whose_gpus_were_idle_was_ended_for_that() -> None:
+def test_a_run_ended_for_idle_gpus_gives_that_as_the_cause() -> None:
     found = cause_of(trace(alarmed(Alarm(END, 0, "training", 1812.0, (), "idle-gpus"), rank(0, exit_code=70))))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.IDLE_GPUS, None, "certain")
     assert found.cause == "all GPUs on all nodes were idle for 1812 s"
@@ -686,11 +684,11 @@ def test_an_exception_before_the_alarm_is_its_cause() -> None:
 # Ends without a failure, and without evidence
 
 
-def test_a_finished_run_failed_in_nothing() -> None:
+def test_a_finished_run_has_no_failure() -> None:
     assert cause_of(trace(attempt(exit_code=0), stage=Stage.FINISHED)).cause_class is Cause.FINISHED
 
 
-def test_a_waiting_run_gives_slurms_reason_and_why_it_is_there_again() -> None:
+def test_a_queued_run_gives_slurms_reason_and_why_it_was_requeued() -> None:
     evidence = trace(attempt(rank(2, **failed("x"))), stage=Stage.QUEUED)
     diagnosis = judge(replace(evidence, status=replace(evidence.status, reason="Resources")))
     found = diagnosis.headline
@@ -715,7 +713,7 @@ def test_unreadable_files_are_reported_and_nothing_is_guessed() -> None:
     assert any("Slurm" in what for what in diagnosis.unknown)
 
 
-def test_the_json_has_its_fields_whatever_was_found() -> None:
+def test_the_json_has_all_fields_for_every_finding() -> None:
     evidence = trace(attempt(rank(2, **failed("no such layer")), echoing(0)))
     found = cause_of(evidence)
     record = json.loads(json.dumps(to_json(judge(evidence))))
@@ -727,7 +725,7 @@ def test_the_json_has_its_fields_whatever_was_found() -> None:
     assert str(found) == "rank 2 on node2: ValueError: no such layer"
 
 
-def test_a_secret_on_the_typed_line_is_not_typed_again() -> None:
+def test_a_secret_in_the_submit_command_is_not_repeated() -> None:
     evidence = trace(attempt(rank(0, **failed("x"))))
     record = replace(evidence.status.record, argv=("submit", "cora", "--set", "env.TOKEN=***"))
     evidence = replace(evidence, status=replace(evidence.status, record=record))
@@ -735,7 +733,7 @@ def test_a_secret_on_the_typed_line_is_not_typed_again() -> None:
 
 
 @pytest.mark.parametrize("cause", ["no data: /x", "CUDA out of memory", "No space left on device", "x"])
-def test_every_command_is_one_line_of_shell(cause: str) -> None:
+def test_every_suggested_command_is_one_line_of_shell(cause: str) -> None:
     for command in judge(trace(attempt(rank(2, **failed(cause))))).commands:
         assert "\n" not in command
         assert shlex.split(command)
@@ -745,16 +743,16 @@ def stamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
 
 
-# Of many ranks
+# Many ranks
 
 
-def test_what_differs_in_numbers_alone_is_one_line_of_what_followed() -> None:
+def test_consequences_that_differ_only_in_numbers_share_a_line() -> None:
     evidence = [Consequence(rank, "", f"closed by [10.0.0.{rank}]:{2000 + rank}") for rank in range(1, 9)]
     evidence.append(Consequence(0, "", "ended with the others"))
     assert counted(evidence) == ["ranks 1-8: closed by [10.0.0.1]:2001", "rank 0: ended with the others"]
 
 
-def test_what_followed_takes_a_few_lines_however_many_kinds_there_are() -> None:
+def test_consequences_take_a_few_lines_however_many_kinds_there_are() -> None:
     evidence = [Consequence(2 * number, "", f"message {'x' * number}") for number in range(20)]
     lines = counted(evidence)
     assert len(lines) == 9
@@ -762,7 +760,7 @@ def test_what_followed_takes_a_few_lines_however_many_kinds_there_are() -> None:
 
 
 class Passes(tuple[RankTrace, ...]):
-    """Ranks that count how often they are gone through."""
+    """Ranks that count how often they are iterated over."""
 
     count = 0
 
@@ -773,7 +771,9 @@ class Passes(tuple[RankTrace, ...]):
 
 @pytest.mark.parametrize("of_rank", [failed(CLOSED), {"exit_code": None, "ended": None}, {"stacks": "Thread"}])
 @pytest.mark.parametrize("alarm", [None, Alarm(END, 1, "training", 60.0, how="unknown")])
-def test_the_ranks_are_gone_through_as_often_of_many_as_of_few(of_rank: dict[str, Any], alarm: Alarm | None) -> None:
+def test_the_number_of_passes_over_the_ranks_does_not_depend_on_their_number(
+    of_rank: dict[str, Any], alarm: Alarm | None
+) -> None:
     def passes(ranks: int) -> int:
         Passes.count = 0
         every = Passes([rank(0), *(rank(number, **of_rank) for number in range(1, ranks))])

@@ -15,7 +15,7 @@ from clusterctl.observe.course import Course, broken, mean_of, read_course
 from clusterctl.observe.measurements import newest_values
 from clusterctl.runs.vocabulary import KNOWN
 
-COURSES = Path(__file__).parent / "courses"  # of shipped jobs, on four ranks
+COURSES = Path(__file__).parent / "courses"  # shipped jobs, four ranks each
 
 
 def course(first: list[float], newest: list[float], steps: int = 1000, **more: object) -> Course:
@@ -28,8 +28,8 @@ def noisy(mean: float, noise: float, count: int = 100, seed: int = 0) -> list[fl
     return [drawn.gauss(mean, noise) for _ in range(count)]
 
 
-def at_every_moment(name: str, tmp_path: Path) -> list[NotLearning | None]:
-    """What is found of a real run after each few lines of its metrics."""
+def throughout(name: str, tmp_path: Path) -> list[NotLearning | None]:
+    """The findings on a recorded run, one for each few lines of its metrics."""
     lines = (COURSES / f"{name}.jsonl").read_bytes().splitlines()
     found = []
     for end in range(1, len(lines) + 1):
@@ -41,12 +41,12 @@ def at_every_moment(name: str, tmp_path: Path) -> list[NotLearning | None]:
 
 
 @pytest.mark.parametrize("name", ["cora", "imdb-gin", "imdb-seed", "taobao-generated", "synthetic-sage"])
-def test_no_shipped_job_that_learns_is_blamed_at_any_moment(name: str, tmp_path: Path) -> None:
-    assert set(at_every_moment(name, tmp_path)) == {None}
+def test_shipped_jobs_that_learn_are_never_reported(name: str, tmp_path: Path) -> None:
+    assert set(throughout(name, tmp_path)) == {None}
 
 
-def test_a_gcn_on_random_edges_is_found_to_guess_and_stays_found(tmp_path: Path) -> None:
-    found = at_every_moment("synthetic", tmp_path)
+def test_a_gcn_on_random_edges_is_reported_early_and_until_its_end(tmp_path: Path) -> None:
+    found = throughout("synthetic", tmp_path)
     first = next(index for index, one in enumerate(found) if one)
     assert first <= 160  # of 357 lines
     assert all(found[first:])
@@ -55,38 +55,38 @@ def test_a_gcn_on_random_edges_is_found_to_guess_and_stays_found(tmp_path: Path)
 
 
 @given(st.integers(2, 1000), st.floats(0, 0.005), st.integers(0, 100))
-def test_a_loss_of_a_guess_is_found_for_any_number_of_classes(classes: int, noise: float, seed: int) -> None:
+def test_a_loss_at_chance_is_reported_for_any_number_of_classes(classes: int, noise: float, seed: int) -> None:
     guess = math.log(classes)
     losses = noisy(guess, noise * guess, seed=seed)
     assert not_learning(course([], losses, classes=classes, score=(KNOWN["val_accuracy"], 1 / classes)))
 
 
 @given(st.integers(2, 1000), st.floats(0, 1), st.floats(0, 0.97), st.integers(0, 100))
-def test_a_loss_clearly_below_a_guess_is_never_blamed(classes: int, noise: float, part: float, seed: int) -> None:
+def test_a_loss_clearly_below_chance_is_never_reported(classes: int, noise: float, part: float, seed: int) -> None:
     losses = noisy(part * math.log(classes), noise, seed=seed)
     assert not_learning(course([], losses, classes=classes)) is None
 
 
-def test_a_score_above_chance_clears_a_loss_at_chance() -> None:
+def test_a_loss_at_chance_is_not_reported_if_the_score_is_above_chance() -> None:
     guess = [math.log(10)] * 100
     assert not_learning(course([], guess, classes=10, score=(KNOWN["val_accuracy"], 0.15))) is None
     assert not_learning(course([], guess, classes=10, score=(KNOWN["val_accuracy"], 0.11)))
     assert not_learning(course([], guess, classes=10, score=(KNOWN["val_accuracy"], math.nan))) is None
 
 
-def test_a_noisy_loss_at_chance_is_left_alone() -> None:
+def test_a_noisy_loss_at_chance_is_not_reported() -> None:
     assert not_learning(course([], noisy(math.log(10), 0.5), classes=10)) is None
 
 
 @pytest.mark.parametrize("start", [5.0, 0.01, -3.0, 4e5])
-def test_a_loss_that_stays_at_its_start_is_found(start: float) -> None:
+def test_a_flat_loss_is_reported(start: float) -> None:
     found = not_learning(course(noisy(start, abs(start) / 50, 40), noisy(start, abs(start) / 50, seed=1)))
     assert found is not None
     assert found.note == "not learning: loss is flat"
 
 
 @given(st.floats(0.1, 1e6), st.floats(0, 0.5), st.floats(0.03, 1), st.integers(0, 100))
-def test_a_loss_that_fell_is_never_blamed_however_noisy(start: float, noise: float, fall: float, seed: int) -> None:
+def test_a_falling_loss_is_never_reported_however_noisy(start: float, noise: float, fall: float, seed: int) -> None:
     first = noisy(start, noise * start, 40, seed)
     newest = noisy(start * (1 - fall), noise * start, 100, seed + 1)
     found = not_learning(course(first, newest))
@@ -94,11 +94,11 @@ def test_a_loss_that_fell_is_never_blamed_however_noisy(start: float, noise: flo
     assert found is None or true_fall < 0.02
 
 
-def test_a_plateau_after_learning_is_left_alone() -> None:
+def test_a_plateau_after_learning_is_not_reported() -> None:
     assert not_learning(course(noisy(2.3, 0.05, 30), [0.7] * 100, steps=100_000)) is None
 
 
-def test_few_losses_and_few_steps_allow_no_conclusion() -> None:
+def test_few_losses_or_few_steps_give_no_report() -> None:
     assert not_learning(course([2.0] * 10, [2.0] * 100)) is None
     assert not_learning(course([2.0] * 30, [2.0] * 10)) is None
     assert not_learning(course([2.0] * 30, [2.0] * 100, steps=150)) is None
@@ -106,17 +106,17 @@ def test_few_losses_and_few_steps_allow_no_conclusion() -> None:
 
 
 @pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (math.inf, "infinite"), (-math.inf, "infinite")])
-def test_a_broken_loss_is_found_with_its_first_step(value: float, word: str) -> None:
+def test_a_nan_or_infinite_loss_is_reported_with_its_first_step(value: float, word: str) -> None:
     found = not_learning(course([], [value] * 5, steps=7, broken_since=3))
     assert found is not None
     assert found.text == f"the training is not learning: the loss is {word} since step 3"
 
 
-def test_a_step_that_overflowed_is_no_broken_training() -> None:
+def test_a_single_overflow_is_not_reported() -> None:
     assert not_learning(course([], [math.inf, 1.0, 1.0], steps=50, broken_since=50)) is None
     assert not_learning(course([], [math.nan], steps=1, broken_since=1)) is None
 
 
 @given(st.lists(st.floats(), max_size=60), st.lists(st.floats(), max_size=60), st.integers(2, 100))
-def test_any_losses_are_judged_without_an_error(first: list[float], newest: list[float], classes: int) -> None:
+def test_arbitrary_losses_never_raise(first: list[float], newest: list[float], classes: int) -> None:
     not_learning(course(first, newest, classes=classes))

@@ -1,4 +1,4 @@
-"""The queries about a waiting run: which, how many, and what follows from no answer."""
+"""Slurm queries about a queued run: which, how many, and what happens without an answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOW = 1_000_500.0
 
 
 class Site:
-    """A Slurm with one waiting job; it counts the questions."""
+    """A Slurm with one waiting job, which counts its queries."""
 
     def __init__(self, *, reason: str = "Resources", silent: Sequence[str] = ()) -> None:
         self.reason, self.silent = reason, silent
@@ -62,7 +62,7 @@ def status(fabricate: Fabricate) -> Status:
 
 
 def answers(*starts: float | None) -> Callable[[Plan], Estimate | None]:
-    """Slurm's estimates, one after the other; None: refused."""
+    """Slurm's estimates in order; None means refused."""
     left = list(starts)
 
     def ask(plan: Plan) -> Estimate:
@@ -81,7 +81,7 @@ def gathered(status: Status, slurm: Slurm, ask: Callable[[Plan], Estimate | None
     return try_changes(found, status.record, changes(found), ask)
 
 
-def test_one_question_each_and_no_more_once_a_change_would_start_now(status: Status) -> None:
+def test_squeue_and_sinfo_run_once_and_trials_stop_at_the_first_success(status: Status) -> None:
     site = Site()
     found = gathered(status, site.slurm, answers(NOW + 600, None, NOW))
     assert site.asked == ["squeue", "sinfo"]
@@ -89,27 +89,27 @@ def test_one_question_each_and_no_more_once_a_change_would_start_now(status: Sta
     assert smallest_change(found)[0] is not None
 
 
-def test_a_reason_that_no_change_can_help_asks_for_no_estimates(status: Status) -> None:
+def test_no_estimates_are_requested_if_no_change_can_help(status: Status) -> None:
     assert gathered(status, Site(reason="Dependency").slurm, answers()).trials == ()
 
 
-def test_silence_is_named_and_is_no_error(status: Status) -> None:
+def test_missing_answers_are_listed_as_unknown(status: Status) -> None:
     def silent(plan: Plan) -> Estimate:
         raise SlurmError("sbatch did not answer within 60 s")
 
     blind = gathered(status, Site(silent=("squeue", "sinfo")).slurm, silent)
-    assert [line.split(":")[0] for line in explain(blind).unknown] == ["the job's place in the queue", "what is free"]
+    assert [line.split(":")[0] for line in explain(blind).unknown] == ["the job's place in the queue", "free resources"]
     waiting = gathered(status, Site().slurm, silent)
-    assert explain(waiting).unknown == ("what else would start now: sbatch did not answer within 60 s",)
+    assert explain(waiting).unknown == ("smaller requests that would start now: sbatch did not answer within 60 s",)
 
 
-def test_what_to_type_is_what_was_typed(status: Status) -> None:
+def test_the_suggested_command_repeats_what_was_typed(status: Status) -> None:
     assert gather_pending(status, Site().slurm).typed == ("submit", "a", "--cluster", "site")
     record = replace(status.record, argv=("submit", "./x.toml", "--nodes", "4"))
     assert gather_pending(replace(status, record=record), Site().slurm).typed == ("submit", "./x.toml", "--nodes", "4")
 
 
-def test_a_change_comes_before_the_program(status: Status) -> None:
+def test_changed_options_go_before_the_program(status: Status) -> None:
     record = replace(status.record, argv=("submit", "--", "python", "train.py", "--wait"))
     found = gathered(replace(status, record=record), Site().slurm, answers(NOW + 600, None, NOW))
     again = explain(found).commands[1]
@@ -117,7 +117,7 @@ def test_a_change_comes_before_the_program(status: Status) -> None:
     assert again.endswith(" -- python train.py --wait")
 
 
-def test_a_run_without_a_job_yet_has_nothing_to_ask_for(fabricate: Fabricate) -> None:
+def test_a_run_without_a_job_causes_no_queries(fabricate: Fabricate) -> None:
     (found,) = report([fabricate(RUN)], lambda cluster: Site().slurm, lambda: NOW).statuses
     site = Site()
     assert gather_pending(found, site.slurm).job.job_id == ""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clusterctl.diagnosis.reasons import Kind, in_words
 
-# The codes of squeue(1) and of Slurm's page on resource limits that a user's job can wait for.
+# Reasons for waiting from squeue(1) and Slurm's resource limits page that a user's job can have.
 COMMON = [
     "None",
     "Priority",
@@ -73,7 +73,7 @@ COMMON = [
 
 
 @pytest.mark.parametrize("code", COMMON)
-def test_every_common_reason_has_words(code: str) -> None:
+def test_every_common_reason_has_an_explanation(code: str) -> None:
     reason = in_words(code)
     assert reason.kind is not Kind.UNKNOWN
     assert code not in reason.words
@@ -90,12 +90,12 @@ def test_every_common_reason_has_words(code: str) -> None:
         ("QOSMinGRES", "it requests fewer GPUs and other devices than your quality of service requires per job"),
     ],
 )
-def test_limits_name_their_holder_and_resource(code: str, words: str) -> None:
+def test_limits_name_their_owner_and_resource(code: str, words: str) -> None:
     assert in_words(code).words == words
     assert in_words(code).kind is Kind.LIMIT
 
 
-def test_the_nodes_that_are_missing_are_named() -> None:
+def test_unavailable_nodes_are_named() -> None:
     assert in_words("ReqNodeNotAvail, UnavailableNodes:node[3-4]").words.endswith("(UnavailableNodes:node[3-4])")
     assert "reserved for jobs" in in_words("Nodes required for job are DOWN, DRAINED or reserved").words
     assert in_words("(launch failed requeued held)").kind is Kind.PERSON

@@ -1,4 +1,4 @@
-"""The health of a running run, from its heartbeats alone."""
+"""The health of a running run, judged from its heartbeats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterctl.runs.stages import Stage
 
 
 def of(*beats: Beat | None) -> Diagnosis:
-    """The finding for four ranks with these beats, two seconds after the newest."""
+    """The diagnosis of four ranks with these heartbeats, two seconds after the newest."""
     placed = [beat and replace(beat, host=f"n{number}") for number, beat in enumerate(beats)]
     ranks = [rank(number, exit_code=None, ended=None, beat=beat) for number, beat in enumerate(placed)]
     newest = max((beat.time for beat in beats if beat), default=END)
@@ -28,13 +28,13 @@ def test_a_healthy_run_shows_its_step_and_pace() -> None:
     assert "4 of 4 ranks are making progress: training, step 40, 100 ms per step" in found.cause
 
 
-def test_a_rank_that_writes_no_more_while_others_do_is_named() -> None:
+def test_a_rank_whose_heartbeat_stopped_is_named() -> None:
     found = of(BEAT, BEAT, replace(BEAT, time=BEAT.time - 40), BEAT).headline
     assert (found.cause_class, found.rank, found.node) == (Cause.HANG, 2, "n2")
     assert "40 s" in found.cause
 
 
-def test_a_node_that_fell_silent_with_all_its_ranks_is_named() -> None:
+def test_a_node_whose_ranks_are_all_silent_is_named() -> None:
     late = rank(2).beat
     assert late
     ranks = [rank(number, exit_code=None, beat=replace(late, time=END - 40 * (number > 1))) for number in range(4)]
@@ -43,7 +43,7 @@ def test_a_node_that_fell_silent_with_all_its_ranks_is_named() -> None:
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.NODE, None, "node2", "likely")
 
 
-def test_the_rank_for_which_the_others_wait_is_named() -> None:
+def test_the_rank_that_the_others_wait_for_is_named() -> None:
     late = replace(BEAT, step_time=BEAT.time - 90, since=BEAT.time - 500)
     waiting = replace(late, waiting=BEAT.time - 90)
     diagnosis = of(waiting, waiting, waiting, late)
@@ -53,12 +53,12 @@ def test_the_rank_for_which_the_others_wait_is_named() -> None:
     assert diagnosis.commands[-1].startswith("clusterctl cancel")
 
 
-def test_a_long_evaluation_is_no_hang() -> None:
+def test_a_long_evaluation_is_not_a_hang() -> None:
     found = of(*[replace(BEAT, phase="evaluating", since=BEAT.time - 1800, step_time=BEAT.time - 1800)] * 4).headline
     assert found.cause_class is Cause.HEALTHY
 
 
-def test_where_no_rank_writes_any_more_the_nodes_are_suspected() -> None:
+def test_if_all_heartbeats_stopped_the_nodes_are_suspected() -> None:
     evidence = trace(attempt(exit_code=None, end=None), stage=Stage.TRAINING)
     assert judge(replace(evidence, now=END + 600)).headline.cause_class is Cause.HANG
 
@@ -68,7 +68,7 @@ def test_ranks_without_a_heartbeat_are_reported_as_unknown() -> None:
     assert of(None, None, None, None).headline.certainty == "likely"
 
 
-def test_nodes_that_could_not_copy_the_modules_are_named_from_the_beginning() -> None:
+def test_nodes_that_cannot_copy_the_modules_are_reported_from_the_start() -> None:
     lines = (
         "clusterctl: n2 imports from the shared file system: cannot copy modules to /disk/x: No space left on device\n"
         "clusterctl: n1 imports from the shared file system: cannot copy modules to /disk/x: Permission denied\n"
@@ -87,14 +87,14 @@ def test_a_straggler_is_named_with_its_slowdown() -> None:
     assert "3.5 times" in found.cause
 
 
-def test_what_a_rank_does_besides_training_makes_it_no_straggler() -> None:
+def test_time_outside_training_does_not_make_a_rank_a_straggler() -> None:
     assert of(BEAT, replace(BEAT, busy_seconds=9.0, phase="evaluating"), BEAT).headline.cause_class is Cause.HEALTHY
 
 
 IDLE = replace(BEAT, step=0, step_time=None, step_seconds=None, slow_seconds=None, busy_seconds=None, idle=480.0)
 
 
-def test_a_program_that_logs_no_steps_and_does_nothing_is_not_called_healthy() -> None:
+def test_an_idle_program_that_logs_no_steps_is_not_healthy() -> None:
     diagnosis = of(IDLE, replace(IDLE, idle=485.0), replace(IDLE, idle=720.0), IDLE)
     found = diagnosis.headline
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, None, "likely")
@@ -116,14 +116,14 @@ def test_idle_gpus_are_reported_while_steps_continue() -> None:
         assert of(idle, busy, idle, idle).headline.cause_class is Cause.HEALTHY
 
 
-def test_one_rank_that_evaluates_alone_for_long_is_no_hang() -> None:
+def test_a_long_evaluation_on_one_rank_is_not_a_hang() -> None:
     found = of(replace(IDLE, idle=0.0), IDLE, IDLE, IDLE).headline
     assert found.cause_class is Cause.HEALTHY
     assert found.cause == "logs no steps; 1 of 4 ranks were active within the last minute"
     assert found.facts == ("the other 3 have been idle for 480 s or more",)
 
 
-def test_a_program_that_logs_no_steps_may_take_as_long_as_it_likes() -> None:
+def test_an_active_program_that_logs_no_steps_is_never_a_hang() -> None:
     ages = replace(IDLE, since=BEAT.time - 90_000, idle=3.0)
     found = of(ages, ages, ages, ages).headline
     assert (found.cause_class, found.cause) == (
@@ -132,7 +132,7 @@ def test_a_program_that_logs_no_steps_may_take_as_long_as_it_likes() -> None:
     )
 
 
-def test_what_the_watchdog_reported_of_idle_ranks_is_shown_while_they_are_idle() -> None:
+def test_the_watchdogs_report_on_idle_ranks_is_shown_while_they_are_idle() -> None:
     alarm = Alarm(END - 60, 0, "training", 1805.0, (), "idle")
     evidence = [rank(n, exit_code=None, beat=replace(IDLE, idle=1900.0), stacks=f"process {n}") for n in range(4)]
     stuck = trace(attempt(*evidence, exit_code=None, end=None, reported=alarm), stage=Stage.TRAINING)
@@ -144,18 +144,18 @@ def test_what_the_watchdog_reported_of_idle_ranks_is_shown_while_they_are_idle()
     assert judge(replace(back, now=END)).headline.cause_class is Cause.HEALTHY
 
 
-def test_no_time_in_a_damaged_heartbeat_is_too_long_ago_to_be_shown() -> None:
+def test_a_damaged_heartbeat_with_a_huge_idle_time_is_shown() -> None:
     assert "idle since 1970" in of(*[replace(IDLE, idle=1e308)] * 4).headline.cause.replace("1969", "1970")
 
 
-def test_idle_ranks_wait_for_one_that_left() -> None:
+def test_idle_ranks_are_explained_by_a_rank_that_exited() -> None:
     evidence = [rank(n, exit_code=None, ended=None, beat=IDLE) for n in range(4)]
     evidence[2] = rank(2, exit_code=0, ended=END - 500, beat=replace(IDLE, phase="ended", idle=None))
     found = judge(replace(trace(attempt(*evidence, exit_code=None, end=None), stage=Stage.TRAINING), now=END)).headline
     assert (found.cause_class, found.facts[0]) == (Cause.HANG, "rank 2 had exited with 0 before")
 
 
-def test_a_suspended_run_is_not_taken_for_one_that_hangs() -> None:
+def test_a_suspended_run_is_not_a_hang() -> None:
     ranks = [rank(number, exit_code=None, beat=BEAT) for number in range(4)]
     evidence = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
     evidence = replace(evidence, now=END + 600, status=replace(evidence.status, suspended=True))

@@ -1,4 +1,4 @@
-"""What messages mean. Where the lines are from: README.md here."""
+"""The cause that a log line implies. README.md in this folder lists where the lines come from."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from clusterctl.launch.script import part
         ("OSError: [Errno 30] Read-only file system: '/runs/x/attempts/0/events/rank_00000.jsonl'", Cause.NODE),
     ],
 )
-def test_a_line_that_names_a_cause(line: str, cause: Cause) -> None:
+def test_a_line_with_a_known_cause(line: str, cause: Cause) -> None:
     found = signature(line)
     assert found is not None
     assert (found.cause, found.level) == (cause, Level.PRIMARY)
@@ -59,13 +59,13 @@ def test_a_line_that_names_a_cause(line: str, cause: Cause) -> None:
         ("socket.gaierror: [Errno -2] Name or service not known", Cause.NETWORK, Level.NETWORK),
     ],
 )
-def test_a_line_that_others_ends_may_have_caused(line: str, cause: Cause, level: Level) -> None:
+def test_a_line_that_may_only_echo_the_failure_of_another_rank(line: str, cause: Cause, level: Level) -> None:
     found = signature(line)
     assert found is not None
     assert (found.cause, found.level) == (cause, level)
 
 
-def test_the_batch_scripts_words_carry_their_cause() -> None:
+def test_messages_of_the_batch_script_carry_their_cause() -> None:
     found = signature("clusterctl[launch]: cannot write to /runs/x/attempts")
     assert found is not None
     assert found[:3] == (Cause.LAUNCH, Level.PRIMARY, "cannot write to /runs/x/attempts")
@@ -79,7 +79,7 @@ def test_a_line_without_a_known_meaning(line: str) -> None:
     assert signature(line) is None
 
 
-def test_the_first_traceback_counts_and_of_a_chain_its_last_error() -> None:
+def test_the_first_traceback_counts_with_the_last_error_of_its_chain() -> None:
     lines = """noise
 Traceback (most recent call last):
   File "a.py", line 1, in <module>
@@ -108,6 +108,6 @@ def test_an_incomplete_traceback_is_ignored() -> None:
 
 
 @given(st.lists(st.text(max_size=200)), st.text(max_size=500))
-def test_nothing_that_a_program_prints_breaks_it(lines: list[str], text: str) -> None:
+def test_arbitrary_output_never_raises(lines: list[str], text: str) -> None:
     python_error(tuple(lines))
     signature(text)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from clusterctl.diagnosis.running import stragglers
 
 
-def test_small_differences_and_lone_ranks_are_no_stragglers() -> None:
+def test_small_differences_and_single_ranks_are_not_reported() -> None:
     assert stragglers({0: 0.1, 1: 0.14}) == []
     assert stragglers({0: 0.0001, 1: 0.001}) == []
     assert stragglers({0: 0.1}) == stragglers({}) == []

@@ -1,4 +1,4 @@
-"""The evidence gathered on an ended run, from the files of all its ranks."""
+"""The evidence on an ended run, gathered from the files of all its ranks."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ HOST = {"job_id": "7", "start": 1, "end": 10, "exit_code": 1}
 
 
 def status_of(run: RunDir) -> Status:
-    """By its files alone."""
+    """Judged from the files, without Slurm."""
     return judge_stage(read_evidence(read_record(run)), 99.0)
 
 
 @pytest.mark.parametrize(("late", "arriving"), [(0.0, [False, False]), (70.0, [True, True]), (-1.0, [False, False])])
-def test_on_a_late_file_system_the_end_of_an_attempt_arrives_for_a_while(
+def test_with_visibility_lag_the_files_of_an_ended_attempt_keep_arriving(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch, late: float, arriving: list[bool]
 ) -> None:
     run = fabricate(files=FILES | {"attempts/1/host.json": HOST | {"start": 20, "end": 30}})
@@ -61,7 +61,7 @@ def test_on_a_late_file_system_the_end_of_an_attempt_arrives_for_a_while(
     assert [attempt.arriving for attempt in trace.attempts] == arriving
 
 
-def test_everything_that_ranks_and_slurm_left_is_gathered(fabricate: Fabricate) -> None:
+def test_everything_written_by_ranks_and_slurm_is_gathered(fabricate: Fabricate) -> None:
     trace = gather(status_of(fabricate(files=FILES)), clock=lambda: 99.0)
     (attempt,) = trace.attempts
     assert (attempt.exit_code, attempt.start, attempt.end, attempt.nodes) == (1, 1, 10, "node7")
@@ -79,7 +79,7 @@ def test_everything_that_ranks_and_slurm_left_is_gathered(fabricate: Fabricate) 
     assert trace.unknown == ()
 
 
-def test_causes_codes_and_refusals_are_values_and_what_is_unknown_is_none(fabricate: Fabricate) -> None:
+def test_causes_codes_and_refusals_are_parsed_and_unknown_ones_are_none(fabricate: Fabricate) -> None:
     ours = {**RAISED, "type": "ProgramEnded", "cause": "killed", "code": 137, "signal": 9}
     files = {
         "attempts/0/host.json": {"exit_code": 137, "refused": "no-progress"},
@@ -104,7 +104,7 @@ def test_a_missing_log_is_listed_as_unknown(fabricate: Fabricate) -> None:
 
 
 @pytest.mark.parametrize("cyclic", [False, True])
-def test_of_few_ranks_their_nodes_are_read_and_all_where_tasks_are_placed_otherwise(
+def test_a_few_ranks_need_only_the_files_of_their_nodes_unless_tasks_are_cyclic(
     fabricate: Fabricate, cyclic: bool
 ) -> None:
     files = {f"attempts/0/logs/rank_{rank:05}.err": "" for rank in range(4)} | {"attempts/0/host.json": HOST}
@@ -118,9 +118,7 @@ def test_of_few_ranks_their_nodes_are_read_and_all_where_tasks_are_placed_otherw
     assert all(rank.stage == Stage.TRAINING for rank in attempt.ranks)
 
 
-def test_of_a_long_log_both_ends_are_read_as_srun_names_the_first_to_die_before_a_thousand_others(
-    fabricate: Fabricate,
-) -> None:
+def test_both_ends_of_a_long_log_are_read_because_the_first_death_is_at_the_top(fabricate: Fabricate) -> None:
     long = "".join(f"line {number}\n" for number in range(100_000))
     trace = gather(status_of(fabricate(files=FILES | {"attempts/0/host.log": long})))
     lines = trace.attempts[0].lines
@@ -166,17 +164,17 @@ def nodes(fabricate: Fabricate) -> Nodes:
 
 
 @pytest.mark.parametrize("off", [3600.0, -3600.0, 0.0])
-def test_a_node_whose_clock_is_off_is_not_taken_for_a_silent_one_nor_are_the_others(nodes: Nodes, off: float) -> None:
+def test_a_wrong_node_clock_does_not_make_ranks_look_silent(nodes: Nodes, off: float) -> None:
     nodes.off = off
     found = nodes.why()
     assert found.headline.cause_class is Cause.HEALTHY
     assert found.headline.facts == ((f"the clock of node1 is off by {off:+.0f} s",) if off else ())
-    assert nodes.now <= 5000 + BEAT_SECONDS  # as soon as every rank was heard of
+    assert nodes.now <= 5000 + BEAT_SECONDS  # ends once every rank has written
 
 
 @pytest.mark.parametrize("off", [3600.0, -3600.0, 0.0])
 @pytest.mark.parametrize(("alive", "cause", "rank"), [({0, 1}, Cause.NODE, None), ({0, 1, 2}, Cause.HANG, 3)])
-def test_a_rank_that_writes_no_more_is_named_whatever_the_clocks_of_others(
+def test_a_silent_rank_is_named_whatever_the_node_clocks(
     nodes: Nodes, off: float, alive: set[int], cause: Cause, rank: int | None
 ) -> None:
     nodes.off, nodes.alive = off, frozenset(alive)

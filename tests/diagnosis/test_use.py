@@ -31,7 +31,7 @@ def test_the_use_of_a_busy_run(fabricate) -> None:
     assert sum(seconds.values()) == pytest.approx(200.0)
 
 
-def test_a_run_that_waits_has_used_nothing(fabricate) -> None:
+def test_a_queued_run_has_used_nothing(fabricate) -> None:
     run = fabricate()
     evidence = read_evidence(read_record(run))
     use = use_of(judge(evidence, NOW), History(run), NOW)

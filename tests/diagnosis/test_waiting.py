@@ -55,7 +55,7 @@ def trial(words: str, start: float | None, *settings: tuple[str, str], **resourc
     return Trial(Change(words, replace(RESOURCES, **resources), settings), start)  # type: ignore[arg-type]
 
 
-def test_changes_that_leave_the_run_as_it_is_come_first() -> None:
+def test_changes_that_do_not_shrink_the_run_come_first() -> None:
     resources = replace(RESOURCES, constraint="ib", exclusive=True, memory="200G")
     busy = replace(IDLE, memory_allocated=156_000, state="mixed")
     assert words_of(resources, cluster(busy, busy, busy, busy, also=True))[:4] == [
@@ -67,7 +67,7 @@ def test_changes_that_leave_the_run_as_it_is_come_first() -> None:
     assert words_of(replace(RESOURCES, nodes=1), cluster(IDLE, also=True))[0] == "partition other"
 
 
-def test_free_resources_decide_how_much_smaller() -> None:
+def test_smaller_requests_fit_the_free_resources() -> None:
     half = replace(IDLE, gpus=(Gpus("", 4, 2),), cpus_allocated=8, state="mixed")
     assert "2 nodes instead of 4" in words_of(RESOURCES, cluster(IDLE, IDLE, half, half))
     assert "2 GPUs per node instead of 4" in words_of(RESOURCES, cluster(IDLE, IDLE, half, half))
@@ -76,14 +76,14 @@ def test_free_resources_decide_how_much_smaller() -> None:
     assert asked_of(gpus.resources).gpus == 2
 
 
-def test_never_more_than_six_are_tried_nor_one_twice() -> None:
+def test_at_most_six_different_changes_are_tried() -> None:
     everything = replace(RESOURCES, constraint="a", nodelist="b", exclude="c", reservation="d", exclusive=True)
     found = changes_of(everything, cluster(IDLE, IDLE, also=True))
     assert len(found) == MOST_CHANGES
     assert len({change.words for change in found}) == MOST_CHANGES
 
 
-def test_fewer_gpus_stay_gpus_of_the_type_that_was_asked_for() -> None:
+def test_fewer_gpus_keep_the_requested_type() -> None:
     half = replace(IDLE, gpus=(Gpus("a100", 4, 2), Gpus("v100", 4, 0)))
     asked = replace(RESOURCES, nodes=1, gpus_per_node=GpuCount("a100:4"))
     assert "2 a100 GPUs per node instead of 4" in words_of(asked, cluster(half))
@@ -98,13 +98,13 @@ def test_without_an_inventory_there_are_still_changes_to_try() -> None:
     ("reason", "worth"),
     [("Resources", True), ("QOSMaxGRESPerUser", True), ("Dependency", False), ("JobHeldUser", False)],
 )
-def test_changes_are_tried_only_where_they_can_help(reason: str, worth: bool) -> None:
+def test_changes_are_tried_only_if_they_can_help(reason: str, worth: bool) -> None:
     job = replace(JOB, reason=reason)
     assert may_be_changed(job) is worth
     assert bool(words_of(RESOURCES, cluster(IDLE), job)) is worth
 
 
-def test_the_first_change_that_starts_now_is_the_answer_with_what_to_type() -> None:
+def test_the_first_change_that_would_start_now_is_suggested_with_its_commands() -> None:
     found = explain(
         evidence(
             trial("a time limit of 01:00:00", NOW + 600, ("time", "3600s"), time=3600),
@@ -116,7 +116,7 @@ def test_the_first_change_that_starts_now_is_the_answer_with_what_to_type() -> N
     assert found.cause == "it is next in line, and the resources it requests are not free yet"
 
 
-def test_a_value_without_a_flag_of_its_own_is_set() -> None:
+def test_a_value_without_its_own_flag_uses_set() -> None:
     found = explain(evidence(trial("100 MiB of memory per node", NOW, ("memory", "100M"), memory="100M")))
     assert found.commands[1].endswith("--set resources.memory=100M")
 
@@ -126,19 +126,19 @@ def test_a_change_to_the_job_file_is_a_hint() -> None:
     assert found.hint == "no constraint (ib): change [resources] in the job file"
 
 
-def test_the_runs_own_weight_in_slurms_estimate_is_taken_off() -> None:
-    """Slurm adds the times of what waits ahead, and the run itself would be gone."""
-    own = RESOURCES.time * 4  # the run asks for four nodes, its partition has one
+def test_the_runs_own_share_of_slurms_estimate_is_subtracted() -> None:
+    """Slurm's estimate counts all waiting jobs, including the run itself, which would be cancelled."""
+    own = RESOURCES.time * 4  # the run requests four nodes, its partition has one
     smaller = trial("2 nodes instead of 4", NOW + own, ("nodes", "2"), nodes=2)
     assert smallest_change(evidence(smaller, control=NOW + 600 + own)) == (smaller.change, "")
-    # Another Slurm may not add it: then nothing is taken off, and the run would start in two hours.
+    # Another Slurm may not count it: then nothing is subtracted, and the run would start in two hours.
     assert smallest_change(evidence(smaller, control=NOW + 600)) == (None, "")
     elsewhere = trial("partition other", NOW + own, ("partition", "other"), partition="other")
     assert smallest_change(evidence(elsewhere, control=NOW + 600 + own)) == (None, "")
 
 
 def test_a_run_larger_than_the_cluster_would_start_with_the_idle_nodes() -> None:
-    """As 22.05 answered: it has no estimate for such a run, refuses it when it is sent once more, and counts it."""
+    """Slurm 22.05 has no estimate for such a run and refuses to test it, but counts it in other estimates."""
     larger = replace(RESOURCES, nodes=9)
     fewer = Change("4 nodes instead of 9", replace(RESOURCES, nodes=4), (("nodes", "4"),))
     asked = replace(
@@ -152,7 +152,7 @@ def test_a_run_larger_than_the_cluster_would_start_with_the_idle_nodes() -> None
     assert smallest_change(replace(asked, inventory=cluster(IDLE, IDLE, IDLE, busy))) == (None, "")
 
 
-def test_behind_other_jobs_and_without_an_estimate_nothing_is_promised() -> None:
+def test_nothing_is_promised_behind_other_jobs_without_an_estimate() -> None:
     unsure = evidence(
         trial("2 nodes instead of 4", NOW, ("nodes", "2"), nodes=2),
         job=replace(JOB, reason="Priority", start=None),
@@ -174,14 +174,14 @@ def test_requested_and_free_resources_are_both_shown() -> None:
     assert found.facts[1] == "partition gpu: 1 of 4 nodes have 16 CPUs and 4 GPUs free"
 
 
-def test_what_could_not_be_read_is_passed_on_and_nothing_invented() -> None:
-    blind = replace(evidence(job=replace(JOB, start=None)), inventory=None, unknown=("what is free: no answer",))
+def test_missing_data_is_listed_as_unknown() -> None:
+    blind = replace(evidence(job=replace(JOB, start=None)), inventory=None, unknown=("free resources: no answer",))
     found = explain(blind)
-    assert found.unknown == ("what is free: no answer",)
+    assert found.unknown == ("free resources: no answer",)
     assert found.facts == ("it requests 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00",)
 
 
-def test_a_run_that_its_user_holds_is_let_go_with_a_command() -> None:
+def test_a_held_run_suggests_the_release_command() -> None:
     for reason in ("JobHeldUser", "launch failed requeued held"):
         held = evidence(job=replace(JOB, reason=reason))
         assert explain(held).commands == ("clusterctl release r-1",)
@@ -192,7 +192,7 @@ def test_a_dependency_is_named() -> None:
     assert "it depends on: afterok:77(unfulfilled)" in facts
 
 
-def test_one_node_reads_as_one() -> None:
+def test_a_single_node_is_described_in_the_singular() -> None:
     assert described(asked_of(Resources(cpus_per_task=1, memory="64G", time=90061, exclusive=True))) == (
         "1 whole node, with 1 CPU and 64 GiB, for 1-01:01:01"
     )

@@ -32,7 +32,9 @@ def began(rank: int) -> dict[str, object]:
         ("Cannot allocate memory", 60.0, Cause.NODE, "not restarted: Cannot allocate memory"),
     ],
 )
-def test_a_writer_that_ended_is_named(fabricate: Fabricate, error: str, age: float, cause: Cause, words: str) -> None:
+def test_an_ended_node_writer_is_reported(
+    fabricate: Fabricate, error: str, age: float, cause: Cause, words: str
+) -> None:
     writer = {"rank": 2, "time": 4990, "event": "writer", **({"error": error} if error else {})}
     files = {
         "attempts/0/host.json": {"start": 4000},

@@ -25,12 +25,12 @@ def test_the_first_steps_do_not_flatten_the_rest() -> None:
     assert max(LEARNING[10:]) < bounds.high < 1.0
 
 
-def test_neither_does_a_spike() -> None:
+def test_a_spike_does_not_flatten_the_rest() -> None:
     assert robust(curve(*LEARNING, 1e6, *LEARNING[200:])).high < 1.0
     assert robust(curve(*LEARNING, -1e6, *LEARNING[200:])).low > -1.0
 
 
-def test_a_usual_loss_is_shown_whole() -> None:
+def test_a_typical_loss_is_shown_whole() -> None:
     points = curve(*LEARNING)
     assert robust(points) == whole(points)
 
@@ -64,5 +64,5 @@ def test_the_axis_moves_with_the_values(values: list[float], factor: float, shif
     assert moved == (pytest.approx(factor * low + shift, abs=close), pytest.approx(factor * high + shift, abs=close))
 
 
-def test_a_value_is_clipped_to_the_end_beyond_which_it_lies() -> None:
+def test_values_are_clipped_to_the_bounds() -> None:
     assert [Bounds(1.0, 2.0).clip(value) for value in (0.0, 1.5, 9.0)] == [1.0, 1.5, 2.0]

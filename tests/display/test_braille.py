@@ -1,4 +1,4 @@
-"""Charts of braille."""
+"""Charts drawn in braille."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POINTS = st.lists(
 
 
 @given(POINTS, st.integers(16, 120), st.integers(1, 30))
-def test_a_chart_has_the_size_that_was_asked_for(points: list[Point], width: int, height: int) -> None:
+def test_a_chart_has_the_requested_size(points: list[Point], width: int, height: int) -> None:
     lines = chart(points, width, height).plain.split("\n")
     assert len(lines) == height
     assert {len(line) for line in lines} == {width}

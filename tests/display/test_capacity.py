@@ -44,7 +44,7 @@ def test_the_reason_why_a_job_does_not_fit_is_shown_next_to_the_partition(
     assert " ".join(text.getvalue().splitlines()[1].split()) == "main no 0 0 of 2 nodes have 4 GPUs free"
 
 
-def test_a_hostile_reason_moves_no_cursor_and_marks_nothing_up(console: MakeConsole) -> None:
+def test_escape_sequences_and_markup_in_a_reason_have_no_effect(console: MakeConsole) -> None:
     values = dict.fromkeys(FIELDS, "1") | {"NodeList": "n1", "Reason": "\x1b[2J[red]fan[/red]", "StateComplete": "down"}
     screen, text = console(120)
     show_nodes(screen, parse_nodes("".join(values[field] + SEPARATOR for field in FIELDS), 0.0).nodes.values())
@@ -67,7 +67,7 @@ def test_sets_of_nodes_are_written_as_slurm_writes_them(names: list[str], text: 
 
 
 @given(st.lists(st.text(max_size=10), max_size=6))
-def test_no_name_is_too_odd_to_be_shown(names: list[str]) -> None:
+def test_any_node_name_can_be_shown(names: list[str]) -> None:
     node_set(names)
 
 

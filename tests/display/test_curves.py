@@ -1,4 +1,4 @@
-"""What the monitor and the report draw of a link prediction, and of a program's own metrics."""
+"""Curves of a link prediction and of a program's own metrics, in the monitor and the report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_monitor_shows_the_auc(fabricate) -> None:
     assert "▲" in shown  # the loss of the first step
 
 
-def test_the_report_shows_the_auc_and_what_is_possible(fabricate) -> None:
+def test_the_report_shows_the_auc_and_the_best_possible_one(fabricate) -> None:
     run = fabricate(files=taobao_files())
     text = page(examine(run, run.path))
     for name, value in (("test AUC", "0.9112"), ("best possible AUC", "0.9344"), ("tested on", "16691 edges")):

@@ -16,6 +16,6 @@ from clusterctl.runs.stages import Stage
     [(Stage.FINISHED, "finished"), (Stage.CANCELLED, "cancelled"), (Stage.FAILED, "failed: cancelled")],
 )
 def test_nothing_is_printed_twice(stage: Stage, head: str) -> None:
-    told = trace(attempt(signal="TERM"), stage=stage, cancelled=Cancellation(1.0, "ada@login1"))
-    first, *_ = explanation(judge(told))
+    ended = trace(attempt(signal="TERM"), stage=stage, cancelled=Cancellation(1.0, "ada@login1"))
+    first, *_ = explanation(judge(ended))
     assert first == f"cora-20260102-030405-00a1 {head}"

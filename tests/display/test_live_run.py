@@ -30,7 +30,7 @@ def run(fabricate: Callable[..., RunDir]) -> RunDir:
 
 
 def playing(*scenes: Callable[[], Any]) -> Sources:
-    """Sources by which a scene passes at each look, seconds after the last; Slurm reports the job as running."""
+    """Sources that play one scene per look, a second apart; Slurm reports the job as running."""
     rest, times = iter(scenes), itertools.count(0.0, 1.0)
     line = "\x1f".join(["12", "RUNNING", *["0"] * 6, ""])
     slurm = Slurm(str, {}, lambda argv, environment: subprocess.CompletedProcess(argv, 0, line, ""))
@@ -98,7 +98,7 @@ def own_program(run: RunDir) -> None:
     write_json(run.run_json, record)
 
 
-def prints(run: RunDir, text: str, rank: int = 0, stream: str = "out", attempt: int = 0) -> None:
+def write_log(run: RunDir, text: str, rank: int = 0, stream: str = "out", attempt: int = 0) -> None:
     path = run.attempt(attempt).log(rank, stream)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as log:
@@ -106,18 +106,16 @@ def prints(run: RunDir, text: str, rank: int = 0, stream: str = "out", attempt: 
 
 
 @pytest.mark.parametrize("at_terminal", [False, True])
-def test_what_rank_0_of_a_program_prints_is_shown_as_it_comes(
-    run: RunDir, console: Consoles, at_terminal: bool
-) -> None:
+def test_output_of_rank_0_is_streamed(run: RunDir, console: Consoles, at_terminal: bool) -> None:
     own_program(run)
     Lines(run.attempt(0).events(0)).append({"event": "stage", "stage": "training"})
     (run.attempt(0).path / "host.log").write_text("from the batch script\n")
     out, file = console(width=100, force_terminal=at_terminal, no_color=True)
     sources = playing(
-        lambda: prints(run, "loading [1/2]\n\x1b[2Jhalf a "),
-        lambda: prints(run, "not shown\n", rank=1),
-        lambda: (prints(run, "line\n"), prints(run, "a warning\n", stream="err")),
-        lambda: (prints(run, "the end, without a newline"), finish(run)),
+        lambda: write_log(run, "loading [1/2]\n\x1b[2Jhalf a "),
+        lambda: write_log(run, "not shown\n", rank=1),
+        lambda: (write_log(run, "line\n"), write_log(run, "a warning\n", stream="err")),
+        lambda: (write_log(run, "the end, without a newline"), finish(run)),
     )
     assert show(run, out, sources) is Stage.FINISHED
     shown = file.getvalue()
@@ -133,10 +131,10 @@ def test_after_a_resume_only_the_new_attempts_are_shown(run: RunDir, console: Co
     own_program(run)
     write_json(run.attempt(0).host_json, {"job_id": "11", "start": 100, "end": 120})
     write_json(run.submission_json, {"job_id": "12", "time": 125})
-    prints(run, "of the first\n")
+    write_log(run, "of the first\n")
     sources = playing(
-        lambda: prints(run, "of the second, torn", attempt=1),
-        lambda: prints(run, "of the third\n", attempt=2),
+        lambda: write_log(run, "of the second, torn", attempt=1),
+        lambda: write_log(run, "of the third\n", attempt=2),
         lambda: write_json(run.finished_json, {"attempt": 2, "time": 130}),
     )
     out, file = console()

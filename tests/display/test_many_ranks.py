@@ -1,4 +1,4 @@
-"""What each command reads of a run as its ranks grow, counted: at most in proportion, and nothing twice."""
+"""File reads of each command as the number of ranks grows: at most proportional, and no file twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from clusterctl.runs.layout import RunDir
 from clusterctl.slurm import Snapshot
 from clusterctl.slurm.queue import JobState, QueuedJob
 
-FEW, MANY = 128, 384  # of at most sixteen nodes, `status` reads all
+FEW, MANY = 128, 384  # `status` reads all nodes up to sixteen
 GROWTH = MANY // FEW
 NOW = 1_800_000_000.0
 
@@ -82,7 +82,7 @@ class Looked(NamedTuple):
 
 @pytest.fixture(scope="module")
 def looked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Look, int, Course], Looked]:
-    """What a command shows of a run of so many ranks, alone in its folder, and what it reads for that."""
+    """The output of a command for a run with that many ranks, and the reads it took."""
 
     @cache
     def run_of(ranks: int, course: Course) -> RunDir:
@@ -99,7 +99,7 @@ def looked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Look, int, Cou
 
 
 @pytest.mark.parametrize("course", Course)
-def test_status_reads_the_same_however_many_ranks_there_are(looked, course: Course) -> None:
+def test_status_reads_no_more_files_for_more_ranks(looked, course: Course) -> None:
     few, many = (looked(status, ranks, course).read for ranks in (FEW, MANY))
     assert many.opens <= few.opens
     assert many.listings == few.listings
@@ -115,7 +115,7 @@ def test_reads_grow_at_most_linearly_with_the_number_of_ranks(looked, course: Co
 
 @pytest.mark.parametrize("course", Course)
 @pytest.mark.parametrize("look", [look for look in LOOKS if look is not errors])
-def test_more_ranks_have_no_more_files_that_are_read_twice(looked, course: Course, look: Look) -> None:
+def test_more_ranks_cause_no_more_repeated_reads(looked, course: Course, look: Look) -> None:
     few, many = (looked(look, ranks, course).read for ranks in (FEW, MANY))
     assert len(many.repeated) == len(few.repeated)
 
@@ -125,7 +125,7 @@ def test_the_rank_to_blame_is_named_among_many(looked, look: Look) -> None:
     assert f"batch 7 of rank {culprit(MANY)} is empty" in looked(look, MANY, Course.FAILED).text
 
 
-def test_what_all_other_ranks_report_alike_is_one_line(looked) -> None:
+def test_identical_errors_of_the_other_ranks_are_one_line(looked) -> None:
     first = culprit(MANY)
     lines = looked(why, MANY, Course.FAILED).text.split("what followed:\n")[1].splitlines()
     ranks = f"ranks 0-{first - 1}, {first + 1}-{MANY - 1}"
@@ -137,7 +137,7 @@ def test_the_stuck_rank_is_named_among_many(looked) -> None:
     assert f"rank {culprit(MANY)} on " in looked(status, MANY, Course.HUNG).text
 
 
-def test_errors_read_what_a_rank_recorded_once(looked) -> None:
+def test_errors_reads_the_events_of_a_rank_once(looked) -> None:
     repeated = looked(errors, MANY, Course.FAILED).read.repeated
     assert not [path for path in repeated if path.endswith(".events.jsonl")]
 
@@ -149,7 +149,7 @@ def test_a_report_shows_the_slowest_of_many_ranks_and_the_idlest_of_many_nodes(l
     assert len(text) < 1.1 * len(looked(write_report, 2 * FEW, Course.RUNNING).text)
 
 
-def test_of_more_nodes_than_lines_the_first_line_sums_all_up(looked) -> None:
+def test_with_more_nodes_than_lines_the_first_line_is_a_summary(looked) -> None:
     lines = looked(monitor_devices, MANY, Course.RUNNING).text.split("\n")
     summary = next(line for line in lines if f"{MANY // RANKS_A_NODE} nodes" in line)
     assert re.search(rf"{MANY} GPUs, [78]\d % in use, 0 idle", summary)
@@ -157,7 +157,7 @@ def test_of_more_nodes_than_lines_the_first_line_sums_all_up(looked) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_what_many_ranks_did_alike_is_one_event(looked) -> None:
+def test_identical_events_of_many_ranks_are_one_event(looked) -> None:
     text = looked(monitor_once, MANY, Course.FAILED).text
     assert f"r{culprit(MANY)} ValueError: batch 7" in text
     assert f"x{MANY - 1} RuntimeError: Connection closed by peer" in text

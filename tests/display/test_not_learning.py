@@ -1,4 +1,4 @@
-"""A run that trains but does not learn, on every screen: noted, and no failure."""
+"""A run that trains but does not learn: noted on every screen, and not a failure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table(status: Status, now: float, width: int | None = None) -> str:
 
 @pytest.fixture
 def run(fabricate) -> RunDir:
-    """Finished, its loss NaN from step 50 on."""
+    """A finished run whose loss is NaN from step 50 on."""
     host: dict[str, Any] = {"attempt": 0, "job_id": "1", "nodes": "n1", "start": 1_000_001, "end": 1_000_400}
     counts = {"steps": 300, "epoch": 1, "epochs": 1, "classes": 10}
     losses = [2.3 - step / 100 if step < 50 else math.nan for step in range(1, 301)]
@@ -64,7 +64,7 @@ def test_why_shows_since_when_and_what_to_try(
     assert "hint: lower train.lr" in shown
 
 
-def test_it_comes_after_what_became_of_the_run(run: RunDir) -> None:
+def test_it_comes_after_the_outcome_of_the_run(run: RunDir) -> None:
     first, second = (found := diagnose(run)).findings
     assert (first.cause_class, second.cause_class) == (Cause.FINISHED, Cause.NOT_LEARNING)
     assert str(second) == f"{SENTENCE} (likely)"
@@ -78,7 +78,7 @@ def test_the_monitor_and_the_report_show_it(run: RunDir) -> None:
     assert f'<p class="waits">T{SENTENCE[1:]}' in page(examine(run, run.path))
 
 
-def test_epochs_of_a_single_step_are_noted_where_the_ranks_made_the_batch_so_large(statuses: list[Status]) -> None:
+def test_single_step_epochs_are_noted_if_caused_by_the_number_of_ranks(statuses: list[Status]) -> None:
     finished = statuses[2]
     (attempt,) = finished.attempts
 
@@ -97,10 +97,10 @@ def test_epochs_of_a_single_step_are_noted_where_the_ranks_made_the_batch_so_lar
     assert noted()
     assert noted(steps=200, folds=10)
     assert not noted(steps=40)
-    assert not noted(global_batch_size=4096), "asked for"
+    assert not noted(global_batch_size=4096), "requested by the user"
 
 
-def test_why_has_it_among_the_facts(fabricate) -> None:
+def test_why_lists_single_step_epochs_among_the_facts(fabricate) -> None:
     lines = [{"time": 1_000_010.0, "step": 3, "steps": 3, "epoch": 3, "epochs": 3, "loss": 0.1}]
     finished = {"time": 1_000_400.0, "attempt": 0}
     host: dict[str, Any] = {"attempt": 0, "job_id": "1", "nodes": "n1", "start": 1_000_001, "end": 1_000_400}

@@ -24,23 +24,23 @@ from clusterctl.display.plain import as_shown, duration, plain, share
         "\x00",
     ],
 )
-def test_escape_sequences_and_control_characters_vanish(hostile: str) -> None:
+def test_escape_sequences_and_control_characters_are_removed(hostile: str) -> None:
     assert plain(f"a{hostile}b") == "ab"
 
 
-def test_tabs_and_letters_of_any_script_stay() -> None:
+def test_tabs_and_letters_of_any_script_are_kept() -> None:
     assert plain("a\tb é 図 😀") == "a\tb é 図 😀"
 
 
 @given(st.text())
-def test_nothing_that_a_terminal_obeys_survives(text: str) -> None:
+def test_no_control_character_survives(text: str) -> None:
     shown = plain(text)
     assert all(char == "\t" or char >= " " for char in shown)
     assert not any("\x7f" <= char <= "\x9f" for char in shown)
     shown.encode()
 
 
-def test_a_line_that_was_written_over_shows_its_last_state() -> None:
+def test_an_overwritten_line_shows_its_final_text() -> None:
     assert as_shown(b"10%\r50%\r100%") == "100%"
     assert as_shown(b"done\r") == "done"
     assert as_shown(b"bad \xff byte") == "bad \N{REPLACEMENT CHARACTER} byte"
@@ -54,5 +54,5 @@ def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_progress_shows_the_total_where_there_is_one() -> None:
+def test_progress_shows_the_total_if_known() -> None:
     assert [share(3, 20), share(3, None), share(None, 20), share(1e6, 2e6)] == ["3/20", "3", "", "1000000/2000000"]

@@ -29,7 +29,7 @@ def listing(statuses: list[Status], now: float = NOW) -> Listing:
 
 
 @pytest.mark.parametrize("width", [80, 120, 160, 200])
-def test_the_table_is_as_in_the_golden_file(
+def test_the_table_matches_the_golden_file(
     statuses: list[Status], console: Consoles, width: int, update_golden: bool
 ) -> None:
     out, file = console(width)
@@ -41,7 +41,7 @@ def test_the_table_is_as_in_the_golden_file(
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 160, 200])
-def test_no_line_is_wider_than_the_terminal_and_every_id_is_whole_where_it_fits(
+def test_no_line_is_wider_than_the_terminal_and_ids_are_whole_if_they_fit(
     statuses: list[Status], console: Consoles, width: int
 ) -> None:
     out, file = console(width)
@@ -59,7 +59,7 @@ def test_wide_prints_every_column_whatever_the_terminal(statuses: list[Status], 
     assert training.endswith("node[1-2]")
 
 
-def test_of_many_runs_no_line_is_laid_out_by_rich(
+def test_rows_are_not_laid_out_by_rich(
     statuses: list[Status], console: Consoles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, file = console(80)
@@ -78,7 +78,7 @@ def test_the_row_of_an_ended_run_does_not_change_with_the_clock(statuses: list[S
     assert [*set(before) - set(after)] == ["10m00s"]  # the age
 
 
-def test_what_has_no_room_in_height_is_counted(statuses: list[Status]) -> None:
+def test_rows_beyond_the_height_are_counted(statuses: list[Status]) -> None:
     assert RunsTable(listing(statuses), 80, 6).plain.count("\n") == 5
     *_, last = RunsTable(listing(statuses), 80, 4).plain.splitlines()
     assert last == "and 3 more"
@@ -107,9 +107,9 @@ def test_no_color_is_honoured(statuses: list[Status], console: Consoles) -> None
 
 
 @pytest.mark.parametrize(
-    ("how", "exit_code", "says"),
+    ("how", "exit_code", "expected"),
     [
-        ("Exited with exit code 3", 143, "exit code 3"),  # srun's own is that of the ranks which it ended
+        ("Exited with exit code 3", 143, "exit code 3"),  # srun's own code is that of the ranks it ended
         ("Killed", 137, "killed"),
         ("Out Of Memory", 143, "out of memory"),
         (None, 2, "exit code 2"),
@@ -117,11 +117,11 @@ def test_no_color_is_honoured(statuses: list[Status], console: Consoles) -> None
     ],
 )
 def test_the_note_shows_how_the_first_rank_ended(
-    statuses: list[Status], how: str | None, exit_code: int | None, says: str
+    statuses: list[Status], how: str | None, exit_code: int | None, expected: str
 ) -> None:
     death = Death(2, "node1", how, 0) if how else None
     last = AttemptEvidence(number=0, exit_code=exit_code, death=death)
-    assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(last,))) == says
+    assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(last,))) == expected
     for how, words in (("silent", "no progress"), ("idle-gpus", "GPUs idle")):
         hung = replace(last, hung=how)
         assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(hung,))) == words
@@ -142,13 +142,13 @@ def test_the_note_shows_since_when_all_gpus_are_idle(statuses: list[Status]) -> 
 
 
 @pytest.mark.parametrize(
-    ("workload", "step", "says"),
+    ("workload", "step", "expected"),
     [("command", 60, "exited after step 60/400"), ("command", 390, ""), ("reddit", 60, "")],
 )
-def test_a_program_that_left_with_0_long_before_its_last_step_is_noted(
-    statuses: list[Status], workload: str, step: int, says: str
+def test_a_program_that_exited_with_0_long_before_its_last_step_is_noted(
+    statuses: list[Status], workload: str, step: int, expected: str
 ) -> None:
-    """A training of ours that ends early has its reason (`train.patience`)."""
+    """A built-in workload that ends early has a reason (`train.patience`)."""
     record = replace(statuses[3].record, job=replace(statuses[3].record.job, workload=workload))
     last = AttemptEvidence(number=0, exit_code=0, metrics={"step": step, "steps": 400})
-    assert note(replace(statuses[3], record=record, stage=Stage.FINISHED, attempts=(last,))) == says
+    assert note(replace(statuses[3], record=record, stage=Stage.FINISHED, attempts=(last,))) == expected

@@ -16,7 +16,7 @@ from clusterctl.runs.layout import RunDir
 Consoles = Callable[..., tuple[Console, StringIO]]
 
 
-def test_a_finished_run_shows_its_exact_accuracy_the_nodes_it_counts_and_two_commands(
+def test_a_finished_run_shows_its_accuracy_test_nodes_and_two_commands(
     statuses: list[Status], console: Consoles
 ) -> None:
     out, file = console()

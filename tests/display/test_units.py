@@ -1,4 +1,4 @@
-"""Numbers where there is little room."""
+"""Compact numbers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from clusterctl.display.plain import as_bytes, compact
     ("size", "shown"),
     [(0, "0B"), (999, "999B"), (1024, "1.0K"), (1.5 * 2**30, "1.5G"), (80 * 2**30, "80G"), (2**62, "4096P")],
 )
-def test_a_size_in_three_digits(size: float, shown: str) -> None:
+def test_sizes_have_at_most_four_digits(size: float, shown: str) -> None:
     assert as_bytes(size) == shown
 
 
 @pytest.mark.parametrize(
     ("value", "shown"), [(0.0, "0.0000"), (0.0123, "0.0123"), (31.927, "31.93"), (120_000, "120k"), (3.4e6, "3.4M")]
 )
-def test_a_number_on_a_scale(value: float, shown: str) -> None:
+def test_numbers_are_compact(value: float, shown: str) -> None:
     assert compact(value) == shown
 
 

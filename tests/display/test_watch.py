@@ -1,4 +1,4 @@
-"""The table of runs, again and again."""
+"""The table of runs, refreshed repeatedly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each scenario runs on every back end that this machine has; in `make test` on one of them, mostly."""
+"""Each scenario runs on every back end available on this machine; in `make test`, mostly on just one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing depends on Slurm's accounting: what `status` says is the same with it and without."""
+"""`status` reports the same with and without Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stage(sandbox_home: RunningSandbox, tmp_path: Path, accounting: bool) -> Sta
 
 @pytest.mark.long
 @pytest.mark.parametrize("accounting", [False, True])
-def test_every_ending_reads_the_same(stage: Stage, accounting: bool) -> None:
+def test_status_is_the_same_with_and_without_accounting(stage: Stage, accounting: bool) -> None:
     for number, (program, ending) in enumerate(ENDINGS.items()):
         job = f'workload = "command"\nargv = ["python", "-c", "{program}"]\n'
         run = stage.submit(stage.write_job(f"ending{number}", job))

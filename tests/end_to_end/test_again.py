@@ -1,4 +1,4 @@
-"""A run repeated with a change, while the first one still runs and its project has moved on; and what differs."""
+"""`rerun` with a change while the first run is still running and its project has changed; then `diff`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ nodes = 2
 time = "10m"
 [env]
 LR = "0.5"
-GOES_ON = "yes"
+WAITS = "yes"
 """
 PROGRAM = """
 import os
@@ -31,17 +31,17 @@ print("as submitted", os.environ["LR"], flush=True)
 Path("written.txt").write_text(os.environ["CLUSTERCTL_RUN_DIR"])
 if os.environ["RANK"] == "0":
     runs.log(step=1, loss=float(os.environ["LR"]))
-while os.environ["GOES_ON"] == "yes" and not Path("go").exists():
+while os.environ["WAITS"] == "yes" and not Path("go").exists():
     time.sleep(0.05)
 """
 
 
-def test_a_run_is_repeated_beside_the_first_whatever_its_project_is_by_now(stage: Stage) -> None:
+def test_rerun_uses_the_submitted_code_while_the_first_run_is_still_running(stage: Stage) -> None:
     (stage.folder / "train.py").write_text(PROGRAM)
     first = stage.submit(stage.write_job("train", JOB))
     stage.wait_for_stage(first, "training", "starting", "loading")
     (stage.folder / "train.py").write_text("raise SystemExit('not the code of the first run')\n")
-    changes = ("--set", "env.LR=0.25", "--set", "env.GOES_ON=no")
+    changes = ("--set", "env.LR=0.25", "--set", "env.WAITS=no")
     done = stage.call("rerun", first.id, "--cluster", stage.cluster, *changes, "--wait", "-o", "json", timeout=600)
     assert done.returncode == 0, done.stderr
     assert 'env.LR: "0.5" -> "0.25"' in done.stderr
@@ -57,6 +57,6 @@ def test_a_run_is_repeated_beside_the_first_whatever_its_project_is_by_now(stage
     differing = stage.call("diff", first.id, second.id, "--cluster", stage.cluster, "-o", "json")
     assert differing.returncode == 0, differing.stderr
     found = json.loads(differing.stdout)
-    assert [change["key"] for change in found["configuration"]] == ["env.LR", "env.GOES_ON"]
+    assert [change["key"] for change in found["configuration"]] == ["env.LR", "env.WAITS"]
     assert (found["code"], found["versions"], found["image"]) == ([], [], [])
     assert {"metric": "loss", "first": 0.5, "second": 0.25} in found["results"]

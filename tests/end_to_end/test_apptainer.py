@@ -1,4 +1,4 @@
-"""Runs whose images Apptainer runs: a stand-in for it, by its documentation."""
+"""Runs in images under Apptainer, with a stand-in written from its documentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ print(helper.GREETING, sys.prefix, Path("/srv/own.txt").exists(), *map(os.enviro
 
 @pytest.fixture
 def programs(stage: Stage, tmp_path: Path) -> Path:
-    """The folder of the stand-in; a cluster of its own, `with-apptainer`, has it on PATH by a line of `setup`."""
+    """The stand-in's folder. The cluster `with-apptainer` adds it to PATH in `setup`; `without` does not."""
     folder = apptainer.install(tmp_path / "apptainer")
     kind = {"local": "emulator"}.get(stage.cluster, stage.cluster)
     setup = json.dumps([f'export PATH="{folder}:$PATH"'])
@@ -39,7 +39,7 @@ def job(stage: Stage, image: ThinImage) -> str:
     return stage.write_job("own", f'{text}{shape}{image.table}[env]\nSHAPE = "job"\n')
 
 
-def test_a_program_finds_the_image_its_rank_and_its_code(stage: Stage, programs: Path, thin_image: ThinImage) -> None:
+def test_a_program_in_an_image_gets_its_rank_and_its_code(stage: Stage, programs: Path, thin_image: ThinImage) -> None:
     done = stage.call("submit", job(stage, thin_image), "--cluster", "with-apptainer", "--wait")
     assert done.returncode == 0, done.stderr
     run = next(stage.runs.glob("own-*"))
@@ -47,14 +47,14 @@ def test_a_program_finds_the_image_its_rank_and_its_code(stage: Stage, programs:
     assert [log.splitlines()[-1].split("Z ")[-1] for log in logs] == [
         f"hallo /opt/venv True {rank} 4 {rank % 2} image job void" for rank in range(4)
     ]
-    words = json.loads((programs / "records" / "3.json").read_text())
-    assert words[0] == "exec"
-    assert f"--bind={stage.runs}:{stage.runs}" in words
-    assert f"--pwd={run}/work" in words
-    assert "--nv" not in words
+    argv = json.loads((programs / "records" / "3.json").read_text())
+    assert argv[0] == "exec"
+    assert f"--bind={stage.runs}:{stage.runs}" in argv
+    assert f"--pwd={run}/work" in argv
+    assert "--nv" not in argv
 
 
-def test_where_apptainer_is_missing_submit_warns_and_why_says_so(
+def test_if_apptainer_is_missing_submit_warns_and_why_reports_it(
     stage: Stage, programs: Path, thin_image: ThinImage
 ) -> None:
     done = stage.call("submit", job(stage, thin_image), "--cluster", "without", "--wait")

@@ -1,4 +1,4 @@
-"""Job arrays, as sbatch takes them and squeue shows them: the emulator does what Slurm does."""
+"""Job arrays with sbatch and squeue: the emulator behaves like Slurm."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from support.scenario import ON_BOTH, wait_until
 
 pytestmark = ON_BOTH
 
-# Each element says that it has begun, and ends when it is told to.
+# Each element creates begun.INDEX.RESTARTS, then waits for go.INDEX or go.all.
 ELEMENT = """touch begun.$SLURM_ARRAY_TASK_ID.${SLURM_RESTART_COUNT:-0}
 until [ -e go.$SLURM_ARRAY_TASK_ID ] || [ -e go.all ]; do sleep 0.1; done
 [ ! -e fail.$SLURM_ARRAY_TASK_ID ]"""
 
 
-def tell(queue: NamedJobs, *names: str) -> None:
+def touch(queue: NamedJobs, *names: str) -> None:
     for name in names:
         (queue.stage.folder / name).touch()
 
 
-def test_elements_start_in_order_as_many_at_once_as_may(queue: NamedJobs) -> None:
+def test_elements_start_in_order_up_to_the_limit(queue: NamedJobs) -> None:
     queue.submit("sweep", ELEMENT, "--array=0-5%2")
     limit = "PENDING JobArrayTaskLimit"
     queue.until_rows("<sweep>", f"sweep_[2-5%2] 2-5%2 {limit}", "sweep_0 0 RUNNING None", "sweep_1 1 RUNNING None")
@@ -31,15 +31,15 @@ def test_elements_start_in_order_as_many_at_once_as_may(queue: NamedJobs) -> Non
     queue.do("scontrol", "update", "JobId=<sweep>", "ArrayTaskThrottle=3")
     running = {index: f"sweep_{index} {index} RUNNING None" for index in range(6)}
     queue.until_rows("<sweep>", f"sweep_[3-5%3] 3-5%3 {limit}", running[0], running[1], running[2])
-    tell(queue, "go.1")
+    touch(queue, "go.1")
     queue.until_rows("<sweep>", f"sweep_[4-5%3] 4-5%3 {limit}", running[0], running[2], running[3])
-    tell(queue, "go.all")
+    touch(queue, "go.all")
     queue.until_rows("<sweep>")
     ended = queue.rows("--states=all", "-j", "<sweep>")
     assert ended == {f"sweep_{index} {index} COMPLETED None" for index in range(6)}
 
 
-def test_an_element_has_a_number_of_its_own_and_the_last_one_that_of_the_array(queue: NamedJobs) -> None:
+def test_each_element_has_its_own_job_id_and_the_last_has_the_arrays(queue: NamedJobs) -> None:
     names = "JOB_ID ARRAY_JOB_ID ARRAY_TASK_ID ARRAY_TASK_COUNT ARRAY_TASK_MIN ARRAY_TASK_MAX ARRAY_TASK_STEP"
     text = f"for name in {names}; do eval echo \\$SLURM_$name; done"
     queue.submit("sweep", f"#SBATCH --array=0-20:5\n{text}", "--output=%A_%4a_%j.out")
@@ -57,7 +57,7 @@ def test_an_element_has_a_number_of_its_own_and_the_last_one_that_of_the_array(q
     assert listed[2:] == ["5", "4", "1", "6", "1"]
 
 
-def test_elements_are_cancelled_by_their_indices_and_all_by_the_number(queue: NamedJobs) -> None:
+def test_scancel_takes_element_indices_or_the_whole_array(queue: NamedJobs) -> None:
     queue.submit("sweep", ELEMENT, "--array=0-9%3")
     for index in range(3):
         wait_until((queue.stage.folder / f"begun.{index}.0").exists)
@@ -71,33 +71,33 @@ def test_elements_are_cancelled_by_their_indices_and_all_by_the_number(queue: Na
     assert begun == {f"begun.{index}.0" for index in range(4)}
 
 
-def test_an_element_that_goes_back_to_the_queue_counts_as_itself(queue: NamedJobs) -> None:
+def test_requeueing_an_element_restarts_only_that_element(queue: NamedJobs) -> None:
     queue.submit("sweep", ELEMENT, "--array=0-3%2", "--requeue")
     for index in range(2):
         wait_until((queue.stage.folder / f"begun.{index}.0").exists)
     queue.do("scontrol", "requeue", "<sweep>_0")
-    tell(queue, "go.1", "go.2")
+    touch(queue, "go.1", "go.2")
     wait_until((queue.stage.folder / "begun.0.1").exists)
-    tell(queue, "go.all")
+    touch(queue, "go.all")
     queue.until_rows("<sweep>")
     begun = {path.name for path in queue.stage.folder.glob("begun.*")}
     assert begun == {"begun.0.0", "begun.0.1", "begun.1.0", "begun.2.0", "begun.3.0"}
 
 
-def test_elements_are_held_and_released_alone_or_all_at_once(queue: NamedJobs) -> None:
+def test_a_held_array_is_released_as_a_whole(queue: NamedJobs) -> None:
     queue.submit("sweep", ELEMENT, "--array=0-3", "--hold")
     assert queue.rows("-j", "<sweep>") == {"sweep_[0-3] 0-3 PENDING JobHeldUser"}
-    tell(queue, "go.all")
+    touch(queue, "go.all")
     queue.do("scontrol", "release", "<sweep>")
     queue.until_rows("<sweep>")
     assert len(queue.rows("--states=completed", "-j", "<sweep>")) == 4
 
 
-def test_one_element_is_held_while_the_others_go_on(queue: NamedJobs) -> None:
+def test_one_element_is_held_while_the_others_run(queue: NamedJobs) -> None:
     queue.submit("sweep", ELEMENT, "--array=0-3%1")
     wait_until((queue.stage.folder / "begun.0.0").exists)
     queue.do("scontrol", "hold", "<sweep>_2")
-    tell(queue, "go.all")
+    touch(queue, "go.all")
     wait_until((queue.stage.folder / "begun.3.0").exists)
     wait_until(lambda: len(queue.rows("-j", "<sweep>")) == 1)
     (held,) = queue.rows("-j", "<sweep>")
@@ -107,7 +107,7 @@ def test_one_element_is_held_while_the_others_go_on(queue: NamedJobs) -> None:
     assert (queue.stage.folder / "begun.2.0").exists()
 
 
-def test_the_number_of_the_array_means_all_elements_also_in_the_last_one_whose_number_it_is(queue: NamedJobs) -> None:
+def test_requeueing_the_last_element_by_its_job_id_requeues_the_whole_array(queue: NamedJobs) -> None:
     queue.submit("sweep", f"echo $SLURM_JOB_ID >number.$SLURM_ARRAY_TASK_ID\n{ELEMENT}", "--array=0-1", "--requeue")
     for index in (0, 1):
         wait_until((queue.stage.folder / f"begun.{index}.0").exists)
@@ -116,23 +116,25 @@ def test_the_number_of_the_array_means_all_elements_also_in_the_last_one_whose_n
     queue.do("scontrol", "requeue", last)
     for index in (0, 1):
         wait_until((queue.stage.folder / f"begun.{index}.1").exists)
-    tell(queue, "go.all")
+    touch(queue, "go.all")
     queue.until_rows("<sweep>")
 
 
 @pytest.mark.parametrize(("option", "heard"), [((), False), (("--batch",), True)])
-def test_a_signal_reaches_the_elements_that_run(queue: NamedJobs, option: tuple[str, ...], heard: bool) -> None:
+def test_only_scancel_with_batch_signals_the_script_of_an_element(
+    queue: NamedJobs, option: tuple[str, ...], heard: bool
+) -> None:
     queue.submit("sweep", f"trap 'touch heard.$SLURM_ARRAY_TASK_ID' USR1\n{ELEMENT}", "--array=0-2%2")
     wait_until((queue.stage.folder / "begun.1.0").exists)
     queue.do("scancel", *option, "--signal=USR1", "<sweep>_1")
     if heard:
         wait_until((queue.stage.folder / "heard.1").exists)
-    tell(queue, "go.all")
+    touch(queue, "go.all")
     queue.until_rows("<sweep>")
     assert [path.name for path in queue.stage.folder.glob("heard.*")] == ["heard.1"] * heard
 
 
-def test_a_job_waits_for_all_of_an_array_or_for_one_element(queue: NamedJobs) -> None:
+def test_a_job_waits_for_a_whole_array_or_for_one_element(queue: NamedJobs) -> None:
     queue.submit("sweep", ELEMENT, "--array=0-2%1")
     kill = "--kill-on-invalid-dep=yes"
     queue.submit("all", "true", "--dependency=afterok:<sweep>", kill)
@@ -145,30 +147,30 @@ def test_a_job_waits_for_all_of_an_array_or_for_one_element(queue: NamedJobs) ->
     queue.until("all", "PENDING|Dependency|afterok:sweep_*(unfulfilled)")
     queue.until("bad", "PENDING|Dependency|afterok:sweep_1(unfulfilled)")
     queue.until_rows("<next>", "next_[1-2] 1-2 PENDING Dependency")
-    tell(queue, "go.0", "fail.1")
+    touch(queue, "go.0", "fail.1")
     queue.until("one", "COMPLETED|None|(null)")
     assert queue.state("begun") == "PENDING|Dependency|after:sweep_*(unfulfilled)"
-    tell(queue, "go.1")
+    touch(queue, "go.1")
     queue.until("bad", "CANCELLED|DependencyNeverSatisfied|afterok:sweep_1(failed)")
     queue.until_rows("<next>")
     queue.until("begun", "COMPLETED|None|(null)")  # the last element has begun
     assert queue.state("all") == "PENDING|Dependency|afterok:sweep_*(unfulfilled)"  # and has not ended
-    tell(queue, "go.all")
+    touch(queue, "go.all")
     queue.until("all", "CANCELLED|DependencyNeverSatisfied|afterok:sweep_*(failed)")
     queue.until("any", "COMPLETED|None|(null)")
     queue.until("not", "COMPLETED|None|(null)")
 
 
-def test_a_whole_array_ends_where_what_it_waits_for_has_failed(queue: NamedJobs) -> None:
+def test_an_array_is_cancelled_when_its_dependency_fails(queue: NamedJobs) -> None:
     queue.submit("bad", "exit 3", "--hold")
     queue.submit("sweep", "true", "--array=0-3", "--dependency=afterok:<bad>", "--kill-on-invalid-dep=yes")
     queue.do("scontrol", "release", "<bad>")
     queue.until("sweep", "CANCELLED|DependencyNeverSatisfied|afterok:bad(failed)")
 
 
-def test_a_list_of_indices_that_makes_no_sense_is_refused(queue: NamedJobs) -> None:
-    for words in ("x", "5-1", "0-10:0", "0-9:", "1 2", "1-2-3", "20001", "-3"):
+def test_an_invalid_list_of_indices_is_refused(queue: NamedJobs) -> None:
+    for indices in ("x", "5-1", "0-10:0", "0-9:", "1 2", "1-2-3", "20001", "-3"):
         with pytest.raises(subprocess.CalledProcessError) as refused:
-            queue.submit("sweep", "true", f"--array={words}")
+            queue.submit("sweep", "true", f"--array={indices}")
         assert "Batch job submission failed: Invalid job array specification" in refused.value.stderr
     assert "\nMaxArraySize " in "\n" + queue.do("scontrol", "show", "config")

@@ -1,4 +1,4 @@
-"""The guide to the dashboard, typed line by line on this machine; and how the real command begins and ends."""
+"""The guide to the dashboard, typed line by line on this machine; and how the real command starts and stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.guide import follow_here
 from support.scenario import Stage
 
 CLUSTERCTL = Path(sys.executable).with_name("clusterctl")
-# Presses Ctrl-C once the dashboard has said all that it says.
+# Sends Ctrl-C once the dashboard has printed its last message.
 READER = f"""#!{sys.executable}
 import signal, subprocess, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -37,7 +37,7 @@ def back_end() -> str:
     return "emulator"
 
 
-def test_every_command_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
+def test_every_command_in_the_guide_works(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "clusterctl").write_text(READER)
     (tmp_path / "bin" / "clusterctl").chmod(0o700)
@@ -45,7 +45,7 @@ def test_every_command_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
     assert follow_here("in-a-browser", tmp_path, PATH=path) == 3
 
 
-def test_the_printed_address_opens_and_ctrl_c_ends_it(stage: Stage) -> None:
+def test_the_printed_address_opens_and_ctrl_c_stops_the_server(stage: Stage) -> None:
     dashboard = stage.begin("dashboard")
     assert dashboard.stdout
     assert dashboard.stderr

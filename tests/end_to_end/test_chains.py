@@ -1,4 +1,4 @@
-"""Runs that wait for others, from the command line to their ends, on every back end; and the guide about them."""
+"""Runs that depend on other runs, from submission to the end, on every back end; and the guide to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterctl.runs.layout import RunDir
 THROUGH_A_HOST = True
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "chains.md"
-# Ends when a file beside its run directory says so, with the exit code in it: 0 in the run of a sweep that says so.
+# Waits for a file next to its run directory and exits with the code in it, or with 0 where ENDS=well.
 PROGRAM = """
 import os, pathlib, sys, time
 run = pathlib.Path(os.environ["CLUSTERCTL_RUN_DIR"])
@@ -29,7 +29,7 @@ JOB = f'workload = "command"\nargv = ["python", "-c", {json.dumps(PROGRAM)}]\n[r
 
 
 class Chain:
-    """Runs by name, each of which ends when the test says so."""
+    """Named runs that keep running until the test calls `end`."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -59,7 +59,7 @@ def chain(stage: Stage) -> Chain:
 
 
 @ON_SLURM
-def test_a_broken_chain_is_explained_and_goes_on_when_its_runs_are_resumed(chain: Chain) -> None:
+def test_a_broken_chain_is_explained_and_continues_once_its_runs_are_resumed(chain: Chain) -> None:
     fetch = chain.submit("fetch")
     train = chain.submit("train", "--after", "fetch")
     evaluate = chain.submit("evaluate", "--after", train.id, "--after-start", "fetch")
@@ -92,7 +92,7 @@ def test_a_broken_chain_is_explained_and_goes_on_when_its_runs_are_resumed(chain
 
 
 @ON_SLURM
-def test_a_sweep_is_waited_for_with_all_its_runs(chain: Chain) -> None:
+def test_a_run_after_a_sweep_waits_for_all_its_runs(chain: Chain) -> None:
     sweep = chain.submit("sweep", "--sweep", "env.ENDS=well,badly").id
     best = chain.submit("best", "--after", "sweep")
     tidy = chain.submit("tidy", "--after-any", sweep)
@@ -107,7 +107,7 @@ def test_a_sweep_is_waited_for_with_all_its_runs(chain: Chain) -> None:
     assert f"because 1 of the 2 runs of {sweep}, on which it depends, did not finish" in shown
     assert f"{sweep}: 2 runs: 1 finished, 1 failed" in shown
     (chain.stage.runs / ".sweep.go").unlink()
-    for name in (sweep, best.id):  # as `why` says
+    for name in (sweep, best.id):  # as `why` suggests
         done = chain.stage.call("resume", name, "--cluster", chain.stage.cluster)
         assert done.returncode == 0, done.stderr
     wait_until(lambda: f"{sweep}: 2 runs: 1 training, 1 finished" in chain.why(best), 60, every=0.5)
@@ -117,7 +117,7 @@ def test_a_sweep_is_waited_for_with_all_its_runs(chain: Chain) -> None:
 
 
 @ON_SLURM
-def test_a_run_that_is_requeued_is_waited_for_until_its_last_start_has_ended(chain: Chain) -> None:
+def test_a_dependent_run_waits_through_a_requeue(chain: Chain) -> None:
     train = chain.submit("train")
     evaluate = chain.submit("evaluate", "--after", "train")
     chain.end("evaluate")
@@ -129,7 +129,7 @@ def test_a_run_that_is_requeued_is_waited_for_until_its_last_start_has_ended(cha
     chain.wait(evaluate, "finished")
 
 
-def test_a_run_that_has_ended_is_judged_by_its_directory(chain: Chain) -> None:
+def test_a_dependency_that_has_ended_is_judged_by_its_run_directory(chain: Chain) -> None:
     chain.end("good")
     chain.end("bad", "3")
     good, bad = chain.submit("good"), chain.submit("bad")
@@ -144,11 +144,11 @@ def test_a_run_that_has_ended_is_judged_by_its_directory(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
-def test_every_command_of_the_guide_does_what_it_says(stage: Stage) -> None:
+def test_every_command_in_the_guide_works(stage: Stage) -> None:
     (stage.folder / "jobs").mkdir()
     clusters = Path(stage.environment["XDG_CONFIG_HOME"]) / "clusterctl" / "cluster"
     clusters.mkdir(parents=True)
-    # Its runs are shorter than the second for which an answer of the queue counts; a reader types more slowly.
+    # The guide's runs take less than the second for which squeue's answer is reused; a reader types more slowly.
     (clusters / "local.toml").write_text('kind = "emulator"\npolling_floor = 0\n')
     environment = stage.environment | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

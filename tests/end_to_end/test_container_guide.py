@@ -1,4 +1,4 @@
-"""The guide to containers, typed line by line: on this machine, and on a real Slurm that takes pyxis's options."""
+"""The guide to containers, typed line by line: on this machine, and on a real Slurm with pyxis's options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = Path("/tmp/containers-guide")
 
 @pytest.mark.long
 @pytest.mark.usefixtures("pyxis")
-def test_every_command_of_the_guide_does_what_it_says(sandbox: RunningSandbox, cpu_image: Path, tmp_path: Path) -> None:
+def test_every_command_in_the_guide_works(sandbox: RunningSandbox, cpu_image: Path, tmp_path: Path) -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     for name in ("project/cluster", "images"):
         (FOLDER / name).mkdir(parents=True)

@@ -32,15 +32,15 @@ BEFORE_SBATCH = ["copied", "make_plan", "from_project", "write_run"]
 
 
 def killed_at(stage: Stage, name: str, when: str) -> list[RunDir]:
-    words = [sys.executable, "-c", KILLED, name, when, stage.write_job("crash", JOB), "--cluster", stage.cluster]
-    done = subprocess.run(words, cwd=stage.folder, env=stage.environment, capture_output=True, check=False)
+    argv = [sys.executable, "-c", KILLED, name, when, stage.write_job("crash", JOB), "--cluster", stage.cluster]
+    done = subprocess.run(argv, cwd=stage.folder, env=stage.environment, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     return [RunDir(path) for path in stage.runs.glob("crash-*")]
 
 
-# Before sbatch nothing has reached the back end: one of them is proof enough in `make test`.
+# Before sbatch nothing has reached the back end, so one back end is enough in `make test`.
 @pytest.mark.parametrize("name", BEFORE_SBATCH)
-def test_killed_before_sbatch_no_job_exists_and_the_next_submit_is_the_only_one(stage: Stage, name: str) -> None:
+def test_a_submit_killed_before_sbatch_leaves_no_job_behind(stage: Stage, name: str) -> None:
     killed_at(stage, name, "before")
     assert stage.call("status", "--cluster", stage.cluster).returncode == 0
     run = stage.submit("./crash.toml", "--wait")
@@ -51,7 +51,7 @@ def test_killed_before_sbatch_no_job_exists_and_the_next_submit_is_the_only_one(
 
 @ON_SLURM
 @pytest.mark.parametrize(("name", "when"), [("call_sbatch", "after"), ("adopt", "before")])
-def test_killed_after_sbatch_the_job_runs_and_the_next_command_adopts_it(stage: Stage, name: str, when: str) -> None:
+def test_a_submit_killed_after_sbatch_is_adopted_by_the_next_command(stage: Stage, name: str, when: str) -> None:
     (run,) = killed_at(stage, name, when)
     assert not run.submission_json.exists()
     status = stage.wait_for_stage(run, "finished")
@@ -60,9 +60,9 @@ def test_killed_after_sbatch_the_job_runs_and_the_next_command_adopts_it(stage: 
     assert len(run.attempts()) == 1
 
 
-def test_killed_after_sbatch_a_waiting_job_is_adopted_and_can_be_cancelled(stage: Stage) -> None:
-    words = [sys.executable, "-c", KILLED, "adopt", "before", stage.write_job("crash", JOB), "--hold"]
-    subprocess.run([*words, "--cluster", stage.cluster], cwd=stage.folder, env=stage.environment, check=False)
+def test_a_held_job_of_a_killed_submit_is_adopted_and_can_be_cancelled(stage: Stage) -> None:
+    argv = [sys.executable, "-c", KILLED, "adopt", "before", stage.write_job("crash", JOB), "--hold"]
+    subprocess.run([*argv, "--cluster", stage.cluster], cwd=stage.folder, env=stage.environment, check=False)
     (run,) = [RunDir(path) for path in stage.runs.glob("crash-*")]
     assert stage.status(run)["stage"] == "queued"
     assert run.submission_json.exists()

@@ -1,4 +1,4 @@
-"""Jobs that wait for others, as sbatch takes them and squeue shows them: the emulator does what Slurm does."""
+"""Job dependencies with sbatch and squeue: the emulator behaves like Slurm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.scenario import ON_BOTH, wait_until
 pytestmark = ON_BOTH
 
 
-def test_a_job_starts_when_all_that_it_waits_for_has_come(queue: NamedJobs) -> None:
+def test_a_job_starts_once_all_its_dependencies_are_satisfied(queue: NamedJobs) -> None:
     queue.submit("held", "true", "--hold")
     queue.submit("bad", "exit 3", "--hold")
     queue.submit("next", "true", "--dependency=afterok:<held>,afterany:<bad>", "--kill-on-invalid-dep=yes")
@@ -26,7 +26,7 @@ def test_a_job_starts_when_all_that_it_waits_for_has_come(queue: NamedJobs) -> N
     queue.until("both", "COMPLETED|None|(null)")
 
 
-def test_a_job_that_can_never_start_stays_or_ends_as_it_asked_for(queue: NamedJobs) -> None:
+def test_kill_on_invalid_dep_cancels_a_job_that_can_never_start(queue: NamedJobs) -> None:
     queue.submit("bad", "exit 3", "--hold")
     queue.submit("kept", "true", "--dependency=afterok:<bad>")
     queue.submit("ended", "true", "--dependency=afterok:<bad>", "--kill-on-invalid-dep=yes")
@@ -40,7 +40,7 @@ def test_a_job_that_can_never_start_stays_or_ends_as_it_asked_for(queue: NamedJo
     queue.do("scancel", "<kept>")
 
 
-def test_a_job_that_has_ended_already_decides_at_once(queue: NamedJobs) -> None:
+def test_a_dependency_on_an_ended_job_is_decided_immediately(queue: NamedJobs) -> None:
     queue.submit("good", "true")
     queue.submit("bad", "exit 3")
     queue.until("good", "COMPLETED|None|(null)")
@@ -51,10 +51,10 @@ def test_a_job_that_has_ended_already_decides_at_once(queue: NamedJobs) -> None:
     queue.until("never", "CANCELLED|DependencyNeverSatisfied|afterok:bad(failed)")
 
 
-def test_a_job_that_is_not_known_is_not_waited_for(queue: NamedJobs) -> None:
-    """Why clusterctl never hands Slurm the number of a run that has ended: it may be forgotten, and would be no bar.
+def test_a_dependency_on_an_unknown_job_is_ignored_or_refused(queue: NamedJobs) -> None:
+    """Why clusterctl never passes Slurm the job ID of an ended run: Slurm may have forgotten the job.
 
-    Newer Slurms refuse it.
+    Older versions then ignore the dependency; newer ones refuse it.
     """
     try:
         queue.submit("next", "true", "--dependency=afterok:4000000000", "--kill-on-invalid-dep=yes")
@@ -65,7 +65,7 @@ def test_a_job_that_is_not_known_is_not_waited_for(queue: NamedJobs) -> None:
         queue.until("next", "COMPLETED|None|(null)")
 
 
-def test_a_job_that_goes_back_to_the_queue_is_waited_for(queue: NamedJobs) -> None:
+def test_a_job_waits_through_a_requeue_of_its_dependency(queue: NamedJobs) -> None:
     text = """[ -n "$SLURM_RESTART_COUNT" ] || { touch ready; sleep 600; }
 until [ -e go ]; do sleep 0.1; done"""
     queue.submit("first", text, "--requeue", "--hold")
@@ -83,7 +83,7 @@ until [ -e go ]; do sleep 0.1; done"""
     queue.until("again", "COMPLETED|None|(null)")
 
 
-def test_of_a_job_that_is_cancelled_before_it_starts_the_start_has_come(queue: NamedJobs) -> None:
+def test_cancelling_a_queued_job_satisfies_after_but_not_afterok(queue: NamedJobs) -> None:
     queue.submit("first", "true", "--hold")
     queue.submit("begun", "true", "--dependency=after:<first>")
     queue.submit("ended", "true", "--dependency=afterok:<first>", "--kill-on-invalid-dep=yes")
@@ -92,8 +92,8 @@ def test_of_a_job_that_is_cancelled_before_it_starts_the_start_has_come(queue: N
     queue.until("ended", "CANCELLED|DependencyNeverSatisfied|afterok:first(failed)")
 
 
-@pytest.mark.parametrize("words", ["afterok", "afterok:x", "foo:1", "afterok:1,", ",afterok:1"])
-def test_a_list_that_makes_no_sense_is_refused(queue: NamedJobs, words: str) -> None:
+@pytest.mark.parametrize("dependency", ["afterok", "afterok:x", "foo:1", "afterok:1,", ",afterok:1"])
+def test_an_invalid_dependency_list_is_refused(queue: NamedJobs, dependency: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
-        queue.submit("next", "true", f"--dependency={words}")
+        queue.submit("next", "true", f"--dependency={dependency}")
     assert "Job dependency problem" in refused.value.stderr

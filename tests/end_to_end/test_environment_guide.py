@@ -13,7 +13,7 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "your-environm
 FOLDER = Path("/tmp/environment-guide")
 
 
-def test_every_command_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
+def test_every_command_in_the_guide_works(tmp_path: Path) -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     (FOLDER / "project" / "jobs").mkdir(parents=True)
     others = ("CLUSTERCTL_", "VIRTUAL_ENV", "CONDA_")

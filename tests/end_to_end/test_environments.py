@@ -1,4 +1,4 @@
-"""Every word of a program comes from one environment, whichever way that was chosen."""
+"""Every command of a program comes from the same environment, however it was chosen."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def environments(tmp_path: Path) -> Path:
     return folder
 
 
-def answers(stage: Stage, setup: list[str], argv: list[str], *words: str) -> set[str]:
-    """The environments of all words, in a run of `argv`, which starts a program that starts the others."""
+def environments_in(stage: Stage, setup: list[str], argv: list[str], *words: str) -> set[str]:
+    """The environment of each command in WORDS, as reported by a run of `argv`."""
     (stage.folder / "ask.py").write_text(asking())
     run = stage.submit(stage.write_job("ask", JOB.format(argv=json.dumps(argv), setup=json.dumps(setup))), *words)
     stage.wait_for_stage(run, "finished", "failed", seconds=240)
@@ -43,14 +43,14 @@ def answers(stage: Stage, setup: list[str], argv: list[str], *words: str) -> set
     ],
 )
 @pytest.mark.parametrize("argv", [["python", "ask.py"], ["bash", "-c", "exec python3 ask.py"]])
-def test_what_setup_brings_is_where_every_word_comes_from(
+def test_every_command_comes_from_the_environment_activated_in_setup(
     stage: Stage, environments: Path, setup: list[str], expected: str, argv: list[str]
 ) -> None:
     lines = [line.replace("@", str(environments)) for line in setup]
-    assert answers(stage, lines, argv) == {str(environments / expected)}
+    assert environments_in(stage, lines, argv) == {str(environments / expected)}
 
 
-def test_the_environment_of_the_shell_is_only_warned_of(stage: Stage, environments: Path) -> None:
+def test_an_environment_active_in_the_shell_only_causes_a_warning(stage: Stage, environments: Path) -> None:
     other = environments / "other"
     path = f"{other}/bin:{stage.environment['PATH']}"
     stage.environment |= {"VIRTUAL_ENV": str(other), "PATH": path}
@@ -62,7 +62,9 @@ def test_the_environment_of_the_shell_is_only_warned_of(stage: Stage, environmen
     assert stage.call("logs", "prefix", "--cluster", stage.cluster).stdout == f"{sys.prefix}\n"
 
 
-def test_in_an_image_it_is_that_of_the_images_python(stage: Stage, thin_image: ThinImage, environments: Path) -> None:
+def test_in_an_image_commands_come_from_the_images_environment(
+    stage: Stage, thin_image: ThinImage, environments: Path
+) -> None:
     program = 'import os, shutil, sys; print(os.path.dirname(sys.executable), shutil.which("python3"))'
     setup = json.dumps([f"source {environments}/other/bin/activate"])
     argv = json.dumps(["python", "-c", program])

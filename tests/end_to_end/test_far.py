@@ -1,4 +1,4 @@
-"""The commands of a login node, typed here and carried out there: over ssh, to a machine with a home of its own."""
+"""Commands typed here and run over ssh on a login node with its own home directory."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def program(text: str, more: str = SHAPE) -> str:
 
 
 def git(folder: Path, *words: str) -> None:
-    own = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
-    subprocess.run(["git", "-C", str(folder), *own, *words], check=True, capture_output=True)
+    identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+    subprocess.run(["git", "-C", str(folder), *identity, *words], check=True, capture_output=True)
 
 
 def write_project(folder: Path) -> None:
-    """A project that git knows, with a change, a new file, and one that is ignored."""
+    """A git repository with a modified file, an untracked one and an ignored one."""
     (folder / "helper.py").write_text("GREETING = 'committed'\n")
     (folder / ".gitignore").write_text("ignored.bin\n")
     git(folder, "init", "-q")
@@ -58,7 +58,7 @@ def write_project(folder: Path) -> None:
     (folder / "ignored.bin").write_bytes(os.urandom(2**20))
 
 
-def test_a_job_goes_there_with_its_changed_project_and_is_seen_from_here(stage: FarStage) -> None:
+def test_a_job_is_submitted_with_its_modified_project_and_inspected_from_here(stage: FarStage) -> None:
     write_project(stage.folder)
     text = """
 import helper, os, package.new
@@ -85,7 +85,7 @@ print(helper.GREETING, package.new.NAME, os.environ["OWN"], os.path.realpath(hel
         assert any(name.endswith("run.json") for name in archive.getnames())
 
 
-def test_a_run_that_goes_on_is_followed_entered_and_cancelled(stage: FarStage) -> None:
+def test_a_running_run_is_followed_attached_to_and_cancelled(stage: FarStage) -> None:
     text = "import time; print('up', flush=True); time.sleep(600)"
     follow = stage.begin("submit", stage.write_job("long", program(text)), "--cluster", "far", "--follow")
     run = wait_until(lambda: next((RunDir(p) for p in stage.runs.glob("long-*")), None))
@@ -102,7 +102,7 @@ def test_a_run_that_goes_on_is_followed_entered_and_cancelled(stage: FarStage) -
     stage.wait_for_stage(run, "cancelled")
 
 
-def test_what_is_wrong_is_said_as_it_is_there(stage: FarStage) -> None:
+def test_errors_on_the_remote_machine_are_reported_here(stage: FarStage) -> None:
     assert "error: no run" in stage.do("status", "nowhere", code=5)
     assert "no such job file" in stage.do("submit", "./nowhere.toml", code=5)
     data = stage.write_job("relative", f'workload = "reddit"\n{SHAPE}[data]\nroot = "./data"\n')
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_as_it_is_there(stage: FarStage) -> None:
     assert not stage.runs.exists() or not list(stage.runs.glob("[!.]*"))
 
 
-def test_a_question_is_asked_here_and_answered_here(stage: FarStage) -> None:
+def test_a_confirmation_is_asked_and_answered_here(stage: FarStage) -> None:
     run = RunDir(stage.runs / stage.do("submit", stage.write_job("short", program("print(1)")), "--wait").strip())
     assert "TO REMOVE" in stage.do("clean", "--older-than", "0d", answer="n\n")
     assert run.path.is_dir()
@@ -119,7 +119,7 @@ def test_a_question_is_asked_here_and_answered_here(stage: FarStage) -> None:
 
 
 @pytest.mark.long
-def test_a_program_without_a_job_is_run_again_and_compared(stage: FarStage) -> None:
+def test_a_program_without_a_job_file_is_rerun_and_compared(stage: FarStage) -> None:
     (stage.folder / "train.py").write_text("import sys; print(sys.argv[1:])")
     words = ("submit", "--nodes", "1", "--name", "own", "--wait", "--", "python", "train.py", "--lr", "it's 1")
     first = RunDir(stage.runs / stage.do(*words).strip())
@@ -136,7 +136,7 @@ def test_a_program_without_a_job_is_run_again_and_compared(stage: FarStage) -> N
 
 
 @pytest.mark.long
-def test_stages_and_sweeps_are_one_command(stage: FarStage) -> None:
+def test_stages_and_sweeps_are_submitted_with_one_command(stage: FarStage) -> None:
     job = program("import os; print(os.environ.get('VALUE'))", "[resources]\nnodes = 1\n[env]\nVALUE = '0'\n")
     stage.write_job("chain", f'{job}[[stage]]\nname = "first"\n[[stage]]\nname = "second"\nenv.VALUE = "2"\n')
     printed = stage.do("submit", "./chain.toml", "--wait", "-o", "json")
@@ -154,18 +154,18 @@ def test_stages_and_sweeps_are_one_command(stage: FarStage) -> None:
 
 
 @pytest.mark.long
-def test_a_script_is_shown_and_nothing_is_submitted(stage: FarStage) -> None:
+def test_a_dry_run_prints_the_script_and_submits_nothing(stage: FarStage) -> None:
     job = stage.write_job("shown", program("print(1)"))
     assert "#SBATCH" in stage.do("submit", job, "--dry-run")
-    asked = stage.call("submit", job, "--dry-run=slurm", "--cluster", "far")
-    assert asked.returncode == 0, asked.stderr
+    verdict = stage.call("submit", job, "--dry-run=slurm", "--cluster", "far")
+    assert verdict.returncode == 0, verdict.stderr
     assert "estimated start: now" in stage.do("nodes", "--for", job)
     assert "node" in stage.do("nodes")
     assert not list(stage.runs.glob("[!.]*"))
 
 
 @pytest.mark.long
-def test_a_run_is_held_released_ended_and_resumed(stage: FarStage) -> None:
+def test_a_run_is_held_released_and_resumed_after_a_failure(stage: FarStage) -> None:
     run = RunDir(stage.runs / stage.do("submit", stage.write_job("held", program("print(1)")), "--hold").strip())
     assert stage.status(run)["stage"] == "queued"
     assert "held" in stage.do("why", run.id).lower()
@@ -191,7 +191,7 @@ def test_nodes_are_held_for_runs_and_given_back(stage: FarStage) -> None:
 
 
 @pytest.mark.long
-def test_an_image_of_this_machine_is_copied_there(stage: FarStage) -> None:
+def test_a_local_image_is_copied_to_the_remote_machine(stage: FarStage) -> None:
     make_thin(stage.folder)
     imported = Path(stage.do("image", "import", "thin.sqsh").strip())
     assert imported.is_relative_to(stage.far.shared / "data")
@@ -202,7 +202,7 @@ def test_an_image_of_this_machine_is_copied_there(stage: FarStage) -> None:
 
 
 @pytest.mark.long
-def test_data_are_made_there_and_trained_on(stage: FarStage, tmp_path: Path) -> None:
+def test_data_is_generated_there_and_trained_on(stage: FarStage, tmp_path: Path) -> None:
     stage.do("data", "generate", "reddit", "--root", str(tmp_path / "data there"), "--scale", "0.01")
     assert (tmp_path / "data there" / "raw").is_dir()
     words = (
@@ -227,12 +227,12 @@ def test_data_are_made_there_and_trained_on(stage: FarStage, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_the_job_that_comes_with_clusterctl_trains_there_on_its_data(stage: FarStage) -> None:
+def test_the_shipped_cora_job_trains_there(stage: FarStage) -> None:
     run = RunDir(stage.runs / stage.do("submit", "cora", "--nodes", "1", "--set", "train.epochs=2", "--wait").strip())
     assert stage.status(run)["stage"] == "finished"
 
 
-def test_the_dashboard_there_is_opened_here(stage: FarStage) -> None:
+def test_the_remote_dashboard_opens_here(stage: FarStage) -> None:
     run = stage.do("submit", "cora", "--hold").strip()
     showing = stage.begin("dashboard", "--cluster", "far")
     assert showing.stdout
@@ -248,7 +248,7 @@ def test_the_dashboard_there_is_opened_here(stage: FarStage) -> None:
 
 
 @pytest.mark.long
-def test_both_machines_are_examined(stage: FarStage) -> None:
+def test_doctor_checks_both_machines(stage: FarStage) -> None:
     shown = stage.call("doctor", "--cluster", "far")
     assert "error" not in shown.stderr.lower(), shown.stderr
     (host,) = (line for line in shown.stdout.splitlines() if "  host " in line)
@@ -256,7 +256,7 @@ def test_both_machines_are_examined(stage: FarStage) -> None:
 
 
 @pytest.mark.long
-def test_a_shell_that_completes_a_line_never_waits_for_the_machine(far_shared: Path, tmp_path: Path) -> None:
+def test_completion_never_waits_for_the_machine(far_shared: Path, tmp_path: Path) -> None:
     with made(far_shared, through_relay=True) as far, staged(far, tmp_path) as stage:
         (far.link / "silent").touch()
         began = time.monotonic()
@@ -267,7 +267,7 @@ def test_a_shell_that_completes_a_line_never_waits_for_the_machine(far_shared: P
         assert time.monotonic() - began < 15
 
 
-def test_a_shell_completes_the_names_of_runs_there(stage: FarStage) -> None:
+def test_completion_offers_the_names_of_remote_runs(stage: FarStage) -> None:
     run = stage.do("submit", "cora", "--hold").strip()
 
     def completed(line: str) -> list[str]:

@@ -18,7 +18,7 @@ WRITES = "open('result.txt', 'w').write('done'); print('hello')"
 
 @pytest.fixture
 def here(far_stage: FarStage, monkeypatch: pytest.MonkeyPatch) -> FarStage:
-    """This process works in the project's folder, as a notebook would."""
+    """This process in the project's folder, like a notebook."""
     replace_environment(monkeypatch, far_stage.environment)
     monkeypatch.delenv("CLUSTERCTL_RUNS")
     monkeypatch.chdir(far_stage.folder)
@@ -32,7 +32,7 @@ def replace_environment(monkeypatch: pytest.MonkeyPatch, environment: Mapping[st
         monkeypatch.setenv(name, value)
 
 
-def test_a_run_of_another_machine_is_asked_and_acted_on_like_any_other(here: FarStage) -> None:
+def test_a_remote_run_behaves_like_a_local_one(here: FarStage) -> None:
     run = clusterctl.submit(program=["python", "-c", WRITES], cluster="far")
     assert run.place is not None
     assert (run.place.host, run.path.parent) == ("far", here.runs)
@@ -50,7 +50,7 @@ def test_a_run_of_another_machine_is_asked_and_acted_on_like_any_other(here: Far
         run.fetch()
 
 
-def test_what_goes_wrong_there_is_raised_here_as_the_same_error(here: FarStage) -> None:
+def test_remote_errors_are_raised_here_with_the_same_type(here: FarStage) -> None:
     with pytest.raises(clusterctl.NotFoundError, match="no runs? "):
         clusterctl.find("nothing", cluster="far")
     run = clusterctl.submit(program=["python", "-c", "raise SystemExit(3)"], cluster="far")
@@ -64,7 +64,7 @@ def test_what_goes_wrong_there_is_raised_here_as_the_same_error(here: FarStage) 
     assert run.status().stage is Stage.CANCELLED
 
 
-def test_a_sweep_of_another_machine_is_one_here(here: FarStage) -> None:
+def test_a_remote_sweep_behaves_like_a_local_one(here: FarStage) -> None:
     program = ["python", "-c", "print('{seed}')"]
     sweep = clusterctl.sweep(program=program, axes={"seed": [1, 2]}, cluster="far")
     assert sweep.settings == [{"seed": "1"}, {"seed": "2"}]
@@ -72,7 +72,7 @@ def test_a_sweep_of_another_machine_is_one_here(here: FarStage) -> None:
     assert [[str(line) for line in run.logs()] for run in sweep.runs] == [["1"], ["2"]]
 
 
-def test_several_clusters_are_shown_at_once_and_a_silent_one_with_its_last_answer(far_stage: FarStage) -> None:
+def test_several_clusters_are_shown_together_and_an_unreachable_one_with_its_last_status(far_stage: FarStage) -> None:
     run = far_stage.do("submit", "--wait", "--", "python", "-c", WRITES).strip()
     both = far_stage.call("status", "--cluster", "far,local", "-o", "json")
     assert both.returncode == 0, both.stderr
@@ -99,7 +99,7 @@ def test_several_clusters_are_shown_at_once_and_a_silent_one_with_its_last_answe
         (("fetch", "cora", "--cluster", "local"), "cora: its files are on this machine"),
     ],
 )
-def test_mistakes_are_answered_with_what_to_type(
+def test_mistakes_are_reported_with_a_hint(
     words: tuple[str, ...], error: str, far_stage: FarStage, tmp_path: Path
 ) -> None:
     done = far_stage.call(*words)

@@ -1,4 +1,4 @@
-"""The connection breaks: no run is lost and none is doubled, and what is watched goes on."""
+"""When the connection breaks, no run is lost or submitted twice, and commands that watch continue."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ FILES = 400
 
 @pytest.fixture
 def stage(far_shared: Path, tmp_path: Path) -> Iterator[FarStage]:
-    """A cluster whose connection passes the relay, with a project that takes a while to send."""
+    """A cluster connected through the relay, and a project that takes a while to send."""
     with made(far_shared, through_relay=True) as far, staged(far, tmp_path) as stage:
-        stage.do("nodes")  # clusterctl and the stand-ins of Slurm are there from then on
+        stage.do("nodes")  # installs clusterctl and Slurm's stand-ins there
         for number in range(FILES):
             (stage.folder / f"file{number}.bin").write_bytes(os.urandom(4096))
         yield stage
 
 
 class Gate:
-    """A command there that waits at a named pipe before or after its work, for a test to do something."""
+    """Makes a remote command wait before or after its work until the test opens the gate."""
 
     def __init__(self, command: Path, when: str) -> None:
         self._reached, self._opened = (command.with_name(f".{command.name}-{name}") for name in ("reached", "opened"))
@@ -57,7 +57,7 @@ def stand_in(stage: FarStage, command: str) -> Path:
 
 
 def require_one_run(stage: FarStage, submission: subprocess.Popen[str], *, noticed: bool = True) -> None:
-    """The submission ends well, has printed the id of the only run, and the only job is that run's."""
+    """Assert that the submission succeeds and prints the ID of the only run, which has the only job."""
     printed, errors = submission.communicate(timeout=150)
     assert submission.returncode == 0, errors
     runs = [path.name for path in stage.runs.glob("[!.]*")]
@@ -77,8 +77,8 @@ def cut_after(stage: FarStage, direction: str, size: int) -> None:
     (stage.far.link / "cut").write_text(f"{direction} {size}")
 
 
-# In bytes of a submission that passes a connection which is there already: the request has 2,000 of them, the manifest
-# of 400 files 15,000, and the files 1,640,000.
+# Byte offsets into a submission over an existing connection: the request takes 2,000 bytes, the manifest of 400 files
+# 15,000, and the files 1,640,000.
 @pytest.mark.parametrize(
     ("direction", "size"),
     [
@@ -90,27 +90,29 @@ def cut_after(stage: FarStage, direction: str, size: int) -> None:
         pytest.param("down", 900, marks=pytest.mark.long, id="in a question"),
     ],
 )
-def test_a_connection_that_breaks_while_the_project_is_sent(stage: FarStage, direction: str, size: int) -> None:
+def test_submit_survives_a_broken_connection_while_the_project_is_sent(
+    stage: FarStage, direction: str, size: int
+) -> None:
     cut_after(stage, direction, size)
     require_one_run(stage, submission(stage), noticed=False)
     assert (stage.far.link / "cut-done").exists()
 
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.long), "after"])
-@pytest.mark.parametrize("back", [pytest.param(True, marks=pytest.mark.long), False])
-def test_a_connection_that_breaks_around_sbatch(stage: FarStage, when: str, back: bool) -> None:
+@pytest.mark.parametrize("reconnects", [pytest.param(True, marks=pytest.mark.long), False])
+def test_submit_survives_a_broken_connection_around_sbatch(stage: FarStage, when: str, reconnects: bool) -> None:
     gate = Gate(stand_in(stage, "sbatch"), when)
     submitting = submission(stage)
     gate.wait()
     stage.far.cut()
-    if back:  # who asks again waits for the command that goes on
-        wait_until(stage.far.sessions, 30, "the client to come back")
+    if reconnects:  # the client then waits for the command that is still running
+        wait_until(stage.far.sessions, 30, "the client to reconnect")
     gate.open()
     require_one_run(stage, submitting)
 
 
 @pytest.mark.long
-def test_a_connection_that_breaks_between_two_stages_of_one_command(stage: FarStage) -> None:
+def test_submit_survives_a_broken_connection_between_two_stages(stage: FarStage) -> None:
     stages = '[[stage]]\nname = "first"\n[[stage]]\nname = "second"\n'
     job = stage.write_job("staged", f"{JOB}{stages}")
     gate = Gate(stand_in(stage, "sbatch"), "after")
@@ -126,7 +128,7 @@ def test_a_connection_that_breaks_between_two_stages_of_one_command(stage: FarSt
 
 
 @pytest.mark.long
-def test_a_machine_that_is_away_for_a_while_is_waited_for(stage: FarStage) -> None:
+def test_submit_waits_for_a_machine_that_is_temporarily_unreachable(stage: FarStage) -> None:
     gate = Gate(stand_in(stage, "sbatch"), "after")
     submitting = submission(stage)
     gate.wait()
@@ -138,7 +140,7 @@ def test_a_machine_that_is_away_for_a_while_is_waited_for(stage: FarStage) -> No
 
 
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 60])
-def test_a_connection_that_breaks_in_the_answer(stage: FarStage, size: int) -> None:
+def test_submit_survives_a_broken_connection_in_the_answer(stage: FarStage, size: int) -> None:
     gate = Gate(stand_in(stage, "sbatch"), "after")
     submitting = submission(stage)
     gate.wait()
@@ -148,7 +150,7 @@ def test_a_connection_that_breaks_in_the_answer(stage: FarStage, size: int) -> N
 
 
 @pytest.mark.long
-def test_a_link_that_falls_silent_is_given_up_and_made_anew(stage: FarStage) -> None:
+def test_a_silent_connection_is_dropped_and_reopened(stage: FarStage) -> None:
     gate = Gate(stand_in(stage, "sbatch"), "after")
     submitting = submission(stage)
     gate.wait()
@@ -160,7 +162,7 @@ def test_a_link_that_falls_silent_is_given_up_and_made_anew(stage: FarStage) -> 
 
 
 @pytest.mark.long
-def test_a_connection_that_breaks_while_clusterctl_is_brought(far_shared: Path, tmp_path: Path) -> None:
+def test_submit_survives_a_broken_connection_while_clusterctl_is_copied(far_shared: Path, tmp_path: Path) -> None:
     with made(far_shared) as far:
         far.variables["XDG_DATA_HOME"] = str(far.home / "data")
         far.through_relay = True
@@ -172,7 +174,7 @@ def test_a_connection_that_breaks_while_clusterctl_is_brought(far_shared: Path, 
             assert [path for path in far.installed.iterdir() if path.name.startswith(".")] == []
 
 
-def test_logs_and_screens_go_on_after_a_break_and_repeat_nothing(stage: FarStage) -> None:
+def test_logs_and_status_continue_after_a_break_without_repeating_lines(stage: FarStage) -> None:
     program = "import os, time\nfor i in range(100000):\n print('line', i, flush=True)\n time.sleep(0.05)"
     run = RunDir(stage.runs / stage.do("submit", stage.write_job("talking", JOB.replace(
         json.dumps(PROGRAM), json.dumps(program)))).strip())  # fmt: skip
@@ -183,7 +185,7 @@ def test_logs_and_screens_go_on_after_a_break_and_repeat_nothing(stage: FarStage
     assert json.loads(first_line(watched))["id"] == run.id
     assert "line" in first_line(followed)
     stage.far.cut()
-    assert wait_until(stage.far.sessions, 60, "the commands to come back")
+    assert wait_until(stage.far.sessions, 60, "the commands to reconnect")
     stage.do("cancel", run.id)
     printed, errors = followed.communicate(timeout=100)
     assert "the connection to far broke; reconnecting\nreconnected to far\n" in errors
@@ -195,8 +197,8 @@ def test_logs_and_screens_go_on_after_a_break_and_repeat_nothing(stage: FarStage
     assert errors.count("reconnected to far") == 1
 
 
-def test_ctrl_c_ends_the_command_that_made_the_connection_and_not_the_connection(stage: FarStage) -> None:
-    """Its ProxyCommand, too, was started by that command."""
+def test_ctrl_c_ends_the_command_that_opened_the_connection_but_not_the_connection(stage: FarStage) -> None:
+    """The command also started the ProxyCommand of the connection."""
     stage.far.cut()
     run = stage.do("submit", stage.write_job("held", JOB), "--hold").strip()
     stage.far.cut()
@@ -217,9 +219,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("words", [("status",), ("cancel", "--yes", "nowhere")])
-def test_a_process_that_is_killed_there_again_and_again_is_no_reason_to_ask_for_ever(
-    stage: FarStage, words: tuple[str, ...]
-) -> None:
+def test_a_command_gives_up_if_its_remote_process_keeps_being_killed(stage: FarStage, words: tuple[str, ...]) -> None:
     (start,) = stage.far.installed.glob("*/start")
     text = start.read_text()
     try:

@@ -1,4 +1,4 @@
-"""clusterctl comes to the other machine by itself, once, whatever that machine is like."""
+"""clusterctl copies itself to the remote machine, once, whatever that machine is like."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from support.far import Far, FarStage, made, staged
 
-BROUGHT = "copying clusterctl to far (once)"
+COPYING = "copying clusterctl to far (once)"
 
 
 @pytest.fixture
 def far(far_shared: Path) -> Iterator[Far]:
-    """A machine where no clusterctl has been yet."""
+    """A machine without clusterctl."""
     with made(far_shared) as far:
         fresh(far)
         yield far
@@ -37,36 +37,36 @@ def installed(stage: FarStage) -> list[str]:
     return sorted(path.name for path in (stage.far.home / ".local/share/clusterctl/remote").iterdir())
 
 
-def words(stage: FarStage) -> str:
+def messages(stage: FarStage) -> str:
     done = stage.call("status", "--cluster", "far")
     assert done.returncode == 0, done.stderr
     assert "no runs yet" in done.stderr
     return done.stderr
 
 
-def test_it_is_brought_once_and_mended_where_it_is_damaged(stage: FarStage) -> None:
-    assert BROUGHT in words(stage)
-    assert BROUGHT not in words(stage)
+def test_clusterctl_is_copied_once_and_again_if_damaged(stage: FarStage) -> None:
+    assert COPYING in messages(stage)
+    assert COPYING not in messages(stage)
     (name,) = installed(stage)
     folder = stage.far.home / ".local/share/clusterctl/remote" / name
     assert folder.stat().st_mode & 0o077 == 0
     (folder / "start").unlink()
     (folder.parent / f".{name}.half").mkdir()
-    assert BROUGHT in words(stage)
-    assert BROUGHT not in words(stage)
+    assert COPYING in messages(stage)
+    assert COPYING not in messages(stage)
 
 
 @pytest.mark.long
-def test_a_folder_that_lacks_a_file_is_brought_anew(stage: FarStage) -> None:
-    words(stage)
+def test_an_incomplete_installation_is_replaced(stage: FarStage) -> None:
+    messages(stage)
     (name,) = installed(stage)
     folder = stage.far.home / ".local/share/clusterctl/remote" / name
     (folder / "lib" / "clusterctl" / "errors.py").unlink()
-    assert BROUGHT in words(stage)
+    assert COPYING in messages(stage)
 
 
 @pytest.mark.long
-def test_two_commands_at_once_and_another_version_do_not_disturb_each_other(stage: FarStage) -> None:
+def test_concurrent_commands_and_other_versions_do_not_interfere(stage: FarStage) -> None:
     both = [stage.begin("status", "--cluster", "far") for _ in range(2)]
     for process in both:
         _, errors = process.communicate(timeout=100)
@@ -74,12 +74,12 @@ def test_two_commands_at_once_and_another_version_do_not_disturb_each_other(stag
     (name,) = installed(stage)
     other = stage.far.home / ".local/share/clusterctl/remote/0.0.1-0123456789ab"
     shutil.copytree(other.with_name(name), other, ignore=shutil.ignore_patterns("__pycache__"))
-    assert BROUGHT not in words(stage)
+    assert COPYING not in messages(stage)
     assert installed(stage) == sorted([name, other.name])
 
 
 @pytest.mark.long
-def test_without_a_new_python_there_is_an_error_and_what_to_do(stage: FarStage) -> None:
+def test_without_a_recent_python_there_is_an_error_with_a_hint(stage: FarStage) -> None:
     for path in stage.far.bin.iterdir():
         path.unlink()
     empty = stage.far.folder / "tools"
@@ -99,13 +99,13 @@ def test_without_a_new_python_there_is_an_error_and_what_to_do(stage: FarStage) 
     stage.far.write_cluster('kind = "emulator"\nremote_python = "/nowhere/python3"\n')
     assert "error: far has no Python 3.11 at /nowhere/python3" in stage.do("status", code=4)
     stage.far.write_cluster(f'kind = "emulator"\nremote_python = "{Path(sys.executable).resolve()}"\n')
-    assert "no runs yet" in words(stage)
+    assert "no runs yet" in messages(stage)
 
 
 @pytest.mark.parametrize(
     "shell", ["bash", pytest.param("fish", marks=pytest.mark.long), pytest.param("tcsh", marks=pytest.mark.long)]
 )
-def test_what_a_login_shell_prints_disturbs_nothing(far: Far, tmp_path: Path, shell: str) -> None:
+def test_output_of_a_login_shell_is_ignored(far: Far, tmp_path: Path, shell: str) -> None:
     if shell != "bash":
         if shutil.which(shell) is None:
             pytest.skip(f"no {shell}; as root: tests/install.sh shells")
@@ -118,12 +118,12 @@ def test_what_a_login_shell_prints_disturbs_nothing(far: Far, tmp_path: Path, sh
     far.variables["XDG_CONFIG_HOME"] = str(far.home / ".config")
     far.restart()
     with staged(far, tmp_path) as stage:
-        assert words(stage).splitlines()[1:] == ["no runs yet; try: clusterctl submit cora --follow"]
+        assert messages(stage).splitlines()[1:] == ["no runs yet; try: clusterctl submit cora --follow"]
         assert stage.do("status") == ""
 
 
 @pytest.mark.long
-def test_a_quota_that_is_used_up_is_said(stage: FarStage) -> None:
+def test_an_installation_folder_that_cannot_be_created_is_reported(stage: FarStage) -> None:
     share = stage.far.home / ".local"
     share.write_text("in the way")
     errors = stage.do("status", code=4)

@@ -1,4 +1,4 @@
-"""Servers that want a password, or a code after the key, in a real terminal: ssh asks once, and all commands go on."""
+"""Servers that ask for a password, or a code after the key, in a real terminal: ssh asks once for all commands."""
 
 from __future__ import annotations
 
@@ -20,74 +20,74 @@ SERVERS = {  # lines of sshd_config, and the prompts that follow
     "a second factor": ({"UsePAM": "yes", "AuthenticationMethods": "publickey,keyboard-interactive"}, ["Password:"]),
     "both": ({"UsePAM": "yes", "AuthenticationMethods": "password,keyboard-interactive"}, ["password:", "Password:"]),
 }
-MOST_USUAL = "a second factor"
+MOST_COMMON = "a second factor"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give sshd a password of its own")
 
 
 @contextmanager
 def shell_at(far_shared: Path, tmp_path: Path, server: dict[str, str]) -> Iterator[tuple[Terminal, FarStage]]:
-    """An interactive shell here; the server lets root in by what it asks for."""
+    """An interactive local shell; the server lets root log in with the methods in `server`."""
     if TMUX is None:
         pytest.skip("no tmux")
-    asks = {"PermitRootLogin": "yes", **server}
-    with made(far_shared, server=asks, password=PASSWORD) as far, staged(far, tmp_path) as stage:
+    options = {"PermitRootLogin": "yes", **server}
+    with made(far_shared, server=options, password=PASSWORD) as far, staged(far, tmp_path) as stage:
         environment = stage.environment | {"PS1": "$ "}
         with opened(far.folder / "tmux", (100, 30), ["bash", "--norc", "-i"], environment) as terminal:
             terminal.call("send-keys", f"cd '{stage.folder}'; PATH='{environment['PATH']}'; clear", "Enter")
             yield terminal, stage
 
 
-def types(shell: Terminal, text: str) -> None:
+def type_line(shell: Terminal, text: str) -> None:
     shell.call("send-keys", "-l", text)
     shell.call("send-keys", "Enter")
 
 
-def shows(shell: Terminal, text: str) -> str:
+def wait_for_text(shell: Terminal, text: str) -> str:
     return wait_until(
         lambda: (screen := "".join(shell.lines())) and text in screen and screen, 20, f"{text!r} on screen"
     )
 
 
-def typed(shell: Terminal, *words: str) -> None:
-    types(shell, " ".join([CLUSTERCTL, *words, "--cluster", "far; echo left with $?"]))
+def run_command(shell: Terminal, *words: str) -> None:
+    type_line(shell, " ".join([CLUSTERCTL, *words, "--cluster", "far; echo exited with $?"]))
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == MOST_USUAL else pytest.mark.long) for name in SERVERS]
+    "name", [pytest.param(name, marks=() if name == MOST_COMMON else pytest.mark.long) for name in SERVERS]
 )
-def test_ssh_asks_once_and_the_answer_is_nobodys_else(far_shared: Path, tmp_path: Path, name: str) -> None:
+def test_ssh_asks_once_and_the_password_is_stored_nowhere(far_shared: Path, tmp_path: Path, name: str) -> None:
     server, questions = SERVERS[name]
     with shell_at(far_shared, tmp_path, server) as (shell, stage):
-        typed(shell, "submit", "cora", "--hold")
+        run_command(shell, "submit", "cora", "--hold")
         for question in questions:
-            shows(shell, question)
-            types(shell, PASSWORD)
-        screen = shows(shell, "left with 0")
+            wait_for_text(shell, question)
+            type_line(shell, PASSWORD)
+        screen = wait_for_text(shell, "exited with 0")
         assert "cora-" in screen
         assert PASSWORD not in screen
-        assert "cora-" in stage.do("status")  # no terminal, and no question: the connection is there
+        assert "cora-" in stage.do("status")  # no terminal and no prompt: the connection exists
         assert len(stage.far.masters()) == 1
         for folder in (stage.far.folder, stage.folder, stage.runs):
             assert not [path for path in folder.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()]
 
 
 @pytest.mark.long
-def test_wrong_answers_are_ssh_to_refuse_and_a_question_can_be_left(far_shared: Path, tmp_path: Path) -> None:
+def test_wrong_passwords_are_an_error_and_ctrl_c_leaves_the_prompt(far_shared: Path, tmp_path: Path) -> None:
     server, _ = SERVERS["a password"]
     with shell_at(far_shared, tmp_path, server) as (shell, stage):
-        typed(shell, "status")
+        run_command(shell, "status")
         for asked in (1, 2, 3):
             wait_until(lambda: "".join(shell.lines()).count("password:") == asked, 20, "the question")  # noqa: B023
-            types(shell, "wrong")
-        screen = shows(shell, "left with 4")
+            type_line(shell, "wrong")
+        screen = wait_for_text(shell, "exited with 4")
         assert "error: " in screen
         assert "Traceback" not in screen
-        types(shell, "clear")
-        typed(shell, "status")
-        shows(shell, "password:")
+        type_line(shell, "clear")
+        run_command(shell, "status")
+        wait_for_text(shell, "password:")
         shell.call("send-keys", "C-c")
-        shows(shell, "left with 130")
-        types(shell, "echo $((6*7))")
-        shows(shell, "42")
+        wait_for_text(shell, "exited with 130")
+        type_line(shell, "echo $((6*7))")
+        wait_for_text(shell, "42")
         assert stage.far.masters() == []

@@ -1,4 +1,4 @@
-"""Servers that refuse, machines that are not there, answers that are hostile, and secrets that nobody sees."""
+"""Servers that refuse, unreachable machines, hostile answers, and secrets that must not leak."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ MASKED = "s3cr3t-t0ken-of-this-test"
     ],
     ids=["password", "keyboard-interactive"],
 )  # fmt: skip
-def test_a_server_that_asks_is_no_hang_where_there_is_no_terminal(
+def test_a_server_that_asks_for_a_password_is_an_error_without_a_terminal(
     far_shared: Path, tmp_path: Path, server: dict[str, str]
 ) -> None:
     with made(far_shared, server=server) as far, staged(far, tmp_path) as stage:
         began = time.monotonic()
-        process = stage.begin("status", "--cluster", "far")  # in a session of its own: without a terminal
+        process = stage.begin("status", "--cluster", "far")  # in its own session, without a terminal
         _, errors = process.communicate(timeout=60)
         assert time.monotonic() - began < 30
         assert process.returncode == 4
@@ -42,7 +42,7 @@ def test_a_server_that_asks_is_no_hang_where_there_is_no_terminal(
         assert "hint: connect once in a terminal" in errors
 
 
-def test_a_host_whose_key_has_changed_and_one_that_is_not_there(far_shared: Path, tmp_path: Path) -> None:
+def test_a_changed_host_key_and_an_unreachable_host_are_errors(far_shared: Path, tmp_path: Path) -> None:
     with made(far_shared) as far, staged(far, tmp_path) as stage:
         known = (far.etc / "known").read_text().split()
         other = (far.etc / "user.pub").read_text().split()[1]
@@ -58,17 +58,21 @@ def test_a_host_whose_key_has_changed_and_one_that_is_not_there(far_shared: Path
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "", "two words", "a\nb", "$(touch x)", "a;b"])
-def test_a_host_that_ssh_would_take_for_something_else_is_refused(tmp_path: Path, host: str) -> None:
+def test_an_unsafe_host_name_is_refused(tmp_path: Path, host: str) -> None:
     (tmp_path / "bad.toml").write_text(f"host = {json.dumps(host)}\n")
     done = subprocess.run(
-        [*stage_words(), "status", "--cluster", "./bad.toml"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*clusterctl_argv(), "status", "--cluster", "./bad.toml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 3
     assert "host" in done.stderr
     assert not (tmp_path / "x").exists()
 
 
-def stage_words() -> list[str]:
+def clusterctl_argv() -> list[str]:
     from support.scenario import CLUSTERCTL
 
     return [CLUSTERCTL]
@@ -81,11 +85,11 @@ request = json.loads(sys.stdin.buffer.read(size))
 out = sys.stdout.buffer
 def frame(letter, payload): out.write(struct.pack(">cI", letter, len(payload)) + payload); out.flush()
 def answer():
-    said = b""
+    reply = b""
     while True:
         _, size = struct.unpack(">cI", sys.stdin.buffer.read(5))
-        if not size: return said
-        said += sys.stdin.buffer.read(size)
+        if not size: return reply
+        reply += sys.stdin.buffer.read(size)
 out.write(request["mark"].encode())
 mode = sys.argv[1]
 if mode == "noise": out.write(b"<html>\x1b[2Jno frames</html>" * 10); out.flush()
@@ -104,7 +108,7 @@ sys.stdin.buffer.read()
 """
 
 
-def test_an_impostor_learns_nothing_and_its_output_is_text(far_shared: Path, tmp_path: Path) -> None:
+def test_an_impostor_learns_nothing_and_its_escape_sequences_are_removed(far_shared: Path, tmp_path: Path) -> None:
     with made(far_shared) as far, staged(far, tmp_path) as stage:
         stage.do("nodes")
         shared = Path(far.variables["XDG_DATA_HOME"])
@@ -129,7 +133,7 @@ def test_an_impostor_learns_nothing_and_its_output_is_text(far_shared: Path, tmp
 
 
 @pytest.mark.long
-def test_a_secret_is_asked_for_again_and_is_in_no_command_line_and_no_file(far_shared: Path, tmp_path: Path) -> None:
+def test_a_secret_is_required_again_and_appears_in_no_command_line_or_file(far_shared: Path, tmp_path: Path) -> None:
     seen: set[bytes] = set()
     ended = threading.Event()
 
@@ -163,7 +167,7 @@ def test_a_secret_is_asked_for_again_and_is_in_no_command_line_and_no_file(far_s
                     assert MASKED.encode() not in path.read_bytes(), path
 
 
-def test_on_a_slow_link_a_command_is_a_round_trip_or_two(far_shared: Path, tmp_path: Path) -> None:
+def test_a_command_needs_at_most_three_round_trips(far_shared: Path, tmp_path: Path) -> None:
     with made(far_shared, through_relay=True) as far, staged(far, tmp_path) as stage:
         stage.do("status")
         (far.link / "delay").write_text("0.1")
@@ -175,9 +179,7 @@ def test_on_a_slow_link_a_command_is_a_round_trip_or_two(far_shared: Path, tmp_p
         assert time.monotonic() - began < 30
 
 
-def test_a_machine_that_brings_no_ports_and_one_that_takes_few_commands_at_once(
-    far_shared: Path, tmp_path: Path
-) -> None:
+def test_forbidden_port_forwarding_and_exhausted_sessions_are_errors(far_shared: Path, tmp_path: Path) -> None:
     with (
         made(far_shared, server={"AllowTcpForwarding": "no", "MaxSessions": "1"}) as far,
         staged(far, tmp_path) as stage,

@@ -1,4 +1,4 @@
-"""The guide, typed line by line on a real Slurm as a new user would."""
+"""The guide to your own cluster, typed line by line on a real Slurm, as a new user would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def home(sandbox: RunningSandbox) -> dict[str, str]:
     }
 
 
-@pytest.mark.long  # every step of it is a scenario, too
-def test_every_command_of_the_guide_does_what_it_says(home: dict[str, str]) -> None:
+@pytest.mark.long  # each step is also covered by a scenario
+def test_every_command_in_the_guide_works(home: dict[str, str]) -> None:
     assert follow(GUIDE.read_text(), Path("/tmp/guide/project"), home) >= 8
     shutil.rmtree("/tmp/guide")

@@ -1,4 +1,4 @@
-"""A run whose GPUs do nothing: named while it runs, and ended where the job says so. The GPUs are a stand-in's."""
+"""A run whose GPUs are idle: noted while it runs, and ended if the job asks for it. NVML is a stand-in."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PYTHONPATH = "{stand_in}"
 """
 
 
-def test_a_run_whose_gpus_do_nothing_is_ended_and_why_is_sure_of_it(stage: Stage) -> None:
+def test_a_run_with_idle_gpus_is_ended_and_why_is_certain_of_the_cause(stage: Stage) -> None:
     stand_in = stage.folder / "stand_in"
     stand_in.mkdir()
     (stand_in / "pynvml.py").write_text(NVML)

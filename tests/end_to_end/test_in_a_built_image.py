@@ -1,4 +1,4 @@
-"""Runs in an image that `make container` builds: the first job of everybody learns there what it learns outside."""
+"""Runs in an image built by `make container`: Cora trains to the same losses inside and outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def losses(run: RunDir) -> list[float]:
 
 @pytest.mark.long  # minutes to build
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
-def test_a_program_runs_in_an_image_that_was_built_for_real(stage: Stage, bare_image: Path) -> None:
+def test_a_program_runs_in_a_built_image(stage: Stage, bare_image: Path) -> None:
     program = "import clusterctl, sys; print(sys.prefix, clusterctl.__file__)"
     job = f'workload = "command"\nargv = ["python", "-c", "{program}"]\n[resources]\nnodes = 2\n'
     run = stage.submit(
@@ -30,7 +30,7 @@ def test_a_program_runs_in_an_image_that_was_built_for_real(stage: Stage, bare_i
 
 
 @pytest.mark.long
-def test_cora_learns_in_the_image_what_it_learns_outside(stage: Stage, cpu_image: Path) -> None:
+def test_cora_trains_to_the_same_losses_in_the_image_and_outside(stage: Stage, cpu_image: Path) -> None:
     inside = stage.submit("cora", "--set", f"container.image={cpu_image}", "--wait")
     outside = stage.submit("cora", "--wait")
     unpacked.release(cpu_image)

@@ -31,7 +31,7 @@ def exits(run: RunDir) -> dict[int, int]:
     return {rank: [e["code"] for e in recorded(attempt, rank) if e["event"] == "exit"][-1] for rank in begun(attempt)}
 
 
-def test_a_program_finds_the_image_its_rank_and_its_code(stage: Stage, thin_image: ThinImage) -> None:
+def test_a_program_in_an_image_gets_its_rank_and_its_code(stage: Stage, thin_image: ThinImage) -> None:
     (stage.folder / "helper.py").write_text("GREETING = 'hallo'\n")
     program = """
 import os, sys, helper
@@ -47,7 +47,9 @@ print(helper.GREETING, sys.prefix, Path("/srv/own.txt").exists(), Path("/boot").
     ]
 
 
-def test_an_exit_code_comes_out_of_the_image_and_the_others_are_ended(stage: Stage, thin_image: ThinImage) -> None:
+def test_a_rank_failing_in_the_image_keeps_its_exit_code_and_ends_the_others(
+    stage: Stage, thin_image: ThinImage
+) -> None:
     program = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)"
     job = stage.write_job("failing", command(thin_image, program))
     done = stage.call("submit", job, "--cluster", stage.cluster, "--wait")
@@ -57,7 +59,7 @@ def test_an_exit_code_comes_out_of_the_image_and_the_others_are_ended(stage: Sta
     assert json.loads(run.attempt(0).host_json.read_text())["exit_code"] != 0
 
 
-def test_the_warning_signal_comes_into_the_image(stage: Stage, thin_image: ThinImage) -> None:
+def test_the_warning_signal_reaches_the_program_in_the_image(stage: Stage, thin_image: ThinImage) -> None:
     program = """
 import signal, sys, time
 signal.signal(signal.SIGUSR2, lambda *_: sys.exit(print("warned", flush=True)))
@@ -65,7 +67,7 @@ print("ready", flush=True)
 while True: time.sleep(0.1)
 """
     shape = '[resources]\nnodes = 1\ntasks_per_node = 2\ntime = "60s"\nwarning = "54s"\n'
-    if stage.cluster == "sandbox":  # whose warning may come up to a minute early, when nobody would take it yet
+    if stage.cluster == "sandbox":  # whose warning may come up to a minute early, before the program handles it
         shape = shape.replace("60s", "10m").replace("54s", "0")
     run = stage.submit(stage.write_job("warned", command(thin_image, program, shape=shape)))
     wait_until(lambda: [path.read_text().count("ready") for path in run.attempt(0).log_files("out").values()] == [1, 1])
@@ -77,7 +79,7 @@ while True: time.sleep(0.1)
     assert exits(run) == {0: 0, 1: 0}
 
 
-def test_on_a_sites_nodes_nothing_of_the_image_is_left_behind(
+def test_no_part_of_the_image_remains_on_the_nodes(
     sandbox: RunningSandbox, thin_image: ThinImage, tmp_path: Path
 ) -> None:
     environment = sandbox.environment | {"CLUSTERCTL_RUNS": str(tmp_path / "runs")}
@@ -88,11 +90,11 @@ def test_on_a_sites_nodes_nothing_of_the_image_is_left_behind(
     assert stage.log(run, 3).splitlines()[-1] == "/opt/venv"
     nodes = json.loads(run.attempt(0).host_json.read_text())["nodes"]
     look = ["srun", f"--nodelist={nodes}", "--ntasks-per-node=1", "sh", "-c", "ls /dev/shm/clusterctl-*"]
-    # The run is finished before the job is: its closing step, which tidies up, comes after the last rank.
+    # The run finishes before its job: the cleanup step runs after the last rank.
     wait_until(lambda: (done := sandbox.try_to(*look)).returncode == 0 and thin_image.path.stem not in done.stdout, 60)
 
 
-def test_code_of_the_images_own_is_what_runs_where_it_is_asked_for(stage: Stage, thin_image: ThinImage) -> None:
+def test_code_image_runs_the_images_own_code(stage: Stage, thin_image: ThinImage) -> None:
     (stage.folder / "helper.py").write_text("raise SystemExit('the snapshot')\n")
     program = "import os, clusterctl; print(os.getcwd(), clusterctl.__file__)"
     run = stage.submit(stage.write_job("own", command(thin_image, program, shape="")), "--code", "image", "--wait")

@@ -11,7 +11,7 @@ from support.scenario import CLUSTERCTL
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "from-your-laptop.md"
 
 
-def test_every_command_of_the_guide_does_what_it_says(far: Far, tmp_path: Path) -> None:
+def test_every_command_in_the_guide_works(far: Far, tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     environment = far.environment
     environment |= {"PATH": f"{Path(CLUSTERCTL).parent}:{environment['PATH']}", "COLUMNS": "120"}

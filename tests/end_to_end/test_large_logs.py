@@ -1,4 +1,4 @@
-"""Logs larger than memory allows to hold."""
+"""Logs too large to hold in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stamp import stamp
 
-# Not ru_maxrss: it begins with what the parent had, and pytest may have torch in memory.
+# Not ru_maxrss: it starts from the parent's value, and pytest may have torch in memory.
 PROGRAM = """
 import pathlib, re, sys
 from clusterctl import cli
@@ -44,6 +44,6 @@ def test_large_logs_and_a_sparse_one_are_merged_within_100_megabytes(
     )
     assert done.returncode == 0, done.stderr
     shown = done.stdout.splitlines()
-    assert len(shown) == ranks * lines + 2 + 1  # the line that the hole is in is empty
+    assert len(shown) == ranks * lines + 2 + 1  # the hole is shown as one empty line
     assert (shown[0], shown[-1]) == (b"r64 begun", b"r64 over")
     assert int(done.stderr.split()[-1]) < 100 * 1024, "kB"

@@ -1,4 +1,4 @@
-"""Runs on a file system that is late and weak: no links, no locks, faults now and then, and a clock that is off."""
+"""Runs on a slow, unreliable file system: stale reads, no links or locks, occasional faults, a skewed clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from clusterctl.sandbox import lifecycle
 from clusterctl.sandbox.description import SandboxRequest
 
 STEPS = 30
-# As in docs/guides/surviving.md, but its own calls are repeated; its first attempt waits at step 20.
+# As in docs/guides/surviving.md, but retries its own file operations; its first attempt waits at step 20.
 PROGRAM = f"""
 import json, os, time
 import clusterctl.runs as run
@@ -86,7 +86,7 @@ def back_end(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    """A few seconds late in `make test`, up to half a minute in `make test-long`."""
+    """Changes are seen a few seconds late in `make test`, up to half a minute in `make test-long`."""
     places = {"backing": str(tmp_path / "backing"), "mount": str(tmp_path / "runs"), "record": str(tmp_path / "faults")}
     most = 30 if request.node.get_closest_marker("long") else 6
     return Settings(**places, least=3, most=most, faults=0.01, slow=0.3)
@@ -101,14 +101,14 @@ def mount(settings: Settings) -> Iterator[None]:
 
 @pytest.fixture
 def sandbox(mount: None, sandbox_home: RunningSandbox) -> RunningSandbox:
-    """One of its own: nodes see what was mounted before they began."""
+    """A separate sandbox: nodes see only what was mounted before they started."""
     lifecycle.up(sandbox_home.folder, SandboxRequest(nodes=3))
     return sandbox_home
 
 
 @pytest.fixture
 def late(mount: None, stage: Stage, clock_shim: Path) -> Iterator[Stage]:
-    """The stage, its runs on the late file system, the clock of its second node an hour ahead."""
+    """The stage, with its runs on the late file system and the clock of node2 an hour ahead."""
     stage.environment |= skewed(clock_shim, "node2", HOUR)
     yield stage
     left = [path.name for path in stage.runs.glob("[!.]*")]
@@ -116,26 +116,26 @@ def late(mount: None, stage: Stage, clock_shim: Path) -> Iterator[Stage]:
 
 
 def why(stage: Stage, run: RunDir) -> dict[str, Any]:
-    """Once it knows: what other nodes wrote of an end arrives late, and no other cause is named meanwhile."""
+    """Wait for a cause other than "unknown": the records of other nodes arrive late."""
     known: dict[str, Any] = {}
 
-    def knows() -> bool:
+    def cause_is_known() -> bool:
         done = stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json")
         assert done.returncode == 0, done.stderr
         known.update(json.loads(done.stdout))
         return "unknown" not in (known["class"], *(past["class"] for past in known["history"]))
 
-    wait_until(knows, 90, "the cause")
+    wait_until(cause_is_known, 90, "the cause")
     return known
 
 
 def from_the_server(settings: Settings, run: RunDir) -> RunDir:
-    """The run as it is, whoever sees it late."""
+    """The run as the file server has it, without delay."""
     return RunDir(Path(settings.backing) / run.id)
 
 
 def assert_nothing_is_lost_or_doubled(run: RunDir, attempts: int) -> None:
-    """There are so many attempts; each wrote a step once, and each event of a rank is read once."""
+    """Assert the number of attempts, that each logged a step only once, and that no event is read twice."""
     assert sum(attempt.host_json.exists() for attempt in run.attempts()) == attempts
     steps: dict[int, float] = {}
     for attempt in run.attempts():
@@ -151,20 +151,20 @@ def assert_nothing_is_lost_or_doubled(run: RunDir, attempts: int) -> None:
 def test_a_node_sees_its_own_changes_at_once_and_others_late() -> None:
     now = [0.0]
     views = Views(seed=1, least=3, most=30, clock=lambda: now[0])
-    assert views.seen("x", "node2") is REAL  # from here on node2 believes what it saw
+    assert views.seen("x", "node2") is REAL  # node2 caches it from here on
     now[0] = 1
     views.change("x", "node1", "before")
     assert views.seen("x", "node1") is REAL
     now[0] = 3.9
     assert views.seen("x", "node2") == "before"
-    assert views.seen("x", "node3") is REAL  # it has not looked before
+    assert views.seen("x", "node3") is REAL  # it has nothing cached
     now[0] = 31
     assert views.seen("x", "node2") is REAL
 
 
 @pytest.mark.long
 @ON_BOTH
-def test_a_run_meets_trains_and_ends(late: Stage, settings: Settings) -> None:
+def test_a_run_rendezvouses_trains_and_finishes(late: Stage, settings: Settings) -> None:
     program = PROGRAM.replace('attempt == "0"', "False") + 'print(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])'
     run = late.submit(late.write_job("plain", command(program)), "--wait")
     logs = [late.log(run, rank).splitlines() for rank in range(4)]
@@ -176,7 +176,7 @@ def test_a_run_meets_trains_and_ends(late: Stage, settings: Settings) -> None:
 
 @pytest.mark.long
 @ON_BOTH
-def test_a_warned_run_goes_on_where_it_was_on_all_ranks(late: Stage, settings: Settings) -> None:
+def test_a_warned_run_resumes_from_the_same_step_on_all_ranks(late: Stage, settings: Settings) -> None:
     run = late.submit(late.write_job("warned", command(PROGRAM)))
     there = from_the_server(settings, run)
     wait_until(lambda: list(there.checkpoints.glob("0-20")), 120, "a checkpoint")
@@ -190,7 +190,7 @@ def test_a_warned_run_goes_on_where_it_was_on_all_ranks(late: Stage, settings: S
 
 @pytest.mark.long
 @ON_BOTH
-def test_a_killed_rank_of_another_node_is_started_again(late: Stage, settings: Settings) -> None:
+def test_a_killed_rank_on_another_node_restarts_the_run(late: Stage, settings: Settings) -> None:
     run = late.submit(late.write_job("killed", command(PROGRAM)))
     there = from_the_server(settings, run)
     wait_until(lambda: list(there.checkpoints.glob("0-20")), 120, "a checkpoint")
@@ -204,7 +204,7 @@ def test_a_killed_rank_of_another_node_is_started_again(late: Stage, settings: S
 
 
 @pytest.mark.long
-def test_an_exception_on_the_node_whose_clock_is_off_is_named_and_not_started_again(
+def test_an_exception_on_the_node_with_a_skewed_clock_is_named_and_not_restarted(
     late: Stage, settings: Settings
 ) -> None:
     program = PROGRAM.replace(
@@ -218,7 +218,7 @@ def test_an_exception_on_the_node_whose_clock_is_off_is_named_and_not_started_ag
 
 
 @pytest.mark.long
-def test_an_attempt_that_was_replaced_leaves_and_does_not_finish_the_run(late: Stage, settings: Settings) -> None:
+def test_a_superseded_attempt_exits_and_does_not_finish_the_run(late: Stage, settings: Settings) -> None:
     run = late.submit(late.write_job("fenced", command(PROGRAM) + "[watchdog]\nenabled = false\n"))
     there = from_the_server(settings, run)
     wait_until(lambda: list(there.checkpoints.glob("0-20")), 120, "a checkpoint")
@@ -231,9 +231,9 @@ def test_an_attempt_that_was_replaced_leaves_and_does_not_finish_the_run(late: S
 
 
 @pytest.mark.long
-def test_a_training_that_is_warned_comes_to_the_losses_of_an_undisturbed_one(late: Stage, settings: Settings) -> None:
+def test_a_warned_training_has_the_losses_of_an_uninterrupted_one(late: Stage, settings: Settings) -> None:
     calm = Stage(late.cluster, late.folder, late.environment | {"CLUSTERCTL_RUNS": str(late.folder / "prompt")})
-    undisturbed = calm.submit(late.write_job("calm", TRAINING), "--wait")
+    uninterrupted = calm.submit(late.write_job("calm", TRAINING), "--wait")
     run = late.submit(late.write_job("warned", TRAINING))
     there = from_the_server(settings, run)
     wait_until(lambda: list(there.checkpoints.glob("0-*")), 240, "a checkpoint")
@@ -242,10 +242,10 @@ def test_a_training_that_is_warned_comes_to_the_losses_of_an_undisturbed_one(lat
     assert len(there.attempts()) == 2
     origin = read_json(there.attempt(1).origin_json)["checkpoint"]
     assert origin.startswith("0-")
-    assert losses(there) == losses(undisturbed)
+    assert losses(there) == losses(uninterrupted)
 
 
 def losses(run: RunDir) -> dict[int, float]:
-    """Those that count: a later attempt's replace what an earlier one did beyond its last checkpoint."""
+    """Step -> loss; a later attempt replaces the steps that an earlier one took after its last checkpoint."""
     lines = (line for attempt in run.attempts() for line in read_lines(attempt.metrics))
     return {line["step"]: line["loss"] for line in lines if "loss" in line}

@@ -1,4 +1,4 @@
-"""The guide to models of one's own, typed line by line on this machine."""
+"""The guide to your own models, typed line by line on this machine."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from support.ranks import CORA
 
 
 @pytest.mark.long
-def test_every_command_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
+def test_every_command_in_the_guide_works(tmp_path: Path) -> None:
     assert follow_here("your-own-model", tmp_path, COLUMNS="200", CORA=str(CORA)) >= 5

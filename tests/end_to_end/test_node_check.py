@@ -1,4 +1,4 @@
-"""`[node_check]`: nodes are checked before the ranks begin; one that fails is named, and left out at the next start."""
+"""`[node_check]`: nodes are checked before the ranks start; a failed one is named and excluded from the next start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ node_check.seconds = 20
 node_check.scratch = "1M"
 node_check.shared_memory = "1M"
 """
-# In the check alone: there is no torch to wait for; and one node hangs before it has said anything.
+# In the check alone: there is no torch to wait for, and one node hangs before it reports anything.
 NO_TORCH = """
 import os, sys, time
 if "clusterctl.runs.node_check" in sys.orig_argv:
@@ -36,7 +36,7 @@ HANGS = f"""{NO_TORCH}
 
 @pytest.fixture
 def scratch(stage: Stage, tmp_path: Path) -> Path:
-    """A cluster of its own, `checked`, whose nodes have a folder each."""
+    """The scratch folder of the cluster `checked`, with a subfolder for each node."""
     folder = tmp_path / "scratch"
     for number in range(1, 5):
         (folder / f"node{number}").mkdir(parents=True)
@@ -45,7 +45,7 @@ def scratch(stage: Stage, tmp_path: Path) -> Path:
     (stage.folder / "cluster" / "checked.toml").write_text(
         f'kind = "{kind}"\nlocal_scratch = {json.dumps(f"{folder}/$SLURMD_NODENAME")}\n'
     )
-    if kind == "sandbox":  # whose jobs take the first nodes that are idle
+    if kind == "sandbox":  # whose jobs start on the first idle nodes
 
         def states() -> str:
             words = ["sinfo", "-h", "-o", "%T"]
@@ -56,7 +56,7 @@ def scratch(stage: Stage, tmp_path: Path) -> Path:
 
 
 def job_with(stage: Stage, program: str) -> str:
-    """A job whose Pythons begin with `program`."""
+    """A job whose Python processes run `program` at startup."""
     inside = stage.folder.with_name("inside")
     inside.mkdir()
     (inside / "sitecustomize.py").write_text(program)
@@ -73,10 +73,10 @@ def nodes_of(run: RunDir, attempt: int) -> list[str]:
     return [run.attempt(attempt).log(rank).read_text().split()[-1] for rank in (0, 1)]
 
 
-def check_that_node2_was_left_out(stage: Stage, run: RunDir, words: str) -> None:
-    assert words in failed_nodes(run.attempt(0))["node2"]
+def assert_node2_was_excluded(stage: Stage, run: RunDir, problem: str) -> None:
+    assert problem in failed_nodes(run.attempt(0))["node2"]
     *unfit, last = run.attempts()
-    # Slurm may start the run again before it is told to leave the node out: then the check finds it once more.
+    # Slurm may restart the run before the node is excluded: then the check finds it again.
     assert len(unfit) in (1, 2)
     assert all("node2" in failed_nodes(attempt) for attempt in unfit)
     assert "node2" not in nodes_of(run, last.number)
@@ -84,10 +84,10 @@ def check_that_node2_was_left_out(stage: Stage, run: RunDir, words: str) -> None
     why = json.loads(stage.call("why", run.id, "--cluster", "checked", "-o", "json").stdout)
     assert why["history"][0]["class"] == "node-failure"
     assert "node2: failed the node check: " in why["history"][0]["cause"]
-    assert words in why["history"][0]["cause"]
+    assert problem in why["history"][0]["cause"]
 
 
-def test_nodes_in_good_order_multiply_and_reduce_and_the_run_begins(stage: Stage, scratch: Path) -> None:
+def test_healthy_nodes_pass_every_check_and_the_run_starts(stage: Stage, scratch: Path) -> None:
     run = finished(stage, JOB.replace("seconds = 20", "seconds = 60"))
     reports = [read_json(run.attempt(0).check / f"node{number}.json") for number in (1, 2)]
     assert [(report["reached"], report["problem"]) for report in reports] == [("all", "")] * 2
@@ -95,19 +95,19 @@ def test_nodes_in_good_order_multiply_and_reduce_and_the_run_begins(stage: Stage
 
 
 @ON_SLURM
-def test_a_node_without_room_on_its_disk_is_named_and_left_out(stage: Stage, scratch: Path) -> None:
+def test_a_node_with_an_unwritable_scratch_folder_is_named_and_excluded(stage: Stage, scratch: Path) -> None:
     (scratch / "node2").rmdir()
     run = finished(stage, job_with(stage, NO_TORCH))
-    check_that_node2_was_left_out(stage, run, f"cannot write to {scratch}/node2: No such file or directory")
+    assert_node2_was_excluded(stage, run, f"cannot write to {scratch}/node2: No such file or directory")
 
 
-def test_a_node_that_hangs_in_its_check_is_named_and_left_out(stage: Stage, scratch: Path) -> None:
+def test_a_node_that_hangs_in_its_check_is_named_and_excluded(stage: Stage, scratch: Path) -> None:
     run = finished(stage, job_with(stage, HANGS))
-    check_that_node2_was_left_out(stage, run, "did not answer within 20 s")
+    assert_node2_was_excluded(stage, run, "did not answer within 20 s")
 
 
 @ON_SLURM
-def test_a_failed_check_that_may_not_start_again_ends_the_run_with_the_node_named(stage: Stage, scratch: Path) -> None:
+def test_a_failed_check_at_the_restart_limit_ends_the_run_and_names_the_node(stage: Stage, scratch: Path) -> None:
     (scratch / "node2").rmdir()
     job = stage.write_job("job", job_with(stage, NO_TORCH) + "restart.limit = 0\n")
     done = stage.call("submit", job, "--cluster", "checked", "--wait")

@@ -1,4 +1,4 @@
-"""Others are told what happens to a run, by the run itself and by `clusterctl notify`."""
+"""Notifications about a run, sent by the run itself and by `clusterctl notify`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for step in range(1, 30):
 """
 
 
-ON_THIS_MACHINE = pytest.mark.parametrize("back_end", ["emulator"], indirect=True)  # where loopback is one
+ON_THIS_MACHINE = pytest.mark.parametrize("back_end", ["emulator"], indirect=True)  # nodes reach the server on loopback
 
 
 @pytest.fixture
@@ -52,52 +52,52 @@ def files_with_the_url(run: RunDir) -> list[str]:
 
 
 class Listener:
-    """A command that keeps what it is told."""
+    """A notification command that records the messages it receives."""
 
     def __init__(self, stage: Stage) -> None:
-        self._file = stage.folder / "heard"
+        self._file = stage.folder / "messages"
         argv = ["sh", "-c", 'cat >>"$0" && echo >>"$0"', str(self._file)]
         self.table = f"[notify]\ncommand = {json.dumps(argv)}\n"
 
-    def heard(self) -> list[str]:
+    def first_lines(self) -> list[str]:
         """The first line of each message."""
         lines = self._file.read_text().splitlines() if self._file.exists() else []
-        return [line for line in lines if line.startswith("told ")]
+        return [line for line in lines if line.startswith("noted ")]
 
 
-def test_a_run_tells_that_it_was_restarted_and_why_it_failed_each_once(stage: Stage) -> None:
+def test_a_restart_and_a_failure_are_each_notified_once(stage: Stage) -> None:
     listener = Listener(stage)
-    job = stage.write_job("told", command(RESTARTED_THEN_FAILED, listener.table))
+    job = stage.write_job("noted", command(RESTARTED_THEN_FAILED, listener.table))
     done = stage.call("submit", job, "--cluster", stage.cluster, "--wait")
     run = RunDir(stage.runs / done.stdout.strip())
-    wait_until(lambda: len(listener.heard()) == 2, what="both messages")
-    restarted, failed = listener.heard()
-    assert restarted.startswith("told restarted after")
-    assert failed.startswith("told failed after")
+    wait_until(lambda: len(listener.first_lines()) == 2, what="both messages")
+    restarted, failed = listener.first_lines()
+    assert restarted.startswith("noted restarted after")
+    assert failed.startswith("noted failed after")
     assert "ValueError: no good" in failed
     again = stage.call("notify", "--cluster", stage.cluster)
-    assert (again.returncode, again.stdout, len(listener.heard())) == (0, "", 2), again.stderr
+    assert (again.returncode, again.stdout, len(listener.first_lines())) == (0, "", 2), again.stderr
     assert {path.name for path in run.notified.iterdir()} == {"restarted-0.command.0", "failed-1.command.0"}
 
 
-def test_the_watchdog_tells_of_a_standstill_and_the_script_of_the_end(stage: Stage) -> None:
+def test_the_watchdog_notifies_of_a_stall_and_the_script_of_the_end(stage: Stage) -> None:
     listener = Listener(stage)
     watchdog = '[watchdog]\naction = "report"\nfloor = 3\nfactor = 2\n'
-    run = stage.submit(stage.write_job("told", command(STALLED_THEN_FINISHED, watchdog + listener.table)))
-    wait_until(listener.heard, what="the alarm")
+    run = stage.submit(stage.write_job("noted", command(STALLED_THEN_FINISHED, watchdog + listener.table)))
+    wait_until(listener.first_lines, what="the alarm")
     assert stage.status(run)["stage"] == "training"
     (run.path / "go-on").touch()
     stage.wait_for_stage(run, "finished")
-    wait_until(lambda: len(listener.heard()) == 2, what="the end")
-    stalled, finished = listener.heard()
+    wait_until(lambda: len(listener.first_lines()) == 2, what="the end")
+    stalled, finished = listener.first_lines()
     assert "rank 0 made no progress for" in stalled
-    assert finished.startswith("told finished after")
+    assert finished.startswith("noted finished after")
 
 
 @ON_THIS_MACHINE
-def test_what_the_run_could_not_send_is_sent_from_the_login_node(stage: Stage, server: WebHook) -> None:
+def test_notify_sends_what_the_run_could_not(stage: Stage, server: WebHook) -> None:
     live, stage.environment["HOOK"] = stage.environment["HOOK"], dead_url()
-    run = stage.submit(stage.write_job("told", command("print(1)", WEBHOOK)), "--wait")
+    run = stage.submit(stage.write_job("noted", command("print(1)", WEBHOOK)), "--wait")
     wait_until(lambda: list(run.notified.glob("*")), what="the first try")
     failing = stage.call("notify", "--cluster", stage.cluster)
     assert failing.returncode == 1
@@ -110,8 +110,8 @@ def test_what_the_run_could_not_send_is_sent_from_the_login_node(stage: Stage, s
 
 
 @ON_THIS_MACHINE
-def test_a_run_that_cannot_tell_anybody_is_not_submitted(stage: Stage, server: WebHook) -> None:
-    job = stage.write_job("told", command("print(1)", WEBHOOK))
+def test_a_run_without_a_valid_webhook_url_is_not_submitted(stage: Stage, server: WebHook) -> None:
+    job = stage.write_job("noted", command("print(1)", WEBHOOK))
     for value, message in ((None, "HOOK is not set"), (f"hooks.slack.com/{TOKEN}", "HOOK is not a URL")):
         stage.environment.pop("HOOK")
         stage.environment |= {"HOOK": value} if value else {}

@@ -1,4 +1,4 @@
-"""What only a real Slurm can do to a run, and what clusterctl makes of it."""
+"""What only a real Slurm does to a run, and how clusterctl handles it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_each_task_sees_the_gpus_that_slurm_gives_it(stage: Stage, resources: st
     assert shown in ([seen * 2] if seen else [["unset"] * 4, ["0,1"] * 4])
 
 
-def test_gpus_can_be_asked_for_as_gres(stage: Stage) -> None:
+def test_gpus_can_be_requested_as_gres(stage: Stage) -> None:
     (stage.folder / "cluster").mkdir()
     (stage.folder / "cluster" / "gres.toml").write_text('kind = "sandbox"\ngpu_request = "gres"\ngpus_per_node = 2\n')
     done = stage.call("submit", stage.write_job("gpus", command(SHOW_GPUS, "")), "--cluster", "gres", "--wait")
@@ -62,7 +62,7 @@ def test_gpus_can_be_asked_for_as_gres(stage: Stage) -> None:
     assert [stage.log(run, rank).splitlines()[-1] for rank in range(2)] == ["0,1", "0,1"]
 
 
-def test_gpus_of_a_type_that_no_node_has_are_refused_with_the_types_there_are(stage: Stage) -> None:
+def test_an_unavailable_gpu_type_is_refused_and_the_available_ones_are_listed(stage: Stage) -> None:
     job = stage.write_job("gpus", command(SHOW_GPUS, '[resources]\ngpus_per_node = "h100:2"\n'))
     done = stage.call("submit", job, "--cluster", stage.cluster)
     assert done.returncode == 4, done.stderr
@@ -70,8 +70,8 @@ def test_gpus_of_a_type_that_no_node_has_are_refused_with_the_types_there_are(st
     assert "available GPU types: a100" in done.stderr
 
 
-def test_a_training_job_that_asks_for_gpus_and_sees_none_says_so(stage: Stage) -> None:
-    """The sandbox's GPUs are device nodes without a device behind them: just that mistake."""
+def test_a_training_job_that_requests_gpus_and_sees_none_fails_with_a_message(stage: Stage) -> None:
+    """The sandbox's GPUs are device files without a device, which causes exactly this error."""
     job = 'workload = "synthetic"\n[resources]\ngpus_per_node = 2\n[train]\navg_num_nodes = 500\n'
     done = stage.call("submit", stage.write_job("nogpu", job), "--cluster", stage.cluster, "--wait")
     assert done.returncode == 1
@@ -81,7 +81,7 @@ def test_a_training_job_that_asks_for_gpus_and_sees_none_says_so(stage: Stage) -
     assert "Traceback" not in errors
 
 
-def test_slurm_is_asked_for_its_verdict_without_a_submission(stage: Stage) -> None:
+def test_dry_run_slurm_asks_slurm_without_submitting(stage: Stage) -> None:
     job = stage.write_job("asked", command("pass"))
     possible = stage.call("submit", job, "--cluster", stage.cluster, "--dry-run=slurm")
     assert possible.returncode == 0
@@ -95,24 +95,24 @@ def test_slurm_is_asked_for_its_verdict_without_a_submission(stage: Stage) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--partition", "none"], "invalid partition"),
         (["--set", "resources.constraint=none"], "sbatch refused the job"),
         (["--set", 'resources.sbatch={"no-such-option"="1"}'], "unrecognized option"),
     ],
 )
-def test_what_slurm_refuses_leaves_no_run_behind(stage: Stage, words: list[str], said: str) -> None:
+def test_a_refused_submission_leaves_no_run_behind(stage: Stage, words: list[str], message: str) -> None:
     job = stage.write_job("refused", command("pass"))
     done = stage.call("submit", job, "--cluster", stage.cluster, *words)
     assert done.returncode == 4
-    assert said.lower() in done.stderr.lower()
+    assert message.lower() in done.stderr.lower()
     assert "hint: " in done.stderr
     assert not list(stage.runs.glob("refused-*"))
 
 
 def test_a_run_is_submitted_from_inside_an_allocation(stage: Stage) -> None:
-    """Of the outer job's variables none may reach the inner one: its nodes, its task count, its job id."""
+    """None of the outer job's variables may reach the inner job: nodes, task count, job ID."""
     job = stage.write_job("inner", command("import os; print(os.environ['SLURM_JOB_ID'], os.environ['WORLD_SIZE'])"))
     outer = ["salloc", "--nodes=1", "--ntasks=1", "--job-name=outer"]
     inner = [CLUSTERCTL, "submit", job, "--cluster", stage.cluster, "--wait"]
@@ -125,7 +125,7 @@ def test_a_run_is_submitted_from_inside_an_allocation(stage: Stage) -> None:
     assert (shown, ranks) == (job_id(run), "4")
 
 
-def test_a_requeue_by_hand_makes_a_second_attempt_with_its_own_folder(stage: Stage) -> None:
+def test_a_manual_requeue_starts_a_second_attempt_in_its_own_folder(stage: Stage) -> None:
     program = "import os, time; print('attempt', os.environ['CLUSTERCTL_ATTEMPT'], flush=True); time.sleep(600)"
     run = stage.submit(stage.write_job("requeued", command(program, "")))
     wait_until(lambda: run.attempt(0).log(0).is_file() and "attempt 0" in stage.log(run, 0))
@@ -137,8 +137,8 @@ def test_a_requeue_by_hand_makes_a_second_attempt_with_its_own_folder(stage: Sta
     assert [host["restart_count"] for host in hosts] == [0, 1]
 
 
-@pytest.mark.long  # with what is in faults/test_once
-def test_a_preempted_run_is_warned_and_starts_again_when_the_other_has_ended(stage: Stage) -> None:
+@pytest.mark.long  # faults/test_once also covers preemption
+def test_a_preempted_run_is_warned_and_restarts_after_the_other_run(stage: Stage) -> None:
     program = """
 import os, signal, time
 signal.signal(signal.SIGUSR2, lambda *_: print("warned", flush=True))
@@ -156,7 +156,7 @@ time.sleep(600 if os.environ["CLUSTERCTL_ATTEMPT"] == "0" else 0)
     assert "attempt 1" in stage.log(run, 0, attempt=1)
 
 
-def test_scancel_by_hand_reads_as_cancelled(stage: Stage) -> None:
+def test_a_manual_scancel_is_shown_as_cancelled(stage: Stage) -> None:
     run = stage.submit(stage.write_job("scancelled", command("import time; time.sleep(600)", "")))
     wait_until(lambda: begun(run.attempt(0)))
     slurm(stage, "scancel", job_id(run))
@@ -166,11 +166,11 @@ def test_scancel_by_hand_reads_as_cancelled(stage: Stage) -> None:
 def test_while_the_controller_is_down_nothing_hangs_and_nothing_is_lost(stage: Stage, sandbox: RunningSandbox) -> None:
     run = stage.submit(stage.write_job("steady", command("import time; time.sleep(600)", "")))
     wait_until(lambda: begun(run.attempt(0)))
-    with sandbox.paused("slurmctld"):  # it keeps its port and answers nobody, the worst kind of down
-        time.sleep(1)  # the polling floor: what Slurm said before is good until then
+    with sandbox.paused("slurmctld"):  # it accepts connections and never answers: the worst kind of outage
+        time.sleep(1)  # the polling floor: Slurm's last answer is reused until then
         began = time.monotonic()
         shown = stage.call("status", run.id, "--cluster", stage.cluster, "-o", "json")
-        assert time.monotonic() - began < 60  # 10 s for the one question, and this machine may be busy
+        assert time.monotonic() - began < 60  # one query takes up to 10 s, and this machine may be busy
         assert shown.returncode == 0
         (record,) = json.loads(shown.stdout)["runs"]
         assert (record["stage"], record["sure"]) == ("training", False)
@@ -183,16 +183,14 @@ def test_while_the_controller_is_down_nothing_hangs_and_nothing_is_lost(stage: S
     stage.wait_for_stage(run, "cancelled", seconds=30)
 
 
-def test_a_submission_that_the_controller_never_answers_is_found_again_if_slurm_took_it(
-    stage: Stage, sandbox: RunningSandbox
-) -> None:
+def test_an_unanswered_submission_is_found_again_if_slurm_accepted_it(stage: Stage, sandbox: RunningSandbox) -> None:
     job = stage.write_job("unanswered", command("print('ran')", ""))
-    with sandbox.paused("slurmctld"):  # it keeps its port and answers nobody, the worst kind of down
+    with sandbox.paused("slurmctld"):  # it accepts connections and never answers: the worst kind of outage
         done = stage.call("submit", job, "--cluster", stage.cluster, timeout=120)
     assert done.returncode == 4
     assert "error: " in done.stderr
     assert "hint: " in done.stderr
-    for path in stage.runs.glob("unanswered-*"):  # Slurm may have taken the job when it woke up, or not
+    for path in stage.runs.glob("unanswered-*"):  # Slurm may or may not have accepted the job when it resumed
         run = RunDir(path)
         if stage.status(run)["job_id"]:
             stage.wait_for_stage(run, "finished")

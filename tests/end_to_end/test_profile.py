@@ -1,4 +1,4 @@
-"""`submit --profile`: every rank's trace of a training, from the command line."""
+"""`submit --profile` from the command line: a trace of the training from every rank."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STAGES = {"wait for batch", "gathering", "forward", "backward", "all-reduce", "o
 
 
 def sees_all_threads() -> bool:
-    """Whether this torch traces the thread that samples; an older one sees the main thread alone."""
+    """Whether this torch traces the sampling thread; older versions trace only the main thread."""
     from torch._C._profiler import _ExperimentalConfig
 
     return "profile_all_threads" in (_ExperimentalConfig.__init__.__doc__ or "")
@@ -40,7 +40,7 @@ def losses(run: RunDir) -> list[float]:
 
 @pytest.mark.long
 @EMULATOR
-def test_every_rank_writes_a_trace_and_the_training_is_the_same_bit_for_bit(stage: Stage) -> None:
+def test_every_rank_writes_a_trace_and_the_losses_are_bit_identical(stage: Stage) -> None:
     job = stage.write_job("cora", JOB)
     done = stage.call("submit", job, "--cluster", stage.cluster, "--profile", "--follow")
     assert done.returncode == 0, done.stderr
@@ -61,7 +61,7 @@ def test_every_rank_writes_a_trace_and_the_training_is_the_same_bit_for_bit(stag
         assert set(regions) >= STAGES - (set() if sees_all_threads() else {"sample"})
         assert all(regions.count(one) == 11 for one in STAGES - {"gathering", "sample", "forward"})
         assert "aten::embedding_bag" in {event["name"] for event in events}
-        costliest = (folder / f"{name}.txt").read_text()  # which they are depends on how busy the machine is
+        costliest = (folder / f"{name}.txt").read_text()  # which operators depends on the load of the machine
         assert "Self CPU" in costliest
         assert "aten::" in costliest
     plain = stage.submit(job, "--wait")

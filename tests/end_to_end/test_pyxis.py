@@ -1,6 +1,6 @@
-"""The flags for pyxis meet a real srun: a plugin that takes pyxis's options and runs each task in its image.
+"""pyxis's flags on a real srun, with a plugin that accepts them and runs each task in its image.
 
-The plugin (tests/support/spank/pyxis.c) has pyxis's grammar, and fails as pyxis and enroot were seen to fail.
+The plugin (tests/support/spank/pyxis.c) parses options like pyxis, and fails with errors seen from pyxis and enroot.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def host(run: RunDir, attempt: int) -> dict[str, Any]:
 
 
 def warn(site: Stage, run: RunDir) -> None:
-    """As Slurm does before a time limit: every step of the job gets the signal."""
+    """Signal every step of the job, as Slurm does before the time limit."""
     subprocess.run(["scancel", "--signal=USR2", site.job_id(run)], env=site.environment, check=True)
 
 
@@ -57,7 +57,7 @@ def requeue(site: Stage, run: RunDir) -> None:
     subprocess.run(["scontrol", "requeue", site.job_id(run)], env=site.environment, check=True)
 
 
-def test_every_task_gets_the_flags_of_the_script_and_runs_in_the_image(
+def test_every_task_gets_the_scripts_flags_and_runs_in_the_image(
     site: Stage, pyxis: Pyxis, thin_image: ThinImage
 ) -> None:
     (site.folder / "helper.py").write_text("GREETING = 'hallo'\n")
@@ -76,7 +76,7 @@ def test_every_task_gets_the_flags_of_the_script_and_runs_in_the_image(
 
 
 @pytest.mark.long
-def test_signals_and_exit_codes_pass_and_a_requeue_starts_again_in_the_image(
+def test_signals_and_exit_codes_pass_through_and_a_requeue_restarts_in_the_image(
     site: Stage, pyxis: Pyxis, thin_image: ThinImage
 ) -> None:
     program = """
@@ -107,7 +107,7 @@ time.sleep(600)
     wait_until(lambda: not pyxis.containers, 20, "the containers to be removed")
 
 
-def test_a_warning_while_the_image_is_being_unpacked_sends_the_run_back_to_the_queue(
+def test_a_warning_while_the_image_is_being_unpacked_requeues_the_run(
     site: Stage, pyxis: Pyxis, thin_image: ThinImage
 ) -> None:
     slow = pyxis.bring("slow")
@@ -120,7 +120,7 @@ def test_a_warning_while_the_image_is_being_unpacked_sends_the_run_back_to_the_q
     assert "up" in site.log(run, 0, attempt=1)
 
 
-def test_what_an_earlier_start_left_on_a_node_is_removed_before_the_next(
+def test_leftovers_of_an_earlier_start_are_removed_before_the_next(
     site: Stage, pyxis: Pyxis, thin_image: ThinImage
 ) -> None:
     pyxis.bring("keep")
@@ -143,14 +143,14 @@ def held(site: Stage) -> Iterator[str]:
     assert done.returncode == 0, done.stderr
     yield done.stdout.strip()
     given_back = site.call("alloc", "--cluster", site.cluster, "--end", done.stdout.strip())
-    assert given_back.returncode in (0, 5), given_back.stderr  # 5: the test has done so
+    assert given_back.returncode in (0, 5), given_back.stderr  # 5: the test already has
     wait_until(lambda: not list((site.runs / ".warm").iterdir()), 20, "the holder to clean up")
 
 
-def test_an_image_is_imported_once_and_gone_with_the_allocation(
+def test_an_image_is_imported_once_and_removed_with_the_allocation(
     site: Stage, pyxis: Pyxis, held: str, thin_image: ThinImage
 ) -> None:
-    """Hold nodes; take their number; import the image on each of them once; run by the container's name, again."""
+    """The image is imported once per held node; both runs use the container by name."""
     program = "import os; print('rank', os.environ['RANK'], open('/srv/own.txt').read())"
     job = site.write_job("boxed", command(thin_image, program))
     for _ in range(2):
@@ -167,9 +167,7 @@ def test_an_image_is_imported_once_and_gone_with_the_allocation(
     wait_until(lambda: not pyxis.containers, 20, "the holder to remove the image")
 
 
-def test_half_an_imported_image_is_not_taken_for_a_whole_one(
-    site: Stage, pyxis: Pyxis, held: str, thin_image: ThinImage
-) -> None:
+def test_a_partially_imported_image_is_not_used(site: Stage, pyxis: Pyxis, held: str, thin_image: ThinImage) -> None:
     job = site.write_job("boxed", command(thin_image, "pass"))
     full = pyxis.bring("full")
     failed = site.call("submit", job, "--cluster", site.cluster, "--in-allocation", held, "--wait")
@@ -184,7 +182,7 @@ def test_half_an_imported_image_is_not_taken_for_a_whole_one(
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--container-mounts=/a"], "invalid format: /a"),
         (["--container-mounts=/a:/b:ro:c"], "invalid flags"),
@@ -195,14 +193,14 @@ def test_half_an_imported_image_is_not_taken_for_a_whole_one(
     ],
 )
 @pytest.mark.usefixtures("pyxis")
-def test_the_plugin_refuses_what_pyxis_refuses(sandbox: RunningSandbox, flags: list[str], said: str) -> None:
+def test_the_plugin_refuses_what_pyxis_refuses(sandbox: RunningSandbox, flags: list[str], message: str) -> None:
     refused = sandbox.try_to("srun", "--nodes=1", *flags, "true")
     assert refused.returncode != 0
-    assert said in refused.stderr
+    assert message in refused.stderr
 
 
 @pytest.mark.long
-def test_doctor_looks_for_pyxis_and_into_the_image(site: Stage, thin_image: ThinImage) -> None:
+def test_doctor_checks_pyxis_and_the_image(site: Stage, thin_image: ThinImage) -> None:
     with (site.folder / "cluster" / "site.toml").open("a") as file:
         file.write(thin_image.table)
     done = site.call("doctor", "--cluster", "site", "-o", "json")

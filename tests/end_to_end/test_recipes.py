@@ -1,4 +1,4 @@
-"""Every recipe runs as it is written, on both back ends, with the libraries of other people that it names."""
+"""Every recipe runs as written, on both back ends, with the third-party libraries it uses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PYTHON = ROOT / ".venv-recipes" / "bin" / "python"
 
 @pytest.fixture
 def user(stage: Stage) -> Stage:
-    """A user whose environment has the libraries, and clusterctl beside them."""
+    """A user whose environment has the libraries and clusterctl."""
     stage.environment |= {
         "CLUSTERCTL_CLUSTER": stage.cluster,
         "PATH": f"{PYTHON.parent}:{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
@@ -34,13 +34,13 @@ def user(stage: Stage) -> Stage:
 
 
 @pytest.mark.parametrize("title", sorted(RECIPES.keys() - {ON_SLURM}))
-def test_a_recipe_does_what_it_says(user: Stage, title: str) -> None:
-    if "ddp.py" in RECIPES[title]:  # of another recipe
+def test_a_recipe_works(user: Stage, title: str) -> None:
+    if "ddp.py" in RECIPES[title]:  # from another recipe
         write_files(user, "DistributedDataParallel")
     assert follow(RECIPES[title], user.folder, user.environment) >= 2
 
 
-def test_a_lightning_training_goes_on_after_a_warning(user: Stage) -> None:
+def test_a_lightning_training_resumes_after_a_warning(user: Stage) -> None:
     write_files(user, "Lightning, through a requeue")
     words = [PYTHON, "-m", "clusterctl", "submit", "./lightning.toml", "--set", "env.EPOCHS=200"]
     submitted = subprocess.check_output(words, cwd=user.folder, env=user.environment, text=True)
@@ -54,7 +54,7 @@ def test_a_lightning_training_goes_on_after_a_warning(user: Stage) -> None:
 
 
 @pytest.mark.parametrize("back_end", ["sandbox"], indirect=True)
-def test_the_ranks_of_an_mpi_program_are_those_that_slurm_started(user: Stage) -> None:
+def test_mpi_ranks_match_those_started_by_slurm(user: Stage) -> None:
     (user.folder / "cluster").mkdir()
     (user.folder / "cluster" / "mpi.toml").write_text('kind = "sandbox"\nmpi = "pmi2"\n')
     environment = user.environment | {"CLUSTERCTL_CLUSTER": "mpi"}
@@ -62,7 +62,7 @@ def test_the_ranks_of_an_mpi_program_are_those_that_slurm_started(user: Stage) -
 
 
 def write_files(user: Stage, title: str) -> None:
-    """The files of a recipe, and none of its commands."""
+    """Write the files of a recipe without running its commands."""
     files = "".join(
         f"```{language}\n{block}```\n" for language, block in steps(RECIPES[title]) if language != "console"
     )

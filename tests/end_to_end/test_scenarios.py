@@ -30,7 +30,7 @@ def command(program: str, shape: str = SHAPE) -> str:
 
 
 @ON_SLURM
-def test_a_program_of_ones_own_finds_its_rank_its_peers_and_its_code(stage: Stage) -> None:
+def test_a_users_program_gets_its_rank_its_peers_and_its_code(stage: Stage) -> None:
     (stage.folder / "helper.py").write_text("GREETING = 'hallo'\n")
     program = """
 import os, helper, clusterctl.runs
@@ -71,7 +71,7 @@ def test_synthetic_needs_no_data(stage: Stage) -> None:
 
 
 @ON_SLURM
-def test_a_failing_rank_ends_the_run_within_seconds_and_takes_the_others_with_it(stage: Stage) -> None:
+def test_a_failing_rank_ends_the_other_ranks_and_the_run_within_seconds(stage: Stage) -> None:
     program = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)"
     began = time.monotonic()
     done = stage.call("submit", stage.write_job("failing", command(program)), "--cluster", stage.cluster, "--wait")
@@ -103,7 +103,7 @@ def test_a_killed_rank_does_not_leave_its_peers_in_a_collective(stage: Stage) ->
 
 
 @ON_SLURM
-def test_cancel_ends_a_run_and_says_so(stage: Stage) -> None:
+def test_cancel_ends_a_run_and_reports_it(stage: Stage) -> None:
     run = stage.submit(stage.write_job("endless", command("import time; time.sleep(600)")))
     wait_until(lambda: len(begun(run.attempt(0))) == 4)
     assert stage.call("cancel", run.id, "--cluster", stage.cluster).returncode == 0
@@ -159,7 +159,7 @@ def test_a_run_reads_data_from_a_folder_with_a_hostile_name(stage: Stage) -> Non
 
 
 @pytest.mark.long
-def test_two_runs_at_once_do_not_meet(stage: Stage) -> None:
+def test_two_concurrent_runs_do_not_interfere(stage: Stage) -> None:
     job = stage.write_job("cora", REDDIT)
     runs = [stage.submit(job, "--tasks-per-node", "1") for _ in range(2)]
     accuracies = [stage.wait_for_stage(run, "finished", "failed")["test_accuracy"] for run in runs]
@@ -176,7 +176,7 @@ def test_a_held_run_waits_until_it_is_released(stage: Stage) -> None:
     stage.wait_for_stage(run, "finished")
 
 
-def test_waiting_has_a_limit_and_the_run_goes_on(stage: Stage) -> None:
+def test_wait_times_out_and_the_run_continues(stage: Stage) -> None:
     job = stage.write_job("slow", command("import time; time.sleep(600)", ""))
     done = stage.call("submit", job, "--cluster", stage.cluster, "--wait", "--timeout", "1")
     assert done.returncode == 124
@@ -184,7 +184,7 @@ def test_waiting_has_a_limit_and_the_run_goes_on(stage: Stage) -> None:
     assert stage.status(run)["stage"] not in ("cancelled", "failed", "lost")
 
 
-def test_ctrl_c_of_a_follow_detaches_and_never_kills(stage: Stage) -> None:
+def test_ctrl_c_during_follow_detaches_without_ending_the_run(stage: Stage) -> None:
     job = stage.write_job("followed", command("import time; print('up', flush=True); time.sleep(600)", ""))
     follow = stage.begin("submit", job, "--cluster", stage.cluster, "--follow")
     run = wait_until(lambda: next((RunDir(p) for p in stage.runs.glob("followed-*")), None))
@@ -210,7 +210,7 @@ def test_logs_show_every_rank_and_follow_to_the_end(stage: Stage) -> None:
 
 
 @pytest.mark.here
-def test_a_mistake_of_the_users_is_told_by_the_task_without_a_traceback(stage: Stage) -> None:
+def test_a_user_error_is_reported_by_the_task_without_a_traceback(stage: Stage) -> None:
     raw = stage.folder / "broken" / "raw"
     raw.mkdir(parents=True)
     for name in ("reddit_data.npz", "reddit_graph.npz"):

@@ -1,4 +1,4 @@
-"""The screens in a real terminal and a real browser: the monitor while a run trains, the report when it has ended."""
+"""The monitor of a training run in a real terminal, and the report of an ended one in a real browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.terminal import TMUX, Terminal
 @pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"])
 @pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install.sh browser")
-def test_a_run_is_seen_while_it_trains_and_told_of_when_it_has_ended(stage: Stage) -> None:
+def test_the_monitor_shows_a_training_run_and_the_report_an_ended_one(stage: Stage) -> None:
     run = stage.submit("cora")
     stage.wait_for_stage(run, "training", "evaluating")
     frame = stage.call("monitor", "--once", "--cluster", stage.cluster)
@@ -34,7 +34,7 @@ def test_a_run_is_seen_while_it_trains_and_told_of_when_it_has_ended(stage: Stag
 
 
 @pytest.mark.skipif(TMUX is None, reason="no tmux; as root: tests/install.sh slurm")
-def test_after_a_resize_of_the_terminal_the_monitor_is_whole_before_its_next_look(fabricate, tmp_path: Path) -> None:
+def test_a_terminal_resize_redraws_the_monitor_before_its_next_refresh(fabricate, tmp_path: Path) -> None:
     run = fabricate(files=busy_files())
     monitor = [sys.executable, "-m", "clusterctl", "monitor", "--every", "3600", run.id]
     environment = {"CLUSTERCTL_RUNS": str(run.path.parent), "TERM": "xterm-256color", "HOME": str(tmp_path)}
@@ -49,7 +49,7 @@ def test_after_a_resize_of_the_terminal_the_monitor_is_whole_before_its_next_loo
 
 
 def wait_until_whole(shown: Terminal, columns: int, lines: int, seconds: float) -> None:
-    """Until the panes fill the terminal: corners where they belong, the keys in the last line."""
+    """Wait until the panes fill the terminal: all corners in place, the key bindings in the last line."""
     deadline = time.monotonic() + seconds
     while not is_whole(screen := shown.lines(), columns, lines):
         assert time.monotonic() < deadline, "\n".join(screen)

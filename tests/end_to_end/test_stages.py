@@ -24,7 +24,7 @@ name = "evaluate"
 
 
 @ON_SLURM_AND_FAR
-def test_a_stage_that_fails_is_resumed_and_the_later_ones_go_on_with_it(stage: Stage) -> None:
+def test_resuming_a_failed_stage_resumes_the_later_ones(stage: Stage) -> None:
     job = stage.write_job("pipeline", PIPELINE)
     done = stage.call("submit", job, "--cluster", stage.cluster, "-o", "json")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Ranks import from one copy per node, which is gone when the run has ended."""
+"""Ranks import from one copy per node, which is removed when the run ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if "stay" in sys.argv:
 
 @pytest.fixture
 def site(stage: Stage, tmp_path: Path) -> Path:
-    """The folder with a project, an environment and the disk of all nodes; `copying` is a cluster that uses them."""
+    """A folder with a project, an environment and the nodes' scratch disk; the cluster `copying` uses them."""
     files = {
         "project/train.py": PROGRAM,
         "project/package/__init__.py": "",
@@ -73,11 +73,11 @@ def left(site: Path) -> list[str]:
     return sorted(path.name for path in (site / "scratch").iterdir())
 
 
-def said(stage: Stage, run: RunDir, rank: int, attempt: int = 0) -> dict[str, Any]:
+def reported(stage: Stage, run: RunDir, rank: int, attempt: int = 0) -> dict[str, Any]:
     return dict(json.loads(stage.log(run, rank, attempt=attempt).splitlines()[-1]))
 
 
-def test_the_ranks_of_a_node_import_from_one_copy_at_each_start_and_nothing_is_left(stage: Stage, site: Path) -> None:
+def test_ranks_import_from_one_copy_per_node_and_attempt_which_is_removed(stage: Stage, site: Path) -> None:
     job = JOB.format(environment=site / "environment").replace('"train.py"', '"train.py", "again"')
     run = stage.submit(stage.write_job("copied", job), "--hold")
     installed = site / "environment" / "lib" / "python3" / "site-packages" / "installed.py"
@@ -85,20 +85,20 @@ def test_the_ranks_of_a_node_import_from_one_copy_at_each_start_and_nothing_is_l
     assert stage.call("release", run.id, "--cluster", stage.cluster).returncode == 0
     stage.wait_for_stage(run, "finished", "failed", seconds=240)
     copies = defaultdict(set)
-    for rank in [said(stage, run, rank, attempt) for rank in range(4) for attempt in (0, 1)]:
+    for rank in [reported(stage, run, rank, attempt) for rank in range(4) for attempt in (0, 1)]:
         assert rank["where"] == ["as submitted", "as submitted"]
         assert rank["files"] == [str(run.work / "train.py"), str(run.work / "package" / "model.py"), str(installed)]
         assert rank["data"] == "beside it"
         copies[rank["node"]].add(rank["copy"])
     assert len(copies) == 2
-    assert all(len(folders) == 2 for folders in copies.values()), copies  # one an attempt
+    assert all(len(folders) == 2 for folders in copies.values()), copies  # one per attempt
     assert len(set.union(*copies.values())) == 4
     assert sorted(path.name for path in run.work.glob("written-*")) == [f"written-by-{rank}" for rank in range(4)]
     assert not list(run.work.rglob("*.pyc"))
     wait_until(lambda: left(site) == ["of-another-user"], 60, "the copies to be removed")
 
 
-def test_what_a_run_that_was_killed_leaves_goes_with_the_next(stage: Stage, site: Path) -> None:
+def test_leftovers_of_a_killed_run_are_removed_by_the_next(stage: Stage, site: Path) -> None:
     text = JOB.format(environment=site / "environment")
     stay = text.replace('"train.py"', '"train.py", "stay"').replace("[resources]", "[resources]\nrequeue = false")
     killed = stage.submit(stage.write_job("killed", stay))
@@ -107,11 +107,11 @@ def test_what_a_run_that_was_killed_leaves_goes_with_the_next(stage: Stage, site
     stage.wait_for_stage(killed, "cancelled", "failed", "preempted", "lost", seconds=120)
     run = stage.submit(stage.write_job("next", text))
     stage.wait_for_stage(run, "finished", "failed", seconds=240)
-    assert said(stage, run, 0)["copy"]
+    assert reported(stage, run, 0)["copy"]
     wait_until(lambda: left(site) == ["of-another-user"], 60, "the copies of both runs to be removed")
 
 
-def test_without_the_disk_the_ranks_import_from_where_the_code_is_and_host_log_says_why(
+def test_without_local_scratch_ranks_import_from_the_shared_file_system_and_host_log_notes_it(
     stage: Stage, site: Path
 ) -> None:
     (site / "scratch").rename(site / "elsewhere")
@@ -127,4 +127,4 @@ def test_without_the_disk_the_ranks_import_from_where_the_code_is_and_host_log_s
     (run,) = map(RunDir, stage.runs.glob("bare-*"))
     warnings = run.attempt(0).host_log.read_text()
     assert warnings.count("imports from the shared file system: cannot copy modules to") == 2
-    assert said(stage, run, 0)["copy"] is None
+    assert reported(stage, run, 0)["copy"] is None

@@ -1,4 +1,4 @@
-"""A program without a job file: submitted, repeated with a change, compared."""
+"""A program without a job file: submitted, rerun with a change, compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]]), os.environ
 WORDS = ["a b", "", "$HOME", "*", "'\"`", "back\\slash", "two\nlines", "ümlaut", "\udcff", "--set", "--", "-c", "x;y"]
 
 
-def test_a_program_runs_without_a_job_file_and_gets_every_word_as_it_was_typed(stage: Stage) -> None:
+def test_a_program_runs_without_a_job_file_and_gets_its_arguments_unchanged(stage: Stage) -> None:
     (stage.folder / "train.py").write_text(PROGRAM)
     typed = ("submit", "--cluster", stage.cluster, "--nodes", "2", "--wait", "--", "python", "train.py", *WORDS)
     done = stage.call(*typed)
@@ -51,7 +51,7 @@ def test_a_run_without_a_job_file_is_resumed(stage: Stage) -> None:
 
 @pytest.mark.here
 def test_init_writes_a_cluster_and_a_job_that_run(stage: Stage) -> None:
-    """On the emulator its stand-ins are what is on PATH: they answer what they know, and init names the rest."""
+    """On the emulator, its stand-ins are on PATH: they answer some queries, and init reports the others."""
     if stage.cluster == "local":
         assert stage.call("nodes", "--cluster", "local").returncode == 0
         (stand_ins,) = stage.folder.parent.glob("state/clusterctl/emulator/bin-*")

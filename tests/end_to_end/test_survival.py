@@ -1,4 +1,4 @@
-"""Runs that are interrupted from outside, and end as if they had not been."""
+"""Runs that are interrupted from outside end with the same result as uninterrupted ones."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ root = {json.dumps(str(CORA))}
 
 
 def steps_of(run: RunDir, attempt: int = 0) -> dict[int, float]:
-    """Step -> loss, as an attempt wrote them."""
+    """Step -> loss, as logged by one attempt."""
     return {line["step"]: line["loss"] for line in read_lines(run.attempt(attempt).metrics) if "loss" in line}
 
 
 def losses_of(run: RunDir) -> dict[int, float]:
-    """The losses that count: those of later attempts replace what an earlier one did beyond its last checkpoint."""
+    """Step -> loss; a later attempt replaces the steps that an earlier one took after its last checkpoint."""
     found: dict[int, float] = {}
     for attempt in run.attempts():
         found |= steps_of(run, attempt.number)
@@ -64,15 +64,15 @@ def host(run: RunDir, attempt: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, float], dict[str, torch.Tensor]]:
-    """Losses and weights of the same training on two ranks, left alone."""
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, float], dict[str, torch.Tensor]]:
+    """Losses and weights of the same training on two ranks without an interruption."""
     run = RunDir(tmp_path_factory.mktemp("calm") / "run-20260101-000000-aaaa")
     train = RedditTrain(epochs=25, batch_size=128, evaluate_every=5, device="cpu")
     run_job(Job(name="calm", workload="reddit", data=Data(root=str(CORA)), train=train), run, [1, 1])
     return losses_of(run), torch.load(run.weights)
 
 
-def assert_undisturbed(run: RunDir, expected: tuple[dict[int, float], dict[str, torch.Tensor]]) -> None:
+def assert_same_result(run: RunDir, expected: tuple[dict[int, float], dict[str, torch.Tensor]]) -> None:
     losses, weights = expected
     assert losses_of(run) == losses
     ours = torch.load(run.weights)
@@ -81,8 +81,8 @@ def assert_undisturbed(run: RunDir, expected: tuple[dict[int, float], dict[str, 
 
 
 @pytest.mark.long
-def test_a_warned_run_saves_goes_back_to_the_queue_and_ends_with_the_same_weights(
-    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
+def test_a_warned_run_saves_requeues_and_ends_with_the_same_weights(
+    stage: Stage, uninterrupted: tuple[dict[int, float], dict[str, torch.Tensor]]
 ) -> None:
     run = stage.submit(stage.write_job("warned", JOB))
     wait_for_steps(run, 20, attempt=0)
@@ -95,12 +95,12 @@ def test_a_warned_run_saves_goes_back_to_the_queue_and_ends_with_the_same_weight
     assert [host(run, n)["restart_count"] for n in (0, 1)] == [0, 1]
     assert (read_json(run.requeue_json)["attempt"], status["attempts"]) == (0, 2)
     assert max(steps_of(run, 0)) + 1 == min(steps_of(run, 1))
-    assert_undisturbed(run, undisturbed)
+    assert_same_result(run, uninterrupted)
 
 
 @pytest.mark.long
-def test_requeued_killed_cancelled_and_resumed_by_hand_it_ends_with_the_same_weights(
-    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
+def test_a_run_requeued_killed_cancelled_and_resumed_ends_with_the_same_weights(
+    stage: Stage, uninterrupted: tuple[dict[int, float], dict[str, torch.Tensor]]
 ) -> None:
     run = stage.submit(stage.write_job("tried", JOB))
     wait_for_steps(run, 5, attempt=0)
@@ -108,7 +108,7 @@ def test_requeued_killed_cancelled_and_resumed_by_hand_it_ends_with_the_same_wei
     assert refused.returncode == 2
     assert "has not ended" in refused.stderr
 
-    stage.slurm("scontrol", "requeue", stage.job_id(run))  # TERM alone: it saves and leaves
+    stage.slurm("scontrol", "requeue", stage.job_id(run))  # only TERM: the run saves and exits
     wait_for_steps(run, 5, attempt=1)
     assert min(steps_of(run, 1)) == max(steps_of(run, 0)) + 1
 
@@ -129,32 +129,32 @@ def test_requeued_killed_cancelled_and_resumed_by_hand_it_ends_with_the_same_wei
     assert (status["stage"], status["attempts"], status["nodes"]) == ("finished", 4, 1)
     assert status["job_id"] == stage.job_id(run) != first_job
     assert read_json(run.submissions / "0" / "submission.json")["job_id"] == first_job
-    assert_undisturbed(run, undisturbed)
+    assert_same_result(run, uninterrupted)
     again = stage.call("resume", run.id, "--cluster", stage.cluster)
     assert again.returncode == 2
     assert "has finished" in again.stderr
 
 
 @pytest.mark.long
-def test_of_two_attempts_alive_at_once_the_older_one_leaves_and_nothing_of_it_counts(
-    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
+def test_the_older_of_two_concurrent_attempts_exits_and_is_ignored(
+    stage: Stage, uninterrupted: tuple[dict[int, float], dict[str, torch.Tensor]]
 ) -> None:
-    """As when a node is cut off: Slurm starts the run elsewhere, and the first attempt knows nothing of it."""
+    """As when a node loses its network: Slurm restarts the run elsewhere while the first attempt keeps running."""
     run = stage.submit(stage.write_job("twice", JOB))
     wait_for_checkpoint(run, attempt=0)
     stage.slurm("sbatch", str(run.script))
     wait_until(run.finished_json.exists, 120, "the end")
     assert read_json(run.finished_json)["attempt"] == 1
     events = [event["event"] for rank in (0, 1) for event in recorded(run.attempt(0), rank)]
-    assert "superseded" in events  # whichever rank was first to see it
+    assert "superseded" in events  # from whichever rank noticed first
     assert host(run, 0)["exit_code"] == 1
     assert not host(run, 0).get("requeued")
-    assert_undisturbed(run, undisturbed)
+    assert_same_result(run, uninterrupted)
 
 
 @pytest.mark.long
 def test_a_preempted_run_ends_with_the_same_weights(
-    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
+    stage: Stage, uninterrupted: tuple[dict[int, float], dict[str, torch.Tensor]]
 ) -> None:
     whole = 'nodes = 2\nexclusive = true\npartition = "preemptable"\n'
     run = stage.submit(stage.write_job("weak", JOB.replace("nodes = 2\n", whole)))
@@ -164,7 +164,7 @@ def test_a_preempted_run_ends_with_the_same_weights(
     assert stage.call("submit", job, "--cluster", stage.cluster, "--wait").returncode == 0
     stage.wait_for_stage(run, "finished", seconds=120)
     assert host(run, 0)["exit_code"] in (75, 143)
-    assert_undisturbed(run, undisturbed)
+    assert_same_result(run, uninterrupted)
 
 
 OTHERS = {
@@ -198,8 +198,8 @@ def test_every_workload_ends_with_the_same_losses(stage: Stage, tmp_path: Path, 
     assert ours["test_accuracy"] == theirs["test_accuracy"]
 
 
-def test_the_program_of_the_guide_survives(stage: Stage) -> None:
-    """Both its own checkpoints and its request; on two ranks, warned in the middle."""
+def test_the_program_in_the_guide_survives_a_warning(stage: Stage) -> None:
+    """With its own checkpoints and restart request, on two ranks that are warned halfway through."""
     guide = (GUIDES / "surviving.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     (stage.folder / "train.py").write_text(program)
@@ -214,8 +214,8 @@ def test_the_program_of_the_guide_survives(stage: Stage) -> None:
     assert len(list(run.checkpoints.iterdir())) == 2
 
 
-def test_a_warning_before_any_program_runs_is_honoured_at_its_first_step(stage: Stage) -> None:
-    """As one is that Slurm sends at the start of a job whose limit is shorter than the lead."""
+def test_a_warning_before_the_program_starts_is_honoured_at_its_first_step(stage: Stage) -> None:
+    """Slurm sends one at the start of a job whose time limit is shorter than the lead."""
     guide = (GUIDES / "surviving.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     (stage.folder / "train.py").write_text(program)
@@ -229,7 +229,7 @@ def test_a_warning_before_any_program_runs_is_honoured_at_its_first_step(stage: 
 
 
 @ON_SLURM
-def test_the_shell_lines_of_the_guide_ask_for_a_restart_too(stage: Stage) -> None:
+def test_the_shell_snippet_in_the_guide_requests_a_restart(stage: Stage) -> None:
     guide = (GUIDES / "surviving.md").read_text()
     (lines,) = re.findall(r"^    (touch .*)$", guide, re.MULTILINE)
     script = f'[ "$CLUSTERCTL_ATTEMPT" = 1 ] && exit 0\ntouch "$CLUSTERCTL_CHECKPOINTS/state"\n{lines}\nexit 9'
@@ -239,7 +239,7 @@ def test_the_shell_lines_of_the_guide_ask_for_a_restart_too(stage: Stage) -> Non
 
 
 def alive(run: RunDir, rank: int) -> list[int]:
-    """The processes of a rank, known by their environment."""
+    """The processes of a rank, identified by their environment."""
     marks = {f"CLUSTERCTL_RUN_DIR={run.path}", f"SLURM_PROCID={rank}"}
     found = []
     for folder in Path("/proc").glob("[0-9]*"):

@@ -1,4 +1,4 @@
-"""Sweeps from the command line to their ends, on every back end; and the guide about them."""
+"""Sweeps from submission to the end, on every back end; and the guide to them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from clusterctl.runs.layout import RunDir, SweepDir
 THROUGH_A_HOST = True
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "sweeps.md"
-# Ends when the test says so, badly where the setting says so and nobody has mended it.
+# Waits for .go; fails where VALUE=bad, unless .fixed exists.
 PROGRAM = """
 import os, pathlib, sys, time
 run = pathlib.Path(os.environ["CLUSTERCTL_RUN_DIR"])
 print("value", os.environ["VALUE"], sys.argv[1], flush=True)
 while not (run.parent / ".go").exists(): time.sleep(0.1)
-sys.exit(os.environ["VALUE"] == "bad" and not (run.parent / ".mended").exists())
+sys.exit(os.environ["VALUE"] == "bad" and not (run.parent / ".fixed").exists())
 """
 JOB = f"""
 workload = "command"
@@ -48,7 +48,7 @@ class SweepOnStage:
         return done.stdout
 
     def stages(self) -> list[str]:
-        """Of all runs, by their places."""
+        """The stages of all runs, in order."""
         runs = {run["id"]: run["stage"] for run in json.loads(self.call("status", "-o", "json"))["runs"]}
         return [runs[f"{self.id}.{place}"] for place in range(len(runs))]
 
@@ -63,7 +63,7 @@ class SweepOnStage:
 
 
 @ON_SLURM
-def test_a_sweep_is_throttled_fails_in_part_and_is_resumed(stage: Stage) -> None:
+def test_a_throttled_sweep_fails_partly_and_is_resumed(stage: Stage) -> None:
     sweep = SweepOnStage(stage, "--sweep", "env.VALUE=good,bad", "--sweep", "place=a,b", "--at-once", "2")
     wait_until(lambda: sweep.stages().count("training") == 2, 60, every=0.5)
     assert sweep.stages() == ["training", "training", "queued", "queued"]
@@ -72,7 +72,7 @@ def test_a_sweep_is_throttled_fails_in_part_and_is_resumed(stage: Stage) -> None
     sweep.wait_for("finished", "finished", "failed", "failed")
     assert stage.log(sweep.run(1), 0) == "value good b\n"
     assert "exited with 1" in stage.call("why", sweep.run(2).id, "--cluster", stage.cluster).stdout
-    (stage.runs / ".mended").touch()
+    (stage.runs / ".fixed").touch()
     sweep.call("resume", "--sweep", "env.VALUE=good,new", "--sweep", "place=a")
     sweep.wait_for("finished", "finished", "finished", "finished", "finished")
     assert [len(sweep.run(place).attempts()) for place in range(5)] == [1, 1, 2, 2, 1]
@@ -80,14 +80,14 @@ def test_a_sweep_is_throttled_fails_in_part_and_is_resumed(stage: Stage) -> None
 
 
 @ON_SLURM
-def test_a_sweep_is_cancelled_with_what_runs_and_what_waits(stage: Stage) -> None:
+def test_cancelling_a_sweep_cancels_running_and_queued_runs(stage: Stage) -> None:
     sweep = SweepOnStage(stage, "--sweep", "place=1..5", "--at-once", "1")
     wait_until(lambda: sweep.stages()[0] == "training", 60, every=0.5)
     sweep.call("cancel", "--yes")
     sweep.wait_for(*["cancelled"] * 5)
 
 
-def test_an_element_is_a_run_of_its_own(stage: Stage) -> None:
+def test_a_sweep_element_can_be_cancelled_and_resumed_alone(stage: Stage) -> None:
     sweep = SweepOnStage(stage, "--sweep", "place=1..3", "--hold")
     assert sweep.stages() == ["queued"] * 3
     second = sweep.run(1)
@@ -101,7 +101,7 @@ def test_an_element_is_a_run_of_its_own(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
-def test_runs_whose_submitter_died_are_found_in_their_array(stage: Stage) -> None:
+def test_runs_of_a_killed_submit_are_found_in_their_array(stage: Stage) -> None:
     sweep = SweepOnStage(stage, "--sweep", "place=1..2")
     numbers = [stage.job_id(sweep.run(place)) for place in range(2)]
     for one in (sweep.run(0), sweep.run(1), sweep.directory.array(0)):
@@ -114,7 +114,7 @@ def test_runs_whose_submitter_died_are_found_in_their_array(stage: Stage) -> Non
 
 @pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
-def test_every_command_of_the_guide_does_what_it_says(stage: Stage) -> None:
+def test_every_command_in_the_guide_works(stage: Stage) -> None:
     environment = {
         **stage.environment,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -124,7 +124,7 @@ def test_every_command_of_the_guide_does_what_it_says(stage: Stage) -> None:
     assert follow(GUIDE.read_text(), stage.folder, environment) >= 7
 
 
-def test_only_the_run_that_asks_for_it_is_started_again(stage: Stage) -> None:
+def test_only_the_run_that_requests_a_restart_is_restarted(stage: Stage) -> None:
     program = """
 import os, pathlib, sys
 from clusterctl import runs
@@ -144,7 +144,7 @@ if sys.argv[1] == "2" and os.environ["CLUSTERCTL_ATTEMPT"] == "0":
 
 @pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
-def test_a_run_stops_early_where_others_are_better(stage: Stage) -> None:
+def test_a_run_stops_early_if_others_are_better(stage: Stage) -> None:
     words = (
         "--sweep",
         "train.lr=1e-2,1e-6",

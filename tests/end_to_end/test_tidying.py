@@ -1,4 +1,4 @@
-"""What a run that has not ended needs is never removed; what has ended is exported, summed up, and removed."""
+"""`clean` never removes what unfinished runs need; ended runs are exported, totalled and removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ while not Path("go").exists():
 """
 
 
-def test_runs_that_have_not_ended_and_those_they_wait_for_stay(stage: Stage) -> None:
+def test_clean_keeps_unfinished_runs_and_their_dependencies(stage: Stage) -> None:
     def typed(*words: str) -> dict[str, Any]:
         done = stage.call(*words, "--cluster", stage.cluster, "-o", "json")
         assert done.returncode == 0, done.stderr

@@ -7,5 +7,5 @@ from pathlib import Path
 from support.guide import follow_here
 
 
-def test_every_command_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
+def test_every_command_in_the_guide_works(tmp_path: Path) -> None:
     assert follow_here("tidying-up", tmp_path) >= 4

@@ -48,7 +48,7 @@ def test_the_node_copies_each_point_once_through_a_restart(stage: Stage) -> None
 
 
 @pytest.mark.here
-def test_nothing_is_copied_on_a_node_where_the_login_node_is_to_do_it(stage: Stage) -> None:
+def test_nodes_copy_nothing_if_the_login_node_does_the_tracking(stage: Stage) -> None:
     run = stage.submit(stage.write_job("tracked", JOB), "--set", "track.where=login", "--wait")
     assert not (run.path / "tensorboard").exists()
     assert track(stage, run, "--follow") == "tensorboard: 6 points\n"
@@ -57,7 +57,7 @@ def test_nothing_is_copied_on_a_node_where_the_login_node_is_to_do_it(stage: Sta
 
 
 @pytest.mark.parametrize("back_end", [FAR], indirect=True)
-def test_a_login_node_elsewhere_that_has_no_library_says_what_to_do(stage: Stage) -> None:
+def test_a_remote_login_node_without_the_library_is_an_error_with_a_hint(stage: Stage) -> None:
     run = stage.submit(stage.write_job("tracked", JOB), "--set", "track.where=login", "--wait")
     done = stage.call("track", run.id, "--cluster", stage.cluster)
     assert done.returncode != 0

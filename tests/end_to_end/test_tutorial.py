@@ -9,5 +9,5 @@ from support.guide import follow_here
 
 
 @pytest.mark.long  # trains Cora twice
-def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+def test_every_command_in_the_tutorial_works(tmp_path: Path) -> None:
     assert follow_here("../tutorial/index", tmp_path) == 10

@@ -1,4 +1,4 @@
-"""Why a run waits, on a real Slurm: the reason, what is free, and a change that would start it now."""
+"""Why a run is waiting, on a real Slurm: the reason, the free resources, and a change that would start it now."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def back_end(sandbox: RunningSandbox) -> str:
     return sandbox.cluster
 
 
-def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_why_suggests_a_smaller_run_that_starts_immediately(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XDG_STATE_HOME", "SLURM_CONF"):
         monkeypatch.setenv(name, stage.environment[name])
     first = stage.submit(stage.write_job("first", JOB.format(2)))
@@ -41,21 +39,21 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
     wide = stage.submit(stage.write_job("wide", JOB.format(4)))
 
     def waiting() -> Status | None:
-        """Slurm's estimate comes with its first look at the queue."""
+        """The status once Slurm has examined the queue and estimated a start."""
         (status,) = report([wide]).statuses
         job = gather_pending(status, Slurm.of(status.record.cluster)).job
         return status if job.reason == "Resources" and job.start else None
 
     queued = wait_until(waiting, 30, "Slurm's reason")
     slurm = Slurm.of(queued.record.cluster)
-    start, told = gather_pending(queued, slurm).job.start, explain_waiting(queued, slurm)
-    assert told.cause.startswith("it is next in line")
+    start, explanation = gather_pending(queued, slurm).job.start, explain_waiting(queued, slurm)
+    assert explanation.cause.startswith("it is next in line")
     assert start is not None
     assert 900 < start - time.time() <= 1200
-    assert "partition main: 2 of 4 nodes are completely free" in told.facts
-    assert "it would start now with 2 nodes instead of 4" in told.facts
-    assert told.unknown == ()
-    cancel, submit = told.commands
+    assert "partition main: 2 of 4 nodes are completely free" in explanation.facts
+    assert "it would start now with 2 nodes instead of 4" in explanation.facts
+    assert explanation.unknown == ()
+    cancel, submit = explanation.commands
     assert cancel == f"clusterctl cancel {wide.id}"
     assert submit.startswith("clusterctl submit ./wide.toml --cluster sandbox ")
     shown = stage.call("why", wide.id, "--cluster", "sandbox").stdout
@@ -68,12 +66,12 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
     wait_until(lambda: any((narrow / "attempts").glob("*/nodes/*")), 30, "the smaller run")
 
 
-def test_a_run_that_is_larger_than_the_cluster_would_start_now_with_the_nodes_that_are_idle(stage: Stage) -> None:
+def test_why_suggests_the_idle_nodes_for_a_run_larger_than_the_cluster(stage: Stage) -> None:
     job = 'workload = "command"\nargv = ["true"]\n[resources]\nnodes = 9\ntime = "1h"\n'
     nine = stage.write_job("nine", job)
     submitted = stage.call("submit", nine, "--cluster", "sandbox")
     smaller = "clusterctl submit ./nine.toml --cluster sandbox --nodes 4"
-    if submitted.returncode == 4:  # newer versions of Slurm refuse at once what no partition gives
+    if submitted.returncode == 4:  # newer versions of Slurm refuse a job that no partition can run
         assert f"hint: {smaller}" in submitted.stderr
         return
     run = RunDir(stage.runs / submitted.stdout.strip())

@@ -1,4 +1,4 @@
-"""Warm allocations: hold nodes, run again and again on them in seconds, look in, give them back."""
+"""Warm allocations: hold nodes, start runs on them in seconds, attach, give them back."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def held(stage: Stage) -> Iterator[str]:
     number = done.stdout.strip()
     yield number
     given_back = stage.call("alloc", "--cluster", stage.cluster, "--end", number)
-    assert given_back.returncode in (0, 5), given_back.stderr  # 5: the test has done so
+    assert given_back.returncode in (0, 5), given_back.stderr  # 5: the test already has
     marks = stage.runs / ".warm"
     wait_until(lambda: not list(marks.iterdir()), 20, "the holder to clean up")
 
 
 @ON_SLURM
-def test_runs_come_and_go_on_the_nodes_that_are_held(stage: Stage, held: str) -> None:
+def test_several_runs_use_the_held_nodes(stage: Stage, held: str) -> None:
     job = stage.write_job("warm", JOB)
     first = stage.submit(job, "--in-allocation", held, "--wait")
     nodes = [line.split()[-1] for rank in range(4) for line in stage.log(first, rank).splitlines() if "rank" in line]
@@ -45,8 +45,8 @@ def test_runs_come_and_go_on_the_nodes_that_are_held(stage: Stage, held: str) ->
     second = stage.submit(job, "--in-allocation", held, "--set", 'env.NAP="600"')
     wait_until(lambda: all(second.attempt(0).log(rank).is_file() and stage.log(second, rank) for rank in range(4)))
     stage.wait_for_stage(second, "training")
-    looked = stage.call("attach", second.id, "--cluster", stage.cluster, "--rank", "3", "--", "printenv", "NAP")
-    assert (looked.returncode, looked.stdout) == (0, "600\n"), looked.stderr
+    attached = stage.call("attach", second.id, "--cluster", stage.cluster, "--rank", "3", "--", "printenv", "NAP")
+    assert (attached.returncode, attached.stdout) == (0, "600\n"), attached.stderr
     assert stage.call("cancel", second.id, "--cluster", stage.cluster).returncode == 0
     stage.wait_for_stage(second, "cancelled", seconds=30)
 
@@ -55,7 +55,7 @@ def test_runs_come_and_go_on_the_nodes_that_are_held(stage: Stage, held: str) ->
     assert json.loads(third.attempt(0).host_json.read_text())["nodes"].startswith("node[")
 
 
-def test_what_does_not_fit_or_is_not_there_is_refused_and_leaves_nothing(stage: Stage, held: str) -> None:
+def test_too_many_nodes_or_an_unknown_allocation_is_refused_without_a_run(stage: Stage, held: str) -> None:
     job = stage.write_job("large", JOB)
     before = set(stage.runs.glob("large-*"))
     large = stage.call("submit", job, "--cluster", stage.cluster, "--in-allocation", held, "--nodes", "3")

@@ -29,14 +29,14 @@ def back_end() -> str:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[Settings]:
-    """What changes is seen at once; one call in 25 fails, so that four in a row hardly ever do."""
+    """Changes are seen immediately; one call in 25 fails, so four in a row almost never do."""
     places = {"backing": str(tmp_path / "backing"), "mount": str(tmp_path / "runs"), "record": str(tmp_path / "faults")}
     settings = Settings(**places, least=0, most=0, faults=0.04)
     with mounted(settings):
         yield settings
-    struck = faults_of(settings)
-    print(struck)
-    assert len(struck) > 5
+    faults = faults_of(settings)
+    print(faults)
+    assert len(faults) > 5
 
 
 def call(stage: Stage, *words: str) -> str:
@@ -47,7 +47,7 @@ def call(stage: Stage, *words: str) -> str:
 
 
 @pytest.mark.long
-def test_no_command_is_ended_by_a_fault_that_passes(settings: Settings, stage: Stage) -> None:
+def test_no_command_fails_because_of_a_transient_fault(settings: Settings, stage: Stage) -> None:
     here = ("--cluster", stage.cluster)
     job, sleeper = stage.write_job("weak", JOB), stage.write_job("sleeper", SLEEPER)
     for _ in range(3):

@@ -1,5 +1,7 @@
-"""Faults, and what `clusterctl why` makes of them: the class, the rank, how soon. Each once here, on both back ends in
-the long suite."""
+"""How `clusterctl why` diagnoses faults: the class, the rank, and how soon.
+
+Each fault runs once here, and on both back ends in the long suite.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ time.sleep(600)
 """
 
 
-def test_an_exception_in_one_rank_is_named_with_its_place_and_the_others_are_demoted(stage: Stage) -> None:
+def test_an_exception_in_one_rank_is_the_cause_and_the_other_ranks_are_secondary(stage: Stage) -> None:
     program = SLEEP_OR.format('raise ValueError("no such layer: 7")')
     done = stage.call("submit", stage.write_job("raising", command(program)), "--cluster", stage.cluster, "--wait")
     run = RunDir(stage.runs / done.stdout.strip())
@@ -64,7 +66,7 @@ def test_an_exception_in_one_rank_is_named_with_its_place_and_the_others_are_dem
     assert f"next: clusterctl why {run.id}" in status.stderr
 
 
-def test_a_missing_module_is_the_users_to_mend_and_the_same_on_every_rank(stage: Stage) -> None:
+def test_a_missing_module_is_a_user_error(stage: Stage) -> None:
     run = stage.submit(stage.write_job("importing", command("import no_such_module")))
     stage.wait_for_stage(run, "failed")
     found = why(stage, run)
@@ -72,7 +74,7 @@ def test_a_missing_module_is_the_users_to_mend_and_the_same_on_every_rank(stage:
     assert found["cause"] == "ModuleNotFoundError: No module named 'no_such_module'"
 
 
-def test_a_killed_rank_is_found_within_ten_seconds_although_it_said_nothing(stage: Stage) -> None:
+def test_a_killed_rank_is_found_within_ten_seconds_although_it_logged_nothing(stage: Stage) -> None:
     run = stage.submit(stage.write_job("killed", command(SLEEP_OR.format("pass"))))
     wait_until(lambda: len(begun(run.attempt(0))) == 4 and len(alive(run, rank=2)) == 2)
     wrapper = alive(run, rank=2)[0]
@@ -86,7 +88,7 @@ def test_a_killed_rank_is_found_within_ten_seconds_although_it_said_nothing(stag
 
 
 @pytest.mark.long
-def test_a_stopped_rank_is_named_and_the_attempt_ended_by_the_watchdog(stage: Stage) -> None:
+def test_the_watchdog_names_a_stopped_rank_and_ends_the_attempt(stage: Stage) -> None:
     """The rank cannot watch itself, and the others hang in a collective meanwhile."""
     job = f'workload = "reddit"\n{SHAPE}[train]\nepochs = 100000\nbatch_size = 128\nevaluate_every = 0\n'
     job += f'[data]\nroot = {json.dumps(str(CORA))}\n[watchdog]\nfloor = 4\nfactor = 5\naction = "fail"\n'
@@ -127,17 +129,17 @@ for step in range(1, 100000):
 
 
 @pytest.mark.long
-def test_a_program_whose_native_code_keeps_the_interpreter_is_named_with_the_line_and_a_restart_is_asked_for(
+def test_native_code_that_holds_the_gil_is_located_and_a_restart_is_requested(
     stage: Stage,
 ) -> None:
-    """No Python of its runs any more, its heartbeat's thread neither: the stacks come from a signal's C handler."""
+    """No Python code runs any more, not even the heartbeat thread: the stacks come from a signal handler in C."""
     run = stage.submit(
         stage.write_job("stuck", command(STUCK, "[watchdog]\nfloor = 4\nfactor = 5\n[restart]\nlimit = 0\n"))
     )
     wait_until(lambda: run.attempt(0).hang_json.exists(), 60)
     wait_until(lambda: run.requeue_json.exists(), 30)
-    asked = read_json(run.requeue_json)
-    assert (asked["attempt"], asked["reason"]) == (0, "hang")
+    request = read_json(run.requeue_json)
+    assert (request["attempt"], request["reason"]) == (0, "hang")
     stage.wait_for_stage(run, "failed")
     found = why(stage, run)
     assert (found["class"], found["rank"]) == ("hang", 2)
@@ -167,13 +169,13 @@ def deadlocked(stage: Stage, action: str) -> RunDir:
     return stage.submit(stage.write_job("deadlocked", job))
 
 
-def test_a_deadlock_of_a_program_that_logs_no_steps_is_ended_and_started_again_where_the_job_says_so(
+def test_a_deadlock_without_logged_steps_is_restarted_if_the_job_asks_for_it(
     stage: Stage,
 ) -> None:
     run = deadlocked(stage, 'action = "restart"\n')
     stage.wait_for_stage(run, "finished", seconds=180)
-    asked, alarm = read_json(run.requeue_json), read_json(run.attempt(0).hang_json)
-    assert (asked["attempt"], asked["reason"]) == (0, "hang")
+    request, alarm = read_json(run.requeue_json), read_json(run.attempt(0).hang_json)
+    assert (request["attempt"], request["reason"]) == (0, "hang")
     assert (alarm["how"], alarm["suspects"]) == ("idle", [])
     (before,) = why(stage, run)["history"]
     assert (before["attempt"], before["class"]) == (0, "hang")
@@ -183,7 +185,7 @@ def test_a_deadlock_of_a_program_that_logs_no_steps_is_ended_and_started_again_w
 
 
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
-def test_by_default_such_a_deadlock_is_reported_and_goes_on(stage: Stage) -> None:
+def test_by_default_such_a_deadlock_is_only_reported(stage: Stage) -> None:
     run = deadlocked(stage, "")
     wait_until(run.attempt(0).hang_report_json.exists, 120)
     wait_until(lambda: "main thread" in (why(stage, run)["traceback"] or ""), 30, every=0.4)
@@ -206,7 +208,7 @@ time.sleep(600)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
-def test_a_disk_that_was_full_to_the_end_is_the_cause_though_nobody_could_say_so(stage: Stage) -> None:
+def test_a_full_disk_is_the_cause_although_no_rank_could_record_it(stage: Stage) -> None:
     stage.runs.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", stage.runs], check=True)
     try:

@@ -26,7 +26,7 @@ SLEEP = "import time; time.sleep(600)"
 
 @pytest.fixture
 def stage(sandbox_home: RunningSandbox, tmp_path: Path) -> Stage:
-    """A sandbox of the test's own: nodes are lost here."""
+    """A separate sandbox, since the test powers off a node."""
     try:
         check_cgroups()
         cgroups = True
@@ -51,7 +51,7 @@ def why(stage: Stage, run: RunDir) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def test_four_ends_that_slurm_brings_about(stage: Stage) -> None:
+def test_why_explains_four_endings_caused_by_slurm(stage: Stage) -> None:
     """One sandbox for all of them: scancel, out of memory, the time limit, a node without power."""
     cancelled = start(stage, "cancelled")
     job_id = json.loads(cancelled.submission_json.read_text())["job_id"]

@@ -1,4 +1,4 @@
-"""Each run works in a directory of its own, wherever its program writes."""
+"""Each run has its own working directory, wherever its program writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ started.mkdir(parents=True, exist_ok=True)
 (started / os.environ["RANK"]).touch()
 if os.environ["RANK"] == "0":
     own = [
-        here / "out" / "weights.txt",  # as many programs name it
+        here / "out" / "weights.txt",  # a common name
         Path("lightning_logs", "version_0", "metrics.csv"),  # Lightning's default
         Path("runs", "events.out.tfevents"),  # TensorBoard's
         Path("package", "cache.txt"),  # into a folder of the code
@@ -54,7 +54,7 @@ if os.environ["RANK"] == "0":
     if len(starts) == 1:
         Path(os.environ["CLUSTERCTL_RESTART_FILE"]).touch()
     elif len(starts) == 2:
-        while len(list(started.iterdir())) < 4:  # its end is the others' end, too
+        while len(list(started.iterdir())) < 4:  # its failure ends the others
             time.sleep(0.05)
         raise ValueError("an error of the program")
 """
@@ -82,13 +82,13 @@ def write_project(folder: Path) -> None:
 
 
 def content(folder: Path) -> dict[str, str]:
-    """The files of `folder` by their names, without what Python compiled."""
+    """Name -> hash of the files in `folder`, without bytecode."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.mark.here
-def test_two_identical_submissions_see_nothing_of_each_other_and_a_restart_sees_its_own(stage: Stage) -> None:
+def test_identical_submissions_do_not_share_files_but_restarts_of_a_run_do(stage: Stage) -> None:
     write_project(stage.folder)
     job = stage.write_job("twin", JOB)
     before = content(stage.folder)
@@ -115,7 +115,7 @@ def _report_lists(stage: Stage, run: RunDir) -> None:
     assert "train.py" not in section
 
 
-def test_in_an_image_it_is_the_same_directory(stage: Stage, thin_image: ThinImage) -> None:
+def test_the_working_directory_is_the_same_in_an_image(stage: Stage, thin_image: ThinImage) -> None:
     write_project(stage.folder)
     job = stage.write_job("twin", JOB + thin_image.table)
     before = content(stage.folder)
@@ -127,7 +127,7 @@ def test_in_an_image_it_is_the_same_directory(stage: Stage, thin_image: ThinImag
     assert content(run.project) == before
 
 
-def test_a_run_whose_code_is_gone_says_so_and_leaves_nothing_half_made(stage: Stage) -> None:
+def test_missing_code_is_a_launch_error_and_leaves_no_working_directory(stage: Stage) -> None:
     write_project(stage.folder)
     run = stage.submit(stage.write_job("gone", JOB), "--hold")
     run.project.rename(run.project.with_name("aside"))

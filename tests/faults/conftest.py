@@ -23,7 +23,7 @@ def accounting() -> bool:
 
 @pytest.fixture
 def ground(sandbox_home: RunningSandbox, tmp_path: Path, accounting: bool) -> Iterator[Ground]:
-    """Thirteen nodes: faults take theirs from the others."""
+    """A sandbox of thirteen nodes, most of them for faults that need nodes of their own."""
     try:
         check_cgroups()
         cgroups = True
@@ -31,7 +31,9 @@ def ground(sandbox_home: RunningSandbox, tmp_path: Path, accounting: bool) -> It
         cgroups = False
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(small)], check=True)  # before the nodes are
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(small)], check=True
+    )  # before the nodes start
     try:
         request = SandboxRequest(nodes=NODES, kill_wait=15, cgroups=cgroups, accounting=accounting)
         lifecycle.up(sandbox_home.folder, request)

@@ -1,4 +1,4 @@
-"""Faults times workloads, several runs at a time: each is struck, watched to its end, and held against the table."""
+"""Every fault on every workload, several runs at a time: each outcome is compared with the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.scenario import Stage, wait_until
 from clusterctl.runs.files import read_json
 
 NODES = 13
-SHARED = 2  # the first ones: for all runs whose nodes stay
+SHARED = 2  # the first nodes, for all runs whose fault needs no nodes of its own
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Ground:
         return Stage(self.sandbox.cluster, project, environment)
 
     def scene(self, fault: Fault | None, workload: str) -> Scene:
-        """The run that `fault` is done to, or one that is left alone."""
+        """A run for `fault`, or an undisturbed one."""
         name = fault.name if fault else "calm"
         runs = self.small_disk if fault and fault.full_disk else self.folder / f"runs-{workload}"
         if fault and fault.prepare:
@@ -57,22 +57,22 @@ class Ground:
 
 
 def strike_all(ground: Ground, faults: Iterable[Fault], workload: str, at_once: int) -> dict[str, Any]:
-    """Each fault on a run of its own; what did not come as it must, by the fault's name."""
+    """Inflict each fault on its own run; return the errors by the name of the fault."""
     faults = [fault for fault in faults if fault.inflict or fault.prepare]
     faults = [fault for fault in faults if workload not in fault.not_for]
     calm = ground.scene(None, workload)
     calm.submit()
     calm.go_on()
     failures: dict[str, Any] = {}
-    if any(fault.prepare for fault in faults):  # it makes what they damage
+    if any(fault.prepare for fault in faults):  # it creates the cache that they damage
         wait_until(calm.run.finished_json.exists, 300, "the undisturbed run")
 
     def struck(fault: Fault) -> None:
         try:
             strike(ground, fault, calm)
-        except Exception as error:  # of any thread, told with its fault's name
+        except Exception as error:  # in a thread: collected and reported by fault
             failures[fault.name] = error
-        print(f"{workload}, {fault.name}: {failures.get(fault.name, 'as it must')}", flush=True)
+        print(f"{workload}, {fault.name}: {failures.get(fault.name, 'ok')}", flush=True)
 
     together = [fault for fault in faults if not fault.alone]
     with ThreadPoolExecutor(at_once) as pool:
@@ -84,7 +84,7 @@ def strike_all(ground: Ground, faults: Iterable[Fault], workload: str, at_once: 
 
 
 def strike(ground: Ground, fault: Fault, calm: Scene) -> None:
-    """Inflict `fault` on a run like `calm`, and hold what comes of it against the table. Raises AssertionError."""
+    """Inflict `fault` on a run like `calm` and compare the outcome with the table. Raises AssertionError."""
     scene = ground.scene(fault, calm.workload)
     if fault.prepare:
         fault.prepare(scene)
@@ -94,18 +94,18 @@ def strike(ground: Ground, fault: Fault, calm: Scene) -> None:
     if fault.outcome is Outcome.UNHARMED:
         scene.go_on()
     if fault.outcome is Outcome.FAILS:
-        last_word(scene)
+        wait_for_end(scene)
         assert_cause(fault, scene.why())
         assert not scene.run.finished_json.exists()
     else:
         wait_until(scene.run.finished_json.exists, 300, f"the end of {scene.run.id}")
         wait_until(calm.run.finished_json.exists, 300, "the undisturbed run")
-        assert scene.losses() == calm.losses(), "other losses than those of an undisturbed run"
+        assert scene.losses() == calm.losses(), "the losses differ from those of an undisturbed run"
         found = scene.why()
         assert found["class"] == "finished", found
-        # With its slurmd gone, a training may come to its end before Slurm notices.
+        # Without its slurmd, a training may finish before Slurm notices.
         assert found["history"] or fault.outcome is Outcome.UNHARMED or calm.workload != "command", (
-            "nothing came of the fault"
+            "the fault had no effect"
         )
         if found["history"]:
             if fault.outcome is Outcome.RECOVERS:
@@ -116,11 +116,11 @@ def strike(ground: Ground, fault: Fault, calm: Scene) -> None:
 
 
 def assert_newest_checkpoint(scene: Scene) -> None:
-    """The second attempt went on from the last checkpoint that the first one completed; all of them are still there."""
+    """The second attempt resumed from the last checkpoint of the first; all checkpoints are kept."""
     assert read_json(scene.run.attempt(1).origin_json)["checkpoint"] == scene.checkpoints()[-1].name
 
 
-def last_word(scene: Scene) -> None:
+def wait_for_end(scene: Scene) -> None:
     """Wait until the run has ended, and Slurm has noticed."""
     wait_until(lambda: scene.ended(0), 300, f"the end of {scene.run.id}")
     scene.stage.wait_for_stage(scene.run, "failed", "timed-out", "cancelled", seconds=60)

@@ -1,4 +1,4 @@
-"""One run that a fault is done to: how to reach its ranks, its nodes, its files, and the Slurm that it runs on."""
+"""One run with a fault: access to its ranks, its nodes, its files, and its Slurm."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ WORKLOADS = {
     f"root = {json.dumps(str(DATA / 'IMDB-BINARY'))}\n[train]\nepochs = 40\npatience = 40\nfolds = 2\n",
     "taobao": 'workload = "taobao"\n[train]\ngenerated = 0.001\nepochs = 3\nbatch_size = 512\nlr = 3e-3\n',
 }
-"""Each takes some seconds on four ranks, and is saved every second. The first attempt dawdles until it has been struck
-(`Scene.go_on`), by itself or by what is `inside`."""
+"""Each takes some seconds on four ranks and saves a checkpoint every second. The first attempt is slow until
+`Scene.go_on`; the program waits by itself, the trainings are slowed down by `inside`."""
 
 
 def job_file(workload: str) -> str:
-    """Two nodes of two ranks; the watchdog is impatient, and every rank listens to what `inside` tells it to do."""
+    """Two nodes with two ranks each; the watchdog has short limits, and every rank imports `inside`."""
     return WORKLOADS[workload] + (
         f'[resources]\nnodes = {NODES}\ntasks_per_node = {RANKS // NODES}\nmemory = "3G"\n'
         '[checkpoint]\nevery = "1s"\n[watchdog]\nfloor = 15\nfactor = 5\nevaluating = 30\n'
@@ -68,7 +68,7 @@ def job_file(workload: str) -> str:
 
 @dataclass
 class Scene:
-    """A run of `workload` on `stage`, on `nodes` if they are its own."""
+    """A run of `workload` on `stage` and on `nodes`."""
 
     stage: Stage
     workload: str
@@ -84,62 +84,62 @@ class Scene:
         self.run = self.stage.submit(f"./{self.name}.toml", *words)
 
     def go_on(self) -> None:
-        """Let the first attempt come to its end."""
+        """Let the first attempt run to its end."""
         (self.run.path / "go").touch()
 
     # Its ranks
 
     def pids(self, rank: int) -> list[int]:
-        """The processes of a rank; of a `command`, what clusterctl runs comes before the program."""
+        """The processes of a rank, the oldest first: with `command`, clusterctl's own comes before the program."""
         return sorted(alive(self.run, rank), key=_started)
 
     def send(self, rank: int, number: signal.Signals) -> None:
-        """Send a signal to what does the work of `rank`."""
+        """Send a signal to the process that does the work of `rank`."""
         os.kill(self.pids(rank)[-1], number)
 
     def kill(self, rank: int) -> None:
         os.kill(self.pids(rank)[0], signal.SIGKILL)
 
     def kill_script(self) -> None:
-        """End the batch script: bash, with slurmd's copy of it, in the run's folder. No last word of it will come."""
+        """Kill the batch script (bash in the run directory, and slurmd's copy of it), so that it records no end."""
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 script = b"/slurm_script\0" in (folder / "cmdline").read_bytes()
                 if script and (folder / "cwd").readlink() == self.run.path:
                     os.kill(int(folder.name), signal.SIGKILL)
                     self.script_killed = True
-        assert self.script_killed, f"no batch script of {self.run.id} runs"
+        assert self.script_killed, f"no batch script of {self.run.id} is running"
 
     # Its files
 
     def checkpoints(self) -> list[Path]:
-        """Those that the first attempt has completed and that are still there, the oldest first."""
+        """The existing checkpoints of the first attempt, the oldest first."""
         return sorted(self.run.checkpoints.glob("0-*"), key=lambda path: int(path.name.partition("-")[2]))
 
     def wait_for_checkpoints(self, count: int = 1) -> list[Path]:
-        """Wait until every rank works and the first `count` checkpoints are complete; all of them, the oldest first."""
+        """Wait until every rank works and `count` checkpoints are complete; return all of them, the oldest first."""
 
         def found() -> list[Path]:
-            assert not self.run.finished_json.exists(), f"{self.run.id} was faster than its fault"
+            assert not self.run.finished_json.exists(), f"{self.run.id} finished before its fault"
             return self.checkpoints()
 
-        # Rank 0 of a program may save before rank 2 has begun.
+        # With a program, rank 0 may save before rank 2 has started.
         wait_until(
             lambda: all(self.steps(rank) for rank in range(RANKS)), 120, "the first step of every rank", every=0.2
         )
         return list(wait_until(lambda: made if len(made := found()) >= count else None, 120, "checkpoints"))
 
     def steps(self, rank: int) -> int:
-        """How many steps a rank of the first attempt has done, by its last heartbeat."""
+        """The step of a rank of the first attempt, from its last heartbeat."""
         beat = beat_of(self.run.attempt(0), rank)
         return beat.step if beat else 0
 
     def ended(self, attempt: int) -> bool:
-        """Whether the batch script of `attempt` has written its last word."""
+        """Whether the batch script of `attempt` has recorded its end, or was killed."""
         return self.script_killed or "exit_code" in (read_json(self.run.attempt(attempt).host_json) or {})
 
     def losses(self) -> dict[int, float]:
-        """Those that count: of later attempts, they replace what an earlier one did beyond its last checkpoint."""
+        """The loss of each step; later attempts replace what an earlier one did beyond its last checkpoint."""
         found: dict[int, float] = {}
         for attempt in self.run.attempts():
             found |= {line["step"]: line["loss"] for line in read_lines(attempt.metrics) if "loss" in line}
@@ -152,15 +152,15 @@ class Scene:
         assert done.returncode == 0, done.stderr
 
     def nodes_of(self, attempt: int = 0) -> list[str]:
-        """The nodes that the ranks of an attempt said they are on, rank 0's first."""
-        told = [recorded(self.run.attempt(attempt), rank) for rank in (0, 2)]
-        return [next(str(event["node"]) for event in events if event["event"] == "began") for events in told]
+        """The nodes of an attempt as its ranks recorded them, rank 0's first."""
+        records = [recorded(self.run.attempt(attempt), rank) for rank in (0, 2)]
+        return [next(str(event["node"]) for event in events if event["event"] == "began") for events in records]
 
     def node(self, action: str, name: str) -> None:
         done = self.stage.call("sandbox", "node", action, name)
         assert done.returncode == 0, done.stderr
 
-    # What came of it
+    # Its diagnosis
 
     def why(self) -> dict[str, Any]:
         done = self.stage.call("why", self.run.id, "--cluster", self.stage.cluster, "-o", "json")
@@ -169,5 +169,5 @@ class Scene:
 
 
 def _started(pid: int) -> int:
-    """When a process began, in ticks since boot; its number may have wrapped around."""
+    """When a process started, in ticks since boot; process IDs may have wrapped around."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])

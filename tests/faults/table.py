@@ -1,4 +1,4 @@
-"""The faults: how each is inflicted on a run, and what must come of it. docs/faults.md is written from this table."""
+"""The faults: how each is inflicted on a run, and the expected outcome. docs/faults.md is written from this table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clusterctl.sandbox.description import current
 
 
 class Outcome(StrEnum):
-    """What comes of a run; the words are those of the docs."""
+    """What happens to a run, in the words of the docs."""
 
     RECOVERS = "restarts from its newest checkpoint, and ends with the same losses"
     ELSEWHERE = "restarts without that node"
@@ -36,11 +36,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """`cause` is the class that `why -o json` gives the attempt which the fault ended, `rank` the one that it names.
+    """`cause` is the class that `why -o json` reports for the attempt that the fault ended, `rank` the rank.
 
-    `settings` go into the job; `own_nodes` are lost or taken, and shared with no other run. A fault that strikes all of
-    Slurm is `alone`. `tests` hold it in `make test`; where there are none, test_once does. `seconds` on a sandbox, from
-    the fault to the cause in `why`, are those that benchmarks/time_to_cause.py measured.
+    `settings` go into the job; `own_nodes` are nodes that the fault takes down or occupies, so no other run uses them.
+    A fault that affects all of Slurm runs `alone`. `tests` cover it in `make test`; without them, test_once does.
+    `seconds` from the fault to the cause in `why`, on a sandbox, were measured by benchmarks/time_to_cause.py.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Fault:
     own_nodes: int = 0
     prepare: Callable[[Scene], None] | None = None
     alone: bool = False
-    slow: bool = False  # minutes, in `make test-long` alone
+    slow: bool = False  # takes minutes: only in `make test-long`
     full_disk: bool = False
     not_for: tuple[str, ...] = ()
     tests: str = ""
@@ -83,7 +83,7 @@ def stop(scene: Scene) -> None:
     wait_until(
         lambda: (beat := beat_of(scene.run.attempt(0), 2)) and beat.slow_seconds,
         60,
-        "the pace of its steps to be known",
+        "its step time to be known",
     )
     scene.send(2, signal.SIGSTOP)
 
@@ -99,7 +99,7 @@ def eat_memory(scene: Scene) -> None:
 
 
 def kill_writers(scene: Scene) -> None:
-    """Of both nodes: their ranks start others."""
+    """On both nodes; their ranks start new ones."""
     scene.wait_for_checkpoints()
     attempt = scene.run.attempt(0)
     first = set(writers(attempt))
@@ -118,7 +118,7 @@ def switch_off(scene: Scene) -> None:
 
 
 def cut_and_join(scene: Scene) -> None:
-    """The node of rank 0 and of the batch script: both go on, and know nothing of the attempt that takes over."""
+    """Cut off the node of rank 0 and the batch script, which continue without knowing of the second attempt."""
     scene.wait_for_checkpoints()
     name = scene.nodes_of()[0]
     scene.node("cut", name)
@@ -140,7 +140,7 @@ def restart_controller(scene: Scene) -> None:
 
 
 def kill_without_controller(scene: Scene) -> None:
-    """The batch script asks for the requeue while nobody answers."""
+    """The batch script requests the requeue while slurmctld is down."""
 
     def kill(scene: Scene) -> None:
         scene.send(2, signal.SIGKILL)
@@ -155,7 +155,7 @@ def _without_controller(scene: Scene, meanwhile: Callable[[Scene], None]) -> Non
     scene.wait_for_checkpoints()
     sandbox = current(Path(scene.stage.environment["XDG_STATE_HOME"]) / "clusterctl" / "sandbox")
     assert sandbox is not None
-    state = sandbox.path / "state" / "job_state"  # what Slurm has not saved yet, it knows nothing of afterwards
+    state = sandbox.path / "state" / "job_state"  # slurmctld forgets what it has not saved
     changed = time.time()
     scene.slurm("scontrol", "update", f"JobId={scene.stage.job_id(scene.run)}", "Comment=saved")
 
@@ -213,7 +213,7 @@ def requeue(scene: Scene) -> None:
 
 
 def fill_and_free(scene: Scene) -> None:
-    """No byte is left on the runs folder's disk for three seconds."""
+    """Fill the disk of the runs folder for three seconds."""
     scene.wait_for_checkpoints()
     ballast = scene.stage.runs / ".ballast"
     subprocess.run(["dd", "if=/dev/zero", f"of={ballast}", "bs=4k"], capture_output=True, check=False)
@@ -245,7 +245,7 @@ def make_foreign(scene: Scene) -> None:
 
 
 def _damage_newest(scene: Scene, damage: Callable[[Path], None]) -> None:
-    """Cancelled, damaged while it lies there, and resumed by hand: the checkpoint before it is taken."""
+    """Cancel the run, damage its newest checkpoint and resume it: it takes the checkpoint before."""
     scene.wait_for_checkpoints(2)
     cancel(scene)
     wait_until(lambda: scene.ended(0), 60, "the end of the first attempt")
@@ -260,7 +260,7 @@ def _damage_newest(scene: Scene, damage: Callable[[Path], None]) -> None:
 
 
 def damage_cache(scene: Scene) -> None:
-    """Of the prepared data set, made by another run of the same folder."""
+    """Damage the prepared data set, which another run in the same folder has made."""
     (cached,) = scene.stage.runs.glob(".data/*/graph.pt")
     flip_bit(cached)
 
@@ -325,7 +325,7 @@ FAULTS = (
         inflict=eat_memory,
         cause=Cause.HOST_MEMORY,
         rank=2,
-        settings={"watchdog.floor": "90"},  # before the kernel kills, it looks long for what it could take back
+        settings={"watchdog.floor": "90"},  # the kernel spends long on reclaiming memory before it kills
     ),
     Fault(
         name="writers",

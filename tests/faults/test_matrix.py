@@ -1,4 +1,4 @@
-"""Faults times workloads on a real Slurm, several runs at a time; with accounting on and off."""
+"""Every fault on every workload on a real Slurm, several runs at a time; with and without accounting."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "command"])
-def test_a_training_comes_to_what_the_table_says(ground: Ground, workload: str) -> None:
+def test_every_fault_on_a_training_has_the_expected_outcome(ground: Ground, workload: str) -> None:
     assert strike_all(ground, FAULTS, workload, at_once=4) == {}
 
 
 @pytest.mark.parametrize("accounting", [True])
-def test_what_comes_of_a_fault_is_the_same_where_slurm_keeps_accounts(ground: Ground) -> None:
-    """All other tests of the matrix, and the one in `make test`, are without."""
+def test_outcomes_are_the_same_with_slurm_accounting(ground: Ground) -> None:
+    """All other tests of faults run without accounting."""
     assert strike_all(ground, FAULTS, "command", at_once=20) == {}

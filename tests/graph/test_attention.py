@@ -1,4 +1,4 @@
-"""Our GATv2 against PyG's on the same edges, in float64: outputs and gradients, compiled and not."""
+"""Our GATv2 against PyG's on the same edges, in float64: outputs and gradients, compiled and plain."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def pygs(ours: GatConv, heads: int, *, mean: bool, loops: bool) -> GATv2Conv:
+def pyg_layer(ours: GatConv, heads: int, *, mean: bool, loops: bool) -> GATv2Conv:
     """PyG's layer with our parameters."""
     has_residual = ours.residual is not None
     theirs = GATv2Conv(*WIDTHS, heads, concat=not mean, add_self_loops=loops, residual=has_residual).double()
@@ -75,11 +75,13 @@ def assert_close(ours: Tensor | None, theirs: Tensor | None) -> None:
 @pytest.mark.parametrize("loops", [False, True])
 @pytest.mark.parametrize(("heads", "mean"), [(1, False), (3, False), (3, True)])
 @pytest.mark.usefixtures("engine", "threads")
-def test_a_sampled_hop_equals_pygs_with_gradients(random_graph: MakeGraph, heads: int, mean: bool, loops: bool) -> None:
+def test_a_sampled_hop_matches_pyg_including_gradients(
+    random_graph: MakeGraph, heads: int, mean: bool, loops: bool
+) -> None:
     graph = random_graph(edges=200)
     hop = outer_hop(graph)
     ours = layer_of(heads, mean=mean, residual=loops)
-    theirs = pygs(ours, heads, mean=mean, loops=loops)
+    theirs = pyg_layer(ours, heads, mean=mean, loops=loops)
     mine, other = (graph.x[hop.nodes].requires_grad_() for _ in range(2))
     edges = hop.neighborhoods.with_self_loops() if loops else hop.neighborhoods
     got = ours.receive(edges, ours.send(mine), mine[: hop.targets])
@@ -103,12 +105,12 @@ def test_a_sampled_hop_equals_pygs_with_gradients(random_graph: MakeGraph, heads
 
 @pytest.mark.parametrize("loops", [False, True])
 @pytest.mark.usefixtures("engine")
-def test_pieces_of_the_whole_graph_equal_pygs(random_graph: MakeGraph, loops: bool) -> None:
+def test_pieces_of_the_whole_graph_match_pyg(random_graph: MakeGraph, loops: bool) -> None:
     graph = random_graph()
     targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
     ours = layer_of(2)
     with torch.no_grad():
-        expected = pygs(ours, 2, mean=False, loops=loops)(graph.x, torch.stack([graph.indices.long(), targets]))
+        expected = pyg_layer(ours, 2, mean=False, loops=loops)(graph.x, torch.stack([graph.indices.long(), targets]))
         sent = ours.send(graph.x)
         seen = 0
         for part, piece in whole_neighborhoods(graph, range(5, 47), 30):
@@ -119,7 +121,7 @@ def test_pieces_of_the_whole_graph_equal_pygs(random_graph: MakeGraph, loops: bo
     assert seen == 42
 
 
-def test_self_loops_are_replaced_and_not_doubled() -> None:
+def test_self_loops_are_not_duplicated() -> None:
     edges = Neighborhoods(
         torch.tensor([5, 0, 0, 2, 2], dtype=torch.int32), torch.tensor([0, 3, 3, 5], dtype=torch.int32), torch.arange(3)
     )
@@ -129,7 +131,7 @@ def test_self_loops_are_replaced_and_not_doubled() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_compiled_is_the_plain_one_with_dropped_weights(random_graph: MakeGraph, dtype: torch.dtype) -> None:
+def test_compiled_attention_with_dropout_matches_plain_torch(random_graph: MakeGraph, dtype: torch.dtype) -> None:
     pytest.importorskip("numba")
     from clusterctl.graph.compiled_attention import attend_compiled
 

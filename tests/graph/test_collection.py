@@ -13,7 +13,7 @@ from clusterctl.graph.storage import compressed
 
 
 def random_graphs(count: int = 12, seed: int = 0) -> list[Data]:
-    """Small graphs, some without edges, one of a single node."""
+    """Small graphs, some without edges, some with a single node."""
     generator = torch.Generator().manual_seed(seed)
     graphs = []
     for number in range(count):
@@ -36,7 +36,7 @@ def pairs_of(columns: Tensor, offsets: Tensor) -> set[tuple[int, int]]:
 
 
 @given(st.lists(st.integers(0, 11), min_size=1, max_size=20))
-def test_a_batch_is_what_pyg_makes_of_the_same_graphs_repeated_ones_too(numbers: list[int]) -> None:
+def test_a_batch_with_repeated_graphs_matches_pyg(numbers: list[int]) -> None:
     graphs = random_graphs()
     batch = collected(graphs).batch(torch.tensor(numbers))
     theirs = Batch.from_data_list([graphs[number] for number in numbers])
@@ -50,7 +50,7 @@ def test_a_batch_is_what_pyg_makes_of_the_same_graphs_repeated_ones_too(numbers:
     assert sources.numel() == targets.numel() == theirs.edge_index.size(1)
 
 
-def test_edges_that_all_have_their_reverse_are_kept_once() -> None:
+def test_a_symmetric_collection_stores_its_edges_once() -> None:
     edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     y, x = torch.zeros(1, dtype=torch.int64), torch.zeros(3, 1)
     both_ways = Collection(torch.tensor([0, 3]), *compressed(edges, 3), x, y, num_classes=1)
@@ -60,7 +60,7 @@ def test_edges_that_all_have_their_reverse_are_kept_once() -> None:
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_gradients_of_sums_over_neighbours_and_graphs_are_those_of_finite_differences(symmetric: bool) -> None:
+def test_gradients_of_neighbour_sums_and_readouts_match_finite_differences(symmetric: bool) -> None:
     graphs = random_graphs()
     for graph in graphs:
         graph.edge_index = to_undirected(graph.edge_index) if symmetric else graph.edge_index
@@ -70,7 +70,7 @@ def test_gradients_of_sums_over_neighbours_and_graphs_are_those_of_finite_differ
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])
-def test_a_readout_takes_each_graph_by_itself(mode: str) -> None:
+def test_a_readout_reduces_each_graph_separately(mode: str) -> None:
     graphs = random_graphs()
     collection = collected(graphs)
     numbers = torch.tensor([7, 0, 7, 3])

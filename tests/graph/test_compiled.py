@@ -1,4 +1,4 @@
-"""The compiled sampler draws what the plain one draws, on any graph."""
+"""The compiled sampler draws the same samples as the plain one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterctl.graph.neighbors import renumbered, sample_neighbors
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import Graph
 
-pytest.importorskip("numba")  # optional for users; `make setup` brings it
+pytest.importorskip("numba")  # optional for users; `make setup` installs it
 from clusterctl.graph.compiled import Renumbering, sample_neighbors_compiled
 
 MakeGraph = Callable[..., Graph]
@@ -27,10 +27,10 @@ NODES = 60
     nodes=st.lists(st.integers(0, NODES - 1), min_size=1, max_size=40),
     count=st.integers(-1, 30),
     key=st.integers(-(2**63), 2**63 - 1),
-    absent=st.sampled_from([None, 1, 2, 7]),  # every so manieth edge
+    absent=st.sampled_from([None, 1, 2, 7]),  # excludes every n-th edge
     replace=st.booleans(),
 )
-def test_neighbours_and_rows_are_the_same(
+def test_compiled_neighbours_and_rows_match_plain_torch(
     random_graph: MakeGraph, edges: int, nodes: list[int], count: int, key: int, absent: int | None, replace: bool
 ) -> None:
     graph = random_graph(nodes=NODES, edges=edges)
@@ -38,7 +38,7 @@ def test_neighbours_and_rows_are_the_same(
     targets = torch.tensor(nodes)
     excluded = None if absent is None else torch.arange(0, graph.indices.numel(), absent)
     plain = sample_neighbors(graph, targets, count, key, excluded, replace=replace)
-    for _ in range(2):  # the second time the map of rows has been used
+    for _ in range(2):  # the second time, the map of rows has been used before
         fast = sample_neighbors_compiled(graph, targets, count, key, excluded, replace=replace)
         for ours, theirs in zip(
             [*fast, *renumbering(targets, fast[1])], [*plain, *renumbered(targets, plain[1])], strict=True
@@ -48,7 +48,7 @@ def test_neighbours_and_rows_are_the_same(
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_large_graphs_get_the_compiled_loops_and_the_same_blocks(
+def test_large_graphs_use_the_compiled_loops_with_the_same_blocks(
     random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, replace: bool
 ) -> None:
     graph = random_graph(edges=3000)

@@ -20,7 +20,7 @@ WIDTHS = [(7, 5), (7, 7), (7, 11)]
 
 
 def edges_of(block: Block) -> Tensor:
-    """The block's edges as PyG wants them: rows of the source table above rows of the targets."""
+    """The block's edges in PyG's format: rows of the source table, then rows of the targets."""
     targets = torch.arange(block.nodes.numel()).repeat_interleave(block.offsets.diff())
     return torch.stack([block.columns.to(torch.int64), targets])
 
@@ -40,7 +40,7 @@ def assert_close(ours: Tensor | None, theirs: Tensor | None) -> None:
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), WIDTHS)
-def test_sage_equals_pygs_on_plain_and_on_projected_rows(random_graph: MakeGraph, inputs: int, outputs: int) -> None:
+def test_sage_matches_pyg_on_plain_and_projected_rows(random_graph: MakeGraph, inputs: int, outputs: int) -> None:
     graph = random_graph(features=inputs)
     outer, _ = NeighborSampler(graph, [4, 3], seed=0).sample(torch.arange(20), epoch=0, step=0)
     assert 0 in outer.offsets.diff().tolist()  # an isolated node is among the targets
@@ -62,7 +62,7 @@ def test_sage_equals_pygs_on_plain_and_on_projected_rows(random_graph: MakeGraph
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), WIDTHS)
-def test_gcn_on_all_neighbours_equals_pygs_on_the_whole_graph(
+def test_gcn_on_all_neighbours_matches_pyg_on_the_whole_graph(
     random_graph: MakeGraph, inputs: int, outputs: int
 ) -> None:
     graph = random_graph(features=inputs)
@@ -103,7 +103,7 @@ def test_a_sampled_gcn_estimates_the_whole_neighbourhood(random_graph: MakeGraph
     assert outputs.std() > 0
 
 
-def test_a_two_layer_network_equals_pygs_layers_with_gradients_through_both(random_graph: MakeGraph) -> None:
+def test_a_two_layer_network_matches_pyg_including_gradients(random_graph: MakeGraph) -> None:
     graph = random_graph()
     outer, inner = NeighborSampler(graph, [4, 3], seed=0).sample(torch.arange(20), epoch=0, step=0)
     network = Network(SageConv, [7, 9, 3], dropout=0.0).double()
@@ -134,7 +134,7 @@ def test_padded_blocks_change_nothing(random_graph: MakeGraph, kind: type[SageCo
 
 
 @pytest.mark.parametrize("kind", [SageConv, GcnConv])
-def test_a_network_is_the_same_whichever_comes_first_projection_or_aggregation(
+def test_the_order_of_projection_and_aggregation_does_not_change_a_network(
     random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, kind: type[SageConv | GcnConv]
 ) -> None:
     graph = random_graph()
@@ -143,8 +143,8 @@ def test_a_network_is_the_same_whichever_comes_first_projection_or_aggregation(
     projected: list[Tensor] = []
     monkeypatch.setattr(kind, "send", lambda layer, rows, send=kind.send: projected.append(rows) or send(layer, rows))
     results = []
-    for products_an_addition in (0, 1_000_000):
-        monkeypatch.setattr(convolutions, "_PRODUCTS_AN_ADDITION", products_an_addition)
+    for products_per_addition in (0, 1_000_000):
+        monkeypatch.setattr(convolutions, "_PRODUCTS_PER_ADDITION", products_per_addition)
         model.zero_grad()
         outputs = model(blocks, graph.x, (0, 0, 0))
         outputs.square().sum().backward()
@@ -154,7 +154,7 @@ def test_a_network_is_the_same_whichever_comes_first_projection_or_aggregation(
         assert_close(projected_first, aggregated_first)
 
 
-def test_what_is_cheaper_comes_first(random_graph: MakeGraph) -> None:
+def test_the_cheaper_order_is_chosen(random_graph: MakeGraph) -> None:
     graph = random_graph(nodes=100, edges=5_000)
     rows = torch.zeros(100, 64)
     whole, sampled = (NeighborSampler(graph, [count], seed=0).sample(torch.arange(50), 0, 0)[0] for count in (-1, 2))

@@ -7,7 +7,7 @@ from clusterctl.graph.hashing import keyed_dropout
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_the_share_is_dropped_and_the_mean_is_kept(share: float) -> None:
+def test_dropout_drops_the_share_and_preserves_the_mean(share: float) -> None:
     dropped = keyed_dropout(torch.ones(2000, 101, dtype=torch.float64), torch.arange(2000), share, key=3)
     deviation = (share * (1 - share) / dropped.numel()) ** 0.5
     assert abs(float((dropped == 0).double().mean()) - share) < 5 * deviation
@@ -15,7 +15,7 @@ def test_the_share_is_dropped_and_the_mean_is_kept(share: float) -> None:
     assert dropped.unique().numel() == 2
 
 
-def test_a_nodes_mask_depends_on_the_node_and_the_key_alone() -> None:
+def test_a_dropout_mask_depends_only_on_node_and_key() -> None:
     nodes = torch.randperm(3000, generator=torch.Generator().manual_seed(0))
     together = keyed_dropout(torch.ones(3000, 10), nodes, 0.5, key=3)
     alone = torch.cat([keyed_dropout(torch.ones(1, 10), node[None], 0.5, key=3) for node in nodes[:50]])
@@ -24,13 +24,13 @@ def test_a_nodes_mask_depends_on_the_node_and_the_key_alone() -> None:
     assert together.unique(dim=0).size(0) > 900  # of 2**10 patterns
 
 
-def test_nothing_dropped_is_the_identity_and_nearly_everything_stays_finite() -> None:
+def test_dropout_of_nothing_is_the_identity_and_of_nearly_everything_is_finite() -> None:
     values = torch.randn(5, 6)
     assert keyed_dropout(values, torch.arange(5), 0.0, key=1) is values
     assert keyed_dropout(values, torch.arange(5), 0.9999999, key=1).isfinite().all()
 
 
-def test_gradients_pass_where_values_pass() -> None:
+def test_dropout_masks_gradients_like_values() -> None:
     values = torch.ones(40, 8, requires_grad=True)
     kept = keyed_dropout(values, torch.arange(40), 0.5, key=1)
     kept.sum().backward()  # type: ignore[no-untyped-call]

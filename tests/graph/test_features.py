@@ -1,4 +1,4 @@
-"""Features on the disk: the same rows as in memory, bit for bit, whatever is cached."""
+"""Features on disk: the same rows as in memory, bit for bit, for any cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MakeGraph = Callable[..., Graph]
 
 @pytest.fixture
 def mapped(tmp_path: Path) -> Callable[[Tensor], Tensor]:
-    """Makes a table mapped from a file, at a place in it that no page begins at."""
+    """A function that maps a table from a file at an offset that is not page-aligned."""
 
     def make(table: Tensor) -> Tensor:
         path = tmp_path / "table"
@@ -34,7 +34,7 @@ def mapped(tmp_path: Path) -> Callable[[Tensor], Tensor]:
 
 
 def read(file: RowFile, ids: Tensor, like: Tensor) -> Tensor:
-    """The rows `ids`, which are read in reverse."""
+    """The rows `ids`, read into reversed places."""
     rows = like.new_empty(len(ids), like.size(1))
     file.begin(ids, rows, torch.arange(len(ids)).flip(0)).wait()
     return rows.flip(0)
@@ -43,7 +43,7 @@ def read(file: RowFile, ids: Tensor, like: Tensor) -> Tensor:
 @pytest.mark.parametrize("width", [1, 7, 602, 5000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("direct", [True, False])
-def test_rows_are_read_wherever_they_lie(
+def test_rows_are_read_from_any_place_in_the_file(
     mapped: Callable[[Tensor], Tensor], width: int, dtype: torch.dtype, direct: bool
 ) -> None:
     table = torch.randn(300_000 // width, width).to(dtype)
@@ -54,16 +54,16 @@ def test_rows_are_read_wherever_they_lie(
     file.close()
 
 
-def test_a_file_that_ends_too_early_is_an_error(mapped: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+def test_a_truncated_file_is_an_error(mapped: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
     table = torch.zeros(5000, 8)
     file = RowFile(mapped(table))
     os.truncate(tmp_path / "table", 100_000)
-    for lost in ([4999], [3100, 3130]):  # the second ones are in one piece with the end
+    for lost in ([4999], [3100, 3130]):  # the second pair is in the same request as the end of the file
         with pytest.raises(OSError, match="ends before byte"):
             read(file, torch.tensor(lost), table)
 
 
-def test_rows_that_lie_together_are_one_request(mapped: Callable[[Tensor], Tensor]) -> None:
+def test_adjacent_rows_are_read_in_one_request(mapped: Callable[[Tensor], Tensor]) -> None:
     file = RowFile(mapped(torch.zeros(40_000, 8)))
     rows, places = torch.empty(3, 8), torch.arange(3)
     near, far = torch.tensor([10, 500, 900]), torch.tensor([10, 20_000, 39_000])
@@ -73,14 +73,14 @@ def test_rows_that_lie_together_are_one_request(mapped: Callable[[Tensor], Tenso
     assert apart.size == 3 * 4096
 
 
-def test_memory_that_is_not_mapped_from_a_file_is_refused() -> None:
+def test_memory_that_is_not_mapped_from_a_file_is_rejected() -> None:
     with pytest.raises(ValueError, match="not mapped from a file"):
         mapped_from(torch.zeros(4))
 
 
 @pytest.mark.parametrize("budget", [0, 4 * 60 + 9 * 7 * 8, 1 << 20])  # nothing, nine rows, everything
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_fetched_rows_are_those_of_the_table(
+def test_fetched_rows_match_the_table(
     random_graph: MakeGraph, lone_task: Task, tmp_path: Path, budget: int, dtype: torch.dtype
 ) -> None:
     save(random_graph(), tmp_path / "graph.pt")
@@ -88,7 +88,7 @@ def test_fetched_rows_are_those_of_the_table(
     visits = torch.arange(60.0)
     features = FeaturesOnDisk(graph.x, lone_task, dtype, budget, lambda: visits)
     nodes = torch.tensor([59, 3, 3, 0, 41, 58])
-    later, fetch = features.fetch(nodes[:2]), features.fetch(nodes)  # used in another order
+    later, fetch = features.fetch(nodes[:2]), features.fetch(nodes)  # used in a different order
     assert torch.equal(fetch.rows(), graph.x[nodes].to(dtype))
     assert torch.equal(later.rows(), graph.x[nodes[:2]].to(dtype))
     assert torch.equal(features.piece(7, 31), graph.x[7:31].to(dtype))
@@ -96,9 +96,9 @@ def test_fetched_rows_are_those_of_the_table(
         assert fetch.numbers["cache_hit_rate"] == pytest.approx(2 / 6, abs=1e-4)
 
 
-def test_expected_visits_are_the_averages_of_many_samples(random_graph: MakeGraph) -> None:
+def test_expected_visits_match_the_average_of_many_samples(random_graph: MakeGraph) -> None:
     graph = random_graph(nodes=40, edges=300)
-    seeds = graph.train[:2]  # one at a time, or a batch would visit a node once for two of them
+    seeds = graph.train[:2]  # one at a time: in a batch, two seeds would share a visit
     start = torch.zeros(40).index_fill_(0, seeds, 0.5)
     found = expected_visits(graph, start, (3, -1))
     counts = torch.zeros(40)
@@ -113,9 +113,7 @@ def test_expected_visits_are_the_averages_of_many_samples(random_graph: MakeGrap
     torch.testing.assert_close(found, counts, rtol=0.1, atol=0.03)
 
 
-def test_visits_of_large_graphs_are_added_up_in_pieces(
-    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_visits_of_large_graphs_are_summed_in_pieces(random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph()
     start = torch.rand(60)
     whole = expected_visits(graph, start, (3, 2))
@@ -125,6 +123,6 @@ def test_visits_of_large_graphs_are_added_up_in_pieces(
     assert torch.equal(expected_visits(without_edges, start, (3,)), start)
 
 
-def test_the_hottest_rows_are_those_visited_most_and_none_that_is_never_visited() -> None:
+def test_the_hottest_rows_are_the_most_visited_and_exclude_unvisited_ones() -> None:
     assert hottest(torch.tensor([0.0, 3.0, 1.0, 2.0]), 2).tolist() == [1, 3]
     assert hottest(torch.tensor([0.0, 3.0, 1.0, 2.0]), 4).tolist() == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Our layer and networks against PyG's on the same graphs, in float64: outputs and gradients."""
+"""Our GIN layer and networks against PyG's on the same graphs, in float64: outputs and gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clusterctl.graph.storage import compressed
 
 @pytest.fixture
 def both() -> tuple[Collection, GraphBatch, Batch]:
-    """Three graphs, one with an isolated node and one without edges, as ours and as PyG's."""
+    """Three graphs, one with an isolated node and one without edges, in our format and in PyG's."""
     generator = torch.Generator().manual_seed(0)
     edges = [torch.tensor([[0, 1, 2, 0], [1, 0, 0, 2]]), torch.empty(2, 0, dtype=torch.int64), torch.tensor([[0], [1]])]
     xs = [torch.randn(nodes, 5, generator=generator, dtype=torch.float64) for nodes in (4, 2, 3)]
@@ -29,7 +29,7 @@ def gradients(module: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
 
 
-def test_the_layer_equals_pygs(both: tuple[Collection, GraphBatch, Batch]) -> None:
+def test_the_gin_layer_matches_pyg(both: tuple[Collection, GraphBatch, Batch]) -> None:
     collection, batch, graphs = both
     ours = GinConv(nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))).double()
     theirs = GINConv(nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))).double()
@@ -44,7 +44,7 @@ def test_the_layer_equals_pygs(both: tuple[Collection, GraphBatch, Batch]) -> No
 
 
 @pytest.mark.parametrize(("readout", "pool"), [("sum", global_add_pool), ("mean", global_mean_pool)])
-def test_the_networks_equal_the_same_made_of_pygs_layers(
+def test_gin_networks_match_the_same_networks_with_pyg_layers(
     both: tuple[Collection, GraphBatch, Batch], readout: str, pool: object
 ) -> None:
     collection, batch, graphs = both
@@ -67,10 +67,10 @@ def test_the_networks_equal_the_same_made_of_pygs_layers(
         torch.testing.assert_close(gradients(ours), wanted, rtol=0, atol=1e-12)
 
 
-def test_a_graphs_scores_depend_on_nothing_else_in_its_batch(both: tuple[Collection, GraphBatch, Batch]) -> None:
+def test_a_graphs_scores_do_not_depend_on_its_batch(both: tuple[Collection, GraphBatch, Batch]) -> None:
     collection, batch, _ = both
     summed = first_sum(collection, collection.x)
-    network = Gin(5, 4, 2, 3, "mean", dropout=0.5).double()  # in training mode: normalisation and dropout are on
+    network = Gin(5, 4, 2, 3, "mean", dropout=0.5).double()  # in training mode, with normalisation and dropout
     together = network(batch, summed.select(batch.nodes), (1, 2, 3))
     for number in range(3):
         alone = collection.batch(torch.tensor([number]))

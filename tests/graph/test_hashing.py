@@ -18,7 +18,7 @@ def test_the_hash_is_splitmix64() -> None:
 
 
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=4, unique=True))
-def test_streams_tell_their_numbers_and_their_order_apart(numbers: list[int]) -> None:
+def test_streams_differ_by_numbers_order_and_purpose(numbers: list[int]) -> None:
     key = stream(Purpose.SAMPLING, *numbers)
     assert key == stream(Purpose.SAMPLING, *numbers)
     assert key not in {stream(Purpose.SAMPLING, *reversed(numbers)), stream(Purpose.DROPOUT, *numbers)}

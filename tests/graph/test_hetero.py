@@ -22,7 +22,7 @@ def shop() -> HeteroGraph:
     )
 
 
-def test_every_relation_is_kept_by_target_with_repeated_edges() -> None:
+def test_every_relation_is_stored_by_target_with_duplicate_edges() -> None:
     graph = shop()
     relation = graph.relation(OF_USER)
     assert (relation.indptr.tolist(), relation.indices.tolist()) == ([0, 2, 2, 4], [0, 1, 3, 3])
@@ -30,7 +30,7 @@ def test_every_relation_is_kept_by_target_with_repeated_edges() -> None:
     assert relation.degree.tolist() == [2, 0, 2]
 
 
-def test_a_saved_graph_comes_back_mapped_and_equal(tmp_path: Path) -> None:
+def test_a_saved_graph_is_loaded_memory_mapped_and_equal(tmp_path: Path) -> None:
     graph = shop()
     save(graph, tmp_path / "graph.pt")
     loaded = load(HeteroGraph, tmp_path / "graph.pt")
@@ -41,7 +41,7 @@ def test_a_saved_graph_comes_back_mapped_and_equal(tmp_path: Path) -> None:
     assert str(tmp_path) in Path("/proc/self/maps").read_text()
 
 
-def test_moving_copies_nothing_that_is_there_already() -> None:
+def test_moving_a_graph_does_not_copy_tensors_that_already_match() -> None:
     graph = shop()
     moved = graph.to(torch.device("cpu"), torch.float64)
     assert moved.x["item"].dtype == torch.float64

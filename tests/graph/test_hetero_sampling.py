@@ -17,7 +17,7 @@ def flattened(sample: HeteroSample) -> list[torch.Tensor]:
     return [*sample.nodes.values(), *(tensor for part in parts for tensor in part)]
 
 
-def test_every_hop_adds_its_new_nodes_behind_those_of_the_hops_before() -> None:
+def test_every_hop_appends_its_new_nodes() -> None:
     graph = random_shop()
     sample = HeteroSampler(graph, fan_outs(4, 2), seed=1).sample(SEEDS, epoch=1, step=0)
     assert [sorted(hop) for hop in sample.hops] == [sorted([OF_USER, TOGETHER]), [TOGETHER]]
@@ -33,7 +33,7 @@ def test_every_hop_adds_its_new_nodes_behind_those_of_the_hops_before() -> None:
     assert set(outer[TOGETHER].nodes.tolist()) == reached
 
 
-def test_a_node_is_sampled_alike_whatever_else_is_in_the_batch() -> None:
+def test_a_nodes_typed_sample_does_not_depend_on_its_batch() -> None:
     sampler = HeteroSampler(random_shop(), fan_outs(4, 2), seed=1)
     together = sampler.sample(SEEDS, 1, 0).hops[0][OF_USER]
     for place, user in enumerate(SEEDS[USER]):
@@ -53,7 +53,7 @@ def test_samples_change_with_seed_epoch_and_step() -> None:
     assert all(sampled(*other) != sampled(1, 1, 1) for other in ((2, 1, 1), (1, 2, 1), (1, 1, 2)))
 
 
-def test_with_replacement_every_target_that_has_sources_gets_as_many_as_asked_for_in_every_relation() -> None:
+def test_with_replacement_every_target_with_sources_gets_the_full_fan_out_in_every_relation() -> None:
     graph = random_shop()
     sample = HeteroSampler(graph, fan_outs(40, 20), seed=1, replace=True).sample(SEEDS, epoch=1, step=0)
     for hop, count in zip(sample.hops, (40, 20), strict=True):
@@ -68,10 +68,10 @@ def test_with_replacement_every_target_that_has_sources_gets_as_many_as_asked_fo
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_the_compiled_loops_sample_the_same_with_and_without_excluded_edges(
+def test_the_compiled_loops_match_plain_torch_with_and_without_excluded_edges(
     monkeypatch: pytest.MonkeyPatch, replace: bool
 ) -> None:
-    pytest.importorskip("numba")  # optional for users; `make setup` brings it
+    pytest.importorskip("numba")  # optional for users; `make setup` installs it
     graph = random_shop()
     plain = HeteroSampler(graph, fan_outs(4, 2), seed=1, replace=replace)
     monkeypatch.setattr(sampling, "WORTH_COMPILING", 0)

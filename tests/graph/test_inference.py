@@ -19,7 +19,7 @@ from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.task.task import joined
 
-inference._NODES_AT_ONCE = 4  # so that slices have several parts
+inference._NODES_AT_ONCE = 4  # gives slices several parts
 
 def difference(task, layers, theirs, names, nodes, widths):
     generator = torch.Generator().manual_seed(nodes)
@@ -54,7 +54,7 @@ with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt
 
 @pytest.mark.parametrize("ranks_of_nodes", [[2, 1], pytest.param([3], marks=pytest.mark.long)])
 def test_inference_over_uneven_slices_equals_pyg_on_the_whole_graph(ranks_of_nodes: list[int], tmp_path: Path) -> None:
-    # Three ranks: of 4 nodes the last rank has none, of 1 node only the first has any.
+    # Three ranks: with 4 nodes the last rank has none, with 1 node only the first has any.
     outputs = run_program(PROGRAM, RunDir(tmp_path).attempt(0), ranks_of_nodes)
     differences = [json.loads(output.splitlines()[-1]) for output in outputs]
     assert max(max(own) for own in differences) < 1e-12

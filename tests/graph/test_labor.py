@@ -1,4 +1,4 @@
-"""LABOR: exact fan-outs, every neighbour equally likely, the same in every implementation, and fewer rows to read."""
+"""LABOR: exact fan-outs, equally likely neighbours, identical implementations, and fewer rows to read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from clusterctl.graph import labor, sampling
 from clusterctl.graph.blocks import Adjacency
 from clusterctl.graph.hashing import draws
-from clusterctl.graph.labor import choose_labor, most_copies, sample_labor
+from clusterctl.graph.labor import choose_labor, max_duplicates, sample_labor
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler
 from clusterctl.graph.storage import Graph, compressed
@@ -24,19 +24,19 @@ Sample = Callable[..., tuple[Tensor, Tensor]]
 
 
 def one_list(sources: Tensor) -> Adjacency:
-    """A graph with edges into node 0 alone."""
+    """A graph with edges only into node 0."""
     return Adjacency(torch.tensor([0, sources.numel()]), sources.to(torch.int32))
 
 
 def implementations() -> list[Sample]:
-    pytest.importorskip("numba")  # optional for users; `make setup` brings it
+    pytest.importorskip("numba")  # optional for users; `make setup` installs it
     from clusterctl.graph.compiled import sample_labor_compiled
 
     return [sample_labor, sample_labor_compiled]
 
 
 def assert_uniform(drawn: Tensor, expected: Tensor) -> None:
-    """Pearson's chi-square against `expected` counts; its variance is at most twice its mean here; five deviations."""
+    """Pearson's chi-square test against `expected` counts, with a bound of five standard deviations."""
     free = expected.numel() - 1
     assert float(((drawn - expected).square() / expected).sum()) <= free + 5 * (2 * free) ** 0.5
 
@@ -55,7 +55,7 @@ def test_every_neighbour_is_equally_likely_with_and_without_a_window(degree: int
     assert_uniform(drawn, torch.full((degree,), trials * count / degree))
 
 
-def test_whole_lists_take_every_pair_of_neighbours_equally_often() -> None:
+def test_without_a_window_every_pair_of_neighbours_is_equally_likely() -> None:
     graph, count, degree = one_list(torch.arange(9)), 3, 9
     trials = 4000
     inside = torch.zeros(trials, degree)
@@ -65,16 +65,16 @@ def test_whole_lists_take_every_pair_of_neighbours_equally_often() -> None:
     assert_uniform(pairs, torch.full_like(pairs, trials * count * (count - 1) / (degree * (degree - 1))))
 
 
-def test_copies_of_an_edge_are_neighbours_of_their_own() -> None:
-    """Of a, a, a, b, c each is as likely, at any place of the window; one number a source would give a too few."""
+def test_each_duplicate_of_an_edge_is_equally_likely() -> None:
+    """Each of a, a, a, b, c is equally likely at any place of the window; one number per source would bias them."""
     for sources in (torch.tensor([7, 7, 7, 2, 5]), torch.arange(60).repeat_interleave(2)):
         graph = one_list(sources)
         trials = 6000
         count = 1 if sources.numel() == 5 else 3
-        copies = most_copies(graph)
+        duplicates = max_duplicates(graph)
         places = torch.stack(
             [
-                choose_labor(graph, torch.tensor([0]), torch.tensor([sources.numel()]), count, key, copies)[:, 0]
+                choose_labor(graph, torch.tensor([0]), torch.tensor([sources.numel()]), count, key, duplicates)[:, 0]
                 for key in draws(5, torch.arange(trials)).tolist()
             ]
         )
@@ -83,12 +83,14 @@ def test_copies_of_an_edge_are_neighbours_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("at_once", [3, 1 << 24])
-def test_copies_are_counted_within_lists(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+def test_duplicates_are_counted_within_lists(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(labor, "_EDGES_AT_ONCE", at_once)
 
     def most(*lists: list[int]) -> int:
         indptr = torch.tensor([0, *[len(one) for one in lists]]).cumsum(0)
-        return most_copies(Adjacency(indptr, torch.tensor([node for one in lists for node in one], dtype=torch.int32)))
+        return max_duplicates(
+            Adjacency(indptr, torch.tensor([node for one in lists for node in one], dtype=torch.int32))
+        )
 
     assert most([], []) == 1
     assert most([1], [1], [], [1, 2]) == 1
@@ -104,14 +106,14 @@ def test_copies_are_counted_within_lists(monkeypatch: pytest.MonkeyPatch, at_onc
     key=st.integers(-(2**63), 2**63 - 1),
     repeated=st.sampled_from([1, 2, 3]),
 )
-def test_numba_and_torch_draw_the_same_bits(
+def test_numba_and_torch_draw_the_same_samples(
     random_graph: MakeGraph, edges: int, nodes: list[int], count: int, key: int, repeated: int
 ) -> None:
     graph = random_graph(nodes=60, edges=edges)
     multigraph = Adjacency(graph.indptr * repeated, graph.indices.repeat_interleave(repeated))
-    copies = most_copies(multigraph)
-    assert copies == (repeated if edges else 1)
-    plain, fast = (sample(multigraph, torch.tensor(nodes), count, key, copies) for sample in implementations())
+    duplicates = max_duplicates(multigraph)
+    assert duplicates == (repeated if edges else 1)
+    plain, fast = (sample(multigraph, torch.tensor(nodes), count, key, duplicates) for sample in implementations())
     for ours, theirs in zip(fast, plain, strict=True):
         assert ours.dtype == theirs.dtype
         assert torch.equal(ours, theirs)
@@ -119,7 +121,7 @@ def test_numba_and_torch_draw_the_same_bits(
 
 @settings(deadline=None)
 @given(degree=st.integers(5, 400), count=st.integers(1, 12), key=st.integers(-(2**63), 2**63 - 1))
-def test_they_do_so_in_windows_that_go_on_at_the_beginning_of_a_list(degree: int, count: int, key: int) -> None:
+def test_numba_and_torch_agree_in_windows_that_wrap_around(degree: int, count: int, key: int) -> None:
     graph = one_list(torch.arange(degree) * 7)
     plain, fast = (sample(graph, torch.tensor([0]), count, key, 1) for sample in implementations())
     assert torch.equal(plain[1], fast[1])
@@ -136,7 +138,7 @@ def test_a_nodes_sample_does_not_depend_on_its_batch(random_graph: MakeGraph, da
         assert torch.equal(neighbors[offsets[position] : offsets[position + 1]], alone)
 
 
-def test_few_neighbours_are_all_taken_and_many_are_capped(random_graph: MakeGraph) -> None:
+def test_samples_take_all_of_few_neighbours_and_cap_many(random_graph: MakeGraph) -> None:
     graph = random_graph()
     offsets, neighbors = sample_labor(graph, torch.arange(graph.num_nodes), 8, 1, 1)
     assert torch.equal(offsets.diff(), graph.degree.clamp(max=8).to(torch.int32))
@@ -145,7 +147,9 @@ def test_few_neighbours_are_all_taken_and_many_are_capped(random_graph: MakeGrap
         assert Counter(neighbors[offsets[node] : offsets[node + 1]].tolist()) <= Counter(whole)
 
 
-def test_little_memory_at_a_time_changes_nothing(random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampling_in_small_chunks_gives_the_same_result(
+    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = random_graph(edges=3000)
     whole = sample_labor(graph, torch.arange(60), 3, 1, 1)
     monkeypatch.setattr(labor, "_CANDIDATES_AT_ONCE", 100)
@@ -153,24 +157,24 @@ def test_little_memory_at_a_time_changes_nothing(random_graph: MakeGraph, monkey
 
 
 @pytest.mark.parametrize("fan_out", [(4, 3), (40, 2), (3, 0), (2, 2, 2)])
-def test_blocks_of_known_sizes_have_the_same_neighbours(random_graph: MakeGraph, fan_out: tuple[int, ...]) -> None:
+def test_static_blocks_have_the_same_neighbours(random_graph: MakeGraph, fan_out: tuple[int, ...]) -> None:
     graph, seeds = random_graph(edges=2000), torch.arange(5, 25)
     ragged, static = (
         kind(graph, fan_out, 7, labor=True).sample(seeds, 1, 2) for kind in (NeighborSampler, StaticSampler)
     )
     for known, block in zip(static, ragged, strict=True):
         width = known.neighbors.numel() // max(1, known.nodes.numel())
-        expected = {int(node): neighbors for node, neighbors in zip(block.nodes, _lists(block), strict=True)}
+        expected = {int(node): neighbors for node, neighbors in zip(block.nodes, _neighbor_lists(block), strict=True)}
         for place, node in enumerate(known.nodes.tolist()):
             first = place * width
             assert known.neighbors[first : first + int(known.sampled[place])].tolist() == expected[node]
 
 
-def _lists(block: sampling.Block) -> list[list[int]]:
+def _neighbor_lists(block: sampling.Block) -> list[list[int]]:
     return [part.tolist() for part in torch.split(block.neighbors, block.sampled.tolist())]
 
 
-def test_large_graphs_get_the_compiled_loop_and_the_same_blocks(
+def test_large_graphs_use_the_compiled_loop_with_the_same_blocks(
     random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("numba")
@@ -183,7 +187,7 @@ def test_large_graphs_get_the_compiled_loop_and_the_same_blocks(
             assert torch.equal(getattr(ours, name), getattr(theirs, name))
 
 
-def test_a_batch_reads_fewer_different_rows_than_with_uniform_samples() -> None:
+def test_a_batch_reads_fewer_distinct_rows_than_with_uniform_sampling() -> None:
     nodes, degree = 20_000, 200
     generator = torch.Generator().manual_seed(0)
     edges = torch.stack(

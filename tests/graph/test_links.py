@@ -10,7 +10,7 @@ from support.random_shop import random_shop
 
 from clusterctl.errors import TaskError
 from clusterctl.graph.blocks import Adjacency
-from clusterctl.graph.links import ends, has_edge, negatives, with_copies
+from clusterctl.graph.links import ends, has_edge, negatives, with_duplicates
 from clusterctl.graph.neighbors import sample_neighbors
 from clusterctl.graph.recommender import OF_USER
 from clusterctl.graph.storage import Graph, compressed
@@ -28,7 +28,7 @@ def pairs_of(graph: Adjacency) -> list[tuple[int, int]]:
     return list(zip(sources.tolist(), targets.tolist(), strict=True))
 
 
-def test_an_edge_is_found_where_there_is_one_and_nowhere_else() -> None:
+def test_has_edge_finds_exactly_the_edges() -> None:
     graph, known = relation(), set(pairs_of(relation()))
     everything = torch.cartesian_prod(torch.arange(ITEMS), torch.arange(USERS))
     found = has_edge(graph, everything[:, 0], everything[:, 1])
@@ -38,11 +38,11 @@ def test_an_edge_is_found_where_there_is_one_and_nowhere_else() -> None:
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=20))
-def test_copies_of_an_edge_come_with_it_each_once_and_ascending(edges: list[int]) -> None:
+def test_with_duplicates_adds_all_duplicates_once_in_ascending_order(edges: list[int]) -> None:
     graph = relation()
     pairs = pairs_of(graph)
     wanted = {pairs[edge] for edge in edges}
-    assert with_copies(graph, torch.tensor(edges)).tolist() == [
+    assert with_duplicates(graph, torch.tensor(edges)).tolist() == [
         place for place, pair in enumerate(pairs) if pair in wanted
     ]
 
@@ -52,7 +52,7 @@ def test_copies_of_an_edge_come_with_it_each_once_and_ascending(edges: list[int]
     st.integers(-1, 6),
     st.integers(-(2**63), 2**63 - 1),
 )
-def test_to_exclude_edges_is_to_sample_a_graph_without_them(gone: set[int], count: int, key: int) -> None:
+def test_excluding_edges_matches_sampling_a_graph_without_them(gone: set[int], count: int, key: int) -> None:
     graph = relation()
     kept = torch.ones(graph.indices.numel(), dtype=torch.bool)
     kept[sorted(gone)] = False
@@ -66,7 +66,7 @@ def test_to_exclude_edges_is_to_sample_a_graph_without_them(gone: set[int], coun
         assert torch.equal(ours, theirs)
 
 
-def test_negatives_are_never_edges_though_most_pairs_are() -> None:
+def test_negatives_are_never_edges_even_if_most_pairs_are() -> None:
     everything = torch.cartesian_prod(torch.arange(8), torch.arange(9)).T
     graph = Adjacency(*compressed(everything[:, everything.sum(0) % 8 != 0], 9, 8))
     sources, targets = negatives(graph, 8, torch.arange(3000), seed=1, epoch=2)
@@ -75,10 +75,10 @@ def test_negatives_are_never_edges_though_most_pairs_are() -> None:
     counts = torch.bincount(targets * 8 + sources, minlength=72)[absent[1] * 8 + absent[0]]
     expected = 3000 / absent.size(1)
     assert counts.sum() == 3000
-    assert (counts - expected).abs().max() < 5 * expected**0.5  # each is as likely
+    assert (counts - expected).abs().max() < 5 * expected**0.5  # uniform
 
 
-def test_a_negative_depends_on_seed_epoch_and_example_alone() -> None:
+def test_a_negative_depends_only_on_seed_epoch_and_example() -> None:
     graph, examples = relation(), torch.arange(50)
     together = torch.stack(negatives(graph, ITEMS, examples, 1, 2))
     for order in (examples.flip(0), torch.tensor([7]), examples[::3]):
@@ -87,7 +87,7 @@ def test_a_negative_depends_on_seed_epoch_and_example_alone() -> None:
     assert not torch.equal(torch.stack(negatives(graph, ITEMS, examples, 1, 3)), together)
 
 
-def test_data_that_hold_every_pair_are_the_users_error() -> None:
+def test_data_with_every_pair_as_an_edge_is_an_error() -> None:
     complete = Adjacency(*compressed(torch.cartesian_prod(torch.arange(3), torch.arange(4)).T, 4, 3))
     with pytest.raises(TaskError, match="no pair without an edge"):
         negatives(complete, 3, torch.arange(5), seed=0, epoch=0)

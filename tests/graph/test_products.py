@@ -1,4 +1,4 @@
-"""`linear` against torch's own, whichever library computes it."""
+"""`linear` against `torch.nn.functional.linear`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from clusterctl.graph.products import Linear, linear, rounded
 
-LARGE = (4_100, 300, 96)  # rows, in, out: worth a convolution
+LARGE = (4_100, 300, 96)  # rows, in, out: large enough for a convolution
 
 
 @pytest.fixture(params=[1, 2])
@@ -35,7 +35,7 @@ def with_gradients(product: Tensor, operands: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("shape", [LARGE, (5, 7, 3), (1, 1, 1)])
-def test_a_product_and_its_gradients_are_torchs(shape: tuple[int, int, int], threads: int) -> None:
+def test_products_and_gradients_match_torch(shape: tuple[int, int, int], threads: int) -> None:
     given = operands(*shape)
     exact = [operand.detach().double().requires_grad_() for operand in given]
     expected = with_gradients(F.linear(*exact), exact)
@@ -44,19 +44,21 @@ def test_a_product_and_its_gradients_are_torchs(shape: tuple[int, int, int], thr
         assert (ours - truth).abs().max() <= 1e-5 * truth.abs().max()
 
 
-def test_the_same_product_is_the_same_to_the_last_bit(threads: int) -> None:
+def test_a_repeated_product_is_bitwise_identical(threads: int) -> None:
     given = operands(*LARGE)
     for once, again in zip(*(with_gradients(linear(*given), given) for _ in range(2)), strict=True):
         assert torch.equal(once, again)
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it(threads: int) -> None:
+def test_a_row_does_not_depend_on_the_other_rows(threads: int) -> None:
     rows, weight, bias = (operand.detach() for operand in operands(*LARGE))
     assert torch.equal(linear(rows[:-37], weight, bias), linear(rows, weight, bias)[:-37])
 
 
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="MKL and oneDNN are alike there")
-def test_large_products_are_onednns_on_any_number_of_threads(threads: int) -> None:
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512", reason="MKL and oneDNN are equally fast without AVX-512"
+)
+def test_large_products_use_onednn_with_any_number_of_threads(threads: int) -> None:
     given = operands(*LARGE)
     with torch.autograd.profiler.profile() as profile:
         linear(*given)
@@ -64,18 +66,18 @@ def test_large_products_are_onednns_on_any_number_of_threads(threads: int) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_number_formats_are_torchs_own(dtype: torch.dtype) -> None:
+def test_other_dtypes_use_torchs_linear(dtype: torch.dtype) -> None:
     given = operands(*LARGE, dtype)
     assert torch.equal(linear(*given), F.linear(*given))
 
 
-def test_rows_that_are_not_contiguous_are_taken_as_they_are() -> None:
+def test_non_contiguous_rows_are_supported() -> None:
     rows, weight, bias = (operand.detach() for operand in operands(*LARGE))
     assert torch.equal(linear(rows.t().contiguous().t(), weight, bias), linear(rows, weight, bias))
     assert torch.equal(linear(rows.repeat(1, 2)[:, : rows.size(1)], weight, bias), linear(rows, weight, bias))
 
 
-def test_a_layer_keeps_torchs_names_and_first_weights() -> None:
+def test_linear_has_the_parameter_names_and_initial_weights_of_torch() -> None:
     layers = []
     for kind in (Linear, torch.nn.Linear):
         torch.manual_seed(5)
@@ -86,10 +88,10 @@ def test_a_layer_keeps_torchs_names_and_first_weights() -> None:
 
 
 @given(st.integers(0, 1 << 24))
-def test_a_rounded_number_is_little_larger_and_stays(count: int) -> None:
+def test_rounding_adds_at_most_a_thirty_second_and_is_idempotent(count: int) -> None:
     assert count <= rounded(count) <= count * 33 / 32
     assert rounded(rounded(count)) == rounded(count)
 
 
-def test_rounded_numbers_are_few() -> None:
+def test_rounding_yields_few_distinct_numbers() -> None:
     assert len({rounded(count) for count in range(20_000, 24_000)}) <= 9

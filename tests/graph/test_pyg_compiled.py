@@ -1,4 +1,4 @@
-"""The compiled loops behind PyG's loaders draw what those in plain torch draw."""
+"""The compiled loops for PyG's loaders draw the same samples as those in plain torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterctl.graph.pyg import LinkNeighborLoader, NeighborLoader
 from clusterctl.graph.pyg_numbering import Numbering
 from clusterctl.graph.pyg_weights import first
 
-pytest.importorskip("numba")  # optional for users; `make setup` brings it
+pytest.importorskip("numba")  # optional for users; `make setup` installs it
 from clusterctl.graph.pyg_compiled import CompiledNumbering, first_compiled
 
 OPTIONS: list[dict[str, Any]] = [
@@ -55,7 +55,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_batches_of_nodes_are_the_same(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+def test_compiled_node_batches_match_plain_torch(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     seeds = torch.tensor([3, 17, 3, 8, 41])
     if "time_attr" in options:
         options = {**options, "input_time": torch.tensor([5, 10, 15, 19, 0])}
@@ -66,7 +66,7 @@ def test_batches_of_nodes_are_the_same(monkeypatch: pytest.MonkeyPatch, options:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_batches_of_edges_of_several_types_are_the_same(
+def test_compiled_typed_edge_batches_match_plain_torch(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     graph = shop()
@@ -85,7 +85,7 @@ def test_batches_of_edges_of_several_types_are_the_same(
     seeds=st.lists(st.integers(0, 30), max_size=20),
     steps=st.lists(st.lists(st.integers(0, 2**62), max_size=3) | st.lists(st.integers(0, 60), max_size=40), max_size=5),
 )
-def test_numbers_are_the_same(seeds: list[int], steps: list[list[int]]) -> None:
+def test_compiled_numbering_matches_plain_torch(seeds: list[int], steps: list[list[int]]) -> None:
     given = torch.tensor(seeds, dtype=torch.int64)
     plain, compiled = Numbering(given), CompiledNumbering(given)
     for step in steps:
@@ -99,7 +99,7 @@ def test_numbers_are_the_same(seeds: list[int], steps: list[list[int]]) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=9), max_size=6), st.integers(1, 3))
-def test_the_first_ones_are_the_same_even_of_equal_ones(ranges: list[list[int]], count: int) -> None:
+def test_compiled_first_matches_plain_torch_on_ties(ranges: list[list[int]], count: int) -> None:
     waits = torch.tensor([wait for own in ranges for wait in own], dtype=torch.float64)
     offsets = torch.tensor([0, *map(len, ranges)]).cumsum(0)
     assert torch.equal(first(waits, offsets, count), first_compiled(waits, offsets, count))

@@ -19,7 +19,7 @@ def batches(data: Any, num_neighbors: Any = (3, 2), **options: Any) -> list[Any]
     return list(LinkNeighborLoader(data, list(num_neighbors), **{"batch_size": 10, **options}))
 
 
-def test_seed_edges_and_their_labels_come_back() -> None:
+def test_batches_contain_the_seed_edges_and_their_labels() -> None:
     graph = one_type()
     ends = graph.edge_index[:, WANTED]
     found = batches(graph, edge_label_index=ends, edge_label=torch.arange(24))
@@ -31,14 +31,14 @@ def test_seed_edges_and_their_labels_come_back() -> None:
         assert sum(batch.num_sampled_nodes) == batch.num_nodes
 
 
-def test_without_seed_edges_all_edges_are_seeds() -> None:
+def test_all_edges_are_seeds_by_default() -> None:
     graph = one_type()
     found = batches(graph, batch_size=100)
     assert sum(batch.edge_label_index.size(1) for batch in found) == 600
 
 
 @pytest.mark.parametrize("amount", [1, 2.5])
-def test_binary_negatives_follow_the_edges_and_labels_make_room_for_them(amount: float) -> None:
+def test_binary_negatives_follow_the_edges_and_shift_their_labels(amount: float) -> None:
     graph = one_type()
     options = {"neg_sampling": NegativeSampling("binary", amount), "edge_label": torch.arange(24) % 3}
     first, *_ = batches(graph, edge_label_index=graph.edge_index[:, WANTED], **options)
@@ -48,7 +48,7 @@ def test_binary_negatives_follow_the_edges_and_labels_make_room_for_them(amount:
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
-def test_triplets_name_a_source_its_target_and_other_targets(disjoint: bool) -> None:
+def test_triplets_have_a_source_its_target_and_negative_targets(disjoint: bool) -> None:
     graph = one_type()
     ends = graph.edge_index[:, WANTED]
     first, *_ = batches(graph, edge_label_index=ends, neg_sampling=NegativeSampling("triplet", 2), disjoint=disjoint)
@@ -60,7 +60,7 @@ def test_triplets_name_a_source_its_target_and_other_targets(disjoint: bool) -> 
             assert first.batch[index].tolist() == list(range(10))
 
 
-def test_negatives_follow_the_weights_of_nodes() -> None:
+def test_negatives_are_drawn_by_node_weight() -> None:
     graph = one_type()
     weight = torch.zeros(50)
     weight[[4, 9]] = 1.0
@@ -69,12 +69,12 @@ def test_negatives_follow_the_weights_of_nodes() -> None:
     assert set(first.n_id[first.dst_neg_index].flatten().tolist()) == {4, 9}
 
 
-def test_the_deprecated_ratio_of_negatives_still_works() -> None:
+def test_the_deprecated_neg_sampling_ratio_still_works() -> None:
     first, *_ = batches(one_type(), neg_sampling_ratio=1.0)
     assert first.edge_label.tolist() == [1.0] * 10 + [0.0] * 10
 
 
-def test_neither_samples_nor_negatives_depend_on_the_number_of_workers() -> None:
+def test_samples_and_negatives_do_not_depend_on_the_number_of_workers() -> None:
     graph = one_type()
     options = {"edge_label_index": graph.edge_index[:, WANTED], "neg_sampling": "binary"}
     for one, other in zip(batches(graph, **options), batches(graph, num_workers=2, **options), strict=True):
@@ -82,14 +82,14 @@ def test_neither_samples_nor_negatives_depend_on_the_number_of_workers() -> None
         assert torch.equal(one.e_id, other.e_id)
 
 
-def test_every_batch_has_negatives_of_its_own() -> None:
+def test_every_batch_draws_its_own_negatives() -> None:
     graph = one_type()
     ends = graph.edge_index[:, :1].expand(2, 20)
     one, other = batches(graph, edge_label_index=ends, neg_sampling="triplet")
     assert one.n_id[one.dst_neg_index].tolist() != other.n_id[other.dst_neg_index].tolist()
 
 
-def test_torchs_generator_goes_on_as_if_no_negatives_had_been_drawn() -> None:
+def test_drawing_negatives_does_not_advance_torchs_generator() -> None:
     graph = one_type()
 
     def after(**options: Any) -> float:
@@ -123,7 +123,9 @@ def test_neighbours_and_negatives_are_not_newer_than_the_seed_edge(sampling: str
 @pytest.mark.parametrize("attribute", ["time", "edge_time"])
 @pytest.mark.parametrize("sampling", [None, "binary", "triplet"])
 @pytest.mark.parametrize("edge_type", [BOUGHT, KNOWS])
-def test_it_holds_with_several_types(attribute: str, sampling: str | None, edge_type: tuple[str, str, str]) -> None:
+def test_typed_neighbours_and_negatives_are_not_newer_than_the_seed_edge(
+    attribute: str, sampling: str | None, edge_type: tuple[str, str, str]
+) -> None:
     graph = shop()
     source, _, target = edge_type
     ends, limits = graph[edge_type].edge_index[:, WANTED], torch.arange(24) % 12 + 8
@@ -154,14 +156,14 @@ def test_it_holds_with_several_types(attribute: str, sampling: str | None, edge_
     assert torch.equal(torch.stack(found_ends), ends[:, :10])
 
 
-def test_an_induced_subgraph_has_the_seed_edges_too() -> None:
+def test_an_induced_subgraph_includes_the_seed_edges() -> None:
     graph = one_type()
     first, *_ = batches(graph, edge_label_index=graph.edge_index[:, WANTED], subgraph_type="induced")
     assert set(range(10)) <= set(first.e_id.tolist())
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"time_attr": "time"}, "'edge_label_time' is not set while 'time_attr' is set"),
         ({"edge_label_time": torch.zeros(600)}, "'edge_label_time' is set while 'time_attr' is not set"),
@@ -171,6 +173,6 @@ def test_an_induced_subgraph_has_the_seed_edges_too() -> None:
         ),
     ],
 )
-def test_arguments_that_contradict_each_other_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_conflicting_arguments_are_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         batches(one_type(), **options)

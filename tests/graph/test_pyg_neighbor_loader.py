@@ -36,14 +36,14 @@ def assert_edges_of(graph: Data, batch: Data) -> None:
 
 
 @pytest.mark.parametrize("name", ["NeighborLoader", "LinkNeighborLoader"])
-def test_the_arguments_are_pygs_own(name: str) -> None:
+def test_the_arguments_match_pyg(name: str) -> None:
     def arguments(loader: type) -> list[tuple[str, Any, Any]]:
         return [(each.name, each.default, each.kind) for each in inspect.signature(loader).parameters.values()]
 
     assert arguments(getattr(pyg, name)) == arguments(getattr(pyg_loader, name))
 
 
-def test_whole_neighbourhoods_are_those_of_k_hop_subgraph() -> None:
+def test_full_neighbourhoods_match_k_hop_subgraph() -> None:
     graph = one_type()
     batch = only_batch(graph, [-1, -1])
     nodes, _, _, _ = k_hop_subgraph(SEEDS, 2, graph.edge_index)
@@ -52,7 +52,7 @@ def test_whole_neighbourhoods_are_those_of_k_hop_subgraph() -> None:
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
-def test_nodes_and_edges_come_in_the_order_of_pyg_lib(disjoint: bool) -> None:
+def test_nodes_and_edges_are_in_the_order_of_pyg_lib(disjoint: bool) -> None:
     graph = one_type(edges=150)
     batch = only_batch(graph, [-1, -1, -1], disjoint=disjoint, is_sorted=True)
     seeds = [(number if disjoint else 0, node) for number, node in enumerate(SEEDS.tolist())]
@@ -66,7 +66,7 @@ def test_nodes_and_edges_come_in_the_order_of_pyg_lib(disjoint: bool) -> None:
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
-def test_so_they_do_with_several_types(disjoint: bool) -> None:
+def test_typed_nodes_and_edges_are_in_the_order_of_pyg_lib(disjoint: bool) -> None:
     graph = shop(edges=60)
     batch = only_batch(graph, [-1, -1], input_nodes=("item", SEEDS[:3]), disjoint=disjoint, is_sorted=True)
     seeds = [(number if disjoint else 0, node) for number, node in enumerate(SEEDS[:3].tolist())]
@@ -84,7 +84,7 @@ def test_so_they_do_with_several_types(disjoint: bool) -> None:
         assert sum(store.num_sampled_edges) == store.edge_index.size(1)
 
 
-def test_counts_are_those_of_each_edge_type() -> None:
+def test_each_edge_type_has_its_own_fan_out() -> None:
     graph = shop()
     counts = {BOUGHT: [3, 2], BOUGHT_BY: [0, 4], KNOWS: [5, 0]}
     batch = only_batch(graph, counts, input_nodes=("user", SEEDS[:3]))
@@ -103,7 +103,7 @@ def test_an_induced_subgraph_has_all_edges_among_its_nodes() -> None:
     assert_edges_of(graph, batch)
 
 
-def test_an_induced_subgraph_of_several_types_has_all_edges_too() -> None:
+def test_a_typed_induced_subgraph_has_all_edges_among_its_nodes() -> None:
     graph = shop()
     batch = only_batch(graph, [3, 2], input_nodes=("item", SEEDS[:3]), subgraph_type="induced")
     for edge_type in graph.edge_types:
@@ -122,7 +122,7 @@ def test_a_bidirectional_subgraph_has_every_edge_in_both_directions() -> None:
     assert "num_sampled_edges" not in batch
 
 
-def test_a_bidirectional_sample_keeps_the_edges_that_it_was_made_of_if_asked_to() -> None:
+def test_a_bidirectional_sample_can_keep_the_original_edges() -> None:
     graph = one_type()
     sampler = NeighborLoader(graph, [3], subgraph_type="bidirectional").node_sampler
     sampler.keep_orig_edges = True
@@ -147,13 +147,13 @@ def test_a_sample_has_the_dtype_of_the_graphs_edges(options: dict[str, Any]) -> 
     assert batch["user"].n_id.dtype == batch[BOUGHT].edge_index.dtype == torch.int32
 
 
-def test_the_deprecated_directed_argument_still_asks_for_the_induced_subgraph() -> None:
+def test_the_deprecated_directed_argument_still_induces_the_subgraph() -> None:
     with pytest.warns(UserWarning, match="subgraph_type='induced'"):
         batch = only_batch(one_type(), [3], directed=False)
     assert "num_sampled_nodes" not in batch
 
 
-def test_disjoint_samples_share_no_node_and_do_not_depend_on_the_batch() -> None:
+def test_disjoint_samples_share_no_nodes_and_do_not_depend_on_the_batch() -> None:
     graph = one_type()
     seeds = torch.tensor([5, 9, 5, 30, 31, 32])
 
@@ -170,7 +170,7 @@ def test_disjoint_samples_share_no_node_and_do_not_depend_on_the_batch() -> None
 
     alone = trees(1)
     assert alone == trees(6) == trees(4)
-    assert alone[0] != alone[2]  # one node, given twice, is sampled twice
+    assert alone[0] != alone[2]  # a repeated node is sampled twice
 
 
 def test_samples_do_not_depend_on_the_number_of_workers_and_differ_between_epochs() -> None:
@@ -186,14 +186,14 @@ def test_samples_do_not_depend_on_the_number_of_workers_and_differ_between_epoch
     assert alone[0] != alone[1]
 
 
-def test_a_seed_may_be_given_twice() -> None:
+def test_a_seed_may_repeat() -> None:
     graph = one_type()
     batch = only_batch(graph, [4, 2], input_nodes=torch.tensor([3, 17, 3, 8]))
     assert batch.n_id[:4].tolist() == [3, 17, 3, 8]
     assert_edges_of(graph, batch)
 
 
-def test_the_same_node_is_sampled_anew_in_another_batch() -> None:
+def test_a_node_has_different_samples_in_different_batches() -> None:
     graph = one_type()
     loader = NeighborLoader(graph, [4], input_nodes=torch.tensor([7, 7]), batch_size=1)
     torch.manual_seed(1)
@@ -221,7 +221,7 @@ def test_masks_transforms_and_calls_work_as_in_pyg() -> None:
     assert only_batch(graph, [2], input_nodes=None, batch_size=50).batch_size == 50
 
 
-def test_stores_are_sampled_as_the_graph_that_they_hold() -> None:
+def test_stores_give_the_same_sample_as_their_graph() -> None:
     graph = shop()
     features, edges = MyFeatureStore(), MyGraphStore()
     for node_type in graph.node_types:
@@ -259,7 +259,7 @@ def test_a_homogeneous_pair_of_stores_works_too() -> None:
     assert torch.equal(batch.x.squeeze(1).long(), batch.n_id)
 
 
-def test_nodes_without_neighbours_and_graphs_without_edges_are_no_trouble() -> None:
+def test_isolated_nodes_and_graphs_without_edges_are_supported() -> None:
     graph = Data(x=torch.arange(4), edge_index=torch.empty(2, 0, dtype=torch.int64))
     batch = only_batch(graph, [2, -1], input_nodes=torch.tensor([2, 0]))
     assert batch.n_id.tolist() == [2, 0]
@@ -285,7 +285,7 @@ def failure(call: Callable[[], object]) -> str:
     ],
 )
 @pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without a 'pyg-lib'")
-def test_what_is_refused_is_refused_in_pygs_words(options: dict[str, Any]) -> None:
+def test_invalid_arguments_raise_the_same_errors_as_pyg(options: dict[str, Any]) -> None:
     options = {"data": one_type(), "num_neighbors": [2], "input_nodes": SEEDS, **options}
 
     def begin(loader: Any) -> Callable[[], object]:
@@ -297,15 +297,15 @@ def test_what_is_refused_is_refused_in_pygs_words(options: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(
-    ("counts", "words"),
+    ("counts", "message"),
     [
         ({BOUGHT: [1]}, "Missing number of neighbors for edge type"),
         ({("a", "b", "c"): [1]}, "Not all edge types specified in 'num_neighbors' exist in the graph"),
         ({BOUGHT: [1], BOUGHT_BY: [1, 1], KNOWS: [1]}, "Number of hops must be the same across all edge types"),
     ],
 )
-def test_counts_that_do_not_fit_the_graph_are_refused(counts: dict[Any, list[int]], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_fan_outs_that_do_not_match_the_graph_are_rejected(counts: dict[Any, list[int]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         only_batch(shop(), counts, input_nodes="user")
 
 
@@ -317,7 +317,7 @@ def test_sorted_edges_must_be_contiguous() -> None:
     assert only_batch(graph, [2]).num_edges == 8
 
 
-def test_disjoint_induced_subgraphs_are_refused() -> None:
+def test_disjoint_induced_subgraphs_are_rejected() -> None:
     loader = NeighborLoader(one_type(), [2], SEEDS, disjoint=True, subgraph_type="induced")
     with pytest.raises(ValueError, match="'disjoint' sampling not supported for neighbor sampling with"):
         next(iter(loader))

@@ -1,4 +1,4 @@
-"""PyG's own loaders with our sampler: what comes out are edges of the graph, with PyG's rule."""
+"""PyG's own loaders with our sampler return edges of the graph, sampled by PyG's rules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shop() -> HeteroData:
     return found
 
 
-def test_a_node_loader_gives_edges_of_the_graph_with_their_features() -> None:
+def test_a_node_loader_returns_edges_of_the_graph_with_their_features() -> None:
     graph = data()
     torch.manual_seed(1)
     batches = list(NodeLoader(graph, PygNeighborSampler(graph, [4, 3]), input_nodes=torch.arange(20), batch_size=8))
@@ -44,7 +44,7 @@ def test_a_node_loader_gives_edges_of_the_graph_with_their_features() -> None:
         assert sum(batch.num_sampled_edges) == batch.num_edges
 
 
-def test_a_hop_samples_only_the_nodes_that_are_new_to_it_as_many_as_asked_for() -> None:
+def test_a_hop_samples_the_full_fan_out_of_new_nodes_only() -> None:
     graph = data()
     (batch,) = NodeLoader(graph, PygNeighborSampler(graph, [4, 3]), input_nodes=torch.arange(5), batch_size=5)
     degree = torch.bincount(graph.edge_index[1], minlength=50)[batch.n_id]
@@ -61,7 +61,7 @@ def test_minus_one_takes_every_neighbour() -> None:
     assert batch.num_edges == int((graph.edge_index[1] < 5).sum())
 
 
-def test_with_replacement_every_new_node_that_has_neighbours_gets_as_many_as_asked_for() -> None:
+def test_with_replacement_every_new_node_with_neighbours_gets_the_full_fan_out() -> None:
     graph = data()
     graph.edge_index = graph.edge_index[:, graph.edge_index[1] != 3]  # an isolated seed
     graph.edge_attr = torch.arange(graph.edge_index.size(1))
@@ -75,7 +75,7 @@ def test_with_replacement_every_new_node_that_has_neighbours_gets_as_many_as_ask
     assert batch.e_id.unique().numel() < batch.e_id.numel()
 
 
-def test_randomness_is_torchs() -> None:
+def test_samples_depend_on_torchs_seed() -> None:
     graph = data()
 
     def sampled(seed: int) -> list[int]:
@@ -86,7 +86,7 @@ def test_randomness_is_torchs() -> None:
     assert sampled(1) == sampled(1) != sampled(2)
 
 
-def test_a_link_loader_gives_the_ends_of_its_edges_and_negatives() -> None:
+def test_a_link_loader_returns_the_ends_of_its_edges_and_negatives() -> None:
     graph = shop()
     sampler = PygNeighborSampler(graph, {OF_USER: [4, 2], TO: [3, 0]})
     loader = LinkLoader(

@@ -13,13 +13,13 @@ from torch_geometric.transforms import ToSparseTensor
 
 from clusterctl.graph.pyg import LinkNeighborLoader, NeighborLoader
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # torch's, of CSR tensors, once a process
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # torch warns about CSR tensors once per process
 SEEDS = torch.tensor([3, 17, 8, 29])
 LAYOUTS = ["sparse_csr", "sparse_csc", "sparse_coo"]
 
 
 def simple(nodes: int = 50, edges: int = 400) -> Data:
-    """No edge comes twice, sorted by target; `edge_attr` tells which edge an edge is."""
+    """A graph without duplicate edges, sorted by target; `edge_attr` numbers the edges."""
     graph = one_type(nodes, edges)
     pairs = graph.edge_index.flip(0).unique(dim=1).flip(0).contiguous()
     return Data(x=graph.x, edge_index=pairs, edge_attr=torch.arange(pairs.size(1)).float() + 1)
@@ -34,7 +34,7 @@ def sparse(graph: Data, layout: str) -> Data:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"subgraph_type": "induced"}], ids=str)
-def test_a_sparse_graph_is_sampled_as_its_edges(layout: str, options: dict[str, Any]) -> None:
+def test_a_sparse_graph_gives_the_same_sample_as_its_edges(layout: str, options: dict[str, Any]) -> None:
     graph = simple()
     held = sparse(graph, layout)
     torch.manual_seed(0)
@@ -52,7 +52,7 @@ def test_a_sparse_graph_is_sampled_as_its_edges(layout: str, options: dict[str, 
     assert "edge_index" not in held
 
 
-def test_a_transform_sees_the_sparse_batch() -> None:
+def test_a_transform_receives_the_sparse_batch() -> None:
     held = sparse(simple(), "sparse_csr")
     (batch,) = NeighborLoader(held, [4], SEEDS, batch_size=4, transform=lambda found: Data(a=found.adj_t.size(0)))
     assert batch.a > 4
@@ -65,7 +65,7 @@ def test_all_edges_of_a_sparse_graph_are_seeds_of_a_link_loader() -> None:
     assert batch.adj_t.layout == torch.sparse_csr
 
 
-def test_several_types_may_be_sparse() -> None:
+def test_sparse_graphs_can_have_several_types() -> None:
     graph = shop()
     for edge_type in graph.edge_types:
         graph[edge_type].edge_index = graph[edge_type].edge_index.flip(0).unique(dim=1).flip(0)
@@ -80,7 +80,7 @@ def test_several_types_may_be_sparse() -> None:
 
 
 @pytest.mark.skipif(find_spec("torch_sparse") is None, reason="torch-sparse is not installed")
-def test_a_sparse_tensor_of_torch_sparse_is_sampled_as_its_edges() -> None:
+def test_a_torch_sparse_tensor_gives_the_same_sample_as_its_edges() -> None:
     graph = simple()
     held = ToSparseTensor(attr="edge_attr")(graph.clone())
     (batch,) = NeighborLoader(held, [-1], SEEDS, batch_size=4)

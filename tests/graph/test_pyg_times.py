@@ -1,4 +1,4 @@
-"""Sampling by time behind PyG's loaders: no seed sees its future."""
+"""Temporal sampling with PyG's loaders: no seed sees its future."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def by_time(edge_index: Tensor, time: Tensor) -> Callable[[int], list[int]]:
 
 
 @pytest.mark.parametrize("given", [None, torch.tensor([0, 5, 12, 19])])
-def test_neighbours_are_not_newer_than_the_seed_and_all_such_are_there(given: Tensor | None) -> None:
+def test_full_samples_have_exactly_the_neighbours_up_to_the_seed_time(given: Tensor | None) -> None:
     graph = one_type(edges=200)
     batch = only_batch(graph, [-1, -1], time_attr="time", input_time=given)
     limits = graph.time[SEEDS] if given is None else given
@@ -50,7 +50,7 @@ def test_neighbours_are_not_newer_than_the_seed_and_all_such_are_there(given: Te
     assert given is None or torch.equal(batch.seed_time, given)
 
 
-def test_edges_are_not_newer_than_the_seed_and_all_such_are_there() -> None:
+def test_full_samples_have_exactly_the_edges_up_to_the_seed_time() -> None:
     graph = one_type(edges=200)
     limits = torch.tensor([0, 5, 12, 19])
     batch = only_batch(graph, [-1, -1], time_attr="edge_time", input_time=limits)
@@ -64,7 +64,7 @@ def test_edges_are_not_newer_than_the_seed_and_all_such_are_there() -> None:
 
 
 @pytest.mark.parametrize("attribute", ["time", "edge_time"])
-def test_the_last_strategy_takes_the_latest_that_a_seed_may_see(attribute: str) -> None:
+def test_the_last_strategy_takes_the_latest_visible_edges(attribute: str) -> None:
     graph = one_type()
     limits = torch.tensor([4, 8, 12, 19])
     batch = only_batch(graph, [3], time_attr=attribute, input_time=limits, temporal_strategy="last")
@@ -76,7 +76,7 @@ def test_the_last_strategy_takes_the_latest_that_a_seed_may_see(attribute: str) 
         assert times[got].sort().values.tolist() == times[seen[-3:]].tolist()
 
 
-def test_the_uniform_strategy_takes_any_of_those_that_a_seed_may_see() -> None:
+def test_the_uniform_strategy_samples_all_visible_edges() -> None:
     graph = one_type()
     seeds = torch.full((600,), 7)
     loader = NeighborLoader(graph, [2], seeds, torch.full((600,), 10), time_attr="time", batch_size=200)
@@ -88,7 +88,7 @@ def test_the_uniform_strategy_takes_any_of_those_that_a_seed_may_see() -> None:
 
 
 @pytest.mark.parametrize("attribute", ["time", "edge_time"])
-def test_it_holds_with_several_types(attribute: str) -> None:
+def test_full_typed_samples_have_exactly_the_edges_up_to_the_seed_time(attribute: str) -> None:
     graph = shop(edges=90)
     limits = torch.tensor([3, 9, 15])
     options: dict[str, Any] = {"input_nodes": ("item", SEEDS[:3]), "input_time": limits, "time_attr": attribute}
@@ -107,7 +107,7 @@ def test_it_holds_with_several_types(attribute: str) -> None:
         assert sorted(batch[edge_type].e_id.tolist()) == sorted(place for _, _, place in edges[edge_type])
 
 
-def test_types_without_times_are_sampled_whenever() -> None:
+def test_types_without_times_are_not_filtered() -> None:
     graph = shop()
     del graph["user"].time
     batch = only_batch(
@@ -116,7 +116,7 @@ def test_types_without_times_are_sampled_whenever() -> None:
     assert batch[BOUGHT].edge_index.size(1) == int(torch.isin(graph[BOUGHT].edge_index[1], SEEDS[:3]).sum())
 
 
-def test_stores_are_sampled_by_time_if_their_edges_are_sorted_by_it() -> None:
+def test_stores_are_sampled_by_time_only_if_their_edges_are_sorted() -> None:
     graph = one_type()
     features, edges = MyFeatureStore(), MyGraphStore()
     features.put_tensor(graph.x, group_name=None, attr_name="x", index=None)
@@ -135,7 +135,7 @@ def test_stores_are_sampled_by_time_if_their_edges_are_sorted_by_it() -> None:
         only_batch((features, edges), [-1], time_attr="time")
 
 
-def test_fractional_times_are_compared_as_they_are() -> None:
+def test_fractional_times_are_not_rounded() -> None:
     graph = one_type()
     graph.time = graph.time + 0.5
     batch = only_batch(graph, [-1], time_attr="time", input_time=torch.full((4,), 10))
@@ -143,7 +143,7 @@ def test_fractional_times_are_compared_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"time_attr": "edge_time"}, "Seed time needs to be specified"),
         ({"time_attr": "time", "temporal_strategy": "first"}, "No valid temporal strategy found"),
@@ -152,21 +152,21 @@ def test_fractional_times_are_compared_as_they_are() -> None:
         ({"time_attr": "time", "is_sorted": True}, "Found invalid non-sorted temporal neighborhood"),
     ],
 )
-def test_what_pyg_lib_refuses_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(RuntimeError, match=words):
+def test_arguments_that_pyg_lib_rejects_are_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
         only_batch(one_type(), [-1], **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"time_attr": "time"}, "Seed time needs to be specified"),
         ({"time_attr": "edge_time"}, "Seed time needs to be specified"),
         ({"time_attr": "edge_time", "weight_attr": "weight"}, "Biased temporal sampling not yet supported"),
     ],
 )
-def test_it_is_refused_with_several_types_too(options: dict[str, Any], words: str) -> None:
+def test_typed_arguments_that_pyg_lib_rejects_are_rejected(options: dict[str, Any], message: str) -> None:
     graph = shop()
     del graph["item"].time
-    with pytest.raises(RuntimeError, match=words):
+    with pytest.raises(RuntimeError, match=message):
         only_batch(graph, [-1], input_nodes=("item", SEEDS), **options)

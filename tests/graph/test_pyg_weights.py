@@ -1,4 +1,4 @@
-"""Sampling by edge weights behind PyG's loaders."""
+"""Sampling by edge weights with PyG's loaders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def star(weights: list[float]) -> Data:
 
 
 def drawn(weights: list[float], count: int, **options: Any) -> Tensor:
-    """What `TIMES` samples of the star take, as [TIMES, count] places of edges, in the order of the batch."""
+    """`TIMES` samples of the star, as [TIMES, count] places of edges, in batch order."""
     seeds = torch.zeros(TIMES, dtype=torch.int64)
     torch.manual_seed(0)
     loader = NeighborLoader(
@@ -45,7 +45,7 @@ def test_one_neighbour_is_drawn_by_its_weight() -> None:
     assert chi_square(seen, torch.tensor(WEIGHTS) / 10) < 16.3  # 3 degrees of freedom, p = 0.001
 
 
-def test_without_replacement_neighbours_are_drawn_one_after_the_other_among_those_left() -> None:
+def test_without_replacement_draws_are_sequential_among_the_rest() -> None:
     pairs = drawn(WEIGHTS, 2)
     seen, share = [], []
     for first, second in permutations(range(5), 2):
@@ -63,14 +63,14 @@ def test_with_replacement_every_draw_is_by_weight() -> None:
     assert together == pytest.approx(0.16, abs=0.02)
 
 
-def test_whole_neighbourhoods_are_taken_whatever_they_weigh() -> None:
+def test_full_neighbourhoods_ignore_the_weights() -> None:
     assert drawn(WEIGHTS, 5)[0].tolist() == [0, 1, 2, 3, 4]
     graph = one_type()
     (batch,) = NeighborLoader(graph, [-1], torch.arange(5), weight_attr="weight", batch_size=5)
     assert batch.e_id.numel() == int((graph.edge_index[1] < 5).sum())
 
 
-def test_weights_belong_to_their_edges_even_if_the_edges_are_not_sorted() -> None:
+def test_weights_of_unsorted_edges_stay_with_their_edges() -> None:
     graph = one_type()
     order = torch.randperm(600, generator=torch.Generator().manual_seed(0))
     graph.edge_index, graph.weight = graph.edge_index[:, order], (torch.arange(600) % 2).float()
@@ -83,7 +83,7 @@ def test_weights_belong_to_their_edges_even_if_the_edges_are_not_sorted() -> Non
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_it_holds_with_several_types(replace: bool) -> None:
+def test_typed_neighbours_are_drawn_by_weight(replace: bool) -> None:
     graph = shop()
     for edge_type in graph.edge_types:
         graph[edge_type].weight = (torch.arange(300) % 2).float()
@@ -95,13 +95,13 @@ def test_it_holds_with_several_types(replace: bool) -> None:
 
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize(
-    ("weights", "words"),
+    ("weights", "message"),
     [
         ([1.0, -1.0, 2.0], "element < 0"),
         ([1.0, float("inf"), 2.0], "probability tensor contains either `inf`, `nan`"),
         ([0.0, 0.0, 0.0], "sum of probabilities <= 0"),
     ],
 )
-def test_weights_that_torch_cannot_draw_by_are_refused(weights: list[float], words: str, replace: bool) -> None:
-    with pytest.raises(RuntimeError, match=words):
+def test_weights_that_torch_rejects_are_rejected(weights: list[float], message: str, replace: bool) -> None:
+    with pytest.raises(RuntimeError, match=message):
         drawn(weights, 2, replace=replace)

@@ -1,4 +1,4 @@
-"""The recommender is the model of PyG's example: the same numbers and gradients from PyG's layers."""
+"""The recommender matches the model of PyG's example: same outputs and gradients as with PyG's layers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pyg_conv(layer: SageConv) -> nn.Module:
 def pyg_scores(
     model: Recommender, sample: HeteroSample, users: Tensor, items: Tensor, pairs: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """As in PyG's example, with its own convolutions on the same edges."""
+    """The scores as in PyG's example, with PyG's convolutions on the same edges."""
     inner, outer = sample.hops
     rows = items[: outer[TOGETHER].nodes.numel()]
     seeds = inner[TOGETHER].nodes.numel()
@@ -53,7 +53,7 @@ def pyg_scores(
     return model.score(model.hidden(both).relu()).squeeze(1)  # type: ignore[no-any-return]
 
 
-def test_scores_and_gradients_are_those_of_pygs_layers_on_the_same_sample() -> None:
+def test_scores_and_gradients_match_pyg_on_the_same_sample() -> None:
     torch.manual_seed(0)
     graph = random_shop()
     seeds = {USER: torch.tensor([3, 10, 20, 33, 7]), ITEM: torch.tensor([5, 2, 40, 10, 11, 12])}  # 10, 20, 40: isolated
@@ -64,7 +64,7 @@ def test_scores_and_gradients_are_those_of_pygs_layers_on_the_same_sample() -> N
     rows = [torch.randn(sample.nodes[kind].numel(), CHANNELS, dtype=torch.float64) for kind in (USER, ITEM)]
     pairs = (torch.tensor([0, 1, 2, 3, 4, 0]), torch.tensor([0, 1, 2, 3, 4, 5]))
 
-    def outcome(scores: object) -> list[Tensor]:
+    def outputs_and_gradients(scores: object) -> list[Tensor]:
         users, items = (table.clone().requires_grad_() for table in rows)
         model.zero_grad()
         out = scores(users, items)  # type: ignore[operator]
@@ -73,6 +73,6 @@ def test_scores_and_gradients_are_those_of_pygs_layers_on_the_same_sample() -> N
         assert len(gradients) == len(list(model.parameters()))
         return [out.detach(), users.grad, items.grad, *gradients]
 
-    ours = outcome(lambda users, items: model(sample, users, items, pairs))
-    theirs = outcome(lambda users, items: pyg_scores(model, sample, users, items, pairs))
+    ours = outputs_and_gradients(lambda users, items: model(sample, users, items, pairs))
+    theirs = outputs_and_gradients(lambda users, items: pyg_scores(model, sample, users, items, pairs))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)

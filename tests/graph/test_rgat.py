@@ -21,21 +21,21 @@ from clusterctl.training import relation_objective
 from clusterctl.training.epoch_plan import Batch
 from clusterctl.training.relation_objective import RelationNodeClassification
 
-pytestmark = pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")  # of PyG: institutes
+pytestmark = pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")  # PyG warns about institutes
 OPTIONS = GatOptions(hidden=3, heads=2, output_heads=2, dropout=0.0, residual=True)
 Edges = dict[EdgeType, Tensor]
 
 
-def pygs(ours: Rgat) -> list[HeteroConv]:
-    """PyG's layers with our parameters: `theirs[i].convs[relation]` is that of `ours.of(i, relation)`."""
+def pyg_layers(ours: Rgat) -> list[HeteroConv]:
+    """PyG's layers with our parameters: `convs[relation]` of layer `i` matches `ours.of(i, relation)`."""
     layers = []
     for i, relations in enumerate(ours.relations):
         own = {relation: ours.of(i, relation) for relation in relations}
-        layers.append(HeteroConv({relation: of_pyg(relation, conv, i) for relation, conv in own.items()}, aggr="sum"))
+        layers.append(HeteroConv({relation: pyg_conv(relation, conv, i) for relation, conv in own.items()}, aggr="sum"))
     return layers
 
 
-def of_pyg(relation: EdgeType, ours: GatConv, i: int) -> GATv2Conv:
+def pyg_conv(relation: EdgeType, ours: GatConv, i: int) -> GATv2Conv:
     heads, channels = ours.attention.shape
     widths = ours.left.in_features, ours.right.in_features
     loops = relation[0] == relation[2]
@@ -69,10 +69,10 @@ def model_of(graph: LabelledHeteroGraph) -> Rgat:
     return model
 
 
-def test_each_layer_has_the_relations_that_the_last_one_needs_and_that_have_rows() -> None:
+def test_each_layer_has_only_the_relations_that_are_needed_and_available() -> None:
     first, second, last = relations_by_layer([CITES, WRITES, WRITTEN_BY, EMPLOYS], PAPER, 3)
     assert first == [CITES, WRITES, WRITTEN_BY, EMPLOYS]
-    assert second == [CITES, WRITES, WRITTEN_BY]  # no relation leads to institutes: they have rows once
+    assert second == [CITES, WRITES, WRITTEN_BY]  # no relation leads to institutes, so they only have input rows
     assert last == [CITES, WRITES]
     assert fan_outs([first, second, last], [5, 4, 3]) == {
         CITES: (5, 4, 3),
@@ -83,11 +83,11 @@ def test_each_layer_has_the_relations_that_the_last_one_needs_and_that_have_rows
 
 
 @pytest.mark.parametrize("engine", ["compiled", "plain"])
-def test_sampled_layers_equal_pygs_with_gradients(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_layers_match_pyg_including_gradients(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "WORTH_COMPILING", 0 if engine == "compiled" else 1 << 62)
     graph = random_academy()
     model = model_of(graph)
-    layers = pygs(model)
+    layers = pyg_layers(model)
     sample = HeteroSampler(graph, fan_outs(model.relations, [4, 3, 2]), 0).sample({PAPER: graph.train}, 1, 0)
     mine, other = ({kind: x.clone().requires_grad_() for kind, x in graph.x.items()} for _ in range(2))
     got = model(layer_hops(sample, self_loops=True), sample.nodes, mine, None)[PAPER]
@@ -116,7 +116,7 @@ def test_sampled_layers_equal_pygs_with_gradients(engine: str, monkeypatch: pyte
                 torch.testing.assert_close(grad, theirs, rtol=0, atol=1e-12)
 
 
-def test_training_and_exact_evaluation_equal_pygs_on_the_whole_graph(
+def test_training_and_exact_evaluation_match_pyg_on_the_whole_graph(
     lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relation_objective, "_MOST_EDGES", 40)  # many pieces
@@ -128,7 +128,7 @@ def test_training_and_exact_evaluation_equal_pygs_on_the_whole_graph(
     for relation, indices in graph.indices.items():
         rows = torch.arange(NODES[relation[2]]).repeat_interleave(graph.indptr[relation].diff())
         edges[relation] = torch.stack([indices.long(), rows])
-    theirs = outputs(pygs(objective.model), graph.x, [edges] * 3, [NODES] * 3)
+    theirs = outputs(pyg_layers(objective.model), graph.x, [edges] * 3, [NODES] * 3)
     wanted = F.cross_entropy(theirs[graph.train], graph.y[graph.train])
     count = graph.train.numel()
     batch = Batch(1, 0, graph.train, torch.ones(count), count, graph.train)

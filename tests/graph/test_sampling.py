@@ -31,7 +31,7 @@ def test_every_neighbour_and_every_pair_of_neighbours_is_equally_likely(degree: 
 
 
 @pytest.mark.parametrize(("degree", "count"), [(30, 10), (7, 7), (3, 10), (1, 4)])
-def test_with_replacement_every_draw_is_uniform_and_independent_of_the_others(degree: int, count: int) -> None:
+def test_draws_with_replacement_are_uniform_and_independent(degree: int, count: int) -> None:
     trials = 20_000
     picks = choose(torch.full((trials,), degree), count, draws(99, torch.arange(trials)), replace=True).T
     assert picks.shape == (trials, count)
@@ -42,7 +42,7 @@ def test_with_replacement_every_draw_is_uniform_and_independent_of_the_others(de
 
 
 def _assert_uniform(drawn: torch.Tensor, bound: int) -> None:
-    """Pearson's chi-square, whose mean is its degrees of freedom and whose variance twice that; five deviations."""
+    """Pearson's chi-square test with a bound of five standard deviations."""
     seen = torch.bincount(drawn.flatten(), minlength=bound)
     assert seen.numel() == bound
     expected = drawn.numel() / bound
@@ -51,7 +51,7 @@ def _assert_uniform(drawn: torch.Tensor, bound: int) -> None:
 
 
 @given(st.lists(st.integers(2, 50), min_size=1, max_size=20), st.integers(1, 49), st.integers(-(2**63), 2**63 - 1))
-def test_choices_are_different_and_below_the_degree(degrees: list[int], count: int, key: int) -> None:
+def test_choices_are_distinct_and_below_the_degree(degrees: list[int], count: int, key: int) -> None:
     degree = torch.tensor(degrees).clamp(min=count + 1)
     picks = choose(degree, count, draws(key, torch.arange(degree.numel()))).T
     assert ((picks >= 0) & (picks < degree[:, None])).all()
@@ -78,7 +78,7 @@ def test_a_nodes_sample_does_not_depend_on_its_batch(
         assert torch.equal(neighbors[offsets[position] : offsets[position + 1]], alone)
 
 
-def test_few_neighbours_are_all_taken_and_many_are_capped(random_graph: MakeGraph) -> None:
+def test_samples_take_all_of_few_neighbours_and_cap_many(random_graph: MakeGraph) -> None:
     graph = random_graph()
     nodes = torch.arange(graph.num_nodes)
     offsets, neighbors = sample_neighbors(graph, nodes, 8, key=1)
@@ -92,7 +92,7 @@ def test_few_neighbours_are_all_taken_and_many_are_capped(random_graph: MakeGrap
 
 
 @given(count=st.integers(1, 40), key=st.integers(-(2**63), 2**63 - 1), absent=st.sampled_from([None, 1, 2, 7]))
-def test_with_replacement_who_has_a_neighbour_gets_as_many_as_asked_for_and_only_of_its_own(
+def test_with_replacement_every_node_with_neighbours_gets_the_full_fan_out_of_its_own(
     random_graph: MakeGraph, count: int, key: int, absent: int | None
 ) -> None:
     graph = random_graph()
@@ -112,7 +112,7 @@ def test_with_replacement_who_has_a_neighbour_gets_as_many_as_asked_for_and_only
 
 @pytest.mark.parametrize("count", [2, 25])
 def test_the_mean_over_neighbours_drawn_with_replacement_is_unbiased(random_graph: MakeGraph, count: int) -> None:
-    """Its variance is that of one neighbour's value, over the number of draws; five deviations."""
+    """The bound is five standard deviations of the mean."""
     graph = random_graph()
     trials = 2000
     for node in (11, 12, 13):
@@ -127,7 +127,7 @@ def test_the_mean_over_neighbours_drawn_with_replacement_is_unbiased(random_grap
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_minus_one_takes_all_and_zero_none(random_graph: MakeGraph, replace: bool) -> None:
+def test_minus_one_takes_all_neighbours_and_zero_takes_none(random_graph: MakeGraph, replace: bool) -> None:
     graph = random_graph()
     nodes = torch.arange(graph.num_nodes)
     assert torch.equal(sample_neighbors(graph, nodes, -1, key=1, replace=replace)[1], graph.indices)
@@ -164,7 +164,7 @@ def test_samples_change_with_seed_epoch_step_and_hop(random_graph: MakeGraph) ->
     st.lists(st.integers(0, 30), min_size=1, max_size=12),
     st.lists(st.integers(0, 30), max_size=40),
 )
-def test_renumbering_names_every_node_once_even_if_a_target_is_repeated(targets: list[int], others: list[int]) -> None:
+def test_renumbering_lists_every_node_once_even_if_a_target_repeats(targets: list[int], others: list[int]) -> None:
     nodes, columns = renumbered(torch.tensor(targets), torch.tensor(others, dtype=torch.int32))
     assert nodes[: len(targets)].tolist() == targets
     added = nodes[len(targets) :].tolist()

@@ -23,7 +23,7 @@ with joined(Context({"name": "t", "workload": "taobao"}, attempt=current_attempt
 """
 
 
-def test_the_weights_that_rank_0_keeps_have_all_rows_of_a_table_whatever_the_number_of_ranks(tmp_path: Path) -> None:
+def test_whole_weights_on_rank_0_have_all_rows_for_any_number_of_ranks(tmp_path: Path) -> None:
     alone, three = (
         [json.loads(line) for line in run_program(PROGRAM, RunDir(tmp_path / str(count)).attempt(0), [1] * count)]
         for count in (1, 3)

@@ -34,7 +34,7 @@ with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt
 """
 
 
-def test_the_ranks_of_a_node_see_what_each_of_them_wrote_and_no_other_node_does(tmp_path: Path) -> None:
+def test_writes_to_a_shared_table_are_visible_only_within_the_node(tmp_path: Path) -> None:
     outputs = [json.loads(output) for output in run_program(PROGRAM, RunDir(tmp_path).attempt(0), [2, 1])]
     node, lonely = [[1, 1], [2, 2], [9, 9]], [[3, 3], [0, 0], [9, 9]]
     assert [seen for seen, _, _ in outputs] == [node, node, lonely]

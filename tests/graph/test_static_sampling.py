@@ -1,4 +1,4 @@
-"""Blocks of known sizes against those of `sampling`: the same edges, outputs and gradients."""
+"""Static blocks against those of `sampling`: the same edges, outputs and gradients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def edges_of(block: Block) -> set[tuple[int, tuple[int, ...]]]:
 
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("fan_out", [(4, 3), (40, 2), (3, 0), (2, 2, 2)])
-def test_the_same_neighbours_are_sampled(random_graph: MakeGraph, fan_out: Sequence[int], replaced: bool) -> None:
+def test_static_and_ragged_samplers_take_the_same_neighbours(
+    random_graph: MakeGraph, fan_out: Sequence[int], replaced: bool
+) -> None:
     graph, seeds = random_graph(), torch.arange(5, 25)
     ragged, static = (
         kind(graph, fan_out, 7, replace=replaced).sample(seeds, 1, 2) for kind in (NeighborSampler, StaticSampler)
@@ -49,7 +51,7 @@ def test_the_same_neighbours_are_sampled(random_graph: MakeGraph, fan_out: Seque
 @pytest.mark.parametrize("kind", [SageConv, GcnConv])
 @pytest.mark.parametrize("widths", [[7, 9, 3], [7, 3, 9, 5]])
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_network_computes_the_same_from_them(
+def test_a_network_gives_the_same_results_on_static_blocks(
     random_graph: MakeGraph, kind: type[SageConv | GcnConv], widths: list[int], replaced: bool
 ) -> None:
     graph, seeds = random_graph(edges=300), torch.arange(20)
@@ -66,9 +68,11 @@ def test_a_network_computes_the_same_from_them(
 
 
 @pytest.mark.parametrize("self_loops", [False, True])
-def test_an_attention_network_computes_the_same_from_them(random_graph: MakeGraph, self_loops: bool) -> None:
+def test_an_attention_network_gives_the_same_results_on_static_blocks(
+    random_graph: MakeGraph, self_loops: bool
+) -> None:
     graph, seeds = random_graph(edges=300), torch.arange(20)
-    loops = torch.stack([torch.arange(60, dtype=torch.int64)] * 2)  # sampled ones are neighbours like others
+    loops = torch.stack([torch.arange(60, dtype=torch.int64)] * 2)  # sampled loops are ordinary neighbours
     targets = torch.arange(60).repeat_interleave(graph.degree)
     indptr, indices = compressed(torch.cat([torch.stack([graph.indices.long(), targets]), loops[:, 5:]], 1), 60)
     graph = replace(graph, indptr=indptr, indices=indices)
@@ -87,7 +91,7 @@ def test_an_attention_network_computes_the_same_from_them(random_graph: MakeGrap
         torch.testing.assert_close(static, ragged, rtol=0, atol=1e-12)
 
 
-def test_a_graph_without_edges_is_no_error() -> None:
+def test_a_graph_without_edges_is_supported() -> None:
     nodes = torch.arange(6)
     graph = Graph(
         torch.zeros(7, dtype=torch.int64), torch.empty(0, dtype=torch.int32), torch.randn(6, 7), nodes, *[nodes] * 3, 6
@@ -98,17 +102,17 @@ def test_a_graph_without_edges_is_no_error() -> None:
 
 @pytest.mark.parametrize("kind", [SageConv, GcnConv])
 @pytest.mark.parametrize("cached", [False, True])
-def test_a_step_asks_for_no_value_and_no_size_that_depends_on_one(
+def test_a_static_step_reads_no_value_and_no_data_dependent_size(
     random_graph: MakeGraph, kind: type[SageConv | GcnConv], cached: bool
 ) -> None:
-    """On a GPU each would wait for it. The tensors have no values here: to ask raises."""
+    """On a GPU either would synchronize. The tensors are fake, so reading a value raises an error."""
     graph = random_graph(nodes=2000, edges=20_000)
     network = Network(kind, [7, 16, 3], dropout=0.5).double()
 
     def step(sampler: type[NeighborSampler | StaticSampler]) -> Tensor:
         mode = FakeTensorMode()
         stored = {name: mode.from_tensor(getattr(graph, name)) for name in ("indptr", "indices", "x", "y")}
-        empty, model, seeds = replace(graph, **stored), copy_of(network, mode), mode.from_tensor(torch.arange(64))
+        empty, model, seeds = replace(graph, **stored), fake_copy(network, mode), mode.from_tensor(torch.arange(64))
         with mode:
             aggregated = torch.zeros_like(empty.x) if cached else None
             blocks = sampler(empty, (4, 0 if cached else 3), 0).sample(seeds, 0, 0)
@@ -122,7 +126,7 @@ def test_a_step_asks_for_no_value_and_no_size_that_depends_on_one(
         step(NeighborSampler)
 
 
-def test_static_blocks_are_for_gpus_and_layers_that_are_not_too_large() -> None:
+def test_static_blocks_are_used_on_gpus_unless_layers_are_too_large() -> None:
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert worth_static(gpu, (25, 10), 1024)
     assert worth_static(gpu, (4, 0), 1024)
@@ -131,8 +135,8 @@ def test_static_blocks_are_for_gpus_and_layers_that_are_not_too_large() -> None:
     assert not worth_static(gpu, (100, 100, 10), 1024)
 
 
-def copy_of(network: Network, mode: FakeTensorMode) -> Network:
-    """The network with parameters that have no values."""
+def fake_copy(network: Network, mode: FakeTensorMode) -> Network:
+    """A copy of the network with fake parameters."""
     copied = deepcopy(network)
     for module in copied.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):

@@ -15,16 +15,16 @@ from clusterctl.task.task import Task
 MakeGraph = Callable[..., Graph]
 
 
-def test_edges_are_kept_by_target_with_ascending_sources() -> None:
+def test_edges_are_stored_by_target_with_ascending_sources() -> None:
     indptr, indices = compressed(torch.tensor([[3, 0, 1, 0, 3], [1, 1, 0, 3, 1]]), num_nodes=5)
     assert (indptr.dtype, indices.dtype) == (torch.int64, torch.int32)
     assert indptr.tolist() == [0, 1, 4, 4, 5, 5]
     assert indices.tolist() == [1, 0, 3, 3, 0]
 
 
-def test_a_saved_graph_comes_back_mapped_and_equal(random_graph: MakeGraph, tmp_path: Path) -> None:
+def test_a_saved_graph_is_loaded_memory_mapped_and_equal(random_graph: MakeGraph, tmp_path: Path) -> None:
     graph = random_graph()
-    assert graph.degree.numel() == graph.num_nodes  # computed before saving: it is not part of the file
+    assert graph.degree.numel() == graph.num_nodes  # computed before saving, but not saved
     save(graph, tmp_path / "graph.pt")
     loaded = load(Graph, tmp_path / "graph.pt")
     for name, value in vars(loaded).items():
@@ -33,7 +33,7 @@ def test_a_saved_graph_comes_back_mapped_and_equal(random_graph: MakeGraph, tmp_
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_only_another_precision_copies_the_features(
+def test_features_are_copied_only_to_change_the_dtype(
     random_graph: MakeGraph, lone_task: Task, dtype: torch.dtype
 ) -> None:
     graph = random_graph()
@@ -44,7 +44,7 @@ def test_only_another_precision_copies_the_features(
 
 
 @pytest.mark.parametrize("damage", ["bit", "tail", "empty", "none"])
-def test_a_damaged_file_is_noticed_whatever_the_damage(random_graph: MakeGraph, tmp_path: Path, damage: str) -> None:
+def test_every_kind_of_file_damage_is_detected(random_graph: MakeGraph, tmp_path: Path, damage: str) -> None:
     graph = random_graph()
     path = tmp_path / FILE
     save(graph, path)
@@ -56,12 +56,12 @@ def test_a_damaged_file_is_noticed_whatever_the_damage(random_graph: MakeGraph, 
     assert not whole(tmp_path)
 
 
-def test_what_is_shared_is_built_once_and_again_when_it_is_damaged(random_graph: MakeGraph, tmp_path: Path) -> None:
+def test_shared_data_is_built_once_and_rebuilt_when_damaged(random_graph: MakeGraph, tmp_path: Path) -> None:
     task = SimpleNamespace(prepared=lambda name, prepare, whole: prepared_once(tmp_path / name, prepare, whole=whole))
     built: list[Path] = []
 
     def build(scratch: Path) -> Graph:
-        (scratch / "processed").mkdir()  # PyG's classes leave such things
+        (scratch / "processed").mkdir()  # PyG's classes leave such folders behind
         built.append(scratch)
         return random_graph()
 

@@ -1,4 +1,4 @@
-"""What runs beside a rank, in a real bash: it finds what the rank's process has."""
+"""A command attached to a rank, in a real bash: it gets the environment of the rank's process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from clusterctl.launch.script import part
 _SHOWN = "RANK LOCAL_RANK WORLD_SIZE COLOUR SLURM_PROCID TERM"
 
 
-def test_a_command_beside_a_rank_finds_its_rank_and_its_variables_in_its_folder(tmp_path: Path) -> None:
+def test_an_attached_command_gets_the_ranks_variables_and_folder(tmp_path: Path) -> None:
     ranks = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8", "COLOUR": "red = blue", "TERM": "rank"}
     show = f'for name in {_SHOWN}; do echo "$name=${{!name}}"; done; pwd -P'
     here = {"PATH": os.environ["PATH"], "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "TERM": "mine"}
     with subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **ranks}, cwd=tmp_path) as rank:
-        words = ["bash", "-c", part("attach.sh"), "attach", str(rank.pid), "bash", "-c", show]
-        done = subprocess.run(words, env=here, capture_output=True, text=True, check=False)
+        command = ["bash", "-c", part("attach.sh"), "attach", str(rank.pid), "bash", "-c", show]
+        done = subprocess.run(command, env=here, capture_output=True, text=True, check=False)
         rank.kill()
     assert done.stderr == ""
     assert done.stdout.splitlines() == [

@@ -1,4 +1,4 @@
-"""A user's own batch script as a job: what each line becomes, and what is named because it cannot be carried over."""
+"""A user's own batch script as a job: what each line becomes, and what is reported as not convertible."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_an_option_becomes_a_key(option: str, expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "says"),
+    ("option", "message"),
     [
         ("--output=x.log", "clusterctl logs"),
         ("-e x.err", "clusterctl logs"),
@@ -76,8 +76,8 @@ def test_an_option_becomes_a_key(option: str, expected: dict[str, Any]) -> None:
         ("nonsense", "not an option: nonsense"),
     ],
 )
-def test_an_option_that_cannot_be_carried_over_is_named(option: str, says: str) -> None:
-    assert says in problems(f"#SBATCH {option}")[0]
+def test_an_option_that_cannot_be_converted_is_reported(option: str, message: str) -> None:
+    assert message in problems(f"#SBATCH {option}")[0]
 
 
 @pytest.mark.parametrize(
@@ -92,23 +92,23 @@ def test_an_option_that_cannot_be_carried_over_is_named(option: str, says: str) 
         (["-n 7", "-N 2"], None),
     ],
 )
-def test_a_number_of_tasks_is_shared_out_where_the_nodes_are_known(lines: list[str], expected: int | None) -> None:
+def test_ntasks_becomes_tasks_per_node_if_the_nodes_are_known(lines: list[str], expected: int | None) -> None:
     written = [f"#SBATCH {line}" for line in lines]
     assert resources(*written).get("tasks_per_node") == expected
     assert (expected is None) == any("ranks are counted by node" in problem for problem in problems(*written))
 
 
-def test_the_name_the_folder_and_exported_variables() -> None:
+def test_job_name_folder_and_exported_variables_are_converted() -> None:
     job = converted("#SBATCH -J 'my run' -D /data/project", "#SBATCH --export=ALL,SEED=1").job
     assert (job["name"], job["code"], job["env"]) == ("my-run", "/data/project", {"SEED": "1"})
 
 
-def test_options_behind_the_first_command_are_ignored_as_sbatch_does() -> None:
+def test_options_after_the_first_command_are_ignored_as_in_sbatch() -> None:
     assert resources("#SBATCH -N 2", "module load cuda", "#SBATCH -N 4", "##SBATCH -N 8") == {"nodes": 2}
     assert problems("module load cuda", "#SBATCH -N 4") == ["sbatch ignores options after the first command"]
 
 
-def test_lines_that_prepare_are_kept_as_they_are() -> None:
+def test_setup_lines_are_kept_unchanged() -> None:
     lines = [
         "module load cuda/12.1",
         "source ~/env/bin/activate",
@@ -121,7 +121,7 @@ def test_lines_that_prepare_are_kept_as_they_are() -> None:
     assert converted("HEAD=$(hostname -s | head -n 1)").job["setup"] == ["export HEAD=$(hostname -s | head -n 1)"]
 
 
-def test_constants_become_variables_of_the_tasks() -> None:
+def test_constants_become_environment_variables() -> None:
     job = converted("export A=1 B='two words'", "C=3", "export PYTHONPATH=").job
     assert job["env"] == {"A": "1", "B": "two words", "C": "3", "PYTHONPATH": ""}
 
@@ -135,7 +135,7 @@ def test_constants_become_variables_of_the_tasks() -> None:
         "export SLURM_HINT=nomultithread",
     ],
 )
-def test_what_clusterctl_sets_itself_is_named(line: str) -> None:
+def test_variables_that_clusterctl_sets_are_reported(line: str) -> None:
     assert "clusterctl" in problems(line)[0]
     assert "setup" not in converted(line).job
     assert "env" not in converted(line).job
@@ -164,14 +164,14 @@ def test_the_line_that_starts_the_program_is_the_command(program: str, argv: lis
     assert converted(program=program).job["argv"] == argv
 
 
-def test_without_srun_a_program_runs_once_on_a_node() -> None:
+def test_without_srun_a_program_runs_once_per_node() -> None:
     job = converted("#SBATCH -n 4", program="python train.py\n").job
     assert job["resources"] == {"tasks_per_node": 1}
     found = problems("#SBATCH -N 2", program="torchrun train.py\n")
     assert found == ["without srun it ran only on the first node; here it runs once on every node"]
 
 
-def test_an_image_of_pyxis_is_the_containers() -> None:
+def test_pyxis_options_become_the_container() -> None:
     options = "--container-image=a.sqsh --container-mounts=/a:/b,/c:/c:ro --container-mount-home --container-workdir /w"
     assert converted(program=f"srun {options} python train.py").job["container"] == {
         "image": "a.sqsh",
@@ -182,7 +182,7 @@ def test_an_image_of_pyxis_is_the_containers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "message"),
     [
         (["for i in 1 2 3; do", "  srun python train.py $i", "done"], "a loop"),
         (["for i in 1 2; do srun python train.py $i; done"], "a loop"),
@@ -197,17 +197,17 @@ def test_an_image_of_pyxis_is_the_containers() -> None:
         (["FOO=1 some-program"], "purpose unknown"),
     ],
 )
-def test_what_it_would_have_to_guess_it_names(lines: list[str], says: str) -> None:
+def test_lines_that_cannot_be_converted_are_reported(lines: list[str], message: str) -> None:
     found = converted(*lines)
     row = next(row for row in found.rows if row.number == 2)
-    assert says in row.problem
+    assert message in row.problem
     assert row.became == ()
     assert "setup" not in found.job
     assert [one.number for one in found.rows] == [2, len(lines) + 2]
 
 
 @pytest.mark.parametrize(
-    ("program", "says"),
+    ("program", "message"),
     [
         ("srun python a.py && srun python b.py", "more than one command"),
         ("srun python a.py &", "more than one command"),
@@ -217,13 +217,13 @@ def test_what_it_would_have_to_guess_it_names(lines: list[str], says: str) -> No
         ("", "no line starts a program"),
     ],
 )
-def test_a_program_that_is_not_clear_is_named_and_the_job_has_none(program: str, says: str) -> None:
+def test_an_unclear_program_is_reported_and_left_out_of_the_job(program: str, message: str) -> None:
     found = converted(program=program)
     assert "argv" not in found.job
-    assert says in found.rows[-1].problem
+    assert message in found.rows[-1].problem
 
 
-def test_every_line_that_says_something_is_in_the_table_in_its_order() -> None:
+def test_every_line_but_blanks_and_comments_is_in_the_table_in_order() -> None:
     found = converted("#SBATCH -N 2", "", "# comment", "module load cuda", "echo a")
     assert [(row.number, row.text) for row in found.rows] == [
         (2, "#SBATCH -N 2"),
@@ -252,7 +252,7 @@ SCRIPTS = st.lists(st.sampled_from([*PIECES, "done\n", "\n", "²", "{", "}", "cd
 
 
 @given(SCRIPTS.map("".join))
-def test_whatever_the_text_the_job_is_one_that_may_be_written(text: str) -> None:
+def test_any_text_converts_to_a_valid_job(text: str) -> None:
     job = convert(text).job
     written = tomllib.loads(toml_text(job))
     assert written == job

@@ -1,4 +1,4 @@
-"""The first cluster file and job: what they say of which site."""
+"""The first cluster file and job: what they contain for which site."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster(site: Site = SITE, chosen: ClusterChoices = CHOSEN, **variables: str
     return from_record(Cluster, {"name": chosen.name, **tomllib.loads(text)}, parse=True)
 
 
-def test_it_is_a_cluster_file_with_a_reason_for_each_value() -> None:
+def test_the_cluster_file_has_a_reason_for_each_value() -> None:
     found = cluster()
     assert (found.kind, found.partition, found.runs, found.gpus_per_node) == ("slurm", "gpu", "/scratch/me/runs", 8)
     assert (found.account, found.qos, found.slurm_conf, found.container_runtime) == (None, None, None, "pyxis")
@@ -35,17 +35,17 @@ def test_it_is_a_cluster_file_with_a_reason_for_each_value() -> None:
     assert "lustre" in text
 
 
-def test_choices_and_the_environment_are_values() -> None:
+def test_choices_and_slurm_conf_are_written() -> None:
     found = cluster(chosen=replace(CHOSEN, account="chem", qos="normal"), SLURM_CONF="/etc/other.conf")
     assert (found.account, found.qos, found.slurm_conf) == ("chem", "normal", "/etc/other.conf")
 
 
-def test_without_pyxis_images_are_run_by_clusterctl_and_of_a_silent_site_nothing_is_claimed() -> None:
+def test_the_container_runtime_is_builtin_without_pyxis_and_unset_if_unknown() -> None:
     assert cluster(replace(SITE, has_pyxis=False)).container_runtime == "builtin"
     assert cluster(replace(SITE, has_pyxis=None)).container_runtime is None
 
 
-def test_nodes_without_gpus_and_with_several_kinds() -> None:
+def test_gpus_per_node_of_cpu_and_mixed_partitions() -> None:
     assert cluster(chosen=replace(CHOSEN, partition="cpu")).gpus_per_node == 0
     assert str(cluster(chosen=replace(CHOSEN, partition="mig")).gpus_per_node) in ("1g.10gb:14", "3g.40gb:2")
 
@@ -69,6 +69,6 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(st.dictionaries(st.sampled_from("abc"), WORDS | st.integers(-9, 9) | st.lists(WORDS)), WORDS)
-def test_what_is_written_is_read_back(values: dict[str, object], comment: str) -> None:
+def test_toml_text_can_be_read_back(values: dict[str, object], comment: str) -> None:
     nested = {**values, "table": {**values, "inner": values}} if values else {}
     assert tomllib.loads(toml_text(nested, [comment])) == nested

@@ -1,4 +1,4 @@
-"""Git is asked, and nothing that a repository names runs."""
+"""Querying git never runs a program that the repository configures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def state_of(folder: Path) -> GitState:
 
 @pytest.fixture(autouse=True)
 def own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own configuration, empty."""
+    """The user's own git configuration, empty."""
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)
     path = tmp_path / "gitconfig"
@@ -37,7 +37,7 @@ def own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """One commit of three files, of which one is changed since."""
+    """One commit of three files, one of them modified since."""
     folder = tmp_path / "repository"
     folder.mkdir()
     git(folder, "init", "-q")
@@ -60,7 +60,7 @@ def trap(tmp_path: Path) -> Path:
 
 
 def touched(path: Path) -> None:
-    """Git has to look into the file: its time is not the index's."""
+    """Make git read the file, since its time differs from the index."""
     os.utime(path, (1, 1))
 
 
@@ -71,7 +71,7 @@ def touched(path: Path) -> None:
         *("filter.own.clean", "filter.own.process"),
     ],
 )
-def test_nothing_runs_that_the_repository_names(repository: Path, trap: Path, key: str) -> None:
+def test_programs_configured_by_the_repository_do_not_run(repository: Path, trap: Path, key: str) -> None:
     git(repository, "config", key, str(trap))
     if key.startswith("filter"):
         git(repository, "config", "filter.own.required", "true")
@@ -87,7 +87,7 @@ def test_nothing_runs_that_the_repository_names(repository: Path, trap: Path, ke
     assert not (trap.parent / "ran").exists()
 
 
-def test_nothing_runs_that_a_worktree_or_an_included_file_names(repository: Path, trap: Path) -> None:
+def test_programs_configured_by_a_worktree_or_an_include_do_not_run(repository: Path, trap: Path) -> None:
     git(repository, "config", "extensions.worktreeConfig", "true")
     git(repository, "config", "--worktree", "filter.own.clean", str(trap))
     (repository / ".git" / "more").write_text(f'[filter "own"]\nprocess = {trap}\n')
@@ -98,7 +98,7 @@ def test_nothing_runs_that_a_worktree_or_an_included_file_names(repository: Path
     assert not (trap.parent / "ran").exists()
 
 
-def test_no_hook_and_no_configuration_of_a_submodule_runs(repository: Path, trap: Path) -> None:
+def test_hooks_and_programs_of_a_submodule_do_not_run(repository: Path, trap: Path) -> None:
     inner = repository / "inner"
     inner.mkdir()
     git(inner, "init", "-q")
@@ -122,8 +122,8 @@ def test_no_hook_and_no_configuration_of_a_submodule_runs(repository: Path, trap
     assert not (trap.parent / "ran").exists()
 
 
-def test_an_object_that_is_missing_is_not_fetched(repository: Path, trap: Path) -> None:
-    """A partial clone names how objects are fetched; here by a program."""
+def test_a_missing_object_is_not_fetched(repository: Path, trap: Path) -> None:
+    """A partial clone configures how objects are fetched; here, by a program."""
     blob = git(repository, "rev-parse", "HEAD:train.py").strip()
     (repository / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     git(repository, "config", "core.repositoryFormatVersion", "1")
@@ -136,7 +136,7 @@ def test_an_object_that_is_missing_is_not_fetched(repository: Path, trap: Path) 
     assert not (trap.parent / "ran").exists()
 
 
-def test_the_environment_of_a_hook_does_not_matter(
+def test_git_variables_of_the_environment_are_ignored(
     repository: Path, trap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_EXTERNAL_DIFF", str(trap))
@@ -147,8 +147,8 @@ def test_the_environment_of_a_hook_does_not_matter(
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_filters_of_the_users_own_configuration_stay(repository: Path, trap: Path, own_configuration: Path) -> None:
-    """As of git-lfs: without its filter every large file would look changed."""
+def test_filters_of_the_users_configuration_still_run(repository: Path, trap: Path, own_configuration: Path) -> None:
+    """Such as git-lfs: without its filter, every large file would look changed."""
     own_configuration.write_text('[filter "own"]\nclean = tr a-z A-Z\n')
     git(repository, "add", "--renormalize", ".")
     git(repository, "commit", "-q", "-m", "upper case")
@@ -194,7 +194,7 @@ def test_the_patch_applies_whatever_the_configuration(
         assert (tmp_path / "clone" / name).read_bytes() == (repository / name).read_bytes()
 
 
-def test_an_unchanged_repository_is_not_dirty_and_no_repository_has_no_state(repository: Path, tmp_path: Path) -> None:
+def test_an_unchanged_repository_is_clean_and_other_folders_have_no_state(repository: Path, tmp_path: Path) -> None:
     git(repository, "checkout", "-q", "train.py")
     state = state_of(repository)
     assert state.dirty is False

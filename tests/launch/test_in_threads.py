@@ -1,4 +1,4 @@
-"""Work on many files at once: in order, and nothing goes on after an error."""
+"""Processing many files in parallel: results in order, and no new work after an error."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def test_local_files_need_no_threads() -> None:
     assert set(in_threads(lambda _: threading.get_ident(), range(1000), remote=False)) == {threading.get_ident()}
 
 
-def test_after_an_error_nothing_new_is_begun() -> None:
-    begun: list[int] = []
+def test_after_an_error_nothing_new_is_started() -> None:
+    started: list[int] = []
 
     def work(number: int) -> None:
-        begun.append(number)
+        started.append(number)
         if number == 5:
             raise OSError("full")
         time.sleep(0.001)
 
     with pytest.raises(OSError, match="full"):
         list(in_threads(work, range(100_000), remote=True))
-    done = len(begun)
+    done = len(started)
     assert done < 10_000
     time.sleep(0.01)
-    assert len(begun) == done
+    assert len(started) == done

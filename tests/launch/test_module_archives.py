@@ -1,4 +1,4 @@
-"""The archives that nodes copy modules from: what is in them, and when one is made anew."""
+"""The archives that nodes copy modules from: what they hold, and when a new one is made."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def names(archive: Path) -> list[str]:
         return [f"{member.name}{'/' * member.isdir()}" for member in members]
 
 
-def test_an_archive_has_what_python_reads_to_import_and_the_names_of_native_modules(site: Site) -> None:
+def test_an_archive_holds_importable_files_and_empty_native_modules(site: Site) -> None:
     (archive,) = site.archive(site.plan()).values()
     assert names(archive) == [
         "lib/",
@@ -90,7 +90,7 @@ def test_an_archive_has_what_python_reads_to_import_and_the_names_of_native_modu
     assert sizes["__init__.py"] == len(f"{PACKAGES}/torch/__init__.py")
 
 
-def test_the_code_has_its_archives_beside_its_copy(site: Site) -> None:
+def test_archives_of_the_code_are_beside_its_copy(site: Site) -> None:
     plan = site.plan()
     site.archive(plan)
     code = find_code(site.runs, site.project).folder
@@ -104,7 +104,7 @@ def test_the_code_has_its_archives_beside_its_copy(site: Site) -> None:
     ]
 
 
-def test_a_second_run_makes_no_archive_and_a_changed_module_a_new_one(site: Site) -> None:
+def test_a_second_run_reuses_the_archive_unless_a_module_changed(site: Site) -> None:
     (first,) = site.archive(site.plan()).values()
     made = first.stat().st_ino
     (second,) = site.archive(site.plan("y")).values()
@@ -114,12 +114,12 @@ def test_a_second_run_makes_no_archive_and_a_changed_module_a_new_one(site: Site
     assert third != first
 
 
-def test_a_run_without_copies_has_none(site: Site) -> None:
+def test_a_run_without_stage_code_has_no_archives(site: Site) -> None:
     assert site.archive(site.plan(stage=False)) == {}
     assert not list(site.runs.rglob("*.tar"))
 
 
-def test_an_environment_that_nobody_named_may_be_the_systems_which_every_node_has(site: Site) -> None:
+def test_an_environment_that_is_not_named_is_archived_only_if_it_is_a_venv(site: Site) -> None:
     assert len(site.archive(site.plan(named=False))) == 1
     (site.environment / "pyvenv.cfg").unlink()
     assert site.archive(site.plan(named=False)) == {}
@@ -140,27 +140,27 @@ def test_a_link_to_a_module_is_followed_and_one_to_a_folder_is_not(site: Site, t
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_module_that_cannot_be_read_is_named(site: Site) -> None:
+def test_an_unreadable_module_is_reported(site: Site) -> None:
     (site.environment / PACKAGES / "torch" / "__init__.py").chmod(0)
     with pytest.raises(ConfigError, match=r"__init__\.py"):
         site.archive(site.plan())
 
 
-def test_nothing_is_left_of_an_archive_that_could_not_be_made(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_archive_leaves_nothing_behind(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tarfile.TarFile, "addfile", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
     with pytest.raises(ConfigError, match="cannot archive the modules"):
         site.archive(site.plan())
     assert not list(site.runs.rglob("*.tar*"))
 
 
-def test_a_run_refers_to_its_archives_and_those_of_no_run_are_removed(site: Site) -> None:
+def test_archives_are_removed_once_no_run_refers_to_them(site: Site) -> None:
     run = RunDir(site.runs / "x")
     links = site.archive(site.plan())
     (archive,) = links.values()
     run.path.mkdir()
     run.code.symlink_to(find_code(site.runs, site.project).folder)
     link_archives(run, links)
-    link_archives(run, links)  # when it is resumed
+    link_archives(run, links)  # as on resume
     assert run.environment(0).resolve() == archive
     long_ago = time.time() - 2 * YOUNG_SECONDS
     os.utime(archive, (long_ago, long_ago))
@@ -172,7 +172,7 @@ def test_a_run_refers_to_its_archives_and_those_of_no_run_are_removed(site: Site
     assert not list(archive.parent.iterdir())
 
 
-def test_an_archive_that_a_submission_takes_up_stays(site: Site) -> None:
+def test_an_archive_reused_by_a_submission_is_kept(site: Site) -> None:
     (archive,) = site.archive(site.plan()).values()
     long_ago = time.time() - 2 * YOUNG_SECONDS
     os.utime(archive, (long_ago, long_ago))

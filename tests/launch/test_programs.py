@@ -1,4 +1,4 @@
-"""Where programs find Python and the like: the batch script in a real bash, with real environments."""
+"""Where Python and other programs come from: the batch script in a real bash, with real environments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterctl.launch.script import FIRST_IN_IMAGE, render
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, CommandTrain, Job, Resources
 
-# What the tasks' srun does: the last word of what it starts is the folder of the run.
+# A stand-in for the tasks' srun; the last argument of what it starts is the run folder.
 SRUN = """#!/bin/bash
 while [ "$1" != sh ]; do shift; done
 shift 4 # sh -c LINE sh
@@ -29,7 +29,7 @@ type -P srun
 
 @pytest.fixture(scope="module")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The environments own, other, conda/envs/third, and what a module brings."""
+    """The environments own, other, conda/envs/third, and one that a module loads."""
     folder = tmp_path_factory.mktemp("environments")
     for name in ("own", "other", "module"):
         make_environment(folder / name)
@@ -45,7 +45,7 @@ def found_by(
     shell: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """The environment variable, and the folders of the words in a task, one if all are of one; then that of srun."""
+    """The active environment, the folders (one, if all are the same) of WORDS in a task, and the folder of srun."""
     of_cluster, of_job = setup[:1], setup[1:]
     job = Job(
         name="x",
@@ -70,9 +70,9 @@ def found_by(
     variables = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n1", "PATH": f"{folder}/bin:{os.environ['PATH']}"}
     shell = {name: value.replace("$PATH", variables["PATH"]) for name, value in (shell or {}).items()}
     done = subprocess.run(["bash", script], env=variables | shell, capture_output=True, text=True, check=False)
-    said = run.attempt(0).host_log.read_text().splitlines()
-    assert len(said) > len(WORDS) + 1, (said, done.stderr)
-    variable, *words, srun = said[: len(WORDS) + 2]
+    lines = run.attempt(0).host_log.read_text().splitlines()
+    assert len(lines) > len(WORDS) + 1, (lines, done.stderr)
+    variable, *words, srun = lines[: len(WORDS) + 2]
     assert [path.rpartition("/")[2] for path in words] == list(WORDS)
     folders = {os.path.relpath(os.path.dirname(path), environments) for path in words}  # noqa: PTH120
     return [variable and os.path.relpath(variable, environments), *folders, os.path.relpath(srun, folder)]
@@ -88,15 +88,15 @@ def found_by(
         (('module() { PATH="@/$2/bin:$PATH"; }', "module load module"), None, ["", "module/bin"]),
         ((), "@/other/bin/python", ["", "other/bin"]),
         (("source @/own/bin/activate",), "@/other/bin/python3", ["own", "other/bin"]),
-        (('PATH="@/module/bin:$PATH"',), "python3", ["", "module/bin"]),  # a name: what the setup lines bring
+        (('PATH="@/module/bin:$PATH"',), "python3", ["", "module/bin"]),  # by name: the one from the setup lines
     ],
 )
-def test_every_word_comes_from_one_folder(
+def test_all_programs_come_from_one_folder(
     tmp_path: Path, environments: Path, setup: tuple[str, ...], python: str | None, expected: list[str]
 ) -> None:
-    at = str(environments)
-    lines = tuple(line.replace("@", at) for line in setup)
-    found = found_by(tmp_path, environments, lines, python and python.replace("@", at))
+    root = str(environments)
+    lines = tuple(line.replace("@", root) for line in setup)
+    found = found_by(tmp_path, environments, lines, python and python.replace("@", root))
     assert found == [*expected, "bin/srun"]
 
 
@@ -109,7 +109,7 @@ def test_every_word_comes_from_one_folder(
         ("conda/envs/third", ("source @/other/bin/activate",), ["other", "other/bin"]),
     ],
 )
-def test_what_is_active_in_the_submitters_shell_does_not_count(
+def test_the_submitters_active_environment_is_ignored(
     tmp_path: Path, environments: Path, active: str, setup: tuple[str, ...], expected: list[str]
 ) -> None:
     prefix = f"{environments}/{active}"
@@ -124,12 +124,12 @@ def test_clusterctls_own_environment_stays_active(tmp_path: Path, environments: 
     assert found_by(tmp_path, environments, shell=shell) == ["own", "own/bin", "bin/srun"]
 
 
-def test_a_path_that_the_job_sets_is_its_choice(tmp_path: Path, environments: Path) -> None:
+def test_a_path_set_by_the_job_is_used(tmp_path: Path, environments: Path) -> None:
     env = {"PATH": f"{environments}/module/bin:{tmp_path}/bin:{os.environ['PATH']}"}
     assert found_by(tmp_path, environments, env=env) == ["", "module/bin", "bin/srun"]
 
 
-def test_the_scripts_own_commands_stay_where_they_are(tmp_path: Path, environments: Path) -> None:
+def test_the_scripts_own_srun_is_not_shadowed(tmp_path: Path, environments: Path) -> None:
     other = environments / "own" / "bin" / "srun"
     other.write_text("#!/bin/sh\nexit 1\n")
     other.chmod(0o755)
@@ -139,7 +139,7 @@ def test_the_scripts_own_commands_stay_where_they_are(tmp_path: Path, environmen
         other.unlink()
 
 
-def test_in_an_image_the_folder_of_its_python_comes_first_unless_it_does_already(environments: Path) -> None:
+def test_in_an_image_the_folder_of_python_is_first_on_path(environments: Path) -> None:
     shown = 'import os, sys; print(os.environ["PATH"], *sys.argv[1:])'
     for path in (f"{environments}/other/bin:/usr/bin:/bin", f"/nowhere:{environments}/own/bin:/usr/bin:/bin"):
         words = ["sh", "-c", FIRST_IN_IMAGE, f"{environments}/own/bin/python", "-c", shown, "a b"]
@@ -161,16 +161,16 @@ def test_in_an_image_the_folder_of_its_python_comes_first_unless_it_does_already
         (Programs("python3.12", named=True), "the folder of python3.12"),
     ],
 )
-def test_what_is_known_beforehand_is_one_sentence(programs: Programs, place: str) -> None:
+def test_programs_describe_their_origin_in_one_sentence(programs: Programs, place: str) -> None:
     assert str(programs) == f"programs such as python and torchrun come from {place}"
 
 
-def test_the_paths_that_setup_lines_read_are_found_where_they_are_plain() -> None:
+def test_literal_paths_sourced_by_setup_lines_are_found() -> None:
     lines = ("source env/bin/activate", ". '/a b/x.sh'", 'source "$HOME/x"', "source activate x", "echo source /x")
     assert list(Programs(sys.executable, False, lines).sourced) == ["env/bin/activate", "/a b/x.sh"]
 
 
-def test_the_environments_that_setup_lines_activate_are_found_where_these_name_them() -> None:
+def test_environments_that_setup_lines_activate_by_path_are_found() -> None:
     setup = (
         "module load cuda",
         "source /shared/env/bin/activate",

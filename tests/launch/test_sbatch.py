@@ -1,4 +1,4 @@
-"""sbatch's answer about a job that is not submitted, parsed."""
+"""Parsing sbatch's start estimate for a job that is not submitted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clusterctl.launch.sbatch import Estimate, parse_estimate
 
 
 @pytest.mark.parametrize(
-    ("said", "estimate"),
+    ("output", "estimate"),
     [
         (
             "sbatch: Job 7 to start at 1795381662 using 32 processors on nodes node[3-4] in partition main\n",
@@ -22,7 +22,5 @@ from clusterctl.launch.sbatch import Estimate, parse_estimate
         ("sbatch: Job 7 to start at N/A using 1 processors on nodes node1 in partition main\n", None),
     ],
 )
-def test_the_start_that_slurm_estimates_is_read_in_the_words_of_each_version(
-    said: str, estimate: Estimate | None
-) -> None:
-    assert parse_estimate(said) == estimate
+def test_the_start_estimate_of_each_slurm_version_is_parsed(output: str, estimate: Estimate | None) -> None:
+    assert parse_estimate(output) == estimate

@@ -1,4 +1,4 @@
-"""The rendered script: golden files, quoting, and what bash makes of it."""
+"""The rendered script: golden files, quoting, and how bash reads it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def plan(job: Job, cluster: Cluster, folder: str = "/runs") -> Plan:
         ("image_code", replace(FILE_JOB, container=replace(FILE_JOB.container, code="image")), CONTAINER_CLUSTER),
     ],
 )
-def test_the_script_is_the_golden_one(name: str, job: Job, cluster: Cluster, update_golden: bool) -> None:
+def test_the_script_matches_the_golden_file(name: str, job: Job, cluster: Cluster, update_golden: bool) -> None:
     text = render(plan(job, cluster))
     path = GOLDEN / f"{name}.sh"
     if update_golden:
@@ -102,12 +102,12 @@ def test_the_script_is_the_golden_one(name: str, job: Job, cluster: Cluster, upd
 @pytest.mark.parametrize(
     ("gpu_request", "line"), [("gpus-per-node", "--gpus-per-node=a100:8"), ("gres", "--gres=gpu:a100:8")]
 )
-def test_gpus_of_a_type_are_asked_for_as_the_cluster_takes_them(gpu_request: str, line: str) -> None:
+def test_typed_gpus_are_requested_in_the_clusters_syntax(gpu_request: str, line: str) -> None:
     job = replace(CONTAINER_JOB, resources=replace(CONTAINER_JOB.resources, gpus_per_node=GpuCount("a100:8")))
     assert f"#SBATCH {line}\n" in render(plan(job, replace(CONTAINER_CLUSTER, gpu_request=gpu_request)))
 
 
-def test_an_expedited_requeue_is_asked_for_in_slurms_word() -> None:
+def test_an_expedited_requeue_is_passed_to_slurm() -> None:
     job = replace(HOST_JOB, resources=replace(HOST_JOB.resources, requeue="expedite"))
     planned = plan(job, CONTAINER_CLUSTER)
     assert "#SBATCH --requeue=expedite\n" in render(planned)
@@ -120,7 +120,7 @@ def test_bash_accepts_the_script(job: Job) -> None:
     assert (checked.returncode, checked.stderr) == (0, b"")
 
 
-def test_values_reach_the_task_as_they_were_written() -> None:
+def test_values_reach_the_task_unchanged() -> None:
     script = render(plan(CONTAINER_JOB, CONTAINER_CLUSTER))
     exports = script[script.index("exports=(") : script.index("\nsetup=")]
     export = f'{exports}\nexport "${{exports[@]}}"\nsh -c \'printf %s "$TRICKY"\''
@@ -150,7 +150,7 @@ def test_a_jobs_pythonpath_comes_after_its_code() -> None:
     assert exports["PYTHONPATH"] == "/runs/.code/0123/lib:/runs/x-20260102-030405-abcd/work:/mine"
 
 
-def test_named_environments_are_copied_in_place_of_those_that_are_found() -> None:
+def test_named_environments_replace_the_detected_ones() -> None:
     cluster = replace(CONTAINER_CLUSTER, python_environments=("/shared/python", "/shared/env"))
     staging, found = plan(STAGED_JOB, cluster).staging, plan(STAGED_JOB, CONTAINER_CLUSTER).staging
     assert staging is not None
@@ -161,7 +161,7 @@ def test_named_environments_are_copied_in_place_of_those_that_are_found() -> Non
 
 
 @pytest.mark.parametrize("disk", ["@/my disk's (1)", "$DISK", "$DISK/$OTHER;x"])
-def test_a_task_imports_from_its_nodes_copies_if_they_are_this_users(tmp_path: Path, disk: str) -> None:
+def test_a_task_imports_from_copies_on_its_node_if_the_user_owns_them(tmp_path: Path, disk: str) -> None:
     staging = plan(STAGED_JOB, replace(CONTAINER_CLUSTER, local_scratch=disk.replace("@", str(tmp_path)))).staging
     assert staging is not None
     names = {"DISK": f"{tmp_path}/a b", "OTHER": "c", "CLUSTERCTL_ATTEMPT": "2", "SLURMD_NODENAME": "n1"}

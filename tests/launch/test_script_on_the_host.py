@@ -34,11 +34,11 @@ from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
 
 SOURCE = Path(clusterctl.__file__).parents[1]
 CLUSTER, NO_CONTAINER = Cluster(name="c"), Container()
-SAY_SO = 'for r in 0 1; do touch "$attempt/marks/0000$r.done"; done\n'
+ALL_DONE = 'for r in 0 1; do touch "$attempt/marks/0000$r.done"; done\n'
 
 
 class Host:
-    """A node: a run directory, and an srun that does what a test says."""
+    """A node: a run directory, and an srun whose body each test supplies."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class Host:
         )
         resolved = Resolved(job, cluster, {}, folder)
         plan = make_plan(resolved, self.run, folder / "code", "0", "python")
-        self.script = self.run.path / "slurm_script"  # as slurmd calls its copy
+        self.script = self.run.path / "slurm_script"  # the name of slurmd's copy
         self.script.write_text(render(plan))
         self.srun = folder / "bin" / "srun"
         self.srun.parent.mkdir()
-        self.asked = folder / "asked"  # of scontrol
-        self.steps = folder / "steps"  # the last word of each srun
-        self.scontrol = ""  # what it does
+        self.asked = folder / "asked"  # the calls of scontrol
+        self.steps = folder / "steps"  # the last argument of each srun
+        self.scontrol = ""  # the body of scontrol
         self.environment: dict[str, str] = {}  # of the submitter's shell
 
     def start(self, srun: str, restarts: int = 0) -> subprocess.Popen[bytes]:
@@ -110,8 +110,8 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_a_run_whose_ranks_all_say_so_is_finished(host: Host) -> None:
-    assert host.call(SAY_SO) == 0
+def test_a_run_with_all_ranks_done_is_finished(host: Host) -> None:
+    assert host.call(ALL_DONE) == 0
     assert json.loads(host.run.finished_json.read_text())["attempt"] == 0
     record = host.host()
     assert record["start"] <= record["end"]
@@ -126,38 +126,38 @@ def with_tracker(host: Host, program: str) -> Host:
     return host
 
 
-def test_the_tracker_runs_beside_the_ranks_and_its_input_ends_when_the_end_is_written_down(host: Host) -> None:
+def test_the_tracker_runs_beside_the_ranks_and_its_stdin_closes_after_the_end_is_recorded(host: Host) -> None:
     begun = host.run.path / "begun"
     program = 'touch "$1/begun"; cat; cp "$1/attempts/0/host.json" "$1/seen"'
-    assert with_tracker(host, program).call(f"until [ -e {quote(str(begun))} ]; do sleep 0.1; done\n{SAY_SO}") == 0
+    assert with_tracker(host, program).call(f"until [ -e {quote(str(begun))} ]; do sleep 0.1; done\n{ALL_DONE}") == 0
     assert "end" in json.loads((host.run.path / "seen").read_text())
 
 
 @pytest.mark.parametrize("program", ["exit 3", "kill -KILL $$", "exec <&-; exit"])
 def test_a_tracker_that_fails_changes_nothing(host: Host, program: str) -> None:
-    assert with_tracker(host, program).call(f"sleep 1\n{SAY_SO}") == 0
+    assert with_tracker(host, program).call(f"sleep 1\n{ALL_DONE}") == 0
 
 
-def test_a_tracker_that_does_not_end_is_ended(host: Host) -> None:
+def test_a_tracker_that_does_not_exit_is_killed(host: Host) -> None:
     program = 'echo $$ >"$1/pid"; trap "" TERM; while :; do sleep 0.2; done'
     pid = host.run.path / "pid"
     begun = f"until [ -s {quote(str(pid))} ]; do sleep 0.1; done"
     began = time.monotonic()
-    assert with_tracker(host, program).call(f"{begun}\n{SAY_SO}") == 0
+    assert with_tracker(host, program).call(f"{begun}\n{ALL_DONE}") == 0
     assert 9 < time.monotonic() - began < 60
     status = Path("/proc", pid.read_text().strip(), "status")
     wait_until(lambda: not status.exists() or "\nState:\tZ" in status.read_text(), 10, "its end")
 
 
-def test_a_lost_node_is_no_success_though_srun_says_so(host: Host) -> None:
-    one_rank = SAY_SO.replace("0 1", "0")
+def test_losing_a_node_is_a_failure_even_if_srun_exits_0(host: Host) -> None:
+    one_rank = ALL_DONE.replace("0 1", "0")
     assert host.call(one_rank) == 1
     assert not host.run.finished_json.exists()
     assert (host.host()["exit_code"], host.host()["signal"]) == (1, "LOST")
 
 
 def late(host: Host) -> Host:
-    """On NFS, as `stat` says, with a minute that takes some seconds."""
+    """Pretend to be on NFS, with the minute of waiting cut to a few seconds."""
     stat = host.srun.with_name("stat")
     stat.write_text("#!/bin/bash\necho nfs\n")
     stat.chmod(0o755)
@@ -166,29 +166,29 @@ def late(host: Host) -> Host:
 
 
 def later(state: str, more: str = "") -> str:
-    """What ranks on another node do, which the node of the script sees when srun has long ended."""
+    """What ranks on another node do; the node of the script sees it long after srun has ended."""
     moves = f'mv "$attempt/marks/$r.running" "$attempt/marks/$r.{state}"'
     change = f"(sleep 2; for r in 00000 00001; do {moves}; done; {more}) >/dev/null 2>&1 &\n"
     return 'touch "$attempt"/marks/0000{0,1}.running\n' + change
 
 
-def test_ranks_that_ended_well_are_waited_for_where_other_nodes_files_come_late(host: Host) -> None:
+def test_on_nfs_the_script_waits_for_the_marks_of_finished_ranks(host: Host) -> None:
     assert late(host).call(later("done")) == 0
     assert host.host()["signal"] == ""
     assert host.run.finished_json.exists()
 
 
-def test_a_rank_that_failed_is_not_taken_for_a_killed_one(host: Host) -> None:
+def test_a_failed_rank_is_not_mistaken_for_a_killed_one(host: Host) -> None:
     assert late(host).call(CHECKPOINT + later("ended") + "exit 1") == 1
     assert host.requeues == []
 
 
-def test_a_request_for_a_restart_is_waited_for_where_a_rank_left_because_of_one(host: Host) -> None:
+def test_on_nfs_the_script_waits_for_a_restart_request(host: Host) -> None:
     assert late(host).call(later("asked", 'sleep 1; touch "$attempt/marks/restart"') + "exit 143") == EXIT_RESTART
     assert host.requeues == ["requeue 12"]
 
 
-def test_a_failure_is_told_at_once_where_every_rank_says_how_it_ended(host: Host) -> None:
+def test_on_nfs_a_failure_is_reported_at_once_if_every_rank_left_a_mark(host: Host) -> None:
     sleep = late(host).srun.with_name("sleep")
     sleep.write_text(f"#!/bin/bash\necho sleeps >>{quote(str(host.asked))}\n")
     sleep.chmod(0o755)
@@ -196,27 +196,27 @@ def test_a_failure_is_told_at_once_where_every_rank_says_how_it_ended(host: Host
     assert not host.asked.exists()
 
 
-def test_what_was_submitted_may_come_late(host: Host) -> None:
+def test_run_json_may_appear_late(host: Host) -> None:
     late(host)
     hidden = host.run.run_json.rename(host.run.path / "hidden")
-    process = host.start(SAY_SO)
+    process = host.start(ALL_DONE)
     time.sleep(1)
     hidden.rename(host.run.run_json)
     process.communicate()
     assert process.returncode == 0
 
 
-def test_an_attempt_that_is_there_but_not_seen_is_passed_over(host: Host) -> None:
-    """`[ -d` does not know it yet, and the server refuses to make it twice."""
+def test_an_attempt_folder_that_is_not_yet_visible_is_skipped(host: Host) -> None:
+    """`[ -d` does not see it yet, and the server refuses to create it twice."""
     host.run.attempt(0).path.mkdir()
     blind = host.script.read_text().replace('while [ -d "$run/attempts/$number" ]', "while false")
     host.script.write_text(blind)
-    assert host.call(SAY_SO) == 0
+    assert host.call(ALL_DONE) == 0
     assert host.host(1)["exit_code"] == 0
 
 
-def test_calls_that_fail_now_and_then_are_made_again(host: Host) -> None:
-    """mkdir and mv: the first of each fails before it did anything, the second after."""
+def test_transient_failures_are_retried(host: Host) -> None:
+    """The first mkdir and mv fail before doing anything, the second ones after doing it."""
     for command in ("mkdir", "mv"):
         count = quote(str(host.srun.with_name(f"{command}s")))
         stand_in = host.srun.with_name(command)
@@ -226,7 +226,7 @@ def test_calls_that_fail_now_and_then_are_made_again(host: Host) -> None:
             f'[ "$n" -gt 2 ] || {{ echo "{command}: cannot $1: Input/output error" >&2; exit 1; }}\n'
         )
         stand_in.chmod(0o755)
-    assert host.call(SAY_SO) == 0
+    assert host.call(ALL_DONE) == 0
     (claimed,) = (attempt for attempt in host.run.attempts() if attempt.host_json.exists())
     assert (host.host(claimed.number)["exit_code"], (claimed.marks / "finished").exists()) == (0, True)
 
@@ -235,9 +235,9 @@ def hidden_for_a_while(folder: str) -> str:
     return f'mv "{folder}" "{folder}-"; (sleep 1.5; mv "{folder}-" "{folder}") >/dev/null 2>&1 &\n'
 
 
-def test_a_listing_that_fails_is_made_again(host: Host) -> None:
-    """Of the marks: a finished run looked lost. Of the checkpoints: no attempt followed."""
-    assert host.call(SAY_SO + hidden_for_a_while("$attempt/marks")) == 0
+def test_a_failed_listing_is_retried(host: Host) -> None:
+    """Otherwise a finished run looks lost (marks), or is not requeued (checkpoints)."""
+    assert host.call(ALL_DONE + hidden_for_a_while("$attempt/marks")) == 0
     assert (host.host()["signal"], host.run.finished_json.exists()) == ("", True)
     host.run.finished_json.unlink()
     (host.run.attempt(0).marks / "finished").unlink()
@@ -247,8 +247,8 @@ def test_a_listing_that_fails_is_made_again(host: Host) -> None:
     assert host.requeues == ["requeue 12"]
 
 
-def test_ranks_are_counted_however_many_there_are(tmp_path: Path) -> None:
-    """Their names are longer than a command line may be: with ARG_MAX of 2 MiB from some 10,000 ranks on."""
+def test_any_number_of_ranks_is_counted(tmp_path: Path) -> None:
+    """Their names exceed a command line: with an ARG_MAX of 2 MiB, from about 10,000 ranks on."""
     host = Host(tmp_path, nodes=2500, tasks_per_node=8)
     mark = 'for r in {00000..19999}; do : >"$attempt/marks/$r.done"; done\n'
     assert host.call(mark + 'rm "$attempt/marks/19999.done"') == 1
@@ -258,38 +258,38 @@ def test_ranks_are_counted_however_many_there_are(tmp_path: Path) -> None:
     assert host.run.finished_json.exists()
 
 
-def test_functions_and_options_of_the_submitters_shell_change_nothing(host: Host, tmp_path: Path) -> None:
+def test_functions_and_options_of_the_submitters_shell_have_no_effect(host: Host, tmp_path: Path) -> None:
     called = tmp_path / "called"
     host.environment = hostile_shell(called, "shell.sh", "warm.sh", "work.sh", "batch.sh")
     assert {f"BASH_FUNC_{command}%%" for command in ("mv", "mkdir", "srun", "printf", "[")} <= set(host.environment)
-    assert host.call(asks(host, 0) + SAY_SO) == EXIT_RESTART
-    assert host.call(SAY_SO) == 0
+    assert host.call(asks(host, 0) + ALL_DONE) == EXIT_RESTART
+    assert host.call(ALL_DONE) == 0
     assert not called.exists()
     assert host.run.finished_json.exists()
     assert host.requeues == ["requeue 12"]
 
 
-def test_what_the_cluster_lines_call_is_left_to_them(tmp_path: Path) -> None:
+def test_functions_that_setup_lines_call_are_kept(tmp_path: Path) -> None:
     host = Host(tmp_path, cluster=Cluster(name="c", setup=("module load cuda",)))
     host.environment = {"BASH_FUNC_module%%": '() { echo "loads $2"; }'}
-    host.call(SAY_SO)
+    host.call(ALL_DONE)
     assert host.run.attempt(0).host_log.read_text() == "loads cuda\n"
 
 
-def test_a_failure_passes_through_and_the_next_attempt_has_its_own_folder(host: Host) -> None:
+def test_the_exit_code_is_passed_on_and_the_next_attempt_has_its_own_folder(host: Host) -> None:
     assert host.call("echo first\nexit 3") == 3
-    assert host.call(f"echo second\n{SAY_SO}") == 0
+    assert host.call(f"echo second\n{ALL_DONE}") == 0
     assert [host.host(number)["exit_code"] for number in (0, 1)] == [3, 0]
     assert [host.run.attempt(number).host_log.read_text() for number in (0, 1)] == ["first\n", "second\n"]
 
 
 def test_a_finished_run_is_not_run_again(host: Host) -> None:
-    assert host.call(SAY_SO) == 0
+    assert host.call(ALL_DONE) == 0
     assert host.call("exit 9") == 0
     assert len(host.run.attempts()) == 1
 
 
-def test_term_is_noted_and_srun_waited_for(host: Host) -> None:
+def test_sigterm_is_recorded_and_the_script_waits_for_srun(host: Host) -> None:
     process = host.start('touch "$attempt/up"; sleep 0.5; exit 143')
     while not (host.run.attempt(0).path / "up").exists():
         assert process.poll() is None
@@ -299,17 +299,17 @@ def test_term_is_noted_and_srun_waited_for(host: Host) -> None:
     assert (host.host()["exit_code"], host.host()["signal"]) == (143, "TERM")
 
 
-def test_what_the_attempt_writes_is_private(host: Host) -> None:
-    host.call(SAY_SO)
+def test_files_of_an_attempt_are_private(host: Host) -> None:
+    host.call(ALL_DONE)
     attempt = host.run.attempt(0)
     assert [path.stat().st_mode & 0o077 for path in (attempt.path, attempt.host_json, attempt.host_log)] == [0, 0, 0]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("part", [".", "code", "code/lib"])
-def test_code_in_a_folder_of_somebody_elses_is_not_loaded(host: Host, part: str) -> None:
+def test_code_in_another_users_folder_is_not_loaded(host: Host, part: str) -> None:
     os.chown(host.run.path / part, 65534, 65534)
-    process = host.start(SAY_SO)
+    process = host.start(ALL_DONE)
     _, errors = process.communicate()
     assert process.returncode == 77
     assert b"not owned by this user" in errors
@@ -317,9 +317,9 @@ def test_code_in_a_folder_of_somebody_elses_is_not_loaded(host: Host, part: str)
 
 
 @pytest.mark.parametrize("part", ["code", "run.json"])
-def test_what_was_removed_while_the_run_waited_is_named(host: Host, part: str) -> None:
+def test_files_removed_while_the_run_was_queued_are_reported(host: Host, part: str) -> None:
     (host.run.path / part).rename(host.run.path / "moved")
-    process = host.start(SAY_SO)
+    process = host.start(ALL_DONE)
     _, errors = process.communicate()
     assert process.returncode == 66
     found = known_line(errors.decode().splitlines())
@@ -330,9 +330,9 @@ def test_what_was_removed_while_the_run_waited_is_named(host: Host, part: str) -
     assert host.run.attempts() == []
 
 
-def test_a_run_folder_that_the_node_cannot_write_is_said_so(host: Host) -> None:
+def test_an_unwritable_run_folder_is_reported(host: Host) -> None:
     host.run.attempts_folder.rmdir()
-    process = host.start(SAY_SO)
+    process = host.start(ALL_DONE)
     _, errors = process.communicate()
     assert process.returncode == 73
     assert b"cannot write to" in errors
@@ -343,26 +343,28 @@ CHECKPOINT = 'mkdir -p "$CLUSTERCTL_RUN_DIR/checkpoints/$CLUSTERCTL_ATTEMPT-7"\n
 
 
 def asks(host: Host, attempt: int, **details: Any) -> str:
-    """What a task does that asks to be started again."""
-    told = f"RunDir(Path({str(host.run.path)!r})).attempt({attempt}), 'warned', **{details!r}"
+    """The commands of a task that requests a restart."""
+    arguments = f"RunDir(Path({str(host.run.path)!r})).attempt({attempt}), 'warned', **{details!r}"
     imports = "from pathlib import Path; from clusterctl.runs.layout import RunDir"
-    program = f"{imports}; from clusterctl.runs.requests import request_restart; request_restart({told})"
+    program = f"{imports}; from clusterctl.runs.requests import request_restart; request_restart({arguments})"
     return f"PYTHONPATH={quote(str(SOURCE))} {quote(sys.executable)} -c {quote(program)}\n"
 
 
-def test_a_run_that_asks_for_it_goes_back_to_the_queue(host: Host) -> None:
-    assert host.call(asks(host, 0, step=3) + "exit 143") == EXIT_RESTART  # srun gives the highest code of all ranks
+def test_a_restart_request_requeues_the_job(host: Host) -> None:
+    assert (
+        host.call(asks(host, 0, step=3) + "exit 143") == EXIT_RESTART
+    )  # srun returns the highest exit code of all ranks
     assert host.requeues == ["requeue 12"]
     assert (host.host()["requeued"], host.host()["exit_code"]) == (True, 75)
 
 
-def test_it_does_even_if_every_rank_left_with_0(host: Host) -> None:
-    assert host.call(asks(host, 0) + SAY_SO) == 75
+def test_a_restart_request_requeues_the_job_even_if_every_rank_exits_0(host: Host) -> None:
+    assert host.call(asks(host, 0) + ALL_DONE) == 75
     assert host.requeues == ["requeue 12"]
     assert not host.run.finished_json.exists()
 
 
-def test_a_request_of_an_earlier_attempt_is_none(host: Host) -> None:
+def test_a_request_of_an_earlier_attempt_is_ignored(host: Host) -> None:
     host.call(asks(host, 0))
     assert host.call("exit 1") == 1
     assert host.requeues == ["requeue 12"]
@@ -377,7 +379,7 @@ def test_a_request_of_an_earlier_attempt_is_none(host: Host) -> None:
         ('mkdir "$CLUSTERCTL_RUN_DIR/attempts/1"\n', 0, Refusal.SUPERSEDED),
     ],
 )
-def test_it_does_not_when_restarts_are_used_up_or_nobody_wants_it_any_more(
+def test_a_restart_is_refused_at_the_limit_or_if_cancelled_or_superseded(
     host: Host, before: str, restarts: int, why: Refusal
 ) -> None:
     assert host.call(before + asks(host, 0), restarts) == 75
@@ -386,7 +388,7 @@ def test_it_does_not_when_restarts_are_used_up_or_nobody_wants_it_any_more(
     assert f"not started again: {why}" in host.run.attempt(0).host_log.read_text()
 
 
-def test_it_does_not_when_the_attempt_came_no_further_than_the_one_before(host: Host) -> None:
+def test_a_restart_is_refused_without_progress_since_the_last_attempt(host: Host) -> None:
     host.call(asks(host, 0, step=3))
     host.call(asks(host, 1, step=3))
     assert host.requeues == ["requeue 12"]
@@ -398,7 +400,7 @@ AWAY = "slurm_requeue error: Unable to contact slurm controller (connect failure
 PENDING = "Job is pending execution for job 12"
 
 
-def test_a_requeue_that_slurm_refuses_is_recorded_as_none(host: Host) -> None:
+def test_a_requeue_that_slurm_refuses_is_recorded_as_refused(host: Host) -> None:
     host.scontrol = REFUSES
     assert host.call(asks(host, 0)) == 75
     assert host.requeues == ["requeue 12"]
@@ -406,7 +408,7 @@ def test_a_requeue_that_slurm_refuses_is_recorded_as_none(host: Host) -> None:
     assert "presently disabled" in host.run.attempt(0).host_log.read_text()
 
 
-def test_a_controller_that_is_away_for_a_while_is_asked_again(host: Host) -> None:
+def test_an_unreachable_controller_is_retried(host: Host) -> None:
     sleep = host.srun.with_name("sleep")
     sleep.write_text(f'#!/bin/bash\necho "sleeps $1" >>{quote(str(host.asked))}\n')
     sleep.chmod(0o755)
@@ -421,7 +423,7 @@ def test_a_controller_that_is_away_for_a_while_is_asked_again(host: Host) -> Non
     assert host.host(1)["refused"] == Refusal.REQUEUE_FAILED
 
 
-def test_a_script_that_was_cut_off_with_its_node_does_not_requeue_the_start_that_replaced_it(host: Host) -> None:
+def test_a_superseded_script_does_not_requeue_its_successor(host: Host) -> None:
     host.scontrol = f'mkdir {quote(str(host.run.attempts_folder / "1"))}; echo "{AWAY}" >&2; exit 1'
     sleep = host.srun.with_name("sleep")
     sleep.write_text("#!/bin/bash\n")
@@ -440,14 +442,14 @@ def test_successive_starts_give_their_ranks_different_step_numbers(host: Host) -
     assert ranks == [0, 1, 0]
 
 
-def test_a_job_that_slurm_has_sent_back_already_is_not_refused(host: Host) -> None:
-    """By a preemption; or its answer to the first question was lost."""
+def test_a_job_that_slurm_already_requeued_counts_as_requeued(host: Host) -> None:
+    """After a preemption, or if the answer to the first request was lost."""
     host.scontrol = f'echo "{PENDING}" >&2; exit 1'
     assert host.call(asks(host, 0)) == 75
     assert (host.host()["requeued"], host.host().get("refused")) == (True, None)
 
 
-def test_the_term_with_which_slurm_ends_the_script_does_not_end_the_question(host: Host) -> None:
+def test_sigterm_does_not_interrupt_the_requeue(host: Host) -> None:
     host.scontrol = "kill -TERM $PPID $$; sleep 0.2"
     assert host.call(asks(host, 0)) == 75
     assert (host.host()["requeued"], host.host().get("refused")) == (True, None)
@@ -460,8 +462,8 @@ TERM = "kill -TERM $PPID\n"
 @pytest.mark.parametrize(
     ("srun", "state", "again"),
     [
-        (UNPACKING, "RUNNING", True),  # the warning, of whatever
-        (TERM, "RUNNING", True),  # the grace of a preemption
+        (UNPACKING, "RUNNING", True),  # the warning signal
+        (TERM, "RUNNING", True),  # the grace period of a preemption
         (TERM, "CANCELLED", False),
         (TERM, "TIMEOUT", False),
         (UNPACKING.replace("12", "9"), "RUNNING", False),
@@ -469,7 +471,7 @@ TERM = "kill -TERM $PPID\n"
         ("", "RUNNING", False),
     ],
 )
-def test_a_start_that_a_warning_or_a_preemption_ended_before_any_rank_had_begun_is_made_again(
+def test_a_start_ended_by_a_warning_or_preemption_before_any_rank_is_requeued(
     host: Host, srun: str, state: str, again: bool
 ) -> None:
     host.scontrol = f'[ "$1" = show ] && echo "JobId=12 JobName=x\n   JobState={state} Reason=None"'
@@ -479,67 +481,67 @@ def test_a_start_that_a_warning_or_a_preemption_ended_before_any_rank_had_begun_
     assert host.host().get("requeued", False) is again
 
 
-def test_it_is_made_again_as_often_as_the_run_may_be(host: Host) -> None:
+def test_a_start_ended_by_a_warning_counts_towards_the_restart_limit(host: Host) -> None:
     assert host.call(UNPACKING + "exit 1", restarts=20) == 1
     assert host.host()["refused"] == Refusal.RESTART_LIMIT
 
 
-def test_a_run_whose_ranks_all_ended_well_is_finished_whatever_srun_says(host: Host) -> None:
-    """As after the kernel killed a process that one of them had started."""
-    assert host.call(SAY_SO + "exit 125") == 0
+def test_a_run_with_all_ranks_done_is_finished_whatever_srun_returns(host: Host) -> None:
+    """As when the kernel killed a child process of a rank."""
+    assert host.call(ALL_DONE + "exit 125") == 0
     assert host.run.finished_json.exists()
 
 
-def test_an_srun_that_is_killed_on_the_first_node_is_told_from_bashs_word_on_it(host: Host) -> None:
+def test_a_killed_srun_is_recognized_by_bashs_message(host: Host) -> None:
     assert host.call("kill -KILL $$") == 137
     ending = job_ending(attempt(lines=host.run.attempt(0).host_log.read_text()))
     assert ending is not None
     assert ending.cause is Cause.KILLED
 
 
-def test_the_script_refuses_for_the_reasons_that_are_known() -> None:
+def test_the_scripts_refusals_are_those_of_the_enum() -> None:
     script = part("batch.sh")
     refusal = script[script.index("refusal() {") : script.index("# Slurm may be unreachable")]
     named = re.findall(r"then echo ([a-z-]+)", refusal) + re.findall(r"refused=([a-z-]+)", script)
     assert sorted(named) == sorted(Refusal)
 
 
-def test_a_killed_rank_is_reason_enough_if_there_is_a_new_checkpoint(host: Host) -> None:
+def test_a_killed_rank_is_requeued_if_there_is_a_new_checkpoint(host: Host) -> None:
     assert host.call(ONE_KILLED + CHECKPOINT + "exit 137") == 137
     assert host.requeues == ["requeue 12"]
     assert host.call(ONE_KILLED + "exit 137") == 137
     assert host.requeues == ["requeue 12"]
 
 
-def test_a_killed_rank_whose_job_slurm_does_not_requeue_may_have_gone_with_its_node(host: Host) -> None:
+def test_a_killed_rank_counts_as_lost_if_slurm_refuses_the_requeue(host: Host) -> None:
     host.scontrol = REFUSES
     assert host.call(ONE_KILLED + CHECKPOINT + "exit 137") == 137
     assert (host.host()["signal"], host.host().get("requeued")) == ("LOST", None)
 
 
-def test_an_exception_is_not(host: Host) -> None:
-    assert host.call(CHECKPOINT + SAY_SO.replace('done"', 'ended"') + "exit 1") == 1
+def test_a_run_that_raised_an_exception_is_not_requeued(host: Host) -> None:
+    assert host.call(CHECKPOINT + ALL_DONE.replace('done"', 'ended"') + "exit 1") == 1
     assert host.requeues == []
 
 
-def test_an_attempt_that_was_replaced_does_not_finish_the_run(host: Host) -> None:
-    assert host.call('mkdir "$CLUSTERCTL_RUN_DIR/attempts/1"\n' + SAY_SO) == 0
+def test_a_superseded_attempt_does_not_finish_the_run(host: Host) -> None:
+    assert host.call('mkdir "$CLUSTERCTL_RUN_DIR/attempts/1"\n' + ALL_DONE) == 0
     assert not host.run.finished_json.exists()
-    host.run.finished_json.write_text('{"attempt": 0, "time": 1}\n')  # as if it had looked just before
-    assert host.call(SAY_SO) == 0
+    host.run.finished_json.write_text('{"attempt": 0, "time": 1}\n')  # as if the check had come just before
+    assert host.call(ALL_DONE) == 0
     assert json.loads(host.run.finished_json.read_text())["attempt"] == 2
 
 
-def test_the_tasks_find_a_copy_of_the_code_that_is_the_runs_own(host: Host) -> None:
+def test_tasks_get_the_runs_own_writable_copy_of_the_code(host: Host) -> None:
     (host.project / "package").mkdir()
     (host.project / "package" / "a.py").write_text("1")
-    (host.project / "b.sh").hardlink_to(host.project / "package" / "a.py")  # as snapshots may save room
+    (host.project / "b.sh").hardlink_to(host.project / "package" / "a.py")  # as in snapshots, to save space
     (host.project / "link").symlink_to("b.sh")
     for path, mode in (("package/a.py", 0o444), ("b.sh", 0o555), ("package", 0o555), (".", 0o555)):
         (host.project / path).chmod(mode)
     work = host.run.work
     write = f"cd {quote(str(work))} && echo 2 >>b.sh && echo 3 >package/new && touch new\n"
-    assert host.call(write + SAY_SO) == 0
+    assert host.call(write + ALL_DONE) == 0
     assert [(work / name).read_text() for name in ("package/a.py", "b.sh", "package/new")] == ["1", "12\n", "3\n"]
     assert (work / "link").readlink() == Path("b.sh")
     assert os.access(work / "link", os.X_OK)
@@ -549,24 +551,24 @@ def test_the_tasks_find_a_copy_of_the_code_that_is_the_runs_own(host: Host) -> N
     assert (host.project / "b.sh").read_text() == "1"
 
 
-def test_a_further_attempt_goes_on_in_the_same_folder(host: Host) -> None:
+def test_the_next_attempt_reuses_the_working_folder(host: Host) -> None:
     there = quote(str(host.run.work))
     (host.project / "config").write_text("as submitted")
     assert host.call(f"echo changed >{there}/config; exit 3") == 3
-    assert host.call(f"[ $(cat {there}/config) = changed ] && {SAY_SO}") == 0
+    assert host.call(f"[ $(cat {there}/config) = changed ] && {ALL_DONE}") == 0
 
 
-def test_a_copy_that_was_interrupted_is_made_again(host: Host) -> None:
+def test_an_interrupted_copy_is_redone(host: Host) -> None:
     (host.project / "a.py").write_text("1")
     half = host.run.path / ".work.0"
     (half / "package").mkdir(parents=True)
     (half / "package").chmod(0o555)
-    assert host.call(f"test -e {quote(str(host.run.work))}/a.py && {SAY_SO}") == 0
+    assert host.call(f"test -e {quote(str(host.run.work))}/a.py && {ALL_DONE}") == 0
     assert [path.name for path in host.run.work.iterdir()] == ["a.py"]
     assert list(host.run.path.glob(".work*")) == []
 
 
-def test_without_the_code_no_task_starts_and_the_record_says_why(host: Host) -> None:
+def test_without_the_code_no_task_starts_and_the_reason_is_recorded(host: Host) -> None:
     host.project.rmdir()
     assert host.call("touch $CLUSTERCTL_RUN_DIR/started") == 73
     assert (host.host()["no_work"], host.host().get("disk_full"), host.requeues) == (True, None, [])
@@ -575,8 +577,8 @@ def test_without_the_code_no_task_starts_and_the_record_says_why(host: Host) -> 
     assert list(host.run.path.glob("*work*")) == []
 
 
-def test_a_job_that_ended_while_the_code_was_copied_starts_no_task(host: Host) -> None:
-    """As at a time limit, whose TERM reaches cp too."""
+def test_a_job_ended_while_copying_the_code_starts_no_task(host: Host) -> None:
+    """As at a time limit, whose SIGTERM reaches cp too."""
     cp = host.srun.with_name("cp")
     cp.write_text("#!/bin/bash\nkill -TERM $(ps -o ppid= $PPID) $$\n")
     cp.chmod(0o755)
@@ -598,29 +600,29 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-def test_an_end_is_recorded_on_a_disk_that_is_full_by_then(small_disk: Path) -> None:
+def test_the_end_is_recorded_on_a_full_disk(small_disk: Path) -> None:
     host = Host(small_disk)
     assert host.call(FILL + "exit 3") == 3
     assert (host.host()["exit_code"], host.host()["disk_full"]) == (3, True)
     (host.run.path / "ballast").unlink()
-    assert host.call(SAY_SO + FILL + "exit 0") == 0
+    assert host.call(ALL_DONE + FILL + "exit 0") == 0
     assert (host.host(1)["exit_code"], host.host(1)["disk_full"]) == (0, True)
     assert json.loads(host.run.finished_json.read_text())["attempt"] == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-def test_a_copy_for_which_there_is_no_room_leaves_nothing_and_is_made_when_there_is(small_disk: Path) -> None:
+def test_a_copy_on_a_full_disk_leaves_nothing_and_succeeds_once_there_is_space(small_disk: Path) -> None:
     host = Host(small_disk)
     (host.project / "data").write_bytes(bytes(150_000))
-    assert host.call(SAY_SO) == 73
+    assert host.call(ALL_DONE) == 73
     assert (host.host()["no_work"], host.host()["disk_full"]) == (True, True)
     assert list(host.run.path.glob("*work*")) == []
     (host.project / "data").write_bytes(bytes(50_000))
-    assert host.call(SAY_SO) == 0
+    assert host.call(ALL_DONE) == 0
 
 
-def test_an_end_that_cannot_be_recorded_is_tried_again(host: Host) -> None:
-    """As where a file system writes elsewhere what is written over (ZFS, btrfs)."""
+def test_recording_the_end_is_retried(host: Host) -> None:
+    """As on copy-on-write file systems (ZFS, btrfs), where overwriting needs space too."""
     block = 'mv "$attempt/host.json" "$attempt/aside"; ln -s /dev/full "$attempt/host.json"\n'
     free = '(sleep 1.5; mv "$attempt/aside" "$attempt/host.json") >/dev/null 2>&1 &\n'
     assert host.call(block + free + "exit 3") == 3
@@ -638,8 +640,8 @@ for left in {store}/pyxis_$SLURM_JOB_ID.*; do [ ! -e "$left" ] || exit 1; done
 """
 
 
-def test_a_container_that_an_earlier_start_left_is_removed_before_the_next(tmp_path: Path) -> None:
-    """pyxis calls it by job and step, and would fail: a job that goes back to the queue keeps its number."""
+def test_a_container_left_by_an_earlier_start_is_removed(tmp_path: Path) -> None:
+    """pyxis names it by job and step, and would fail: a requeued job keeps its ID."""
     pyxis = Cluster(name="c", container_runtime="pyxis")
     host = Host(tmp_path, cluster=pyxis, container=Container(image="/images/x.sqsh"))
     store, removed = tmp_path / "stored containers", tmp_path / "removed"
@@ -648,9 +650,9 @@ def test_a_container_that_an_earlier_start_left_is_removed_before_the_next(tmp_p
     others = ["pyxis_112.0", "pyxis_12x.0", "pyxis_clusterctl_12_0a1b", "my own"]
     for name in (*left, *others):
         (store / name).touch()
-    srun = PYXIS.format(store=quote(str(store))) + SAY_SO
+    srun = PYXIS.format(store=quote(str(store))) + ALL_DONE
     assert host.call(srun) == 1  # the first start of a job looks for none
-    assert host.call(srun, restarts=1) == 1  # no enroot here: nothing is removed, and nothing said
+    assert host.call(srun, restarts=1) == 1  # no enroot here: nothing is removed, and no message
     enroot = tmp_path / "bin" / "enroot"
     enroot.write_text(ENROOT.format(store=quote(str(store)), removed=quote(str(removed))))
     enroot.chmod(0o755)

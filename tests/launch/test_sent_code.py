@@ -1,4 +1,4 @@
-"""A project is sent as what is missing there, and is there what it is here."""
+"""Sending a project to another machine: only missing files are sent, and the copy is identical."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clusterctl.launch.sent_code import LocalProject, received
 
 
 class Link:
-    """Counts what passes, and can change it."""
+    """Counts the bytes that pass, and can change them."""
 
     def __init__(self, project: LocalProject) -> None:
         self.project, self.questions, self.bytes, self.change = project, [], 0, lambda piece: piece
@@ -50,7 +50,7 @@ def send(project: Path, tmp_path: Path, change=None) -> tuple[Path, Link]:
     return received(tmp_path / "runs", project, link.delivery(), SILENT).folder / "project", link
 
 
-def test_what_arrives_is_what_is_here_and_only_what_is_new_is_sent_again(project: Path, tmp_path: Path) -> None:
+def test_the_copy_matches_and_only_changes_are_sent_again(project: Path, tmp_path: Path) -> None:
     there, first = send(project, tmp_path)
     assert first.questions == [["project"], ["files", "project"]]
     for path in project.rglob("*"):
@@ -66,7 +66,7 @@ def test_what_arrives_is_what_is_here_and_only_what_is_new_is_sent_again(project
     assert changed != there
     assert (changed / "package" / "é 7.py").read_text() == "VALUE = 'new'\n"
     assert third.bytes < first.bytes + 100
-    assert (there / "package" / "é 7.py").read_text().startswith("VALUE = 7\n"), "an earlier snapshot stays as it is"
+    assert (there / "package" / "é 7.py").read_text().startswith("VALUE = 7\n"), "an earlier snapshot is unchanged"
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b", ""])

@@ -1,4 +1,4 @@
-"""Snapshots of code: by content, complete, bounded, and nothing that is not the project's."""
+"""Snapshots of code: stored by content, complete, limited in size, and only the project's files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def names(code: Path) -> set[str]:
     return {str(path.relative_to(code / "project")) for path in (code / "project").rglob("*") if not path.is_dir()}
 
 
-def test_the_same_content_is_kept_once_and_a_change_makes_another(tmp_path: Path, project: Path) -> None:
+def test_identical_code_is_stored_once(tmp_path: Path, project: Path) -> None:
     first = take_snapshot(find_code(tmp_path / "runs", project))
     assert take_snapshot(find_code(tmp_path / "runs", project)) == first
     (project / "train.py").write_text("print(2)\n")
@@ -48,7 +48,7 @@ def test_the_same_content_is_kept_once_and_a_change_makes_another(tmp_path: Path
     assert len(list((tmp_path / "runs" / ".code").glob("[!.]*"))) == 2
 
 
-def test_this_package_is_in_it_without_what_python_compiled(tmp_path: Path) -> None:
+def test_clusterctl_is_included_without_bytecode(tmp_path: Path) -> None:
     code = take_snapshot(find_code(tmp_path / "runs", None))
     assert (code / "lib" / "clusterctl" / "runs" / "entry.py").is_file()
     assert not list(code.rglob("*.pyc"))
@@ -84,7 +84,7 @@ def test_runs_inside_the_project_are_left_out(project: Path, git: bool) -> None:
     assert names(take_snapshot(find_code(project / "runs", project))) == {"train.py", "package/é with space.py"}
 
 
-def test_links_inside_the_project_lead_into_the_copy(tmp_path: Path, project: Path) -> None:
+def test_links_inside_the_project_point_into_the_copy(tmp_path: Path, project: Path) -> None:
     (project / "plain").symlink_to("train.py")
     (project / "dangling").symlink_to("nowhere")
     (project / "package" / "absolute").symlink_to(project / "train.py")
@@ -105,7 +105,9 @@ def test_links_inside_the_project_lead_into_the_copy(tmp_path: Path, project: Pa
     }
 
 
-def test_what_a_link_leads_out_to_is_not_copied(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_of_links_out_of_the_project_are_not_copied(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(code_files, "LARGEST_BYTES", 10_000)
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -122,7 +124,7 @@ def test_what_a_link_leads_out_to_is_not_copied(tmp_path: Path, project: Path, m
     assert (copy / "folder").readlink() == outside
 
 
-def test_what_is_no_file_is_left_out(tmp_path: Path, project: Path) -> None:
+def test_pipes_and_sockets_are_left_out(tmp_path: Path, project: Path) -> None:
     os.mkfifo(project / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(project / "socket"))
@@ -148,9 +150,7 @@ def test_modes_and_times_are_kept(tmp_path: Path, project: Path) -> None:
     assert (status.st_mode & 0o777, status.st_mtime) == (0o555, 1)
 
 
-def test_snapshots_have_in_common_the_files_that_are_the_same_and_nobody_writes_through_them(
-    tmp_path: Path, project: Path
-) -> None:
+def test_snapshots_share_identical_files_read_only(tmp_path: Path, project: Path) -> None:
     first = take_snapshot(find_code(tmp_path / "runs", project))
     (project / "train.py").write_text("print(2)\n")
     second = take_snapshot(find_code(tmp_path / "runs", project))
@@ -175,7 +175,7 @@ def test_without_hard_links_everything_is_copied(
     assert copied.read_bytes() == original.parents[1].joinpath("runs", "entry.py").read_bytes()
 
 
-def test_nobody_can_write_to_what_runs_share(tmp_path: Path, project: Path) -> None:
+def test_shared_files_are_read_only(tmp_path: Path, project: Path) -> None:
     (project / "link.py").symlink_to(project / "train.py")
     (project / "run.sh").write_text("")
     (project / "run.sh").chmod(0o755)
@@ -184,10 +184,10 @@ def test_nobody_can_write_to_what_runs_share(tmp_path: Path, project: Path) -> N
     assert [path for path in shared if not path.is_symlink() and path.stat().st_mode & 0o222] == []
     assert (code / "project" / "run.sh").stat().st_mode & 0o111 == 0o111
     assert (project / "train.py").stat().st_mode & 0o200
-    assert (code / "lib" / "clusterctl").stat().st_mode & 0o200  # Python keeps what it compiled there
+    assert (code / "lib" / "clusterctl").stat().st_mode & 0o200  # Python writes bytecode there
 
 
-def test_a_project_that_is_too_large_is_copied_on_request_alone(
+def test_a_large_project_is_copied_only_on_request(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_files, "LARGEST_BYTES", 200_000)
@@ -201,13 +201,13 @@ def test_a_project_that_is_too_large_is_copied_on_request_alone(
         find_code(tmp_path / "runs", project / "none")
 
 
-def test_many_small_files_are_named_before_one_that_is_larger() -> None:
+def test_many_small_files_are_listed_before_one_larger_file() -> None:
     small = [CodeFile(f"data/{number}.txt", "", size=1) for number in range(1000)]
     files = [CodeFile("package/weights.bin", "", size=2**20), *small, CodeFile("job.toml", "", size=40)]
     assert largest(files) == "data/ (1,000 files, 0 MiB), package/ (1 file, 1 MiB), job.toml (0 MiB)"
 
 
-def test_a_project_of_far_too_many_files_is_refused_before_they_are_all_looked_at(
+def test_a_project_with_far_too_many_files_is_refused_early(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_files, "MOST_FILES", 2)
@@ -232,11 +232,11 @@ def minutes_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: now() + 60)
 
 
-def test_of_a_project_that_was_copied_before_only_what_changed_is_read(
+def test_only_changed_files_of_a_known_project_are_read(
     tmp_path: Path, project: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = tmp_path / "runs"
-    take_snapshot(find_code(runs, project))  # too young to be known
+    take_snapshot(find_code(runs, project))  # too recent to be cached
     minutes_pass(monkeypatch)
     first = take_snapshot(find_code(runs, project))
     read.clear()
@@ -251,7 +251,7 @@ def test_of_a_project_that_was_copied_before_only_what_changed_is_read(
     assert find_code(runs, project).folder != second
 
 
-def test_files_of_any_name_are_known_but_for_names_of_several_lines(
+def test_digests_are_cached_for_any_name_without_a_newline(
     tmp_path: Path, project: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = ["tab\there.py", " blank ", "ret\rurn", os.fsdecode(b"\xff.py"), "a\nb.py"]
@@ -264,7 +264,7 @@ def test_files_of_any_name_are_known_but_for_names_of_several_lines(
     assert read == ["a\nb.py"]
 
 
-def test_an_unchanged_file_costs_one_look_and_what_is_known_of_it_is_taken_over_as_it_is(
+def test_an_unchanged_file_is_not_opened_and_its_cached_digest_is_kept(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     minutes_pass(monkeypatch)
@@ -289,14 +289,14 @@ def test_an_unchanged_file_costs_one_look_and_what_is_known_of_it_is_taken_over_
         assert all(line.endswith(" train.py") for line in changed)
 
 
-def test_a_file_that_changed_just_now_is_read_again(tmp_path: Path, project: Path, read: list[str]) -> None:
+def test_a_recently_changed_file_is_read_again(tmp_path: Path, project: Path, read: list[str]) -> None:
     take_snapshot(find_code(tmp_path / "runs", project))
     read.clear()
     take_snapshot(find_code(tmp_path / "runs", project))
     assert read.count("train.py") == 1
 
 
-def test_of_another_machines_files_each_is_opened(
+def test_every_file_on_a_network_file_system_is_opened(
     tmp_path: Path, project: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     minutes_pass(monkeypatch)
@@ -312,7 +312,7 @@ def test_of_another_machines_files_each_is_opened(
 
 
 @pytest.mark.parametrize("damage", [lambda text: "", lambda text: text[:-9], lambda text: text.replace("-444", "-555")])
-def test_what_is_known_of_files_is_dropped_where_it_is_damaged(
+def test_a_damaged_digest_cache_is_dropped(
     damage: Callable[[str], str], tmp_path: Path, project: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     minutes_pass(monkeypatch)
@@ -323,7 +323,7 @@ def test_what_is_known_of_files_is_dropped_where_it_is_damaged(
     assert read.count("train.py") == 2
 
 
-def test_the_content_of_a_new_file_is_read_once_for_its_digest_and_once_to_copy_it(
+def test_a_new_file_is_read_once_for_its_digest(
     tmp_path: Path, project: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     minutes_pass(monkeypatch)
@@ -331,7 +331,7 @@ def test_the_content_of_a_new_file_is_read_once_for_its_digest_and_once_to_copy_
     assert read.count("train.py") == 1
 
 
-def test_a_new_file_costs_no_call_that_could_be_spared(
+def test_a_new_file_takes_the_fewest_system_calls(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     minutes_pass(monkeypatch)
@@ -358,7 +358,7 @@ def test_a_new_file_costs_no_call_that_could_be_spared(
     recording = False
     assert {event: round(count / 100) for event, count in calls.items() if count >= 50} == {
         "open": 3,  # for its digest, to copy it, and the copy
-        "os.link": 2,  # which of them are new is tried, not listed
+        "os.link": 2,  # linking is tried instead of listing which files are new
         "os.chmod": 1,
         "os.utime": 1,
         "fstat": 1,
@@ -367,7 +367,7 @@ def test_a_new_file_costs_no_call_that_could_be_spared(
 
 
 @pytest.mark.parametrize("step", ["digest_of", "_add"])
-def test_files_on_another_machine_are_read_and_copied_several_at_a_time(
+def test_files_on_a_network_file_system_are_processed_in_parallel(
     step: str, tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(200):
@@ -399,8 +399,8 @@ def test_a_file_that_is_edited_while_it_is_copied_is_not_shared(
     assert (copy / "project" / "train.py").stat().st_nlink == 1
 
 
-def test_a_large_copy_reports_how_far_it_is(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Heard(ProgressListener):
+def test_a_large_copy_reports_progress(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Recorder(ProgressListener):
         def __init__(self) -> None:
             self.stages: list[tuple[str, int | None]] = []
             self.done = 0
@@ -412,19 +412,19 @@ def test_a_large_copy_reports_how_far_it_is(tmp_path: Path, project: Path, monke
             self.done += size
 
     (project / "weights.bin").write_bytes(b"x" * 1000)
-    take_snapshot(find_code(tmp_path / "runs", project), small := Heard())
+    take_snapshot(find_code(tmp_path / "runs", project), small := Recorder())
     assert small.stages == []
     monkeypatch.setattr(snapshot, "_WORTH_A_BAR", 1000)
     (project / "train.py").write_text("print(2)\n")
-    take_snapshot(find_code(tmp_path / "runs", project), heard := Heard())
-    assert heard.stages == [("copying the code: 3 files", 1009)]
+    take_snapshot(find_code(tmp_path / "runs", project), large := Recorder())
+    assert large.stages == [("copying the code: 3 files", 1009)]
     (project / "weights.bin").write_bytes(b"y" * 1000)
-    take_snapshot(find_code(tmp_path / "runs", project, progress=heard), heard)
-    assert heard.stages[1:] == [("reading the code: 3 files", 1009), ("copying the code: 3 files", 1009)]
-    assert heard.done == 3 * 1009
+    take_snapshot(find_code(tmp_path / "runs", project, progress=large), large)
+    assert large.stages[1:] == [("reading the code: 3 files", 1009), ("copying the code: 3 files", 1009)]
+    assert large.done == 3 * 1009
 
 
-def test_the_files_of_a_submodule_are_the_projects_too(tmp_path: Path, project: Path) -> None:
+def test_files_of_a_submodule_are_included(tmp_path: Path, project: Path) -> None:
     inner = project / "inner"
     inner.mkdir()
     (inner / "model.py").write_text("")

@@ -1,4 +1,4 @@
-"""What is noted of torch and the image at submission: names of folders and records, nothing imported."""
+"""The torch version and image digest recorded at submission, from folder names and records, without imports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def install(environment: Path, *names: str) -> None:
         (environment / "lib" / "python3.12" / "site-packages" / f"{name}.dist-info").mkdir(parents=True)
 
 
-def test_torch_is_that_of_the_environment_that_programs_come_from(tmp_path: Path) -> None:
+def test_the_torch_version_is_that_of_the_programs_environment(tmp_path: Path) -> None:
     install(tmp_path / "venv", "torch-2.1.0", "torch_geometric-2.8.0")
     assert task_versions(planned(tmp_path)) == {"torch": "2.1.0"}
     install(tmp_path / "other", "torch-2.9.0+cu128")
@@ -35,7 +35,7 @@ def test_torch_is_that_of_the_environment_that_programs_come_from(tmp_path: Path
     assert task_versions(named) == {"torch": "2.1.0"}
 
 
-def test_nothing_is_said_of_what_cannot_be_seen_from_here(tmp_path: Path) -> None:
+def test_versions_that_cannot_be_read_are_not_recorded(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     assert (task_versions(plan), image_digest(plan)) == ({}, None)
     assert task_versions(planned(tmp_path, python="python3")) == {}
@@ -43,7 +43,7 @@ def test_nothing_is_said_of_what_cannot_be_seen_from_here(tmp_path: Path) -> Non
     assert task_versions(planned(tmp_path)) == {}
 
 
-def test_an_image_is_known_by_the_record_beside_it(tmp_path: Path) -> None:
+def test_an_images_digest_comes_from_its_record(tmp_path: Path) -> None:
     image = tmp_path / "a.sqsh"
     plan = planned(tmp_path, f'[container]\nimage = "{image}"\n')
     assert (task_versions(plan), image_digest(plan)) == ({}, None)
@@ -56,7 +56,7 @@ def test_an_image_is_known_by_the_record_beside_it(tmp_path: Path) -> None:
     assert (task_versions(plan), image_digest(plan)) == ({}, None)
 
 
-def test_or_by_a_reference_that_has_its_digest(tmp_path: Path) -> None:
+def test_an_images_digest_comes_from_its_reference(tmp_path: Path) -> None:
     digest = "sha256:" + "a1" * 32
     plan = planned(tmp_path, f'[container]\nimage = "nvcr.io#nvidia/pyg@{digest}"\n', container_runtime="pyxis")
     assert image_digest(plan) == digest

@@ -1,4 +1,4 @@
-"""Copies of code that no run refers to any more: which they are, and that none goes that somebody takes up."""
+"""Copies of code that no run refers to: finding them, and keeping those that a submission reuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Folder:
         return find_code(self.runs, self.project)
 
     def run(self, name: str, text: str) -> Path:
-        """A run of the project with `text`, submitted long ago; its copy of the code."""
+        """Submit a run of the project with `text`, long ago, and return its copy of the code."""
         copy = take_snapshot(self.code(text))
         (self.runs / name).mkdir()
         (self.runs / name / "code").symlink_to(Path("..", ".code", copy.name))
@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-def test_what_runs_refer_to_stays_and_what_they_share_with_it(folder: Folder) -> None:
+def test_code_in_use_and_files_shared_with_it_are_kept(folder: Folder) -> None:
     kept, gone = folder.run("a", "print(1)"), folder.run("b", "print(2)" + "y" * 50_000)
     folder.forget("b")
     (unused,) = find_unused(folder.runs)
@@ -61,7 +61,7 @@ def test_what_runs_refer_to_stays_and_what_they_share_with_it(folder: Folder) ->
     assert find_unused(folder.runs) == []
 
 
-def test_the_sizes_of_all_are_what_their_removal_frees(folder: Folder) -> None:
+def test_the_reported_sizes_cover_the_freed_space(folder: Folder) -> None:
     for number in range(3):
         folder.run(str(number), f"print({number})")
         folder.forget(str(number))
@@ -74,23 +74,21 @@ def test_the_sizes_of_all_are_what_their_removal_frees(folder: Folder) -> None:
     assert list((folder.runs / ".code" / ".files").iterdir()) == []
 
 
-def test_what_a_submission_has_just_made_stays_before_any_run_refers_to_it(folder: Folder) -> None:
+def test_a_new_copy_is_kept_before_any_run_refers_to_it(folder: Folder) -> None:
     copy = take_snapshot(folder.code("print(1)"))
     assert find_unused(folder.runs) == []
     folder.age(copy)
     assert [unused.path for unused in find_unused(folder.runs)] == [copy]
 
 
-def test_it_does_where_this_machines_clock_is_ahead_of_the_file_servers(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_copy_is_kept_even_if_the_local_clock_is_ahead(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 2 * YOUNG_SECONDS)
     take_snapshot(folder.code("new"))
     assert find_unused(folder.runs, time.time) == []
 
 
-def test_a_copy_that_a_submission_takes_up_after_it_was_listed_stays(folder: Folder) -> None:
+def test_a_copy_reused_after_it_was_listed_is_kept(folder: Folder) -> None:
     copy = folder.run("a", "print(1)")
     folder.forget("a")
     (unused,) = find_unused(folder.runs)
@@ -99,16 +97,14 @@ def test_a_copy_that_a_submission_takes_up_after_it_was_listed_stays(folder: Fol
     assert (copy / "project" / "train.py").read_text() == "print(1)"
 
 
-def test_a_copy_that_is_removed_while_a_submission_takes_it_up_is_made_anew(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_removed_during_a_submission_is_recreated(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     code = folder.code("print(1)")
-    monkeypatch.setattr(Code, "is_new", False)  # when it looked
+    monkeypatch.setattr(Code, "is_new", False)  # at the time of the check
     copy = take_snapshot(code)
     assert (copy / "project" / "train.py").read_text() == "print(1)"
 
 
-def test_what_a_submission_that_was_killed_left_half_made_goes(folder: Folder) -> None:
+def test_a_partial_copy_of_a_killed_submission_is_removed(folder: Folder) -> None:
     copy = folder.run("a", "print(1)")
     half = copy.with_name(f".{'0' * 20}.4711")
     (half / "project").mkdir(parents=True)
@@ -118,10 +114,10 @@ def test_what_a_submission_that_was_killed_left_half_made_goes(folder: Folder) -
     assert unused.path == half
     assert remove_unused(unused)
     assert not half.exists()
-    assert not remove_unused(Unused(half, 0))  # by somebody else, meanwhile
+    assert not remove_unused(Unused(half, 0))  # already removed, by another process
 
 
-def test_a_folder_that_cannot_be_looked_into_may_be_a_run(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_is_an_error(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.run("a", "print(1)")
     (folder.runs / "notes.txt").write_text("")
     (folder.runs / "moved" / "code").mkdir(parents=True)
@@ -135,5 +131,5 @@ def test_a_folder_that_cannot_be_looked_into_may_be_a_run(folder: Folder, monkey
         find_unused(folder.runs)
 
 
-def test_without_any_runs_there_is_nothing(tmp_path: Path) -> None:
+def test_without_runs_nothing_is_unused(tmp_path: Path) -> None:
     assert find_unused(tmp_path / "runs") == []

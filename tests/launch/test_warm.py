@@ -1,4 +1,4 @@
-"""Warm runs: what their script has besides, and what bash makes of it, with a stand-in srun."""
+"""Warm runs: what their script adds, and how bash runs it, with a stand-in srun."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ JOB = Job(
 )
 CLUSTER = Cluster(name="site", setup=("module purge",))
 PLAIN = replace(JOB, container=Container(), resources=Resources(tasks_per_node=2, gpus_per_node=0, warning=0))
-SAY_SO = 'for r in 0 1; do touch "$attempt/marks/0000$r.done"; done\n'
+ALL_DONE = 'for r in 0 1; do touch "$attempt/marks/0000$r.done"; done\n'
 
 
 def script(run: RunDir, job: Job = JOB, cluster: Cluster = CLUSTER, stamp: str = "") -> str:
@@ -47,7 +47,7 @@ def script(run: RunDir, job: Job = JOB, cluster: Cluster = CLUSTER, stamp: str =
     return render(warmed(plan, resolved, ALLOCATION, stamp))
 
 
-def test_the_script_of_a_warm_run_is_the_golden_one(update_golden: bool) -> None:
+def test_the_script_of_a_warm_run_matches_the_golden_file(update_golden: bool) -> None:
     text = script(RunDir(Path("/runs/big-20260102-030405-abcd")))
     path = GOLDEN / "warm.sh"
     if update_golden:
@@ -55,13 +55,13 @@ def test_the_script_of_a_warm_run_is_the_golden_one(update_golden: bool) -> None
     assert text == path.read_text()
 
 
-def test_a_run_in_an_allocation_makes_no_copies_of_its_own() -> None:
+def test_a_warm_run_cannot_stage_code() -> None:
     job = replace(PLAIN, resources=replace(PLAIN.resources, stage_code=True))
     with pytest.raises(UsageError, match="stage_code"):
         script(RunDir(Path("/runs/x-20260102-030405-abcd")), job)
 
 
-def test_the_holder_is_the_golden_one(update_golden: bool) -> None:
+def test_the_holder_matches_the_golden_file(update_golden: bool) -> None:
     text = render_holder(Resolved(JOB, CLUSTER, {}, Path("/jobs/x.toml")), Path("/runs/.warm"))
     path = GOLDEN / "holder.sh"
     if update_golden:
@@ -74,7 +74,7 @@ def test_bash_accepts_it(name: str) -> None:
     assert subprocess.run(["bash", "-n", GOLDEN / name], capture_output=True, check=True).stderr == b""
 
 
-def test_an_image_that_changed_gets_another_name(tmp_path: Path) -> None:
+def test_a_changed_image_gets_a_new_name(tmp_path: Path) -> None:
     image = tmp_path / "x.sqsh"
     image.write_text("one")
     before = image_stamp(str(image))
@@ -86,22 +86,22 @@ def test_an_image_that_changed_gets_another_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "says"),
+    ("resources", "message"),
     [
         (Resources(nodes=5), "requests 5 nodes, allocation 77 has 4"),
         (Resources(nodes=1, gpus_per_node=9), "requests 9 GPUs per node, allocation 77 has 8"),
         (Resources(nodes=3, tasks_per_node=4, cpus_per_task=3), "requests 36 CPUs, allocation 77 has 32"),
     ],
 )
-def test_a_job_that_is_larger_than_the_allocation_is_refused(resources: Resources, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_a_job_larger_than_the_allocation_is_refused(resources: Resources, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         check_fits(resources, ALLOCATION)
     check_fits(Resources(nodes=4, gpus_per_node=8), ALLOCATION)
     check_fits(resources, replace(ALLOCATION, nodes=9, gpus_per_node=None, cpus=None))
 
 
 class Node:
-    """The first node of an allocation: warm scripts, and an srun that notes how it is called and does as told."""
+    """The first node of an allocation: warm scripts, and an srun that records its calls and runs a given body."""
 
     def __init__(self, folder: Path) -> None:
         self.runs = folder / "it's runs"
@@ -117,7 +117,7 @@ class Node:
         run.script.write_text(script(run, job, Cluster(name="c")))
         note = f'env | grep ^SLURM >>{quote(str(self.notes))}; echo "$*" >>{quote(str(self.notes))}\n'
         prologue = f"#!/bin/bash\n{note}attempt=$CLUSTERCTL_RUN_DIR/attempts/$CLUSTERCTL_ATTEMPT\n"
-        aside = self.srun.with_name("srun.new")  # one that a process executes cannot be written
+        aside = self.srun.with_name("srun.new")  # a running program cannot be overwritten
         aside.write_text(prologue + srun)
         aside.chmod(0o755)
         aside.rename(self.srun)
@@ -145,8 +145,8 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def test_of_the_host_steps_own_shape_srun_sees_nothing(node: Node) -> None:
-    run, process = node.start("a", SAY_SO)
+def test_srun_does_not_see_the_host_steps_variables(node: Node) -> None:
+    run, process = node.start("a", ALL_DONE)
     process.communicate()
     assert process.returncode == 0
     assert run.finished_json.exists()
@@ -164,10 +164,10 @@ def test_a_cancel_waits_for_the_ranks_and_is_recorded(node: Node) -> None:
     assert (process.returncode, host(run)["exit_code"], host(run)["signal"]) == (143, 143, "TERM")
 
 
-IMPORTING = 'case $* in *" true") sleep 0.3; echo imported >>"$attempt/../../../imports";; *) ' + SAY_SO + ";; esac"
+IMPORTING = 'case $* in *" true") sleep 0.3; echo imported >>"$attempt/../../../imports";; *) ' + ALL_DONE + ";; esac"
 
 
-def test_an_image_is_imported_once_however_many_runs_begin_at_once(node: Node) -> None:
+def test_concurrent_runs_import_an_image_once(node: Node) -> None:
     job = replace(PLAIN, container=Container(image="/images/x.sqsh"))
     started = [node.start(name, IMPORTING, job) for name in ("a", "b", "c")]
     for run, process in started:
@@ -181,7 +181,7 @@ def test_an_image_is_imported_once_however_many_runs_begin_at_once(node: Node) -
     assert all("--container-name=clusterctl_77_" in line and "--container-image" not in line for line in tasks)
 
 
-def test_an_import_that_fails_fails_the_run_and_the_next_one_tries_again(node: Node) -> None:
+def test_a_failed_import_fails_the_run_and_the_next_run_retries(node: Node) -> None:
     job = replace(PLAIN, container=Container(image="/images/x.sqsh"))
     run, process = node.start("a", "exit 9", job)
     process.communicate()
@@ -191,7 +191,7 @@ def test_an_import_that_fails_fails_the_run_and_the_next_one_tries_again(node: N
     assert process.returncode == 0
 
 
-# enroot keeps what an import made, whole or not; pyxis takes whatever is there under the name.
+# enroot keeps what an import wrote, complete or not; pyxis uses whatever exists under the name.
 NODES = (
     """
 stored=${attempt%/attempts/*}/../stored
@@ -200,28 +200,28 @@ case $* in
   *" true")
     [ ! -e "$stored" ] || exit 0
     echo half >"$stored"
-    while [ -n "$cancelled" ] && [ ! -e "$attempt/told" ]; do sleep 0.05; done
+    while [ -n "$cancelled" ] && [ ! -e "$attempt/cancel_sent" ]; do sleep 0.05; done
     [ -z "$cancelled$full" ] || exit 1
     echo whole >"$stored" ;;
   *) cp "$stored" "$attempt/ran_in"; """
-    + SAY_SO
+    + ALL_DONE
     + """ ;;
 esac
 """
 )
 
 
-def test_half_an_image_is_not_taken_for_a_whole_one(node: Node) -> None:
+def test_a_partial_image_is_not_used(node: Node) -> None:
     job = replace(PLAIN, container=Container(image="/images/x.sqsh"))
     _, process = node.start("a", f"full=y\n{NODES}", job)
     process.communicate()
     assert process.returncode == 1
-    assert len([*(warm_folder(node.runs) / "77").glob("clusterctl_*")]) == 1  # by it the holder knows what to remove
+    assert len([*(warm_folder(node.runs) / "77").glob("clusterctl_*")]) == 1  # tells the holder what to remove
     (node.runs / "stored").unlink()
     run, process = node.start("b", f"cancelled=y\n{NODES}", job)
     until((node.runs / "stored").exists)
     process.send_signal(signal.SIGURG)
-    (run.attempt(0).path / "told").touch()
+    (run.attempt(0).path / "cancel_sent").touch()
     process.communicate()
     assert process.returncode == 1
     run, process = node.start("c", NODES, job)
@@ -230,7 +230,7 @@ def test_half_an_image_is_not_taken_for_a_whole_one(node: Node) -> None:
     assert (run.attempt(0).path / "ran_in").read_text() == "whole\n"
 
 
-def test_an_import_whose_run_was_killed_is_taken_over(node: Node) -> None:
+def test_the_import_of_a_killed_run_is_taken_over(node: Node) -> None:
     job = replace(PLAIN, container=Container(image="/images/x.sqsh"))
     _, process = node.start("a", IMPORTING, job)
     process.communicate()
@@ -245,7 +245,7 @@ def test_an_import_whose_run_was_killed_is_taken_over(node: Node) -> None:
     assert (node.runs / "imports").read_text() == "imported\n" * 2
 
 
-def test_a_holder_closes_up_whatever_its_submitters_shell_exports(tmp_path: Path) -> None:
+def test_a_holder_cleans_up_whatever_the_submitters_shell_exports(tmp_path: Path) -> None:
     called, asked, marks = tmp_path / "called", tmp_path / "asked", tmp_path / "warm" / "77"
     srun = tmp_path / "bin" / "srun"
     srun.parent.mkdir()

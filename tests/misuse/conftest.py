@@ -1,4 +1,4 @@
-"""The desk at which every mistake is made."""
+"""The desk on which every mistake is made."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ from support.mistake import Desk
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Desk]:
     desk = Desk(tmp_path, monkeypatch, capfdbinary)
     yield desk
-    if desk.submitted():  # a mistake that went through must not train
+    if desk.submitted():  # do not train a job that was accepted by mistake
         desk.type(["cancel", "--yes", "--cluster", "local", *(run.name for run in desk.run_directories())])

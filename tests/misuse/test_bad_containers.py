@@ -1,4 +1,4 @@
-"""Mistakes with images and mounts: all of them are told before anything is submitted."""
+"""Mistakes with images and mounts: all are reported before anything is submitted."""
 
 from __future__ import annotations
 
@@ -45,19 +45,21 @@ def with_slurm(image: bool, cluster: str = "", **answers: str) -> Callable[[Desk
     return make
 
 
-def image(what: str, name: str, says: str, hint: str, prepare: Callable[[Desk], object] = lambda desk: None) -> Mistake:
-    return Mistake(what=what, job=job(f'image = "{name}"'), code=CONFIG, says=says, hint=hint, prepare=prepare)
+def image(
+    what: str, name: str, expected: str, hint: str, prepare: Callable[[Desk], object] = lambda desk: None
+) -> Mistake:
+    return Mistake(what=what, job=job(f'image = "{name}"'), code=CONFIG, expected=expected, hint=hint, prepare=prepare)
 
 
-def mount(what: str, text: str, says: str, hint: str) -> Mistake:
+def mount(what: str, text: str, expected: str, hint: str) -> Mistake:
     table = f'image = "./i.sqsh"\nmounts = ["{text}"]'
-    return Mistake(what=what, job=job(table), code=CONFIG, says=says, hint=hint, prepare=with_image())
+    return Mistake(what=what, job=job(table), code=CONFIG, expected=expected, hint=hint, prepare=with_image())
 
 
 @rows(
-    image("there is none", "./none.sqsh", "no such image: ", "clusterctl image"),
+    image("it does not exist", "./none.sqsh", "no such image: ", "clusterctl image"),
     image(
-        "a link leads nowhere", "./i.sqsh", "no such image: ", "clusterctl image",
+        "it is a dangling link", "./i.sqsh", "no such image: ", "clusterctl image",
         lambda desk: (desk.project / "i.sqsh").symlink_to("nowhere"),
     ),
     image(
@@ -70,99 +72,99 @@ def mount(what: str, text: str, says: str, hint: str) -> Mistake:
         "it is a folder", "./i.sqsh", "Is a directory", "verify", lambda desk: (desk.project / "i.sqsh").mkdir()
     ),
     image("its path is relative", "i.sqsh", "relative path: i.sqsh", "write ./i.sqsh"),
-    image("it is no path and no reference", "Python:3", "neither a file nor an image reference", "python:3.11-slim"),
-    image("it is written as docker does", "nvcr.io/nvidia/pyg:24", "must be followed by '#'", "nvcr.io#nvidia/pyg:24"),
-    image("it is written as enroot does", "docker://python:3.11", "neither a file nor", "python:3.11-slim"),
+    image("it is neither file nor reference", "Python:3", "neither a file nor an image reference", "python:3.11-slim"),
+    image("it uses docker's syntax", "nvcr.io/nvidia/pyg:24", "must be followed by '#'", "nvcr.io#nvidia/pyg:24"),
+    image("it uses enroot's syntax", "docker://python:3.11", "neither a file nor", "python:3.11-slim"),
     image("it is a flag", "--container-name=x", "neither a file nor", "image.sqsh"),
-    image("it holds a space", "a b", "container.image: must be one word", "config keys"),
+    image("it contains a space", "a b", "container.image: must be one word", "config keys"),
 )  # fmt: skip
 def test_an_image_that_cannot_be_run(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 
 @rows(
-    mount("a comma is in it", "/a,b:/c", "',' in a mounted path", "cannot escape"),
-    mount("a plus is in it", "/a+b:/c", "'+' in a mounted path", "cannot escape"),
-    mount("a percent sign is in it", "/a%t:/c", "'%' in a mounted path", "cannot escape"),
+    mount("it contains a comma", "/a,b:/c", "',' in a mounted path", "cannot escape"),
+    mount("it contains a plus", "/a+b:/c", "'+' in a mounted path", "cannot escape"),
+    mount("it contains a percent sign", "/a%t:/c", "'%' in a mounted path", "cannot escape"),
     mount("it has too many colons", "/a:/b:ro:/c", "more than SRC:DST:FLAGS", "':'"),
     mount("its source is relative", "data:/c", "not an absolute path: 'data'", "/SRC:/DST"),
     mount("its target is relative", "/tmp:c", "not an absolute path: 'c'", "/SRC:/DST"),
     mount("it is empty", "", "container.mounts", ""),
     mount("its flag has a typo", "/tmp:/c:r0", "unknown mount flag: 'r0'", "ro, "),
     mount("it hides the image", "/tmp:/", "cannot mount over the image's root", "/SRC:/DST"),
-    mount("its source is not there", "/tmp/no/such/folder:/c", "no such folder to mount: /tmp/no/such/folder", "mkdir"),
-    mount("another is at its place", '/tmp:/c", "/usr:/c', "same target: /tmp and /usr", "elsewhere"),
+    mount("its source is missing", "/tmp/no/such/folder:/c", "no such folder to mount: /tmp/no/such/folder", "mkdir"),
+    mount("two share a target", '/tmp:/c", "/usr:/c', "same target: /tmp and /usr", "elsewhere"),
 )  # fmt: skip
-def test_a_mount_that_cannot_be_made(desk: Desk, mistake: Mistake) -> None:
+def test_an_invalid_mount(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 
 @rows(
     Mistake(
-        what="the data lies where no mount can go",
+        what="the data folder cannot be mounted",
         job=job('image = "./i.sqsh"', '[data]\nroot = "/tmp/a,b"\n'),
         prepare=with_image(),
         code=CONFIG,
-        says="',' in a mounted path: /tmp/a,b",
+        expected="',' in a mounted path: /tmp/a,b",
         hint="cannot escape",
     ),
     Mistake(
-        what="the runs lie where no mount can go",
+        what="the runs folder cannot be mounted",
         job=job('image = "./i.sqsh"'),
         environment={"CLUSTERCTL_RUNS": "/tmp/a:b"},
         prepare=with_image(),
         code=CONFIG,
-        says="':' in a mounted path: /tmp/a:b",
+        expected="':' in a mounted path: /tmp/a:b",
         hint="cannot escape",
     ),
     Mistake(
-        what="the folder to work in is relative",
+        what="the working directory is relative",
         job=job('image = "./i.sqsh"\nworkdir = "src"'),
         prepare=with_image(),
         code=CONFIG,
-        says="container.workdir: not an absolute path: src",
+        expected="container.workdir: not an absolute path: src",
         hint="config keys",
     ),
     Mistake(
-        what="the code is to come from no image",
+        what="the code should come from an image, but there is none",
         job=job('code = "image"'),
         code=CONFIG,
-        says='container.code: "image" needs an image',
+        expected='container.code: "image" needs an image',
         hint="config keys",
     ),
     Mistake(
-        what="the code is to come from elsewhere",
+        what="--code has a typo",
         typed="submit ./job.toml --code imag",
         job=job('image = "./i.sqsh"'),
         prepare=with_image(),
         code=CONFIG,
-        says="--set: container.code: must be one of mounted, image",
+        expected="--set: container.code: must be one of mounted, image",
         hint="config keys",
     ),
     Mistake(
         what="a key has a typo",
         job=job('imgae = "./i.sqsh"'),
         code=CONFIG,
-        says="container.imgae: unknown key (did you mean image?)",
+        expected="container.imgae: unknown key (did you mean image?)",
         hint="config keys",
     ),
     Mistake(
-        what="mounts are no list",
+        what="mounts is not a list",
         job=job('image = "./i.sqsh"\nmounts = "/tmp"'),
         prepare=with_image(),
         code=CONFIG,
-        says="container.mounts: expected a list",
+        expected="container.mounts: expected a list",
         hint="config keys",
     ),
     Mistake(
         what="several things are wrong",
         job=job('image = "./none.sqsh"\nmounts = ["/tmp/no/such:/a", "/tmp/nor/such:/b"]'),
         code=CONFIG,
-        says="3 problems would make the run fail",
+        expected="3 problems would make the run fail",
         hint="clusterctl image",
     ),
 )
-def test_a_container_table_that_makes_no_sense(desk: Desk, mistake: Mistake) -> None:
+def test_an_invalid_container_table(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 
@@ -172,7 +174,7 @@ def test_a_container_table_that_makes_no_sense(desk: Desk, mistake: Mistake) -> 
         job=job('image = "./i.sqsh"'),
         prepare=with_image("opt/venv/bin/python3.9", "opt/venv/lib/python3.9/site-packages/"),
         code=CONFIG,
-        says="/opt/venv/bin/python in the image is Python 3.9",
+        expected="/opt/venv/bin/python in the image is Python 3.9",
         hint="3.11 or later",
     ),
     Mistake(
@@ -180,7 +182,7 @@ def test_a_container_table_that_makes_no_sense(desk: Desk, mistake: Mistake) -> 
         job=job('image = "./i.sqsh"'),
         prepare=with_image("bin/sh", "etc/python3/debian_config"),
         code=CONFIG,
-        says="no /opt/venv/bin/python in the image",
+        expected="no /opt/venv/bin/python in the image",
         hint="install one",
     ),
     Mistake(
@@ -188,40 +190,40 @@ def test_a_container_table_that_makes_no_sense(desk: Desk, mistake: Mistake) -> 
         job=job('image = "./i.sqsh"'),
         prepare=with_image("usr/bin/python3"),
         code=CONFIG,
-        says="no /opt/venv/bin/python in the image",
+        expected="no /opt/venv/bin/python in the image",
         hint="set `python` in the cluster file: /usr/bin/python3",
     ),
     Mistake(
-        what="it is to bring code that it does not have",
+        what="it lacks the code that it should contain",
         typed="submit ./job.toml --code image",
         job=job('image = "./i.sqsh"'),
         prepare=with_image(),
         code=CONFIG,
-        says="in the image has no clusterctl",
+        expected="in the image has no clusterctl",
         hint="--code mounted",
     ),
     Mistake(
-        what="there is no room for it",
+        what="there is no room to unpack it",
         job=job('image = "./i.sqsh"'),
         prepare=lambda desk: (with_image()(desk), desk.patch.setattr(unpacked, "room", lambda store: 0)),
         code=CONFIG,
-        says="no room to unpack ",
+        expected="no room to unpack ",
         hint="set CLUSTERCTL_UNPACK",
     ),
     Mistake(
-        what="nobody is here to fetch it",
+        what="nothing on this machine can pull it",
         job=job('image = "python:3.11-slim"'),
         prepare=lambda desk: desk.set(PATH="/nowhere", XDG_DATA_HOME=str(desk.folder / "data")),
         code=OTHER,
-        says="no program here can build or pull an image",
+        expected="no program here can build or pull an image",
         hint="or install enroot",
     ),
     Mistake(
-        what="there is no program to unpack it",
+        what="nothing on this machine can unpack it",
         job=job('image = "./i.sqsh"'),
         prepare=lambda desk: (with_image()(desk), desk.set(PATH="/nowhere")),
         code=CONFIG,
-        says="unsquashfs is not on PATH to unpack",
+        expected="unsquashfs is not on PATH to unpack",
         hint="apt-get install squashfs-tools",
     ),
 )
@@ -235,7 +237,7 @@ def test_an_image_that_a_run_cannot_use(desk: Desk, mistake: Mistake) -> None:
         job=job('image = "./i.sqsh"'),
         prepare=with_slurm(image=True, srun="echo Usage: srun"),
         code=SLURM,
-        says="pyxis is not installed",
+        expected="pyxis is not installed",
         hint='container_runtime = "builtin"',
     ),
     Mistake(
@@ -243,7 +245,7 @@ def test_an_image_that_a_run_cannot_use(desk: Desk, mistake: Mistake) -> None:
         job=job('image = "./i.sqsh"'),
         prepare=with_slurm(image=True, srun="echo no such library >&2; exit 127"),
         code=SLURM,
-        says="srun: no such library",
+        expected="srun: no such library",
         hint="srun --help",
     ),
     Mistake(
@@ -251,23 +253,23 @@ def test_an_image_that_a_run_cannot_use(desk: Desk, mistake: Mistake) -> None:
         job=job('image = "/tmp/no/such.sqsh"'),
         prepare=with_slurm(image=False),
         code=CONFIG,
-        says="no such image: /tmp/no/such.sqsh",
+        expected="no such image: /tmp/no/such.sqsh",
         hint="clusterctl image",
     ),
     Mistake(
-        what="the cluster's own mount is not there",
+        what="a mount in the cluster file does not exist",
         job=job('image = "./i.sqsh"'),
         prepare=with_slurm(image=True, cluster='[container]\nmounts = ["/tmp/no/such"]\n'),
         code=CONFIG,
-        says="no such folder to mount: /tmp/no/such",
+        expected="no such folder to mount: /tmp/no/such",
         hint="mkdir",
     ),
     Mistake(
-        what="the runtime is one that nobody knows",
+        what="the container runtime is unknown",
         job=job('image = "./i.sqsh"'),
         prepare=with_slurm(image=True, cluster='container_runtime = "docker"\n'),
         code=CONFIG,
-        says="container_runtime: must be one of pyxis, builtin, apptainer",
+        expected="container_runtime: must be one of pyxis, builtin, apptainer",
         hint="config keys",
     ),
     Mistake(
@@ -275,25 +277,25 @@ def test_an_image_that_a_run_cannot_use(desk: Desk, mistake: Mistake) -> None:
         job=job('image = "./i.sqsh"\nmounts = ["/usr:/usr:ro+nosuid"]'),
         prepare=with_slurm(image=True, cluster='container_runtime = "apptainer"\n'),
         code=CONFIG,
-        says="Apptainer supports only ro and rw: nosuid",
+        expected="Apptainer supports only ro and rw: nosuid",
         hint="leave it out",
     ),
     Mistake(
-        what="an address for Apptainer ends a command",
+        what="a URI for Apptainer contains a semicolon",
         job=job('image = "docker://a;id"'),
         prepare=with_slurm(image=True, cluster='container_runtime = "apptainer"\n'),
         code=CONFIG,
-        says="container.image: neither a file nor an image reference: docker://a;id",
+        expected="container.image: neither a file nor an image reference: docker://a;id",
         hint="write",
     ),
     Mistake(
-        what="the emulator is to have pyxis",
+        what="the cluster file asks for pyxis on the emulator",
         job=job('image = "./i.sqsh"'),
         files={"cluster/mine.toml": 'kind = "emulator"\ncontainer_runtime = "pyxis"\n'},
         environment={"CLUSTERCTL_CLUSTER": "mine"},
         prepare=with_image(),
         code=CONFIG,
-        says="the emulator has no pyxis",
+        expected="the emulator has no pyxis",
         hint="config keys",
     ),
 )
@@ -302,7 +304,7 @@ def test_a_cluster_that_cannot_run_the_image(desk: Desk, mistake: Mistake) -> No
     assert desk.asked("sbatch") == 0
 
 
-def test_what_only_the_nodes_may_have_is_a_warning(desk: Desk) -> None:
+def test_paths_that_only_the_nodes_may_have_are_warnings(desk: Desk) -> None:
     desk.use_slurm(srun=PYXIS, sbatch="echo Submitted batch job 7")
     desk.write("job.toml", job('image = "/raid-of-the-nodes/images/i.sqsh"\nmounts = ["/raid-of-the-nodes/data"]'))
     code, _, err = desk.type("submit ./job.toml")
@@ -311,7 +313,7 @@ def test_what_only_the_nodes_may_have_is_a_warning(desk: Desk) -> None:
     assert "warning: not on this machine: /raid-of-the-nodes/data" in err
 
 
-def test_a_good_image_is_submitted_without_a_word(desk: Desk) -> None:
+def test_a_good_image_is_submitted_without_warnings(desk: Desk) -> None:
     desk.use_slurm(srun=PYXIS, sbatch="echo Submitted batch job 7")
     with_image()(desk)
     desk.write("job.toml", job('image = "./i.sqsh"\nmounts = ["/tmp:/x:ro"]'))
@@ -320,7 +322,7 @@ def test_a_good_image_is_submitted_without_a_word(desk: Desk) -> None:
     assert desk.asked("srun") == 1
 
 
-def test_a_variable_that_the_image_would_change_is_told(desk: Desk) -> None:
+def test_variables_that_the_image_overrides_are_reported(desk: Desk) -> None:
     desk.use_slurm(srun=PYXIS, sbatch="echo Submitted batch job 7")
     with_image()(desk)
     (desk.folder / "root" / "etc").mkdir()

@@ -1,4 +1,4 @@
-"""Command lines that make no sense: unknown, contradictory, of the wrong kind."""
+"""Invalid command lines: unknown words, contradictions, values of the wrong type."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from support.mistake import CONFIG, NOT_FOUND, USAGE, Desk, Mistake, check_messa
 RUN = "cora-20260101-000000-aaaa"
 
 
-def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mistake:
-    return Mistake(what=str(typed), typed=typed, code=USAGE, says=says, hint=hint)
+def usage(typed: str | tuple[str, ...], expected: str, hint: str = "--help") -> Mistake:
+    return Mistake(what=str(typed), typed=typed, code=USAGE, expected=expected, hint=hint)
 
 
 @rows(
@@ -117,12 +117,12 @@ def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mist
     usage("config shwo cora", "no such command"),
     usage("config show cora -o toml", "'toml' is not one of"),
 )
-def test_a_command_line_that_makes_no_sense(desk: Desk, mistake: Mistake) -> None:
+def test_an_invalid_command_line(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 
-def value(typed: str | tuple[str, ...], says: str) -> Mistake:
-    return Mistake(what=str(typed)[:80], typed=typed, code=CONFIG, says=says, hint="config keys")
+def value(typed: str | tuple[str, ...], expected: str) -> Mistake:
+    return Mistake(what=str(typed)[:80], typed=typed, code=CONFIG, expected=expected, hint="config keys")
 
 
 @rows(
@@ -138,7 +138,7 @@ def value(typed: str | tuple[str, ...], says: str) -> Mistake:
     usage("usage --since", "requires an argument"),
     usage("usage cora", "unexpected extra argument"),
 )
-def test_removing_and_summing_up_what_cannot_be_meant(desk: Desk, mistake: Mistake) -> None:
+def test_invalid_options_of_clean_and_usage(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 
@@ -149,17 +149,17 @@ def test_removing_and_summing_up_what_cannot_be_meant(desk: Desk, mistake: Mista
     usage("export @last --output there.tar.gz", "file exists: there.tar.gz", "--force"),
     usage("export @last --output /dev/null --force", "file exists: /dev/null", "--output"),
 )
-def test_exporting_to_where_nothing_can_be_written(desk: Desk, mistake: Mistake) -> None:
+def test_export_to_an_invalid_output(desk: Desk, mistake: Mistake) -> None:
     assert desk.type("submit synthetic --hold")[0] == 0
     assert desk.type("cancel --yes @last")[0] == 0
     desk.write("there.tar.gz", "mine")
     code, out, err = desk.type(mistake.typed)
-    check_message(err, mistake.says, mistake.hint)
+    check_message(err, mistake.expected, mistake.hint)
     assert (code, out) == (mistake.code, "")
     assert (desk.project / "there.tar.gz").read_text() == "mine"
 
 
-def test_exporting_a_run_that_is_not_there(desk: Desk) -> None:
+def test_export_of_a_run_that_does_not_exist(desk: Desk) -> None:
     code, out, err = desk.type("export nothing")
     assert (code, out, list(desk.project.iterdir())) == (NOT_FOUND, "", [])
     check_message(err, "no runs in", "clusterctl status")
@@ -194,17 +194,17 @@ def test_exporting_a_run_that_is_not_there(desk: Desk) -> None:
     value("submit cora --set workload=command", "train.epochs: unknown key"),
     value("submit command --set argv=true", "argv: expected a list"),
     Mistake(
-        what="a program for a workload that is none",
+        what="a program for a built-in workload",
         typed="submit cora -- python train.py",
         code=CONFIG,
-        says='command line: argv: only workload "command" takes a program, not "reddit"',
+        expected='command line: argv: only workload "command" takes a program, not "reddit"',
         hint="clusterctl submit -- python train.py",
     ),
     Mistake(
-        what="a program that is not there",
+        what="a program that does not exist",
         typed="submit -- python no.py",
         code=CONFIG,
-        says="no such file",
+        expected="no such file",
         hint="argv",
     ),
     value(("submit", "--", ""), "argv: "),
@@ -212,12 +212,12 @@ def test_exporting_a_run_that_is_not_there(desk: Desk) -> None:
     value("submit cora --set env.1A=x", "a shell variable's name"),
     value("config show cora --set train.lr=x", "train.lr: expected a number"),
 )
-def test_a_value_on_the_command_line_that_cannot_be(desk: Desk, mistake: Mistake) -> None:
+def test_an_invalid_value_on_the_command_line(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "cancel", "release", "rerun", "diff other", "report other"])
-def test_a_run_that_is_not_there(desk: Desk, command: str) -> None:
+def test_a_run_that_does_not_exist(desk: Desk, command: str) -> None:
     code, out, err = desk.type([*command.split(), "nothing"])
     assert (code, out) == (NOT_FOUND, "")
     check_message(err, "no runs in", "clusterctl status")
@@ -225,14 +225,14 @@ def test_a_run_that_is_not_there(desk: Desk, command: str) -> None:
 
 @pytest.mark.parametrize("flag", ["--after", "--after-any", "--after-start"])
 @pytest.mark.parametrize("more", ["", " --dry-run"])
-def test_a_run_to_wait_for_that_is_not_there(desk: Desk, flag: str, more: str) -> None:
+def test_a_dependency_that_does_not_exist(desk: Desk, flag: str, more: str) -> None:
     code, out, err = desk.type(f"submit cora {flag} nothing{more}")
     assert (code, out, desk.run_directories()) == (NOT_FOUND, "", [])
     check_message(err, "no runs in", "clusterctl status")
 
 
-def missing(typed: str, says: str) -> Mistake:
-    return Mistake(what=typed, typed=typed, code=NOT_FOUND, says=says, hint="clusterctl status")
+def missing(typed: str, expected: str) -> Mistake:
+    return Mistake(what=typed, typed=typed, code=NOT_FOUND, expected=expected, hint="clusterctl status")
 
 
 @rows(
@@ -240,7 +240,7 @@ def missing(typed: str, says: str) -> Mistake:
     missing("submit cora --sweep train.lr=1,2 --after nothing", "no run named: nothing"),
     missing("submit cora --sweep train.lr=1,2 --after nothing --dry-run", "no run named: nothing"),
     missing("submit cora --after-any ../x", "no run named: ../x"),
-    missing("submit cora --name a --after a", "no run named: a"),  # itself is no run yet
+    missing("submit cora --name a --after a", "no run named: a"),  # the run itself does not exist yet
     usage("submit cora --after synth", "several runs start with: synth", "one of synthetic-"),
     usage("submit cora --after synthetic", "has not finished: cancelled", "clusterctl resume synthetic-"),
     usage("submit cora --after-any synthetic --after synthetic", "has not finished: cancelled", "--after-any"),
@@ -250,12 +250,12 @@ def missing(typed: str, says: str) -> Mistake:
         "`dependency`",
     ),
 )
-def test_a_run_that_cannot_be_waited_for(desk: Desk, mistake: Mistake) -> None:
+def test_an_invalid_dependency(desk: Desk, mistake: Mistake) -> None:
     for _ in range(2):
         assert desk.type("submit synthetic --hold")[0] == 0
         assert desk.type("cancel --yes @last")[0] == 0
     before, jobs = desk.run_directories(), desk.submitted()
     code, out, err = desk.type(mistake.typed)
-    check_message(err, mistake.says, mistake.hint)
+    check_message(err, mistake.expected, mistake.hint)
     assert (code, out) == (mistake.code, "")
     assert (desk.run_directories(), desk.submitted()) == (before, jobs)

@@ -1,4 +1,4 @@
-"""Job files that are none, or say something that cannot be."""
+"""Files that are not job files, and job files with invalid content."""
 
 from __future__ import annotations
 
@@ -13,47 +13,69 @@ LARGE = 2**20 + 1
 bad = functools.partial(Mistake, code=CONFIG, hint="config keys")
 
 
-def of(what: str, text: str, says: str, hint: str = "config keys") -> Mistake:
+def of(what: str, text: str, expected: str, hint: str = "config keys") -> Mistake:
     """`text` added to a good job."""
-    return Mistake(what=what, job=JOB + text, code=CONFIG, says=says, hint=hint)
+    return Mistake(what=what, job=JOB + text, code=CONFIG, expected=expected, hint=hint)
 
 
 @rows(
     Mistake(
-        what="a string is not closed", job='workload = "synthetic', code=CONFIG, says="not valid TOML", hint="quotes"
+        what="a string is not closed",
+        job='workload = "synthetic',
+        code=CONFIG,
+        expected="not valid TOML",
+        hint="quotes",
     ),
-    Mistake(what="a table is not closed", job=JOB + "[train\n", code=CONFIG, says="at line 2", hint="[name]"),
+    Mistake(what="a table is not closed", job=JOB + "[train\n", code=CONFIG, expected="at line 2", hint="[name]"),
     Mistake(
-        what="a word stands without quotes", job="workload = synthetic", code=CONFIG, says="at line 1", hint="quotes"
+        what="a string has no quotes", job="workload = synthetic", code=CONFIG, expected="at line 1", hint="quotes"
     ),
-    Mistake(what="a key stands alone", job="workload", code=CONFIG, says="not valid TOML", hint="[name]"),
-    Mistake(what="a key is given twice", job=JOB + JOB, code=CONFIG, says="Cannot overwrite a value", hint="quotes"),
+    Mistake(what="a key has no value", job="workload", code=CONFIG, expected="not valid TOML", hint="[name]"),
     Mistake(
-        what="a table is opened twice", job=JOB + "[train]\n[train]\n", code=CONFIG, says="Cannot declare", hint="["
+        what="a key is given twice", job=JOB + JOB, code=CONFIG, expected="Cannot overwrite a value", hint="quotes"
     ),
     Mistake(
-        what="a string holds a newline", job='workload = "a\nb"', code=CONFIG, says="not valid TOML", hint="quotes"
+        what="a table is opened twice", job=JOB + "[train]\n[train]\n", code=CONFIG, expected="Cannot declare", hint="["
     ),
-    Mistake(what="it holds a NUL byte", job=b'workload = "a\x00"', code=CONFIG, says="not valid TOML", hint="quotes"),
     Mistake(
-        what="it holds an escape code", job=b'workload = "\x1b[2J"', code=CONFIG, says="not valid TOML", hint="quotes"
+        what="a string contains a newline",
+        job='workload = "a\nb"',
+        code=CONFIG,
+        expected="not valid TOML",
+        hint="quotes",
     ),
-    Mistake(what="it is YAML", job="workload: synthetic\n", code=CONFIG, says="not valid TOML", hint="quotes"),
-    Mistake(what="it is JSON", job='{"workload": "synthetic"}', code=CONFIG, says="not valid TOML", hint="quotes"),
-    Mistake(what="it is Latin-1", job=b'workload = "\xe9"', code=CONFIG, says="not UTF-8", hint="UTF-8"),
-    Mistake(what="it is UTF-16", job=JOB.encode("utf-16"), code=CONFIG, says="not UTF-8", hint="UTF-8"),
-    Mistake(what="it is a gzip file", job=b"\x1f\x8b\x08\x00\x00\xff", code=CONFIG, says="not UTF-8", hint="UTF-8"),
-    Mistake(what="it is nested too deep", job="a = " + "[" * 9999, code=CONFIG, says="not valid TOML", hint="quotes"),
     Mistake(
-        what="a number has 5000 digits", job="a = " + "9" * 5000, code=CONFIG, says="not valid TOML", hint="quotes"
+        what="it contains a NUL byte", job=b'workload = "a\x00"', code=CONFIG, expected="not valid TOML", hint="quotes"
     ),
-    Mistake(what="it is huge", job="#" * LARGE, code=CONFIG, says="larger than", hint="a job file"),
-    Mistake(what="it is empty", job="", code=CONFIG, says="workload: missing", hint="config keys"),
     Mistake(
-        what="it holds comments alone", job="# workload\n", code=CONFIG, says="workload: missing", hint="config keys"
+        what="it contains an escape code",
+        job=b'workload = "\x1b[2J"',
+        code=CONFIG,
+        expected="not valid TOML",
+        hint="quotes",
+    ),
+    Mistake(what="it is YAML", job="workload: synthetic\n", code=CONFIG, expected="not valid TOML", hint="quotes"),
+    Mistake(what="it is JSON", job='{"workload": "synthetic"}', code=CONFIG, expected="not valid TOML", hint="quotes"),
+    Mistake(what="it is Latin-1", job=b'workload = "\xe9"', code=CONFIG, expected="not UTF-8", hint="UTF-8"),
+    Mistake(what="it is UTF-16", job=JOB.encode("utf-16"), code=CONFIG, expected="not UTF-8", hint="UTF-8"),
+    Mistake(what="it is a gzip file", job=b"\x1f\x8b\x08\x00\x00\xff", code=CONFIG, expected="not UTF-8", hint="UTF-8"),
+    Mistake(
+        what="it is nested too deep", job="a = " + "[" * 9999, code=CONFIG, expected="not valid TOML", hint="quotes"
+    ),
+    Mistake(
+        what="a number has 5000 digits", job="a = " + "9" * 5000, code=CONFIG, expected="not valid TOML", hint="quotes"
+    ),
+    Mistake(what="it is huge", job="#" * LARGE, code=CONFIG, expected="larger than", hint="a job file"),
+    Mistake(what="it is empty", job="", code=CONFIG, expected="workload: missing", hint="config keys"),
+    Mistake(
+        what="it contains only comments",
+        job="# workload\n",
+        code=CONFIG,
+        expected="workload: missing",
+        hint="config keys",
     ),
 )
-def test_a_file_that_is_no_job(desk: Desk, mistake: Mistake) -> None:
+def test_a_file_that_is_not_a_job(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 
@@ -62,46 +84,52 @@ def test_a_file_that_is_no_job(desk: Desk, mistake: Mistake) -> None:
         what="it is a folder",
         prepare=lambda desk: (desk.project / "job.toml").mkdir(),
         code=NOT_FOUND,
-        says="no such job file",
+        expected="no such job file",
         hint="cora",
     ),
     Mistake(
         what="it is a dangling link",
         prepare=lambda desk: (desk.project / "job.toml").symlink_to("nowhere"),
         code=NOT_FOUND,
-        says="no such job file",
+        expected="no such job file",
         hint="cora",
     ),
     Mistake(
         what="it is a link to itself",
         prepare=lambda desk: (desk.project / "job.toml").symlink_to("job.toml"),
         code=NOT_FOUND,
-        says="no such job file",
+        expected="no such job file",
         hint="cora",
     ),
     Mistake(
-        what="the name is misspelt", typed="submit corra", code=NOT_FOUND, says="no job named: corra", hint="cora?"
+        what="the name is misspelt", typed="submit corra", code=NOT_FOUND, expected="no job named: corra", hint="cora?"
     ),
-    Mistake(what="the name is empty", typed=("submit", ""), code=NOT_FOUND, says="no job named", hint="known:"),
+    Mistake(what="the name is empty", typed=("submit", ""), code=NOT_FOUND, expected="no job named", hint="known:"),
     Mistake(
-        what="the path ends in a slash", typed="submit jobs/", code=NOT_FOUND, says="no such job file", hint="cora"
+        what="the path ends in a slash", typed="submit jobs/", code=NOT_FOUND, expected="no such job file", hint="cora"
     ),
     Mistake(
-        what="the name is very long", typed=("submit", "x" * 300), code=NOT_FOUND, says="no job named", hint="known"
+        what="the name is very long", typed=("submit", "x" * 300), code=NOT_FOUND, expected="no job named", hint="known"
     ),
     Mistake(
         what="the path is very long",
         typed=("submit", "./" + "x/" * 3000),
         code=NOT_FOUND,
-        says="no such job",
+        expected="no such job",
         hint="known",
     ),
-    Mistake(what="the name holds a NUL", typed=("submit", "co\0ra"), code=NOT_FOUND, says="no job named", hint="cora"),
     Mistake(
-        what="the path holds a NUL", typed=("submit", "./co\0ra"), code=NOT_FOUND, says="no such job file", hint="cora"
+        what="the name contains a NUL", typed=("submit", "co\0ra"), code=NOT_FOUND, expected="no job named", hint="cora"
+    ),
+    Mistake(
+        what="the path contains a NUL",
+        typed=("submit", "./co\0ra"),
+        code=NOT_FOUND,
+        expected="no such job file",
+        hint="cora",
     ),
 )
-def test_a_file_that_is_not_there(desk: Desk, mistake: Mistake) -> None:
+def test_a_job_file_that_does_not_exist(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 
@@ -112,23 +140,29 @@ def test_a_file_that_is_not_there(desk: Desk, mistake: Mistake) -> None:
     of("a table is a value", "train = 3\n", "train: expected a table, not 3"),
     of("a value is a table", "[resources.nodes]\nx = 1\n", "resources.nodes: expected a whole number, not a table"),
     of("a table is a list of tables", "[[train]]\nepochs = 1\n", "train: expected a table, not a list"),
-    of("a date is no number", "[train]\nepochs = 2020-01-01\n", "expected a whole number"),
+    of("a number is a date", "[train]\nepochs = 2020-01-01\n", "expected a whole number"),
     of("several things are wrong", "[resources]\nnodes = 0\ntime = true\n", "2 problems in job.toml"),
-    bad(what="the workload is misspelt", job='workload = "sinthetic"', says="did you mean synthetic?"),
-    bad(what="the workload is a number", job="workload = 5", says="workload: expected a string"),
-    bad(what="the workload is empty", job='workload = ""', says="workload: must be one of"),
-    bad(what="the workload is a list", job='workload = ["reddit"]', says="workload: expected a string, not a list"),
-    bad(what="a command has no program", job='workload = "command"', says="argv: missing"),
-    bad(what="a command's program is empty", job='workload = "command"\nargv = [""]', says="argv"),
-    bad(what="a program is one string", job='workload = "command"\nargv = "train.py"', says="argv: expected a list"),
+    bad(what="the workload is misspelt", job='workload = "sinthetic"', expected="did you mean synthetic?"),
+    bad(what="the workload is a number", job="workload = 5", expected="workload: expected a string"),
+    bad(what="the workload is empty", job='workload = ""', expected="workload: must be one of"),
+    bad(what="the workload is a list", job='workload = ["reddit"]', expected="workload: expected a string, not a list"),
+    bad(what="a command has no program", job='workload = "command"', expected="argv: missing"),
+    bad(what="a command's program is empty", job='workload = "command"\nargv = [""]', expected="argv"),
     bad(
-        what="a program's word is a number", job='workload = "command"\nargv = ["a", 1]', says="argv: expected a string"
+        what="a program is one string", job='workload = "command"\nargv = "train.py"', expected="argv: expected a list"
     ),
-    bad(what="a program's word holds a NUL", job='workload = "command"\nargv = ["a\\u0000"]', says="NUL"),
-    bad(what="a command has training settings", job=COMMAND + "[train]\nlr = 1", says="train.lr: unknown key"),
+    bad(
+        what="an argument of a program is a number",
+        job='workload = "command"\nargv = ["a", 1]',
+        expected="argv: expected a string",
+    ),
+    bad(
+        what="an argument of a program contains a NUL", job='workload = "command"\nargv = ["a\\u0000"]', expected="NUL"
+    ),
+    bad(what="a command has training settings", job=COMMAND + "[train]\nlr = 1", expected="train.lr: unknown key"),
     of("another workload has a program", 'argv = ["true"]\n', "only workload", "without a job: clusterctl submit -- "),
     of("the name is empty", 'name = ""\n', "name: must be 1 to 64 letters"),
-    of("the name climbs out of the folder", 'name = "../../etc/passwd"\n', "name: must be 1 to 64 letters"),
+    of("the name is a path out of the folder", 'name = "../../etc/passwd"\n', "name: must be 1 to 64 letters"),
     of("the name is two dots", 'name = ".."\n', "name: must be 1 to 64 letters"),
     of("the name looks like an option", 'name = "--uid=0"\n', "name: must be 1 to 64 letters"),
     of("the name runs a command", 'name = "$(touch hacked)"\n', "name: must be 1 to 64 letters"),
@@ -136,12 +170,12 @@ def test_a_file_that_is_not_there(desk: Desk, mistake: Mistake) -> None:
     of("the name is too long", f'name = "{"a" * 65}"\n', "name: must be 1 to 64 letters"),
     of("the name has an umlaut", 'name = "läufe"\n', "name: must be 1 to 64 letters"),
 )
-def test_a_job_that_says_something_odd(desk: Desk, mistake: Mistake) -> None:
+def test_an_invalid_job(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "expected"),
     [
         ("resources.nodes = 0", "must be at least 1"),
         ("resources.nodes = -1", "must be at least 1"),
@@ -218,8 +252,8 @@ def test_a_job_that_says_something_odd(desk: Desk, mistake: Mistake) -> None:
     ],
     ids=lambda value: value[:50] if "=" in value else "",
 )
-def test_a_value_that_cannot_be(desk: Desk, line: str, says: str) -> None:
-    of("", line, says).make(desk)
+def test_an_invalid_value(desk: Desk, line: str, expected: str) -> None:
+    of("", line, expected).make(desk)
 
 
 @rows(
@@ -234,14 +268,14 @@ def test_a_value_that_cannot_be(desk: Desk, line: str, says: str) -> None:
     of("an image file is relative", 'container.image = "x.sqsh"', "relative path: ", "./x.sqsh"),
     of("an image is a web address", 'container.image = "docker://python"', "neither a file", "nvcr.io"),
     of("an image runs a command", 'container.image = "a;touch${IFS}hacked"', "neither a file", "nvcr.io"),
-    of("an image holds an option's end", 'container.image = "a,b"', "neither a file", "nvcr.io"),
+    of("an image contains a comma", 'container.image = "a,b"', "neither a file", "nvcr.io"),
     of("a data folder has a percent sign", 'data.root = "/data/%t"', "path contains '%'", "choose a folder"),
     of("a data folder has a backslash", 'data.root = "/data\\\\x"', "path contains", "choose a folder"),
     of("the code's folder does not exist", 'code = "nowhere"', "no such folder", "`code`"),
     of("the code's folder is a file", 'code = "job.toml"', "no such folder", "`code`"),
     of("the code's folder is the whole machine", 'code = "/proc"', "code", ""),
 )
-def test_a_job_that_cannot_be_carried_out(desk: Desk, mistake: Mistake) -> None:
+def test_a_job_that_cannot_be_submitted(desk: Desk, mistake: Mistake) -> None:
     if "image" in mistake.what or "mount" in mistake.what:
         desk.use_slurm()
     mistake.make(desk)
@@ -253,14 +287,14 @@ def test_a_job_that_cannot_be_carried_out(desk: Desk, mistake: Mistake) -> None:
         what="more nodes than there are",
         job=JOB + "resources.nodes = 5",
         code=SLURM,
-        says="job requests 5 nodes; local has 4",
+        expected="job requests 5 nodes; local has 4",
         hint="clusterctl submit ./job.toml --nodes 4",
     ),
     Mistake(
         what="GPUs where there are none",
         job=JOB + "resources.gpus_per_node = 1",
         code=SLURM,
-        says="job requests 1 GPU per node; local nodes have 0 GPUs",
+        expected="job requests 1 GPU per node; local nodes have 0 GPUs",
         hint="clusterctl submit ./job.toml --gpus-per-node 0",
     ),
     Mistake(
@@ -269,7 +303,7 @@ def test_a_job_that_cannot_be_carried_out(desk: Desk, mistake: Mistake) -> None:
         job=JOB + 'resources.gpus_per_node = "h100:1"',
         files={"cluster/typed.toml": 'kind = "emulator"\nemulator.gpus_per_node = "a100:2"\n'},
         code=SLURM,
-        says="job requests 1 h100 GPU per node; typed nodes have 0 h100 GPUs",
+        expected="job requests 1 h100 GPU per node; typed nodes have 0 h100 GPUs",
         hint="available GPU types: a100",
     ),
     Mistake(
@@ -277,14 +311,14 @@ def test_a_job_that_cannot_be_carried_out(desk: Desk, mistake: Mistake) -> None:
         typed="submit ./job.toml --set resources.requeue=expedite",
         job=JOB,
         code=CONFIG,
-        says='requeue = "expedite" needs Slurm 25.11 or later; sbatch --version: slurm 22.05.0',
+        expected='requeue = "expedite" needs Slurm 25.11 or later; sbatch --version: slurm 22.05.0',
         hint="clusterctl submit ./job.toml --set resources.requeue=true",
     ),
     Mistake(
         what="an option that sbatch does not know",
         job=JOB + 'resources.sbatch = {frobnicate = "1"}',
         code=SLURM,
-        says="unrecognized option '--frobnicate'",
+        expected="unrecognized option '--frobnicate'",
         hint="remove it",
     ),
 )
@@ -296,12 +330,12 @@ SECRET_URL = "https://hooks.example.org/T0K3N"
 
 
 @rows(
-    of("the URL of a webhook is in the file", f'[notify]\nurl_variable = "{SECRET_URL}"\n', "a shell variable's name"),
-    of("a list of URLs", f'[notify]\nurl_variable = ["{SECRET_URL}"]\n', "url_variable: expected a string"),
-    of("the URL is in a variable of the script's", '[notify]\nurl_variable = "run"\n', "choose another name"),
-    of("the command is a line of the shell", '[notify]\ncommand = "mail me"\n', "notify.command: expected a list"),
+    of("the URL is in the file", f'[notify]\nurl_variable = "{SECRET_URL}"\n', "a shell variable's name"),
+    of("the URL is a list", f'[notify]\nurl_variable = ["{SECRET_URL}"]\n', "url_variable: expected a string"),
+    of("the URL is in a variable that the script uses", '[notify]\nurl_variable = "run"\n', "choose another name"),
+    of("the command is one string", '[notify]\ncommand = "mail me"\n', "notify.command: expected a list"),
     of("the command has no program", '[notify]\ncommand = [""]\n', "notify.command: needs a program"),
-    of("the webhook is of a kind that nobody knows", '[notify]\nformat = "teams"\n', "one of json, slack, matrix"),
+    of("the format is unknown", '[notify]\nformat = "teams"\n', "one of json, slack, matrix"),
     of("the URL is not set", '[notify]\nurl_variable = "HOOK"\n', "HOOK is not set", "export HOOK=https://"),
 )
 def test_a_bad_notify_table(desk: Desk, mistake: Mistake) -> None:

@@ -1,4 +1,4 @@
-"""A Slurm that is down, slow, talks nonsense or says no. Its commands are shell scripts on PATH."""
+"""A Slurm that is down or slow, prints nonsense or refuses. Its commands are shell scripts on PATH."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEPARATOR = r"\037"
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sbatch, "TIMEOUT_SECONDS", 0.3)
     monkeypatch.setattr(client.run_command, "__defaults__", (0.3,))
 
@@ -29,7 +29,7 @@ def failed(reason: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("answer", "says", "hint"),
+    ("answer", "expected", "hint"),
     [
         (failed("Invalid partition name specified"), "Invalid partition name", "clusterctl nodes"),
         (failed("Invalid account or account/partition combination specified"), "Invalid account", "sacctmgr"),
@@ -55,17 +55,17 @@ def failed(reason: str) -> str:
         ("exec /nowhere/sbatch", "sbatch refused the job", "--dry-run"),
     ],
 )
-def test_a_refusal_leaves_no_run(desk: Desk, answer: str, says: str, hint: str) -> None:
+def test_a_refusal_leaves_no_run(desk: Desk, answer: str, expected: str, hint: str) -> None:
     desk.use_slurm(sbatch=answer)
     code, out, err = desk.type("submit synthetic")
     assert (code, out) == (SLURM, "")
-    check_message(err, says, hint)
+    check_message(err, expected, hint)
     assert desk.run_directories() == []
     assert desk.asked("sbatch") == 1
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "expected"),
     [
         (HANG, "no answer from sbatch"),
         ("kill -9 $$", "sbatch was killed"),
@@ -78,16 +78,16 @@ def test_a_refusal_leaves_no_run(desk: Desk, answer: str, says: str, hint: str) 
         (r"printf '\377\376\n' >&2; exit 1", "sbatch"),
     ],
 )
-def test_where_there_may_be_a_job_the_run_is_kept_and_found_again(desk: Desk, answer: str, says: str) -> None:
+def test_the_run_is_kept_if_sbatch_may_have_queued_a_job(desk: Desk, answer: str, expected: str) -> None:
     desk.use_slurm(sbatch=answer)
     code, out, err = desk.type("submit synthetic")
     (run,) = desk.run_directories()
     assert (code, out) == (SLURM, "")
-    check_message(err, says, f"`clusterctl status {run.name}` finds it")
+    check_message(err, expected, f"`clusterctl status {run.name}` finds it")
 
 
 @pytest.mark.parametrize(
-    ("answer", "says", "hint"),
+    ("answer", "expected", "hint"),
     [
         (HANG, "squeue did not answer within", "scontrol ping"),
         (refusing("slurm_load_jobs error: Unable to contact slurm controller (connect failure)"), "contact", "ping"),
@@ -98,13 +98,13 @@ def test_where_there_may_be_a_job_the_run_is_kept_and_found_again(desk: Desk, an
     ],
 )
 @pytest.mark.parametrize("command", ["release @last", "cancel @last", "status"])
-def test_a_queue_that_does_not_answer(desk: Desk, command: str, answer: str, says: str, hint: str) -> None:
+def test_a_squeue_that_does_not_answer(desk: Desk, command: str, answer: str, expected: str, hint: str) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7", squeue=answer)
     assert desk.type("submit synthetic")[0] == 0
     code, _, err = desk.type(command)
-    assert code == (SLURM if command.startswith("release") else 0)  # the others do what they can without it
+    assert code == (SLURM if command.startswith("release") else 0)  # the others work without squeue
     message = err.replace("warning:", "error:").replace("cancelled ", "  ")
-    assert says in message
+    assert expected in message
     assert hint in message.partition("hint: ")[2]
     check_plain(err)
 
@@ -122,7 +122,7 @@ def test_a_queue_that_does_not_answer(desk: Desk, command: str, answer: str, say
         rf"printf '99999999999999999999{SEPARATOR}RUNNING{SEPARATOR * 12}\n'",
     ],
 )
-def test_a_queue_that_talks_nonsense_is_survived(desk: Desk, answer: str) -> None:
+def test_nonsense_from_squeue_breaks_no_command(desk: Desk, answer: str) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7", squeue=answer)
     assert desk.type("submit synthetic")[0] == 0
     for command in ("status", "status -o json", "status @last", "logs @last"):
@@ -132,7 +132,7 @@ def test_a_queue_that_talks_nonsense_is_survived(desk: Desk, answer: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "says", "hint"),
+    ("answer", "code", "expected", "hint"),
     [
         (
             refusing("scancel: error: Kill job error on job id 7: Access/permission denied"),
@@ -151,15 +151,15 @@ def test_a_queue_that_talks_nonsense_is_survived(desk: Desk, answer: str) -> Non
         ("kill -9 $$", SLURM, "scancel", "squeue --me"),
     ],
 )
-def test_a_job_that_cannot_be_cancelled(desk: Desk, answer: str, code: int, says: str, hint: str) -> None:
+def test_a_job_that_cannot_be_cancelled(desk: Desk, answer: str, code: int, expected: str, hint: str) -> None:
     queue = rf"printf '7{SEPARATOR}RUNNING{SEPARATOR * 12}\n'"
     desk.use_slurm(sbatch="echo Submitted batch job 7", squeue=queue, scancel=answer)
     assert desk.type("submit synthetic")[0] == 0
     got, out, err = desk.type("cancel @last")
     assert (got, out) == (code, ""), err
     if code:
-        check_message(err, says, hint)
-    assert says in err
+        check_message(err, expected, hint)
+    assert expected in err
 
 
 def test_a_job_that_cannot_be_released(desk: Desk) -> None:
@@ -173,25 +173,25 @@ def test_a_job_that_cannot_be_released(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "says", "hint"),
+    ("answer", "expected", "hint"),
     [(HANG, "did not answer", "scontrol ping"), (failed("Invalid partition"), "partition", "clusterctl nodes")],
 )
-def test_a_verdict_that_cannot_be_had(desk: Desk, answer: str, says: str, hint: str) -> None:
+def test_a_slurm_dry_run_without_an_answer(desk: Desk, answer: str, expected: str, hint: str) -> None:
     desk.use_slurm(sbatch=answer)
     code, _, err = desk.type("submit synthetic --dry-run=slurm")
     assert code == SLURM
-    check_message(err, says, hint)
+    check_message(err, expected, hint)
     assert desk.run_directories() == []
 
 
-def test_waiting_for_a_run_that_is_never_told_of_ends_in_time(desk: Desk) -> None:
+def test_wait_times_out_if_squeue_never_answers(desk: Desk) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7", squeue=HANG)
     code, _, err = desk.type("submit synthetic --wait --timeout 0.2")
     assert code == 124
     check_message(err, "is still queued after 0.2 s", "clusterctl status")
 
 
-def test_a_site_whose_container_flags_are_missing_is_no_traceback(desk: Desk) -> None:
+def test_bad_mount_flags_in_the_cluster_file_cause_no_traceback(desk: Desk) -> None:
     desk.use_slurm('container = {image = "python", mounts = ["/a:/b:c:d"]}', sbatch="echo Submitted batch job 7")
     code, _, err = desk.type("submit synthetic")
     assert code == CONFIG

@@ -1,4 +1,4 @@
-"""Surroundings that are not as they should be: environment, folders, missing tools, full disks."""
+"""Unsuitable surroundings: environment, folders, missing tools, full disks."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from support.mistake import CONFIG, NOT_FOUND, SLURM, USAGE, Desk, Mistake, chec
 from clusterctl.runs.files import read_json
 
 
-def runs(what: str, folder: str, says: str, prepare: Callable[[Desk], object] = lambda desk: None) -> Mistake:
-    """A good job, and a folder of runs that cannot be used."""
+def runs(what: str, folder: str, expected: str, prepare: Callable[[Desk], object] = lambda desk: None) -> Mistake:
+    """A good job, and a runs folder that cannot be used."""
     return Mistake(
         what=what,
         typed="submit cora",
         environment={"CLUSTERCTL_RUNS": folder},
         code=CONFIG,
-        says=says,
-        hint="choose a folder" if says.startswith("path") else "without `~`" if "~" in says else "CLUSTERCTL_RUNS",
+        expected=expected,
+        hint="choose a folder"
+        if expected.startswith("path")
+        else "without `~`"
+        if "~" in expected
+        else "CLUSTERCTL_RUNS",
         prepare=prepare,
     )
 
@@ -42,14 +46,14 @@ def runs(what: str, folder: str, says: str, prepare: Callable[[Desk], object] = 
     runs("its name is too long", "x" * 300, "File name too long"),
     runs("its path is too long", "x/" * 3000, "path too long"),
     runs("its path leaves no room for a run", "x/" * 1900, "path too long"),
-    runs("a percent sign is in it", "runs%t", "path contains '%'"),
-    runs("a backslash is in it", "runs\\x", "path contains"),
-    runs("a newline is in it", "runs\nx", "path contains"),
-    runs("an escape code is in it", "runs\x1b[2J", "path contains"),
-    runs("it is no UTF-8", "runs\udcff", "path contains"),
-    runs("nobody knows that home", "~nobody-knows-me/runs", "cannot expand `~`"),
+    runs("it contains a percent sign", "runs%t", "path contains '%'"),
+    runs("it contains a backslash", "runs\\x", "path contains"),
+    runs("it contains a newline", "runs\nx", "path contains"),
+    runs("it contains an escape code", "runs\x1b[2J", "path contains"),
+    runs("it is not UTF-8", "runs\udcff", "path contains"),
+    runs("its user does not exist", "~nobody-knows-me/runs", "cannot expand `~`"),
 )
-def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> None:
+def test_a_runs_folder_that_cannot_be_used(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
     assert [path.name for path in desk.project.iterdir()] in ([], ["runs"])
 
@@ -60,31 +64,31 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         environment={"CLUSTERCTL_CLUSTER": "locl"},
         code=NOT_FOUND,
-        says="no cluster named: locl",
+        expected="no cluster named: locl",
         hint="local?",
     ),
     Mistake(
-        what="the cluster in the environment is another file",
+        what="the cluster in the environment is not a cluster file",
         typed="status",
         environment={"CLUSTERCTL_CLUSTER": "/etc/passwd"},
         code=CONFIG,
-        says="/etc/passwd: not valid TOML",
+        expected="/etc/passwd: not valid TOML",
         hint="quotes",
     ),
     Mistake(
-        what="the cluster in the environment draws on the terminal",
+        what="the cluster in the environment contains escape codes",
         typed="status",
         environment={"CLUSTERCTL_CLUSTER": "\x1b]0;owned\x07\u202elacol"},
         code=NOT_FOUND,
-        says="no cluster named",
+        expected="no cluster named",
         hint="known: ",
     ),
     Mistake(
-        what="nobody said which cluster, and there is a Slurm",
+        what="no cluster is set, and there is a Slurm",
         typed="submit cora",
         prepare=lambda desk: (desk.use_slurm(), desk.set(CLUSTERCTL_CLUSTER="")),
         code=USAGE,
-        says="which cluster?",
+        expected="which cluster?",
         hint="--cluster NAME",
     ),
     Mistake(
@@ -92,32 +96,32 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         environment={"SBATCH_PARTITION": "a\nb"},
         code=CONFIG,
-        says="environment SBATCH_PARTITION: resources.partition: must be",
+        expected="environment SBATCH_PARTITION: resources.partition: must be",
         hint="config keys",
     ),
     Mistake(
-        what="the state folder cannot be made",
+        what="the state folder cannot be created",
         typed="submit cora",
         environment={"XDG_STATE_HOME": "/dev/null"},
         code=CONFIG,
-        says="cannot create the state folder: /dev/null: File exists",
+        expected="cannot create the state folder: /dev/null: File exists",
         hint="XDG_STATE_HOME",
     ),
     Mistake(
-        what="the home is no folder",
+        what="the home is not a folder",
         typed="submit cora",
         environment={"XDG_STATE_HOME": None, "HOME": "/dev/null"},
         code=CONFIG,
-        says="cannot create the state folder",
+        expected="cannot create the state folder",
         hint="export HOME=FOLDER",
     ),
     Mistake(
-        what="nobody knows where the home is",
+        what="the home is unknown",
         typed="status",
         environment={"XDG_STATE_HOME": None, "HOME": None},
         prepare=lambda desk: desk.patch.setattr("pwd.getpwuid", {}.__getitem__),
         code=CONFIG,
-        says="HOME is not set, and user",
+        expected="HOME is not set, and user",
         hint="export HOME=FOLDER",
     ),
     Mistake(
@@ -125,7 +129,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         prepare=lambda desk: (desk.use_slurm(), desk.set(PATH="/nowhere")),
         code=SLURM,
-        says="sbatch is not on PATH",
+        expected="sbatch is not on PATH",
         hint="--cluster local",
     ),
     Mistake(
@@ -133,7 +137,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         prepare=lambda desk: (desk.use_slurm(), desk.set(PATH="")),
         code=SLURM,
-        says="sbatch is not on PATH",
+        expected="sbatch is not on PATH",
         hint="--cluster local",
     ),
     Mistake(
@@ -145,7 +149,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
             desk.set(PATH="../x"),
         ),
         code=SLURM,
-        says="sbatch is not on PATH",
+        expected="sbatch is not on PATH",
         hint="--cluster local",
     ),
     Mistake(
@@ -153,17 +157,17 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         prepare=lambda desk: desk.project.rmdir(),
         code=USAGE,
-        says="the current folder no longer exists",
+        expected="the current folder no longer exists",
         hint="cd ",
     ),
 )
-def test_an_environment_that_makes_no_sense(desk: Desk, mistake: Mistake) -> None:
+def test_an_invalid_environment(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
     assert desk.asked("sbatch") == 0
 
 
 @pytest.mark.parametrize("width", ["", "0", "-5", "abc", "1", "9999999"])
-def test_any_width_of_the_terminal_will_do(desk: Desk, width: str) -> None:
+def test_any_terminal_width_is_accepted(desk: Desk, width: str) -> None:
     desk.set(COLUMNS=width, LINES=width)
     assert desk.type("status")[0] == 0
     assert desk.type("--help")[0] == 0
@@ -186,7 +190,7 @@ def test_any_width_of_the_terminal_will_do(desk: Desk, width: str) -> None:
     ],
     ids=str,
 )
-def test_what_an_environment_says_elsewhere_does_no_harm(desk: Desk, environment: dict[str, str | None]) -> None:
+def test_unrelated_variables_do_no_harm(desk: Desk, environment: dict[str, str | None]) -> None:
     desk.set(**environment)
     code, out, err = desk.type("submit cora --hold")
     assert (code, err) == (0, "")
@@ -195,7 +199,7 @@ def test_what_an_environment_says_elsewhere_does_no_harm(desk: Desk, environment
     assert desk.type("cancel @last")[0] == 0
 
 
-def test_a_repository_without_git_is_copied_as_it_stands(desk: Desk) -> None:
+def test_without_git_the_whole_repository_is_copied(desk: Desk) -> None:
     (desk.project / ".git").mkdir()
     desk.write("train.py", "")
     desk.set(PATH="/nowhere")
@@ -208,7 +212,7 @@ def test_a_repository_without_git_is_copied_as_it_stands(desk: Desk) -> None:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """No file may grow beyond `size`, as under a quota."""
+    """Limit files to `size` bytes, as a quota would."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -217,16 +221,16 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_leaves_no_half_snapshot(desk: Desk) -> None:
+def test_a_full_disk_leaves_no_partial_snapshot(desk: Desk) -> None:
     with largest_file(2000):
         code, out, err = desk.type("submit cora")
     assert (code, out) == (CONFIG, "")
     check_message(err, "cannot copy the run's code", "is the disk full?")
     assert desk.run_directories() == desk.submitted() == []
-    assert [path.name for path in (desk.runs / ".code").iterdir()] == [".files"]  # each of them whole
+    assert [path.name for path in (desk.runs / ".code").iterdir()] == [".files"]
 
 
-def test_a_full_disk_leaves_no_half_run(desk: Desk) -> None:
+def test_a_full_disk_leaves_no_partial_run(desk: Desk) -> None:
     assert desk.type("submit cora --dry-run")[0] == 0
     assert desk.type("submit cora --hold")[0] == 0
     assert desk.type("cancel @last")[0] == 0
@@ -238,10 +242,8 @@ def test_a_full_disk_leaves_no_half_run(desk: Desk) -> None:
     assert desk.run_directories() == before
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root may mount a small file system; the limits above do it for others"
-)
-def test_a_full_file_system_is_told_as_such(desk: Desk) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_full_file_system_is_reported(desk: Desk) -> None:
     desk.runs.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", desk.runs], check=True)
     try:
@@ -252,7 +254,7 @@ def test_a_full_file_system_is_told_as_such(desk: Desk) -> None:
     check_message(err, "the disk is full", "df -h")
 
 
-def test_all_of_a_run_is_private_whatever_the_umask(desk: Desk) -> None:
+def test_runs_are_private_whatever_the_umask(desk: Desk) -> None:
     desk.runs.mkdir(mode=0o777)
     before = os.umask(0)
     try:
@@ -265,7 +267,7 @@ def test_all_of_a_run_is_private_whatever_the_umask(desk: Desk) -> None:
     assert desk.type("cancel @last")[0] == 0
 
 
-def test_code_that_someone_else_may_have_written_is_not_run(desk: Desk) -> None:
+def test_a_code_folder_of_another_user_is_refused(desk: Desk) -> None:
     (desk.runs / ".code").mkdir(parents=True)
     desk.patch.setattr("os.geteuid", lambda: os.getuid() + 1)
     code, _, err = desk.type("submit cora")

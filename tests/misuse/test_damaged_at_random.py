@@ -1,6 +1,6 @@
-"""Runs whose directories are damaged at random: every command reads them, and none falls over one.
+"""Runs whose directories are damaged at random: every command reads them without crashing.
 
-A failure names its seed and what was damaged: `damaged(seed, folder)` makes the same directory again.
+A failure shows its seed and the damage: `damaged(seed, folder)` makes the same directory again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from clusterctl import cli
 
 GOOD, BAD = "cora-20260101-000000-aaaa", "cora-20260102-000000-bbbb"
 MOST_BYTES = 4 << 30
-HANGS_SECONDS = 20  # a look takes a few milliseconds
+HANGS_SECONDS = 20  # a command takes milliseconds
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("status",),
     ("status", BAD, "-o", "json"),
@@ -37,24 +37,24 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("rerun", BAD),
     ("diff", GOOD, BAD, "--code"),
 )
-OF_ALL_RUNS = (("status",), ("monitor", "--once"))  # these show the others whatever a run is like
+OF_ALL_RUNS = (("status",), ("monitor", "--once"))  # these show the other runs whatever the damage
 
 
 class Terminal(io.TextIOWrapper):
-    """Escape sequences are taken out for a terminal alone."""
+    """Escape sequences are only removed on a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def address_space() -> int:
-    """What this process has by now, in bytes: torch, of an earlier test, takes gigabytes of it."""
+    """The address space of this process, in bytes: torch, imported by an earlier test, takes gigabytes of it."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 @contextlib.contextmanager
-def little_of(*kinds: int) -> Iterator[None]:
-    """A file without end must not take the machine."""
+def limited(*kinds: int) -> Iterator[None]:
+    """Limit these resources, so that an endless file does not exhaust the machine."""
     before = {kind: resource.getrlimit(kind) for kind in kinds}
     for kind, (_, hard) in before.items():
         resource.setrlimit(kind, (MOST_BYTES + address_space() * (kind == resource.RLIMIT_AS), hard))
@@ -66,9 +66,9 @@ def little_of(*kinds: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def permissions_count() -> Iterator[None]:
-    """Root reads everything: within it, only what the bits allow."""
-    # capget(2), capset(2); version 3 of the interface, both capabilities are in the first 32
+def enforced_permissions() -> Iterator[None]:
+    """Within the block, root too may read only what the mode bits allow."""
+    # capget(2) and capset(2), version 3: both capabilities are among the first 32
     libc, header, sets = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     assert libc.capget(header, sets) == 0
     effective = sets[0]
@@ -94,24 +94,24 @@ def typed(words: tuple[str, ...]) -> tuple[int, str, str]:
     return code, *(stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
 
 
-def hangs(number: int, frame: FrameType | None) -> None:
-    raise AssertionError(f"it hangs for {HANGS_SECONDS} s")
+def fail_after_timeout(number: int, frame: FrameType | None) -> None:
+    raise AssertionError(f"no end after {HANGS_SECONDS} s")
 
 
 @pytest.fixture
 def runs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with one healthy run; the cluster knows no job, and takes none."""
+    """A runs folder with one healthy run; the cluster has no jobs and accepts none."""
     desk.use_slurm(sbatch="echo 'sbatch: error: no' >&2; exit 1", sacct="exit 1")
     monkeypatch.setenv("TERM", "dumb")
     write(desk.runs / GOOD, healthy(desk.runs, GOOD))
-    before = signal.signal(signal.SIGALRM, hangs)
+    before = signal.signal(signal.SIGALRM, fail_after_timeout)
     yield desk.runs
     signal.signal(signal.SIGALRM, before)
 
 
 def remove(run: Path) -> None:
     run.chmod(0o700)
-    for folder, names, _ in os.walk(run):  # into those that can be entered by then
+    for folder, names, _ in os.walk(run):
         for path in (Path(folder, name) for name in names):
             if not path.is_symlink():
                 path.chmod(0o700)
@@ -119,10 +119,10 @@ def remove(run: Path) -> None:
 
 
 @pytest.mark.parametrize("seeds", [range(500), pytest.param(range(500, 20_000), marks=pytest.mark.long)], ids=str)
-def test_no_damage_brings_a_command_down_or_reaches_the_terminal(runs: Path, seeds: range) -> None:
+def test_no_damage_crashes_a_command_or_reaches_the_terminal(runs: Path, seeds: range) -> None:
     for seed in seeds:
         words, done = COMMANDS[seed % len(COMMANDS)], damaged(seed, runs / BAD)
-        with permissions_count(), little_of(resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
+        with enforced_permissions(), limited(resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
             try:
                 check(words, *typed(words))
             except Exception as error:
@@ -136,6 +136,6 @@ def check(words: tuple[str, ...], code: int, out: str, err: str) -> None:
     if words in OF_ALL_RUNS:
         assert code == 0, err
         assert GOOD in out
-    else:  # run.json cannot be read, or the system refuses something
+    else:  # run.json cannot be read, or a system call fails
         assert code in (0, 1, 2, 3, 4, 5), err
         assert code == 0 or err.startswith(("error: ", "warning: ")), err

@@ -1,4 +1,4 @@
-"""Run directories that somebody, or a crash, has damaged: told, passed over, and never in the way of the others."""
+"""Run directories damaged by a user or a crash: reported or ignored, and never in the way of other runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOG = {
 
 @pytest.fixture
 def damaged(desk: Desk, fabricate: Fabricate) -> Callable[[Callable[[Path], object]], RunDir]:
-    """A good run, and a newer one to which something is done."""
+    """A good run, and a newer one that `damage` is applied to."""
 
     def make(damage: Callable[[Path], object]) -> RunDir:
         fabricate(GOOD, FINISHED | LOG)
@@ -62,7 +62,7 @@ def change(**changes: object) -> Callable[[Path], object]:
 
 
 def pipe(name: str) -> Callable[[Path], object]:
-    """Whoever opens it waits for a writer that never comes."""
+    """A named pipe without a writer: opening it blocks."""
 
     def damage(run: Path) -> None:
         path = run / name
@@ -111,21 +111,21 @@ UNREADABLE = {
     "the job is a number": change(job=5),
     "the job is null": change(job=None),
     "the job's workload is a list": change(job__workload=[]),
-    "the job's workload is of a later version": change(job__workload="future"),
-    "the job's name climbs out": change(job__name="../../etc"),
-    "the job's name draws": change(job__name="\x1b[2J"),
+    "the job's workload is from a later version": change(job__workload="future"),
+    "the job's name is a path out of the folder": change(job__name="../../etc"),
+    "the job's name contains an escape code": change(job__name="\x1b[2J"),
     "the job's nodes are a string": change(job__resources__nodes="2"),
-    "the job has a key of a later version": change(job__later=1),
+    "the job has a key from a later version": change(job__later=1),
     "the cluster is a list": change(cluster=[]),
     "the time is a word": change(created="yesterday"),
     "the time is null": change(created=None),
-    "the time is no number": change(created=float("nan")),
+    "the time is NaN": change(created=float("nan")),
 }
 
 
 @pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("command", ["status", "logs", "cancel", "release", "rerun"])
-def test_a_run_that_cannot_be_read_is_told(
+def test_an_unreadable_run_is_reported(
     damaged: Callable[..., RunDir], desk: Desk, damage: object, command: str
 ) -> None:
     run = damaged(damage)
@@ -135,9 +135,7 @@ def test_a_run_that_cannot_be_read_is_told(
 
 
 @pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
-def test_a_run_that_cannot_be_read_cannot_be_compared(
-    damaged: Callable[..., RunDir], desk: Desk, damage: object
-) -> None:
+def test_an_unreadable_run_cannot_be_compared(damaged: Callable[..., RunDir], desk: Desk, damage: object) -> None:
     run = damaged(damage)
     code, out, err = desk.type(["diff", GOOD, run.id])
     assert (code, out) == (CONFIG, "")
@@ -145,7 +143,7 @@ def test_a_run_that_cannot_be_read_cannot_be_compared(
 
 
 @pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
-def test_a_run_that_cannot_be_read_hides_no_other(damaged: Callable[..., RunDir], desk: Desk, damage: object) -> None:
+def test_an_unreadable_run_hides_no_other(damaged: Callable[..., RunDir], desk: Desk, damage: object) -> None:
     damaged(damage)
     code, out, err = desk.type("status")
     assert code == 0
@@ -185,7 +183,7 @@ def test_an_unreadable_log_is_named_and_the_others_are_shown(damaged: Callable[.
     ],
 )
 @pytest.mark.parametrize("command", ["resume", "rerun"])
-def test_a_run_is_submitted_as_far_as_sbatch_whatever_else_is_damaged(
+def test_resume_and_rerun_reach_sbatch_despite_other_damage(
     desk: Desk, damage: Callable[[Path], object], command: str
 ) -> None:
     desk.use_slurm(sbatch="echo 'sbatch: error: no nodes' >&2; exit 1")
@@ -200,7 +198,7 @@ def test_a_run_is_submitted_as_far_as_sbatch_whatever_else_is_damaged(
 
 @pytest.mark.parametrize("version", [3, 0, "1", None], ids=repr)
 @pytest.mark.parametrize("command", ["status", "logs", "why", "cancel", "resume", "rerun", "report"])
-def test_a_run_of_another_version_names_both_versions_and_disturbs_no_other(
+def test_a_run_in_another_format_is_reported_and_hides_no_other(
     damaged: Callable[..., RunDir], desk: Desk, version: object, command: str
 ) -> None:
     run = damaged(change(schema_version=version, versions={"clusterctl": "9.8.7"}, job="of another shape"))
@@ -234,7 +232,7 @@ SURVIVED = {
         "attempts/0/nodes/00000.events.jsonl",
         '{"event": "exit", "code": 1}\n{"rank": -3, "event": "exit", "code": 1}\n',
     ),
-    "a node's events are of a huge node": write("attempts/0/nodes/" + "9" * 200 + ".events.jsonl", "{}\n"),
+    "a node's events have a huge node number": write("attempts/0/nodes/" + "9" * 200 + ".events.jsonl", "{}\n"),
     "the events are a folder": folder("attempts/0/events/rank_00000.jsonl"),
     "the events are nonsense": write(
         "attempts/0/events/rank_00000.jsonl", '{"event": []}\n{"event": "stage", "stage": {}}\n'
@@ -243,7 +241,7 @@ SURVIVED = {
         "attempts/0/metrics.jsonl", '{"loss": 1e999, "epoch": NaN}\n[]\n{"step": "x"}\n\x00\n'
     ),
     "the metrics have huge numbers": write("attempts/0/metrics.jsonl", '{"epoch": ' + "9" * 400 + "}\n"),
-    "the metrics' names draw": write("attempts/0/metrics.jsonl", '{"\\u001b[2J": 1}\n'),
+    "the metrics' names contain escape codes": write("attempts/0/metrics.jsonl", '{"\\u001b[2J": 1}\n'),
     "the metrics are a folder": folder("attempts/0/metrics.jsonl"),
     "host.json is a list": write("attempts/0/host.json", "[]"),
     "host.json is cut off": write("attempts/0/host.json", '{"attem'),
@@ -258,16 +256,16 @@ SURVIVED = {
     "hang.json is nonsense": write("attempts/0/hang.json", '{"seen": "x", "suspects": {"a": 1}}'),
     "hang.json is odd": write("attempts/0/hang.json", '{"seen": 7, "suspects": ["x", 1e400], "still_seconds": 1e400}'),
     "a heartbeat is binary": write("attempts/0/nodes/00000.beats", b"\x00\xff" * 300),
-    "a heartbeat is of the end of days": write(
+    "a heartbeat has huge times": write(
         "attempts/0/nodes/00000.beats", '{"rank": 0, "time": 1e308, "phase": "\\u001b[2J", "since": -1e308, "step": 3}'
     ),
-    "an exception draws on the terminal": write(
+    "an exception contains escape codes": write(
         "attempts/0/events/rank_00000.jsonl",
         '{"event": "exception", "time": 1, "type": "\\u001b[2JE", "message": "\\u202e", "traceback": "\\u009b2J"}\n',
     ),
-    "stderr draws on the terminal": write("attempts/0/logs/rank_00000.err", b"\x1b]0;owned\x07\xff\n"),
+    "stderr contains escape codes": write("attempts/0/logs/rank_00000.err", b"\x1b]0;owned\x07\xff\n"),
     "requeue.json is a list": write("requeue.json", "[]"),
-    "cancel.json is by nobody": write("cancel.json", '{"by": ["x"], "time": 1e400}'),
+    "cancel.json has no user": write("cancel.json", '{"by": ["x"], "time": 1e400}'),
     **{
         f"{name} is a named pipe": pipe(name)
         for name in (
@@ -293,7 +291,7 @@ SURVIVED = {
         + "9" * 5000
         + '": {}}}\n',
     ),
-    "the times are of the end of days": write(
+    "the times are huge": write(
         "attempts/0/host.json", '{"job_id": "7", "start": 1e300, "end": NaN, "exit_code": ' + "9" * 300 + "}"
     ),
     "the metrics' times and steps are huge": write(
@@ -304,8 +302,8 @@ SURVIVED = {
 
 
 @pytest.mark.parametrize("damage", SURVIVED.values(), ids=SURVIVED)
-@pytest.mark.parametrize("ended", [True, False], ids=["ended", "under way"])
-def test_a_file_that_says_nothing_is_passed_over(
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "running"])
+def test_damaged_files_are_ignored(
     damaged: Callable[..., RunDir], desk: Desk, damage: Callable[[Path], object], ended: bool
 ) -> None:
     desk.use_slurm()
@@ -331,7 +329,7 @@ def test_a_file_that_says_nothing_is_passed_over(
 
 
 @pytest.mark.parametrize("job_id", ["--user=root", "7;touch hacked", "", " ", "*", "7_[1-9]", "-1", "\x1b[2J"])
-def test_a_job_number_that_is_none_reaches_no_command(desk: Desk, fabricate: Fabricate, job_id: str) -> None:
+def test_an_invalid_job_id_reaches_no_slurm_command(desk: Desk, fabricate: Fabricate, job_id: str) -> None:
     desk.use_slurm()
     fabricate(GOOD, {"submission.json": {"job_id": job_id}})
     desk.type(["cancel", "--yes", GOOD])
@@ -339,7 +337,7 @@ def test_a_job_number_that_is_none_reaches_no_command(desk: Desk, fabricate: Fab
     assert desk.asked("scancel") == desk.asked("scontrol") == 0
 
 
-def test_foreign_folders_are_no_runs(desk: Desk) -> None:
+def test_foreign_folders_are_ignored(desk: Desk) -> None:
     for name in ("notes", "cora-20260101-000000", "-20260101-000000-aaaa", "cora-20260101-000000-aaaa.bak"):
         (desk.runs / name).mkdir(parents=True)
     desk.write("../runs/\x1b[2J\u202e-20260101-000000-aaaa/run.json", "{}")
@@ -349,7 +347,7 @@ def test_foreign_folders_are_no_runs(desk: Desk) -> None:
     assert desk.type("status @last")[0] == NOT_FOUND
 
 
-def test_a_run_that_is_a_link_into_the_wide_world_is_read_and_not_written(desk: Desk, fabricate: Fabricate) -> None:
+def test_a_run_that_is_a_symlink_is_read_but_not_written(desk: Desk, fabricate: Fabricate) -> None:
     run = fabricate(GOOD, FINISHED)
     run.path.rename(desk.folder / "elsewhere")
     run.path.symlink_to(desk.folder / "elsewhere")

@@ -1,4 +1,4 @@
-"""Files and folders that others own or may write: nothing runs from them, or because of them."""
+"""Files and folders that other users own or may write: nothing is run from them or because of them."""
 
 from __future__ import annotations
 
@@ -42,33 +42,33 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("part", ["", ".code", ".code/.files", ".code/[!.]*"])
-@pytest.mark.parametrize(("damage", "says", "hint"), DAMAGE)
+@pytest.mark.parametrize(("damage", "expected", "hint"), DAMAGE)
 def test_code_that_others_may_replace_is_not_submitted(
-    desk: Desk, part: str, damage: Callable[[Path], None], says: str, hint: str
+    desk: Desk, part: str, damage: Callable[[Path], None], expected: str, hint: str
 ) -> None:
     first = submitted(desk)
     (folder,) = desk.runs.glob(part) if part else [desk.runs]
     damage(folder)
-    if part.endswith(".files"):  # is used by copies that are new
+    if part.endswith(".files"):  # only new copies use it
         next(desk.runs.glob(".code/[!.]*")).rename(desk.folder / "gone")
-    with pytest.raises(ConfigError, match=says) as caught:
+    with pytest.raises(ConfigError, match=expected) as caught:
         clusterctl.submit("synthetic", "site")
     assert str(folder) in caught.value.message
     assert hint in caught.value.hint
     assert desk.run_directories() == [first.path]
 
 
-def test_a_folder_for_many_users_has_the_sticky_bit(desk: Desk) -> None:
+def test_a_shared_runs_folder_with_the_sticky_bit_is_accepted(desk: Desk) -> None:
     desk.runs.mkdir()
     desk.runs.chmod(0o1777)
     assert submitted(desk).path.is_dir()
 
 
 @pytest.mark.parametrize("part", [".", "submitit", "code"])
-@pytest.mark.parametrize(("damage", "says", "hint"), DAMAGE)
+@pytest.mark.parametrize(("damage", "expected", "hint"), DAMAGE)
 @pytest.mark.parametrize("command", ["resume", "rerun"])
 def test_a_run_that_others_may_change_is_not_submitted_again(
-    desk: Desk, command: str, part: str, damage: Callable[[Path], None], says: str, hint: str
+    desk: Desk, command: str, part: str, damage: Callable[[Path], None], expected: str, hint: str
 ) -> None:
     run = submitted(desk)
     write_json(run.path / "cancel.json", {"time": 1, "by": "me"})
@@ -76,14 +76,14 @@ def test_a_run_that_others_may_change_is_not_submitted_again(
     before = desk.asked("sbatch")
     with pytest.raises(ConfigError) as caught:
         getattr(run, command)()
-    if part == "." and says.startswith("owned"):
-        says = "belongs to user"  # found earlier, as the run is not this user's
-    assert says in caught.value.message
+    if part == "." and expected.startswith("owned"):
+        expected = "belongs to user"  # an earlier check finds that the run is not this user's
+    assert expected in caught.value.message
     assert hint in caught.value.hint
     assert desk.asked("sbatch") == before
 
 
-def test_doctor_finds_a_folder_of_runs_that_others_may_write(desk: Desk) -> None:
+def test_doctor_fails_a_runs_folder_that_others_may_write(desk: Desk) -> None:
     desk.runs.mkdir()
     desk.runs.chmod(0o777)
     code, out, _ = desk.type("doctor")
@@ -99,7 +99,7 @@ def write_cluster(folder: Path, name: str, partition: str) -> Path:
     return path
 
 
-def test_a_project_does_not_redefine_a_cluster_that_the_user_knows(desk: Desk) -> None:
+def test_a_project_does_not_redefine_the_users_clusters(desk: Desk) -> None:
     configuration = desk.folder / "home" / ".config" / "clusterctl"
     for name in ("mine", "local"):
         write_cluster(desk.project, name, "theirs")
@@ -110,7 +110,7 @@ def test_a_project_does_not_redefine_a_cluster_that_the_user_knows(desk: Desk) -
     assert load_cluster("new").partition == "theirs"
     assert load_cluster("./cluster/mine.toml").partition == "theirs"
     assert names("cluster", Path.cwd())["mine"].parent == configuration / "cluster"
-    write_cluster(configuration, "local", "mine")  # what comes with clusterctl, the user may redefine
+    write_cluster(configuration, "local", "mine")  # users may redefine the shipped clusters
     assert load_cluster("local").partition == "mine"
 
 
@@ -121,7 +121,7 @@ def test_a_project_may_redefine_a_job(desk: Desk) -> None:
 
 @as_root
 @pytest.mark.parametrize(("kind", "noun"), [("cluster", "cluster"), ("jobs", "job")])
-def test_a_file_of_someone_elses_is_used_only_by_its_path(desk: Desk, kind: str, noun: str) -> None:
+def test_another_users_file_is_used_only_by_path(desk: Desk, kind: str, noun: str) -> None:
     path = desk.write(f"{kind}/x.toml", "")
     give_away(path)
     with pytest.raises(ConfigError, match=f"{noun} x is owned by another user: .* \\(user {SOMEONE}\\)") as caught:
@@ -142,9 +142,9 @@ def test_a_file_of_someone_elses_is_used_only_by_its_path(desk: Desk, kind: str,
 def test_slurm_is_not_asked_about_another_users_run(
     desk: Desk, fabricate: Fabricate, part: str, command: str, expected: int
 ) -> None:
-    """Slurm's commands load the plugins that a slurm.conf names."""
-    notes = desk.folder / "slurm_conf"
-    desk.use_slurm(**dict.fromkeys(("squeue", "scancel", "sinfo", "scontrol", "srun"), f'echo "$SLURM_CONF" >>{notes}'))
+    """Slurm's commands load the plugins that slurm.conf names: another user's slurm.conf must not be used."""
+    used = desk.folder / "slurm_conf"
+    desk.use_slurm(**dict.fromkeys(("squeue", "scancel", "sinfo", "scontrol", "srun"), f'echo "$SLURM_CONF" >>{used}'))
     run = fabricate(files={"submission.json": {"job_id": "7"}, "attempts/0/host.json": {"start": 1}})
     record = read_json(run.run_json)
     record["cluster"] |= {"slurm_conf": "/evil/slurm.conf", "polling_floor": 0}
@@ -152,7 +152,7 @@ def test_slurm_is_not_asked_about_another_users_run(
     give_away(run.path / part)
     code, out, err = desk.type(command.replace("RUN", run.id))
     assert code == expected, err
-    asked = notes.read_text() if notes.exists() else ""
+    asked = used.read_text() if used.exists() else ""
     assert "/evil" not in asked
     if expected:
         check_message(err, f"{run.id} belongs to", "only its owner")
@@ -164,12 +164,12 @@ def test_slurm_is_not_asked_about_another_users_run(
 
 
 @as_root
-def test_of_ones_own_run_slurm_is_asked_with_its_slurm_conf(desk: Desk, fabricate: Fabricate) -> None:
-    notes = desk.folder / "slurm_conf"
-    desk.use_slurm(squeue=f'echo "$SLURM_CONF" >>{notes}')
+def test_slurm_is_asked_about_your_own_run_with_its_slurm_conf(desk: Desk, fabricate: Fabricate) -> None:
+    used = desk.folder / "slurm_conf"
+    desk.use_slurm(squeue=f'echo "$SLURM_CONF" >>{used}')
     run = fabricate(files={"submission.json": {"job_id": "7"}})
     record = read_json(run.run_json)
     record["cluster"] |= {"slurm_conf": "/my/slurm.conf", "polling_floor": 0}
     write_json(run.run_json, record)
     desk.type("status")
-    assert notes.read_text() == "/my/slurm.conf\n"
+    assert used.read_text() == "/my/slurm.conf\n"

@@ -1,4 +1,4 @@
-"""Whatever is written or typed: an exit code that is documented, never a traceback, never a character that draws."""
+"""Any input gives a documented exit code, and neither a traceback nor a control character."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TREES = st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=6)
 
 
 def toml(value: object) -> str:
-    """A value as TOML: JSON is almost that."""
+    """A value as TOML, which is almost JSON."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(name)} = {toml(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
@@ -68,7 +68,7 @@ TOML_LIKE = (
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where every example is typed."""
+    """The working directory of every example."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLUSTERCTL_CLUSTER", "local")
     monkeypatch.setenv("CLUSTERCTL_RUNS", str(tmp_path / "runs"))
@@ -79,7 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def typed(*words: str) -> int:
-    """Run one command; it must end as documented and print nothing that draws."""
+    """Run one command, and check its exit code and that it prints no control characters."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.run(words)
@@ -146,7 +146,7 @@ def test_any_name_of_a_run(folder: Path, fabricate: Callable[..., RunDir], comma
         max_size=5,
     )
 )
-def test_any_words_at_all(folder: Path, words: list[str]) -> None:
+def test_any_words(folder: Path, words: list[str]) -> None:
     typed(*words, "--dry-run") if "submit" in words else typed(*words)
 
 
@@ -183,7 +183,7 @@ def test_any_answer_of_squeue(text: str) -> None:
 
 
 @given(st.text())
-def test_any_complaint_of_sbatch(text: str) -> None:
+def test_any_error_of_sbatch(text: str) -> None:
     error = refusal(text)
     assert isinstance(error, ClusterctlError)
     assert error.message.startswith("sbatch refused the job: ")
@@ -200,7 +200,7 @@ def test_any_complaint_of_sbatch(text: str) -> None:
 def test_any_environment(folder: Path, environment: dict[str, str]) -> None:
     before = dict(os.environ)
     for name, value in environment.items():
-        with contextlib.suppress(ValueError, UnicodeEncodeError):  # a value that no environment can hold
+        with contextlib.suppress(ValueError, UnicodeEncodeError):  # invalid as an environment variable
             os.environ[name] = value
     try:
         typed("status")

@@ -40,8 +40,8 @@ IDS = [ascii(value)[1:-1] for value in HOSTILE]
 REFUSED = {value for value in HOSTILE if {"\n", "\x1b", "\\"} & set(value)}
 
 
-def checked_by_the_shell(desk: Desk, script: str) -> None:
-    """bash parses it, and the #SBATCH lines at its head are clusterctl's."""
+def check_script(desk: Desk, script: str) -> None:
+    """bash can parse it, and all #SBATCH lines at its top are from clusterctl."""
     path = desk.folder / "script.sh"
     path.write_text(script)
     subprocess.run(["bash", "-n", path], check=True)
@@ -50,7 +50,7 @@ def checked_by_the_shell(desk: Desk, script: str) -> None:
     assert "#SBATCH --uid" not in head
 
 
-def said_by_bash(desk: Desk, program: str) -> str:
+def output_of_bash(desk: Desk, program: str) -> str:
     done = subprocess.run(["bash", "-c", program], capture_output=True, check=True, cwd=desk.project)
     assert not (desk.project / "hacked").exists()
     return done.stdout.decode()
@@ -60,9 +60,9 @@ def said_by_bash(desk: Desk, program: str) -> str:
 def test_a_variables_value_stays_a_value(desk: Desk, value: str) -> None:
     code, script, err = desk.type(["submit", "cora", "--dry-run", "--set", f"env.VALUE={json.dumps(value)}"])
     assert (code, err) == (0, "")
-    checked_by_the_shell(desk, script)
+    check_script(desk, script)
     exports = script[script.index("exports=(") :].partition("\n)\n")[0]
-    assert said_by_bash(desk, f'{exports}\n)\nexport "${{exports[@]}}"\nprintf %s "$VALUE"') == value
+    assert output_of_bash(desk, f'{exports}\n)\nexport "${{exports[@]}}"\nprintf %s "$VALUE"') == value
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=IDS)
@@ -75,7 +75,7 @@ def test_an_options_value_stays_in_its_option(desk: Desk, key: str, value: str) 
         check_message(err, f"resources.{key}: must be one line", "clusterctl config keys")
         return
     assert (code, err) == (0, "")
-    checked_by_the_shell(desk, script)
+    check_script(desk, script)
     (line,) = (line for line in script.splitlines() if line.startswith(f"#SBATCH --{key}"))
     assert shlex.split(line) == ["#SBATCH", f"--{key}={value}"]
 
@@ -86,7 +86,7 @@ def test_an_options_value_stays_in_its_option(desk: Desk, key: str, value: str) 
             what=f"{command} {ascii(name)[1:-1]}"[:70],
             typed=(command, name),
             code=NOT_FOUND,
-            says="no runs in",
+            expected="no runs in",
             hint="status",
         )
         for command in ("status", "logs", "cancel", "release")
@@ -107,7 +107,7 @@ def test_an_options_value_stays_in_its_option(desk: Desk, key: str, value: str) 
         )
     )
 )
-def test_a_run_that_is_named_in_a_strange_way(desk: Desk, mistake: Mistake) -> None:
+def test_a_strange_run_name(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 
@@ -125,7 +125,7 @@ def test_a_run_that_is_named_in_a_strange_way(desk: Desk, mistake: Mistake) -> N
         ("", "clusterctl status"),
     ],
 )
-def test_a_run_is_found_by_its_name_alone(desk: Desk, command: str, name: str, hint: str) -> None:
+def test_a_run_is_found_only_by_its_name(desk: Desk, command: str, name: str, hint: str) -> None:
     (desk.runs / "cora-20260102-030405-00a1").mkdir(parents=True)
     (desk.runs / "cora-20260102-030405-00a1" / "run.json").write_text("{}")
     code, out, err = desk.type([command, name])
@@ -136,17 +136,17 @@ def test_a_run_is_found_by_its_name_alone(desk: Desk, command: str, name: str, h
 @pytest.mark.parametrize(
     "folder", ["a b", "$HOME", "it's", 'say "x"', "`id`", "läufe", "-rf", "a;b", "*", "#x", "&", "(x)"]
 )
-def test_a_folder_of_runs_may_be_called_anything_that_slurm_can_carry(desk: Desk, folder: str) -> None:
+def test_the_runs_folder_may_have_any_name_that_slurm_accepts(desk: Desk, folder: str) -> None:
     desk.set(CLUSTERCTL_RUNS=f"./{folder}")
     code, script, _ = desk.type("submit cora --dry-run")
     assert code == 0
-    checked_by_the_shell(desk, script)
+    check_script(desk, script)
     (line,) = (line for line in script.splitlines() if line.startswith("run="))
-    assert Path(said_by_bash(desk, f'{line}; printf %s "$run"')).parent == desk.project / folder
+    assert Path(output_of_bash(desk, f'{line}; printf %s "$run"')).parent == desk.project / folder
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=IDS)
-def test_a_programs_words_reach_no_shell_and_no_terminal(desk: Desk, value: str) -> None:
+def test_a_programs_arguments_reach_no_shell_and_no_terminal(desk: Desk, value: str) -> None:
     words = json.dumps([value, "x"])
     code, out, err = desk.type(["config", "show", "command", "--set", f"argv={words}"])
     assert code == 0
@@ -156,7 +156,7 @@ def test_a_programs_words_reach_no_shell_and_no_terminal(desk: Desk, value: str)
     assert "hacked" not in script.replace(str(desk.folder), "")
 
 
-def test_a_script_on_a_terminal_cannot_draw(desk: Desk) -> None:
+def test_a_script_on_a_terminal_has_no_escape_codes(desk: Desk) -> None:
     words = ["submit", "cora", "--dry-run", "--set", "env.X=a\x1b[2Jb"]
     desk.patch.setattr("sys.stdout.isatty", lambda: True)
     code, out, _ = desk.type(words)
@@ -165,7 +165,7 @@ def test_a_script_on_a_terminal_cannot_draw(desk: Desk) -> None:
     assert "  'X=ab'\n" in out
 
 
-def test_names_of_files_cannot_draw_either(desk: Desk) -> None:
+def test_file_names_on_a_terminal_have_no_escape_codes(desk: Desk) -> None:
     desk.write("jobs/evil\x1b[2J\u202e.toml", 'workload = "synthetic"')
     desk.write("cluster/bad\x07.toml", "")
     for typed in ("config list", "submit nothing", "submit cora --cluster nothing"):
@@ -173,7 +173,7 @@ def test_names_of_files_cannot_draw_either(desk: Desk) -> None:
         check_plain(out + err)
 
 
-def test_what_git_and_the_host_are_called_stays_in_the_record(desk: Desk) -> None:
+def test_a_hostile_code_path_reaches_only_the_record(desk: Desk) -> None:
     desk.write("jobs/mine.toml", 'workload = "command"\nargv = ["true"]\nname = "mine"\ncode = "../$(touch hacked)"')
     (desk.project / "$(touch hacked)").mkdir()
     code, out, err = desk.type("submit mine --hold")

@@ -1,4 +1,4 @@
-"""What `submit` and `resume` refuse before anything is queued: all of it at once, with nothing left behind."""
+"""Problems that `submit` and `resume` find before anything is queued: all reported at once, nothing left behind."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ REDDIT = 'workload = "reddit"\n[data]\nroot = "./data"\n'
 
 
 @rows(
-    Mistake(what="the data are not there", job=REDDIT, code=CONFIG, says="data: no such folder", hint="data.root"),
+    Mistake(what="the data does not exist", job=REDDIT, code=CONFIG, expected="data: no such folder", hint="data.root"),
     Mistake(
-        what="the data are of another kind",
+        what="the data belongs to another data set",
         job=REDDIT,
         files={"data/raw/reddit_data.npz": "", "data/raw/MUTAG_A.txt": ""},
         code=CONFIG,
-        says="lacks raw/reddit_graph.npz",
+        expected="lacks raw/reddit_graph.npz",
         hint="data.root",
     ),
     Mistake(
-        what="the script has another name",
+        what="the script's name has a typo",
         job='workload = "command"\nargv = ["python3", "trian.py"]\n',
         files={"train.py": ""},
         code=CONFIG,
-        says="argv: no such file: ",
+        expected="argv: no such file: ",
         hint="`code`",
     ),
     Mistake(
-        what="the cluster's interpreter is not there",
+        what="the cluster's interpreter does not exist",
         typed="submit cora --cluster ./here.toml",
         files={"here.toml": 'kind = "emulator"\npython = "/nowhere/python"\n'},
         code=CONFIG,
-        says="no such interpreter: /nowhere/python",
+        expected="no such interpreter: /nowhere/python",
         hint="`python`",
     ),
     Mistake(
-        what="the cluster's interpreter is no Python",
+        what="the cluster's interpreter is not Python",
         typed="submit cora --cluster ./here.toml",
         files={"here.toml": 'kind = "emulator"\npython = "/bin/true"\n'},
         code=CONFIG,
-        says="does not run as Python: /bin/true",
+        expected="does not run as Python: /bin/true",
         hint="`python`",
     ),
     Mistake(
-        what="more ranks than open files",
+        what="there are more ranks than file descriptors",
         job='workload = "synthetic"\n[resources]\nnodes = 2000000000\n',
         code=CONFIG,
-        says="2000000000 ranks need 6000000064",
+        expected="2000000000 ranks need 6000000064",
         hint="ulimit -Hn",
     ),
 )
-def test_what_can_be_seen_from_here_is_told_before_anything_is_queued(desk: Desk, mistake: Mistake) -> None:
+def test_submit_refuses_what_it_can_check_on_this_machine(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 
-def test_all_of_it_is_told_in_one_go(desk: Desk) -> None:
+def test_all_problems_are_reported_at_once(desk: Desk) -> None:
     desk.write("here.toml", 'kind = "emulator"\npython = "/nowhere/python"\n')
     desk.write("job.toml", REDDIT)
     code, out, err = desk.type("submit ./job.toml --cluster ./here.toml")
@@ -73,7 +73,7 @@ def test_all_of_it_is_told_in_one_go(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("cluster", ['kind = "slurm"\npython = "/raid/venv/bin/python"\n'])
-def test_what_may_lie_on_the_nodes_alone_is_left_to_them(desk: Desk, cluster: str) -> None:
+def test_paths_that_only_the_nodes_may_have_are_not_checked(desk: Desk, cluster: str) -> None:
     desk.use_slurm(cluster.partition("\n")[2], sbatch='echo "Submitted batch job 7"')
     desk.write("job.toml", 'workload = "reddit"\n[data]\nroot = "/raid/data"\n')
     code, out, err = desk.type("submit ./job.toml")
@@ -95,7 +95,7 @@ def commands(err: str) -> list[str]:
         ("taobao", "taobao", " --set train.lr=2e-3", ["--scale", "0.0003"]),
     ],
 )
-def test_the_hint_for_a_shipped_job_on_this_machine_works_when_typed(
+def test_the_hint_for_a_shipped_job_works_on_this_machine(
     desk: Desk, job: str, data: str, settings: str, smaller: list[str]
 ) -> None:
     code, out, err = desk.type(f"submit {job}{settings}")
@@ -106,29 +106,29 @@ def test_the_hint_for_a_shipped_job_on_this_machine_works_when_typed(
     assert "; local nodes have 0 GPUs, 4 CPUs" in err
     assert desk.submitted() == desk.run_directories() == []
 
-    bring, submit = commands(err)
-    assert bring == f"clusterctl data generate {data} --root {data}-data"
-    code, _, err = desk.type([*shlex.split(bring)[1:], *smaller])
+    generate, submit = commands(err)
+    assert generate == f"clusterctl data generate {data} --root {data}-data"
+    code, _, err = desk.type([*shlex.split(generate)[1:], *smaller])
     assert code == 0, err
     assert settings in submit
     code, out, err = desk.type([*shlex.split(submit)[1:], "--hold"])
     assert code == 0
-    assert re.sub(r"warning: the global batch .*\nhint: .*\n", "", err) == ""  # of data that are small enough for here
+    assert re.sub(r"warning: the global batch .*\nhint: .*\n", "", err) == ""  # the data is small
     assert desk.run_directories() == [desk.runs / out.strip()]
     assert desk.type("cancel @last")[0] == 0
 
     err = desk.type(f"submit {job}{settings}")[2]
-    assert commands(err) == [submit]  # the data are there now
+    assert commands(err) == [submit]  # the data exists now
 
 
 @pytest.mark.parametrize("job", ["synthetic", "synthetic-sage", "cora", "taobao-generated", "imdb-gin", "command"])
-def test_a_shipped_job_that_needs_nothing_is_taken_as_it_is(desk: Desk, job: str) -> None:
+def test_a_shipped_job_that_needs_no_data_is_accepted(desk: Desk, job: str) -> None:
     code, _, err = desk.type(f"submit {job} --hold")
     assert (code, err) == (0, "")
     assert desk.type("cancel @last")[0] == 0
 
 
-def test_graph_classification_without_data_is_offered_the_shipped_data_set(desk: Desk) -> None:
+def test_graph_classification_without_data_suggests_the_shipped_data_set(desk: Desk) -> None:
     desk.write("job.toml", 'workload = "graph-classification"\n')
     code, _, err = desk.type("submit ./job.toml")
     assert code == CONFIG
@@ -138,7 +138,7 @@ def test_graph_classification_without_data_is_offered_the_shipped_data_set(desk:
     assert desk.type("cancel @last")[0] == 0
 
 
-def test_missing_data_are_refused_on_a_cluster_too(desk: Desk) -> None:
+def test_missing_data_is_refused_on_a_cluster_too(desk: Desk) -> None:
     desk.use_slurm(sbatch='echo "Submitted batch job 7"')
     code, _, err = desk.type("submit reddit")
     assert code == CONFIG
@@ -161,9 +161,9 @@ def refusing_gpus(desk: Desk) -> None:
     desk.use_slurm(sbatch=UNAVAILABLE, sinfo=f"cat {CAPTURED}")
 
 
-def test_what_slurm_has_is_asked_once_for_many_submissions(desk: Desk) -> None:
+def test_sinfo_is_called_once_for_several_submissions(desk: Desk) -> None:
     refusing_gpus(desk)
-    desk.write("cluster/site.toml", 'kind = "slurm"\n')  # whose polling floor is not 0
+    desk.write("cluster/site.toml", 'kind = "slurm"\n')  # its polling floor is not 0
     desk.write("job.toml", 'workload = "synthetic"\n[resources]\ngpus_per_node = 9\n')
     code, out, err = desk.type("submit ./job.toml")
     assert (code, out) == (SLURM, "")
@@ -175,7 +175,7 @@ def test_what_slurm_has_is_asked_once_for_many_submissions(desk: Desk) -> None:
     assert desk.asked("sinfo") == 1
 
 
-def test_a_refusal_of_the_size_stays_as_slurm_worded_it_where_nodes_cannot_be_had(desk: Desk) -> None:
+def test_slurms_own_message_is_shown_if_sinfo_fails(desk: Desk) -> None:
     refusing_gpus(desk)
     (desk.folder / "fakes" / "sinfo").write_text("#!/bin/sh\nexit 1\n")
     desk.write("job.toml", 'workload = "synthetic"\n[resources]\ngpus_per_node = 9\n')
@@ -185,13 +185,13 @@ def test_a_refusal_of_the_size_stays_as_slurm_worded_it_where_nodes_cannot_be_ha
 
 
 @pytest.mark.parametrize(
-    ("change", "says", "hint"),
+    ("change", "expected", "hint"),
     [
         ("--nodes 9", "job requests 9 nodes; local has 4", "--nodes 4"),
         ("--set data.root=/nowhere/data", "no data: /nowhere/data: no such folder", "data.root"),
     ],
 )
-def test_resume_is_refused_as_submit_is(desk: Desk, change: str, says: str, hint: str) -> None:
+def test_resume_is_refused_like_submit(desk: Desk, change: str, expected: str, hint: str) -> None:
     desk.write("data/raw/reddit_data.npz", "")
     desk.write("data/raw/reddit_graph.npz", "")
     desk.write("job.toml", REDDIT)
@@ -204,13 +204,13 @@ def test_resume_is_refused_as_submit_is(desk: Desk, change: str, says: str, hint
     before, record = len(desk.submitted()), run.run_json.read_bytes()
     code, out, err = desk.type(f"resume @last {change}")
     assert (code, out) in ((CONFIG, ""), (SLURM, "")), err
-    check_message(err, says, hint)
+    check_message(err, expected, hint)
     if "--nodes" in change:
         assert commands(err) == [f"clusterctl resume {run.id} --nodes 4"]
     assert (len(desk.submitted()), run.run_json.read_bytes()) == (before, record)
 
 
-def test_a_warning_of_a_check_does_not_stop_the_run(desk: Desk) -> None:
+def test_a_warning_does_not_stop_the_run(desk: Desk) -> None:
     desk.use_slurm(
         '[container]\nimage = "/raid/images/x.sqsh"\n',
         sbatch='echo "Submitted batch job 7"',
@@ -221,7 +221,7 @@ def test_a_warning_of_a_check_does_not_stop_the_run(desk: Desk) -> None:
     assert err.startswith("warning: not on this machine: /raid/images/x.sqsh\nhint: ")
 
 
-def test_what_the_copy_of_the_code_leaves_behind_is_said(desk: Desk) -> None:
+def test_files_not_copied_with_the_code_are_reported(desk: Desk) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     desk.write("train.py", "")
     (desk.project / "data").symlink_to(desk.folder)
@@ -232,7 +232,7 @@ def test_what_the_copy_of_the_code_leaves_behind_is_said(desk: Desk) -> None:
     assert (desk.runs / out.strip() / "code" / "project" / "data").readlink() == desk.folder
 
 
-def test_the_home_folder_is_no_project_unless_it_is_named_as_one(desk: Desk) -> None:
+def test_the_home_folder_is_a_project_only_on_request(desk: Desk) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     desk.set(HOME=str(desk.project))
     words = ["submit", "command", "--cluster", "./cluster/site.toml", "--set", 'argv=["true"]']
@@ -244,7 +244,7 @@ def test_the_home_folder_is_no_project_unless_it_is_named_as_one(desk: Desk) -> 
     assert desk.type(words)[0] == 0
 
 
-def test_modules_that_the_code_lacks_are_warned_of_and_data_may_come_from_the_code(desk: Desk) -> None:
+def test_missing_modules_of_the_code_are_warnings(desk: Desk) -> None:
     desk.write("job.toml", 'workload = "node-classification"\n[train]\nmodel = "mine:Net"\n')
     code, out, err = desk.type("submit ./job.toml --hold --cluster local")
     assert (code, out) == (CONFIG, "")

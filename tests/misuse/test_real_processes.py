@@ -1,4 +1,4 @@
-"""What only a process of its own can meet: permissions, closed streams, another encoding."""
+"""Problems that need a separate process to show: permissions, closed streams, another encoding."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from support.mistake import CONFIG, NOT_FOUND, OTHER, Desk, check_message, check_plain
 
 
-def typed_for_real(desk: Desk, *words: str, shell: str = 'exec "$@"') -> subprocess.CompletedProcess[str]:
-    """A process of its own, to which permissions apply: root's has lost the right to pass over them."""
+def run_process(desk: Desk, *words: str, shell: str = 'exec "$@"') -> subprocess.CompletedProcess[str]:
+    """Run clusterctl in a separate process, which permissions apply to even if root runs the tests."""
     powerless = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
     return subprocess.run(
         [*powerless, "sh", "-c", shell, "sh", sys.executable, "-m", "clusterctl", *words],
@@ -22,7 +22,7 @@ def typed_for_real(desk: Desk, *words: str, shell: str = 'exec "$@"') -> subproc
 
 
 @pytest.mark.parametrize(
-    ("what", "mode", "words", "code", "says", "hint"),
+    ("what", "mode", "words", "code", "expected", "hint"),
     [
         ("../state/clusterctl", 0o500, "submit cora", OTHER, "emulator: Permission denied", "ls -ld"),
         ("..", 0o500, "submit cora", CONFIG, "cannot create the state folder", "set XDG_STATE_HOME"),
@@ -34,18 +34,18 @@ def typed_for_real(desk: Desk, *words: str, shell: str = 'exec "$@"') -> subproc
         ("../runs", 0o000, "logs @last", OTHER, "runs: Permission denied", "ls -ld"),
     ],
 )
-def test_what_may_not_be_read_or_written_is_said(
-    desk: Desk, what: str, mode: int, words: str, code: int, says: str, hint: str
+def test_files_without_permission_are_reported(
+    desk: Desk, what: str, mode: int, words: str, code: int, expected: str, hint: str
 ) -> None:
     path = desk.project / what
     path.write_text("") if path.suffix else path.mkdir(parents=True, exist_ok=True)
     path.chmod(mode)
     try:
-        done = typed_for_real(desk, *words.split())
+        done = run_process(desk, *words.split())
     finally:
         path.chmod(0o700)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    check_message(done.stderr, says, hint)
+    check_message(done.stderr, expected, hint)
     assert desk.run_directories() == desk.submitted() == []
 
 
@@ -59,9 +59,9 @@ def test_what_may_not_be_read_or_written_is_said(
         ('LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONIOENCODING=ascii exec "$@"', 0),
     ],
 )
-def test_a_process_survives_what_its_streams_are(desk: Desk, shell: str, code: int) -> None:
+def test_closed_full_or_ascii_streams_cause_no_traceback(desk: Desk, shell: str, code: int) -> None:
     desk.write("jobs/läufe.toml", 'workload = "synthetic"')
-    done = typed_for_real(desk, "config", "list", shell=shell)
+    done = run_process(desk, "config", "list", shell=shell)
     assert "Traceback" not in done.stderr
     assert done.returncode == code, done.stderr
     check_plain(done.stdout + done.stderr)

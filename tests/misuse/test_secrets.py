@@ -1,4 +1,4 @@
-"""A secret reaches the tasks, and nothing else: no script, no record, no message, no output of ours."""
+"""A secret reaches only the tasks: no script, no record, no message, no output of clusterctl."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ code = "code"
 
 
 def leaks(folder: Path) -> list[Path]:
-    """The files below `folder` in which a piece of the secret stands, but for the copies of the user's own files."""
+    """The files below `folder` that contain part of the secret, except the copies of the user's own files."""
     files = [path for path in folder.rglob("*") if path.is_file() and not {".code", "work"} & set(path.parts)]
     return [path for path in files if b"hunter2" in path.read_bytes()]
 
 
 @pytest.fixture
 def job(desk: Desk) -> Callable[..., list[str]]:
-    """A job with a secret in a repository of which it is a modified file; the words that submit it."""
+    """A job file with a secret, modified since its last commit; returns the command line that submits it."""
     (desk.project / "code").mkdir()
     desk.write("job.toml", "")
     desk.write("code/.gitkeep", "")
@@ -87,7 +87,7 @@ def test_a_secret_is_not_shown(desk: Desk, job: object, typed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says", "hint"),
+    ("words", "code", "expected", "hint"),
     [
         ("--set env.HF_TOKEN:hunter2", USAGE, "expected KEY=VALUE, not: env.HF_TOKEN", "train.lr=3e-3"),
         ("--set 'env.HF_TOKEN hunter2'", USAGE, "expected KEY=VALUE, not: env.HF_TOKEN", "train.lr=3e-3"),
@@ -97,14 +97,16 @@ def test_a_secret_is_not_shown(desk: Desk, job: object, typed: str) -> None:
         ("--set 'env.HF TOKEN=hunter2'", CONFIG, "env.HF TOKEN: must be a shell variable's name", "config keys"),
     ],
 )
-def test_a_message_about_a_secret_does_not_repeat_it(desk: Desk, words: str, code: int, says: str, hint: str) -> None:
+def test_a_message_about_a_secret_does_not_repeat_it(
+    desk: Desk, words: str, code: int, expected: str, hint: str
+) -> None:
     got, out, err = desk.type(["submit", "cora", *shlex.split(words)])
     assert (got, out) == (code, "")
-    check_message(err, says, hint)
+    check_message(err, expected, hint)
     assert "hunter2" not in err
 
 
-def test_a_secret_of_the_cluster_is_kept_as_well(desk: Desk) -> None:
+def test_a_secret_in_the_cluster_file_reaches_no_file_either(desk: Desk) -> None:
     desk.use_slurm('env = {SITE_PASSWORD = "hunter2"}', sbatch='env >"$0.env"; echo Submitted batch job 7')
     code, out, _ = desk.type("submit cora")
     assert code == 0
@@ -112,7 +114,7 @@ def test_a_secret_of_the_cluster_is_kept_as_well(desk: Desk) -> None:
     assert "SITE_PASSWORD=hunter2" in (desk.folder / "fakes" / "sbatch.env").read_text().splitlines()
 
 
-def test_the_cluster_says_what_a_secret_is_called(desk: Desk) -> None:
+def test_the_cluster_file_names_further_secrets(desk: Desk) -> None:
     desk.use_slurm('secrets = ["GEHEIM*"]')
     words = ["config", "show", "cora", "--set", "env.geheimnis=hunter2", "--set", "env.HF_TOKEN=shown"]
     code, out, _ = desk.type(words)

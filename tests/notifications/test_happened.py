@@ -1,4 +1,4 @@
-"""What others may want to know of a run, by its attempts and its stage."""
+"""The notifiable events of a run, from its attempts and its stage."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def status(stage: Stage, *attempts: AttemptEvidence, past: int = 0, sure: bool =
         (status(Stage.LOST, FAILED, past=1), ["failed-1"]),  # resumed, and never started again
     ],
 )
-def test_what_has_happened(seen: Status, names: list[str]) -> None:
+def test_events_follow_from_the_attempts_and_the_stage(seen: Status, names: list[str]) -> None:
     assert [one.name for one in happened(seen, ())] == names
 
 
-def test_an_alarm_belongs_to_the_attempt_in_which_it_was_raised() -> None:
+def test_an_alarm_belongs_to_its_attempt() -> None:
     seen = status(Stage.FAILED, REQUEUED, FAILED)
     assert [one.name for one in happened(seen, {0, 1})] == ["stalled-0", "restarted-0", "stalled-1", "failed-1"]

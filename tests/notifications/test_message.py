@@ -1,4 +1,4 @@
-"""The text of a message, and its formats."""
+"""The text of a message, and its webhook formats."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ run cora-20260102-030405-00a1, attempt 2, best loss 0.2500
 clusterctl why cora-20260102-030405-00a1"""
 
 
-def test_a_person_reads_what_happened_why_and_what_to_type() -> None:
+def test_the_text_has_the_event_the_cause_and_the_command_to_type() -> None:
     assert FAILED.text == TEXT
     finished = replace(FAILED, event=RunEvent.FINISHED, cause="", seconds=None, best=None)
     assert finished.text == "cora finished\nrun cora-20260102-030405-00a1, attempt 2"
 
 
-def test_each_webhook_gets_its_own_form() -> None:
+def test_each_webhook_format_has_its_own_json() -> None:
     slack, matrix, plain = (json.loads(FAILED.content(form)) for form in ("slack", "matrix", "json"))
     assert slack == {"text": TEXT.replace("<", "&lt;")}
     assert matrix == {"msgtype": "m.text", "body": TEXT}
@@ -46,7 +46,7 @@ def test_each_webhook_gets_its_own_form() -> None:
     }
 
 
-def test_program_output_in_a_message_is_escaped_and_limited() -> None:
+def test_program_output_in_a_message_is_escaped_and_truncated() -> None:
     hostile = replace(FAILED, cause="\x1b]0;title\x07<!channel>\x1b[31m & " + "x" * 10_000 + "\n\nmore")
     text = json.loads(hostile.content("slack"))["text"]
     assert "\x1b" not in text

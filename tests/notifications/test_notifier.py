@@ -1,4 +1,4 @@
-"""Notifications about a run, from its files alone, to a real webhook and real commands."""
+"""Notifications about a run, from its files, to a real webhook and real commands."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ def test_a_failure_is_sent_once_with_its_cause_duration_and_best_metric(fabricat
     assert {path.name: path.read_text() for path in run.notified.iterdir()} == {"failed-0.webhook.0": "sent\n"}
 
 
-def test_a_webhook_that_refuses_is_asked_again_later_and_its_url_is_in_no_file(
-    fabricate: Fabricate, server: WebHook
-) -> None:
+def test_a_refused_message_is_retried_later_and_the_url_is_never_stored(fabricate: Fabricate, server: WebHook) -> None:
     run = run_of(fabricate, Notify(url_variable="HOOK"))
     server.manner = 500
     assert on_node(run, HOOK=server.url) == "clusterctl[notify]: failed: webhook: refused: HTTP status 500\n"
@@ -85,7 +83,7 @@ def test_a_webhook_that_refuses_is_asked_again_later_and_its_url_is_in_no_file(
     assert [path for path in files if TOKEN in path.read_text()] == []
 
 
-def test_a_hanging_webhook_is_abandoned_in_time_and_never_retried(fabricate: Fabricate, server: WebHook) -> None:
+def test_a_hanging_webhook_times_out_and_is_never_retried(fabricate: Fabricate, server: WebHook) -> None:
     run = run_of(fabricate, Notify(url_variable="HOOK"))
     server.manner = "hang"
     assert "unknown: no response" in on_node(run, HOOK=server.url)
@@ -128,31 +126,34 @@ def test_only_the_configured_events_are_sent(fabricate: Fabricate, server: WebHo
     assert server.received == []
 
 
-def test_nothing_is_begun_that_could_take_too_long(fabricate: Fabricate, server: WebHook) -> None:
+def test_no_delivery_starts_that_could_take_too_long(fabricate: Fabricate, server: WebHook) -> None:
     run = run_of(fabricate, Notify(url_variable="HOOK"))
-    (status,) = report([run], unasked).statuses
-    assert list(Notifier({"HOOK": server.url}, unasked, deadline=100.0, clock=lambda: 95.0).send_pending(status)) == []
+    (status,) = report([run], never_queried).statuses
+    assert (
+        list(Notifier({"HOOK": server.url}, never_queried, deadline=100.0, clock=lambda: 95.0).send_pending(status))
+        == []
+    )
     assert not run.notified.exists()
 
 
-def test_another_users_run_starts_no_command_here(fabricate: Fabricate, tmp_path: Path) -> None:
+def test_another_users_run_starts_no_command(fabricate: Fabricate, tmp_path: Path) -> None:
     run = run_of(fabricate, Notify(command=("touch", str(tmp_path / "ran"))))
-    (status,) = report([run], unasked).statuses
+    (status,) = report([run], never_queried).statuses
     theirs = replace(status, record=replace(status.record, is_ours=False))
-    assert list(Notifier(dict(os.environ), unasked).send_pending(theirs)) == []
+    assert list(Notifier(dict(os.environ), never_queried).send_pending(theirs)) == []
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_damaged_run_ends_the_notifier_with_a_line(fabricate: Fabricate) -> None:
+def test_a_damaged_run_ends_the_notifier_with_one_line(fabricate: Fabricate) -> None:
     run = fabricate(RUN_ID, {"run.json": "{"})
     assert on_node(run) in ("", f"clusterctl[notify]: cannot read {run.run_json}: not JSON\n")
 
 
-def unasked(_: Cluster) -> Slurm:
+def never_queried(_: Cluster) -> Slurm:
     raise SlurmError("not asked")
 
 
-def test_the_json_is_whole_even_if_the_loss_is_not_a_number(fabricate: Fabricate, server: WebHook) -> None:
+def test_the_json_is_valid_even_if_the_loss_is_nan(fabricate: Fabricate, server: WebHook) -> None:
     metrics = '{"step": 1, "loss": NaN}\n{"step": 2, "loss": Infinity}\n'
     run = run_of(fabricate, Notify(url_variable="HOOK"), {"attempts/0/metrics.jsonl": metrics})
     on_node(run, HOOK=server.url)

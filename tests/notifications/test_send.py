@@ -25,7 +25,7 @@ def test_a_webhook_gets_json_once(server: WebHook) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 400, 404, 500])
-def test_an_error_response_means_that_the_message_was_refused(server: WebHook, status: int) -> None:
+def test_an_error_response_means_refused(server: WebHook, status: int) -> None:
     server.manner = status
     assert to_webhook(server.url, b"{}", 5) == Delivery(Outcome.REFUSED, f"HTTP status {status}")
 
@@ -42,7 +42,7 @@ def test_without_an_answer_the_message_may_have_arrived(server: WebHook, manner:
     assert to_webhook(server.url, b"{}", 0.3).outcome is Outcome.UNKNOWN
 
 
-def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(server: WebHook) -> None:
+def test_a_byte_by_byte_response_times_out(server: WebHook) -> None:
     server.manner = "slow"
     began = time.monotonic()
     assert within(1.0, lambda: to_webhook(server.url, b"{}", 5)).outcome is Outcome.UNKNOWN
@@ -57,16 +57,16 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(server: WebHook) ->
         f"http://nowhere.invalid/{TOKEN}",
     ],
 )
-def test_what_cannot_be_sent_is_refused_without_a_word_of_the_url(url: str) -> None:
-    url = dead_url() if url == "a port without a server" else url  # another port at each collection
+def test_an_unusable_url_is_refused_without_revealing_it(url: str) -> None:
+    url = dead_url() if url == "a port without a server" else url  # a different port at each collection
     answer = to_webhook(url, b"{}", 2)
     assert answer.outcome is Outcome.REFUSED
     assert answer.reason
     assert TOKEN not in answer.reason
 
 
-def test_a_server_with_another_certificate_is_refused(tmp_path: Path, server: WebHook) -> None:
-    answer = to_webhook(server.url.replace("http:", "https:"), b"{}", 2)  # it speaks no TLS at all
+def test_a_server_without_a_valid_certificate_is_refused(tmp_path: Path, server: WebHook) -> None:
+    answer = to_webhook(server.url.replace("http:", "https:"), b"{}", 2)  # the server does not speak TLS
     assert answer.outcome is Outcome.REFUSED
     assert server.received == []
 
@@ -78,13 +78,13 @@ def test_a_command_reads_the_message(tmp_path: Path) -> None:
     assert (tmp_path / "heard").read_text() == "grüße\nfailed\n"
 
 
-def test_a_failing_command_is_reported_and_one_that_reads_nothing_may_succeed() -> None:
+def test_a_failing_command_is_reported_and_reading_stdin_is_optional() -> None:
     assert to_command(["false"], "x" * 10**6, {"PATH": "/usr/bin:/bin"}, 20) == Delivery(Outcome.REFUSED, "exit code 1")
     assert to_command(["true"], "x" * 10**6, {"PATH": "/usr/bin:/bin"}, 20) == Delivery(Outcome.SENT)
     assert to_command(["no-such-program"], "", {}, 20).reason == "cannot start: No such file or directory"
 
 
-def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
+def test_a_hanging_command_is_killed_with_its_children(tmp_path: Path) -> None:
     began = time.monotonic()
     argv = ["sh", "-c", 'sleep 60 & echo $! >"$0"; wait', str(tmp_path / "pid")]
     assert to_command(argv, "", {"PATH": "/usr/bin:/bin"}, 1).outcome is Outcome.UNKNOWN

@@ -12,7 +12,7 @@ from clusterctl.notifications.tries import MOST_TRIES, next_try, note, take
 
 
 def one_try(folder: Path, *answers: Delivery) -> bool:
-    """Whether a try could be made; what becomes of it is noted."""
+    """Make one try if allowed, and record its outcome; whether a try was allowed."""
     path = next_try(folder, "failed-0.webhook")
     if path is None or not take(path):
         return False
@@ -22,18 +22,18 @@ def one_try(folder: Path, *answers: Delivery) -> bool:
 
 
 @pytest.mark.parametrize("answers", [[Delivery(Outcome.SENT)], [Delivery(Outcome.UNKNOWN, "hung")], []])
-def test_what_may_have_arrived_is_not_sent_again(tmp_path: Path, answers: list[Delivery]) -> None:
+def test_a_message_that_may_have_arrived_is_not_sent_again(tmp_path: Path, answers: list[Delivery]) -> None:
     assert one_try(tmp_path / "notified", *answers)
     assert not one_try(tmp_path / "notified")
 
 
-def test_what_was_refused_is_tried_again_but_not_for_ever(tmp_path: Path) -> None:
+def test_a_refused_message_is_retried_a_limited_number_of_times(tmp_path: Path) -> None:
     refused = Delivery(Outcome.REFUSED, "HTTP status 500")
     assert [one_try(tmp_path, refused) for _ in range(MOST_TRIES + 1)] == [True] * MOST_TRIES + [False]
     assert {path.read_text() for path in tmp_path.iterdir()} == {"refused: HTTP status 500\n"}
 
 
-def test_of_many_at_once_one_sends(tmp_path: Path) -> None:
+def test_only_one_of_many_processes_sends(tmp_path: Path) -> None:
     for answer in (Delivery(Outcome.REFUSED), Delivery(Outcome.SENT)):
         path = next_try(tmp_path, "stalled-1.command")
         assert path is not None
@@ -43,7 +43,7 @@ def test_of_many_at_once_one_sends(tmp_path: Path) -> None:
     assert next_try(tmp_path, "stalled-1.command") is None
 
 
-def test_other_messages_are_other_messages(tmp_path: Path) -> None:
+def test_different_messages_are_tracked_separately(tmp_path: Path) -> None:
     assert one_try(tmp_path)
     assert next_try(tmp_path, "failed-1.webhook") is not None
     assert next_try(tmp_path, "failed-0.command") is not None

@@ -1,4 +1,4 @@
-"""The ends of jobs that squeue has forgotten: Slurm's accounting is queried once, and its answer cached."""
+"""The outcome of jobs that squeue has forgotten: accounting is queried once, and its answer cached."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from clusterctl.slurm.queue import SEPARATOR
 Fabricate = Callable[..., RunDir]
 RUNS = [f"{name}-20260101-000000-{name * 4}" for name in "abcd"]
 NOW = 1_000_500.0
-ENDED = {"start": 1_000_000, "end": 1_000_100, "exit_code": 143, "signal": "TERM"}  # neither limit nor cancel
+ENDED = {"start": 1_000_000, "end": 1_000_100, "exit_code": 143, "signal": "TERM"}  # neither a time limit nor a cancel
 
 
 class Site:
-    """A Slurm whose squeue has forgotten every job; sacct prints these lines (fields separated by `|`), or fails."""
+    """A Slurm whose squeue has forgotten every job. sacct prints `lines` (fields separated by `|`), or fails."""
 
     def __init__(self, *lines: str, down: bool = False) -> None:
         self.lines, self.down = lines, down
@@ -47,12 +47,12 @@ class Site:
 
 @pytest.fixture
 def lost(fabricate: Fabricate) -> list[RunDir]:
-    """Four runs of the jobs 10 to 13 that wrote nothing of their end."""
+    """Four runs, of jobs 10 to 13, that recorded no end."""
     files = [{"submission.json": {"job_id": str(10 + number)}} for number in range(4)]
     return [fabricate(run, tables) for run, tables in zip(RUNS, files, strict=True)]
 
 
-def test_one_question_settles_all_and_no_further_one_is_asked(lost: list[RunDir]) -> None:
+def test_one_query_covers_all_runs_and_its_answer_is_cached(lost: list[RunDir]) -> None:
     site = Site(
         "10|NODE_FAIL|1:0|n1|None", "11|CANCELLED by 7|0:15|n1|None", "11.0|FAILED|15:0|n1|", "12|TIMEOUT|0:0||"
     )
@@ -70,7 +70,7 @@ def test_the_accounting_shows_who_cancelled_an_apparently_preempted_job(fabricat
     assert Site("10|CANCELLED by 7|0:15|n1|None").stages(run) == [Stage.CANCELLED]
 
 
-def test_without_accounting_runs_read_as_before_and_it_is_asked_once_an_hour(lost: list[RunDir]) -> None:
+def test_without_accounting_stages_stay_lost_and_it_is_queried_once_an_hour(lost: list[RunDir]) -> None:
     site = Site(down=True)
     for now in (NOW, NOW + 5, NOW + AGAIN_SECONDS - 1):
         assert site.stages(*lost, now=now) == [Stage.LOST] * 4
@@ -86,12 +86,12 @@ def test_a_job_that_is_running_in_the_accounting_is_queried_again(lost: list[Run
 
 def test_runs_of_one_allocation_share_the_answer(lost: list[RunDir]) -> None:
     site = Site("10|TIMEOUT|0:0|n1|")
-    told = accounted({lost[0]: "10", lost[1]: "10"}, site(None).accounted, clock=lambda: NOW)
-    assert [told[run][0].state for run in lost[:2]] == ["TIMEOUT", "TIMEOUT"]
+    answers = accounted({lost[0]: "10", lost[1]: "10"}, site(None).accounted, clock=lambda: NOW)
+    assert [answers[run][0].state for run in lost[:2]] == ["TIMEOUT", "TIMEOUT"]
     assert site.asked == ["10"]
 
 
-def test_why_reads_what_status_kept_and_asks_again_where_that_was_in_vain(lost: list[RunDir]) -> None:
+def test_why_uses_the_cached_answer_and_queries_again_if_there_was_none(lost: list[RunDir]) -> None:
     site = Site("10|CANCELLED by 7|0:15|n1|None")
     status, in_vain = report(lost[:2], site, lambda: NOW).statuses
     assert with_accounting(gather(status), site).accounted[0].by == "7"
@@ -112,10 +112,8 @@ SHOWN = """JobId=10 JobName=cora
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_where_there_is_no_accounting_the_controller_is_asked_while_it_remembers(
-    fabricate: Fabricate, forgotten: bool
-) -> None:
-    """The batch script was killed, so that it wrote nothing of its end."""
+def test_without_accounting_scontrol_is_queried_for_recent_jobs(fabricate: Fabricate, forgotten: bool) -> None:
+    """The batch script was killed before it could record its end."""
     host = {"job_id": "10", "start": 1_000_000}
     run = fabricate(RUNS[0], {"submission.json": {"job_id": "10"}, "attempts/0/host.json": host})
     queue = SEPARATOR.join(["10", "FAILED", "None", "n[1-2]", "1000000", "1000100", "0", str(run.path), ""])
@@ -123,8 +121,8 @@ def test_where_there_is_no_accounting_the_controller_is_asked_while_it_remembers
     def answer(argv: Sequence[str], _: object) -> subprocess.CompletedProcess[str]:
         if argv[0] == "scontrol" and forgotten:
             return subprocess.CompletedProcess(argv, 1, "", "slurm_load_jobs error: Invalid job id specified")
-        told = {"squeue": queue, "scontrol": SHOWN}.get(argv[0], "")
-        return subprocess.CompletedProcess(argv, int(argv[0] == "sacct"), told, "")
+        output = {"squeue": queue, "scontrol": SHOWN}.get(argv[0], "")
+        return subprocess.CompletedProcess(argv, int(argv[0] == "sacct"), output, "")
 
     found = diagnose(run, lambda _: Slurm(lambda command: command, {}, answer))
     assert found.status.stage is Stage.FAILED
@@ -135,14 +133,14 @@ def test_where_there_is_no_accounting_the_controller_is_asked_while_it_remembers
         assert found.headline.cause.startswith("its batch script was killed by SIGKILL")
 
 
-def test_an_answer_about_an_earlier_job_of_the_run_counts_for_nothing(lost: list[RunDir]) -> None:
+def test_a_cached_answer_about_an_earlier_job_is_ignored(lost: list[RunDir]) -> None:
     Site("10|TIMEOUT|0:0|n1|").stages(lost[0])
     assert accounted({lost[0]: "99"}, Site()(None).accounted) == {}
 
 
 @pytest.mark.parametrize("content", ["", "[]", "null", '{"job_id": "10"}', '{"job_id": "10", "time": 1, "lines": [{}]}',
                                      '{"job_id": "10", "time": 1e999, "lines": [7]}'])  # fmt: skip
-def test_a_damaged_note_is_as_none(lost: list[RunDir], content: str) -> None:
+def test_a_damaged_cache_file_is_ignored(lost: list[RunDir], content: str) -> None:
     lost[0].accounting_json.write_text(content)
     assert Site("10|TIMEOUT|0:0|n1|").stages(lost[0]) == [Stage.TIMED_OUT]
 

@@ -1,4 +1,4 @@
-"""What is read from a run directory."""
+"""Reading a run directory."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ def test_attempts_are_ordered_by_number(fabricate: Fabricate) -> None:
     assert [attempt.number for attempt in read(run).attempts] == [2, 9, 10]
 
 
-def test_the_end_of_an_attempt_is_its_exit_code_and_whether_it_was_terminated(fabricate: Fabricate) -> None:
+def test_an_ended_attempt_has_an_exit_code_and_whether_it_was_terminated(fabricate: Fabricate) -> None:
     host = {"start": 1, "end": 9, "exit_code": 143, "signal": "TERM"}
     (attempt,) = read(fabricate(files={"attempts/0/host.json": host})).attempts
     assert (attempt.end, attempt.exit_code, attempt.signal) == (9, 143, "TERM")
 
 
 @pytest.mark.parametrize("content", ["", "nonsense", "[]", '{"time": "soon"}'])
-def test_a_mark_that_cannot_be_read_is_a_mark_all_the_same(fabricate: Fabricate, content: str) -> None:
+def test_an_unreadable_marker_still_counts(fabricate: Fabricate, content: str) -> None:
     assert read(fabricate(files={"finished.json": content})).finished_at == 0.0
 
 
-def test_nodes_that_failed_their_check_are_read_where_the_attempt_ended_of_it(fabricate: Fabricate) -> None:
+def test_failed_node_checks_are_read_only_if_they_ended_the_attempt(fabricate: Fabricate) -> None:
     check = {"failed": {"node2": "did not answer"}}
     for exit_code, unfit in ((69, {"node2": "did not answer"}), (1, {})):
         files = {"attempts/0/host.json": {"exit_code": exit_code}, "attempts/0/check.json": check}
@@ -81,7 +81,7 @@ def test_nodes_that_failed_their_check_are_read_where_the_attempt_ended_of_it(fa
         assert attempt.unfit == unfit
 
 
-def test_a_host_record_of_another_shape_is_ignored(fabricate: Fabricate) -> None:
+def test_a_malformed_host_record_is_ignored(fabricate: Fabricate) -> None:
     (attempt,) = read(fabricate(files={"attempts/0/host.json": {"start": "x", "exit_code": None, "nodes": 3}})).attempts
     assert attempt == AttemptEvidence(number=0)
 

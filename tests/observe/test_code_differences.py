@@ -1,4 +1,4 @@
-"""What differs between two snapshots of code: which files, which lines, and how little is read for it."""
+"""Differences between two code snapshots: files, lines, and the number of files read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lines(first: Path, second: Path, name: str, change: FileChange = FileChange.
     return line_differences(first, second, CodeChange(name, change)).lines
 
 
-def test_changed_files_are_listed_by_change_the_projects_first(tmp_path: Path) -> None:
+def test_changed_files_are_listed_by_kind_of_change_project_files_first(tmp_path: Path) -> None:
     same = {"project/same.py": "1", "project/a/same.py": "2", "lib/clusterctl/same.py": "3"}
     first = snapshot(tmp_path / "1", same | {"project/gone.py": "", "project/b.py": "old", "lib/clusterctl/c.py": "0"})
     second = snapshot(
@@ -67,9 +67,7 @@ def test_links_and_permissions_are_compared_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_of_many_files_only_those_are_read_that_may_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool
-) -> None:
+def test_only_files_that_may_differ_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool) -> None:
     """Snapshots share identical files: files with the same inode are not opened."""
     project, runs = tmp_path / "project", tmp_path / "runs"
     project.mkdir()
@@ -87,7 +85,7 @@ def test_of_many_files_only_those_are_read_that_may_differ(
     assert set(count.opened) == {str(folder / "project" / "7.py") for folder in (first, second)}
 
 
-def test_copies_of_the_same_content_are_the_same_whatever_their_inodes(tmp_path: Path) -> None:
+def test_copies_with_the_same_content_do_not_differ(tmp_path: Path) -> None:
     """As on a file system without hard links."""
     content = os.urandom(3 * 2**20)
     first, second = (snapshot(tmp_path / name, {"project/data.bin": content}) for name in "12")
@@ -120,7 +118,7 @@ def test_binary_files_are_only_named(tmp_path: Path, content: bytes) -> None:
     assert lines(first, second, "project/a") is None
 
 
-def test_secrets_are_taken_out_before_lines_are_compared(tmp_path: Path) -> None:
+def test_secrets_are_masked_before_lines_are_compared(tmp_path: Path) -> None:
     first = snapshot(tmp_path / "1", {"project/a": "key = hunter2\nx = 1\n"})
     second = snapshot(tmp_path / "2", {"project/a": "key = hunter2\nx = 2\n"})
     change = CodeChange("project/a", FileChange.CHANGED)

@@ -1,4 +1,4 @@
-"""How the loss of a training has gone, read from both ends of its metrics."""
+"""The course of a training loss, read from both ends of its metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterctl.observe.measurements import newest_values
 
 
 def course_of(folder: Path, *attempts: list[dict[str, Any]], tail: int = 65536) -> Course | None:
-    """Of a run whose attempts wrote these records."""
+    """The course of a run whose attempts wrote these records."""
     files = [folder / f"{number}.jsonl" for number in range(len(attempts))]
     for file, records in zip(files, attempts, strict=True):
         file.write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -51,12 +51,12 @@ def test_a_run_that_begins_with_a_later_step_has_no_first_losses(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("steps", "done", "read"), [(800, 99, False), (800, 100, True), (None, 999, False)])
-def test_nothing_is_read_of_the_first_steps(tmp_path: Path, steps: int | None, done: int, read: bool) -> None:
+def test_there_is_no_course_before_a_minimum_of_steps(tmp_path: Path, steps: int | None, done: int, read: bool) -> None:
     more = {} if steps is None else {"steps": steps}
     assert (course_of(tmp_path, records([1.0] * done, **more)) is not None) is read
 
 
-def test_a_tenth_of_a_long_training_is_waited_for(tmp_path: Path) -> None:
+def test_a_long_training_has_no_course_before_a_tenth_of_its_steps(tmp_path: Path) -> None:
     assert course_of(tmp_path, records([1.0] * 700, steps=8000)) is None
     assert course_of(tmp_path, records([1.0] * 800, steps=8000)) is not None
     assert course_of(tmp_path, records([1.0] * 1000, steps=800_000)) is not None
@@ -71,26 +71,26 @@ def test_each_fold_is_judged_by_its_own_steps(tmp_path: Path) -> None:
     assert (course.steps, course.first, course.newest) == (100, None, (2.0, 0.0))
 
 
-def test_a_loss_that_is_clearly_below_a_guess_needs_no_closer_look(tmp_path: Path) -> None:
+def test_there_is_no_course_if_the_loss_is_clearly_below_chance(tmp_path: Path) -> None:
     assert course_of(tmp_path, records([2.0] * 200, steps=200, classes=10)) is None
     assert course_of(tmp_path, records([2.3] * 200, steps=200, classes=10)) is not None
 
 
 @pytest.mark.parametrize("since", [1, 2, 700, 4321, 9997])
-def test_the_step_from_which_on_the_loss_is_broken_is_found_in_a_long_file(tmp_path: Path, since: int) -> None:
+def test_the_first_nan_is_found_in_a_long_file(tmp_path: Path, since: int) -> None:
     losses = [1.0] * (since - 1) + [math.nan] * (10_001 - since)
     course = course_of(tmp_path, records(losses))
     assert course is not None
     assert (course.broken, course.broken_since) == ("NaN", since)
 
 
-def test_a_loss_that_was_broken_before_a_restart_is_so_since_then(tmp_path: Path) -> None:
+def test_a_nan_from_before_a_restart_keeps_its_step(tmp_path: Path) -> None:
     course = course_of(tmp_path, records([1.0, 1.0, math.nan, math.nan]), records([math.inf] * 5, 5))
     assert course is not None
     assert course.broken_since == 3
 
 
-def test_an_early_broken_loss_is_not_waited_for(tmp_path: Path) -> None:
+def test_an_early_nan_is_reported_without_a_minimum_of_steps(tmp_path: Path) -> None:
     course = course_of(tmp_path, records([1.0, math.inf, math.nan], steps=100_000))
     assert course is not None
     assert course.broken_since == 2
@@ -104,7 +104,7 @@ NAMES = st.sampled_from(["step", "steps", "fold", "folds", "classes", "loss", "v
 
 @given(st.lists(st.dictionaries(NAMES, NUMBERS), max_size=30), st.binary(max_size=50))
 @settings(max_examples=200)
-def test_whatever_is_in_the_file_nothing_is_raised(tmp_path_factory, lines: list[dict[str, Any]], torn: bytes) -> None:
+def test_arbitrary_files_never_raise(tmp_path_factory, lines: list[dict[str, Any]], torn: bytes) -> None:
     file = tmp_path_factory.mktemp("any") / "metrics.jsonl"
     file.write_bytes("".join(json.dumps(line) + "\n" for line in lines).encode() + torn + b"\n")
     read = last_lines(file)

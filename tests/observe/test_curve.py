@@ -14,9 +14,7 @@ PAIRS = st.lists(st.tuples(st.floats(0, 1e7), NUMBERS), min_size=1, max_size=300
 
 
 @given(PAIRS, st.integers(2, 50))
-def test_no_curve_holds_more_than_its_buckets_and_none_loses_an_extreme(
-    pairs: list[tuple[float, float]], most: int
-) -> None:
+def test_a_curve_keeps_its_number_of_buckets_and_all_extremes(pairs: list[tuple[float, float]], most: int) -> None:
     curve = Curve(most)
     for x, value in pairs:
         curve.add(x, value)
@@ -38,7 +36,7 @@ def test_the_order_of_the_values_does_not_matter(pairs: list[tuple[float, float]
     assert [(point.low, point.high) for point in one] == [(point.low, point.high) for point in other]
 
 
-def test_a_million_steps_take_the_buckets_of_a_few_hundred() -> None:
+def test_a_million_steps_use_no_more_buckets_than_a_few_hundred() -> None:
     curve = Curve(100)
     for step in range(0, 1_000_000, 50):
         curve.add(step, step)
@@ -58,7 +56,7 @@ def test_non_finite_values_are_counted_with_the_position_of_the_first() -> None:
     assert len(curve.points()) == 2
 
 
-def test_a_cut_drops_values_there_and_after_it() -> None:
+def test_a_cut_drops_values_from_there_on() -> None:
     curve = Curve()
     for step in range(10):
         curve.add(step, math.nan if step == 8 else float(step))
@@ -67,7 +65,7 @@ def test_a_cut_drops_values_there_and_after_it() -> None:
     assert curve.broken == 0
 
 
-def test_each_stretch_of_the_axis_counts_once_in_the_mean() -> None:
+def test_the_mean_weights_all_parts_of_the_axis_equally() -> None:
     curve = Curve()
     for _ in range(99):
         curve.add(0, 0.0)

@@ -1,4 +1,4 @@
-"""What srun's lines say of the tasks that ended badly."""
+"""Failed tasks, parsed from the output of srun."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def test_deaths_are_those_before_srun_terminated_the_others() -> None:
 @pytest.mark.parametrize(
     ("text", "ranks"), [("3", [3]), ("0-1", [0, 1]), ("0,2-4", [0, 2, 3, 4]), ("", []), ("x-3", []), ("5-2", [])]
 )
-def test_slurms_lists_of_tasks(text: str, ranks: list[int]) -> None:
+def test_slurms_task_lists_are_parsed(text: str, ranks: list[int]) -> None:
     assert ranks_of(text) == ranks

@@ -1,4 +1,4 @@
-"""What folders take on the disk."""
+"""Disk usage of folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def blocks(path: Path) -> int:
     return path.stat().st_blocks * 512
 
 
-def test_a_file_with_two_names_counts_once_and_a_link_leads_nowhere(tmp_path: Path) -> None:
+def test_hard_links_count_once_and_symlinks_are_not_followed(tmp_path: Path) -> None:
     first, second, outside = (tmp_path / name for name in ("first", "second", "outside"))
     for folder in (first / "deeper", second, outside):
         folder.mkdir(parents=True)

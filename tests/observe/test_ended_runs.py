@@ -48,7 +48,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Callable[[], EndedRuns]:
-    """What a further process knows, minutes later."""
+    """The cache as another process reads it minutes later."""
     return lambda: EndedRuns(tmp_path / "cache" / "runs.json", later)
 
 
@@ -70,7 +70,7 @@ def test_an_ended_run_is_read_once_by_all_processes(fabricate: Fabricate, kept: 
     assert read == [run.id]
 
 
-def test_the_runs_that_it_waited_for_are_kept(fabricate: Fabricate, kept: Any) -> None:
+def test_predecessors_are_cached(fabricate: Fabricate, kept: Any) -> None:
     run = fabricate(files=FAILED)
     after = [{"run": "prepare-20260102-030405-00a1", "condition": "finished"}]
     write_json(run.run_json, read_json(run.run_json) | {"after": after})
@@ -78,16 +78,14 @@ def test_the_runs_that_it_waited_for_are_kept(fabricate: Fabricate, kept: Any) -
         assert [one._asdict() for one in look(run, kept()).record.predecessors] == after
 
 
-def test_the_cache_of_a_run_is_short(fabricate: Fabricate, kept: Any) -> None:
+def test_a_cache_entry_is_small(fabricate: Fabricate, kept: Any) -> None:
     look(fabricate("cora-20260102-030405-0001", FAILED), known := kept())
     before = known.file.stat().st_size
     look(fabricate("cora-20260102-030405-0002", FAILED), kept())
     assert known.file.stat().st_size - before < 1000
 
 
-def test_of_ten_runs_in_one_stage_the_others_are_not_even_looked_up(
-    fabricate: Fabricate, kept: Any, read: list[str]
-) -> None:
+def test_filtering_by_stage_does_not_look_up_other_runs(fabricate: Fabricate, kept: Any, read: list[str]) -> None:
     for number in range(10):
         run = fabricate(f"cora-20260102-030405-000{number}", FAILED if number == 4 else FINISHED)
     for _ in range(2):
@@ -98,8 +96,8 @@ def test_of_ten_runs_in_one_stage_the_others_are_not_even_looked_up(
     assert len(ended._read) == 1
 
 
-def test_a_run_without_a_recorded_end_is_not_kept(fabricate: Fabricate, kept: Any) -> None:
-    """How long it ran would change with the clock."""
+def test_a_run_without_a_recorded_end_is_not_cached(fabricate: Fabricate, kept: Any) -> None:
+    """Its duration would change with the clock."""
     run = fabricate(files={"attempts/0/host.json": {"start": 1.0, "exit_code": 3}})
     look(run, kept())
     assert kept().stage(run) is None
@@ -116,7 +114,7 @@ def resume(run: RunDir) -> None:
     write_json(run.run_json, read_json(run.run_json) | {"resumes": [{"time": 9.0, "attempts": 1, "job_id": "7"}]})
 
 
-def test_a_run_resumed_before_its_end_keeps_its_past(fabricate: Fabricate, kept: Any) -> None:
+def test_a_resumed_run_keeps_its_earlier_attempts(fabricate: Fabricate, kept: Any) -> None:
     run = fabricate(files=FAILED | {"attempts/1/host.json": {"job_id": "8", "end": 3.0, "exit_code": 0}})
     resume(run)
     first = look(run, kept())
@@ -131,14 +129,14 @@ def restart(run: RunDir) -> None:
 
 def replace(run: RunDir) -> None:
     aside = run.path.with_name("aside")
-    shutil.copytree(run.path, aside)  # with the times of the files
+    shutil.copytree(run.path, aside)  # keeps the files' times
     shutil.rmtree(run.path)
     aside.rename(run.path)
     write_json(run.attempt(0).host_json, {"start": 1.0, "end": 2.0, "exit_code": 0})
 
 
 @pytest.mark.parametrize("change", [resume, restart, replace])
-def test_a_run_that_changes_is_read_again(
+def test_a_changed_run_is_read_again(
     change: Callable[[RunDir], None], fabricate: Fabricate, kept: Any, read: list[str]
 ) -> None:
     run = fabricate(files=FAILED)
@@ -164,7 +162,7 @@ def test_a_renamed_run_is_read_under_its_new_name_and_a_removed_one_forgotten(
     assert [*kept()._load()] == [other.id]
 
 
-def test_a_run_at_work_and_one_whose_end_only_slurm_knows_are_not_kept(
+def test_running_runs_and_ends_known_only_to_slurm_are_not_cached(
     fabricate: Fabricate, kept: Any, read: list[str]
 ) -> None:
     at_work = fabricate(files={"attempts/0/host.json": {"start": 1.0}})
@@ -185,7 +183,7 @@ def test_a_run_at_work_and_one_whose_end_only_slurm_knows_are_not_kept(
         lambda text: "[" * 100_000,
     ],
 )
-def test_a_damaged_file_is_written_anew(
+def test_a_damaged_cache_is_rewritten(
     damage: Callable[[str], str], fabricate: Fabricate, kept: Any, read: list[str]
 ) -> None:
     run = fabricate(files=FAILED)
@@ -197,7 +195,7 @@ def test_a_damaged_file_is_written_anew(
     assert file.read_text() == whole
 
 
-def test_another_versions_file_and_one_that_others_may_write_are_not_read(
+def test_a_cache_of_another_version_or_writable_by_others_is_not_read(
     fabricate: Fabricate, kept: Any, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = fabricate(files=FAILED)
@@ -209,7 +207,7 @@ def test_another_versions_file_and_one_that_others_may_write_are_not_read(
     assert len(read) == 3
 
 
-def test_of_two_processes_the_later_one_wins_and_nothing_is_lost_but_time(
+def test_the_later_of_two_processes_wins_and_the_other_runs_are_read_again(
     fabricate: Fabricate, kept: Any, read: list[str]
 ) -> None:
     runs = [fabricate(files=FAILED), fabricate("b-20260102-030405-0001", FINISHED)]
@@ -223,7 +221,7 @@ def test_of_two_processes_the_later_one_wins_and_nothing_is_lost_but_time(
     assert [kept().stage(run) for run in runs] == [Stage.FAILED, Stage.FINISHED]
 
 
-def test_a_full_disk_costs_no_answer(fabricate: Fabricate, tmp_path: Path) -> None:
+def test_a_full_disk_does_not_affect_the_answer(fabricate: Fabricate, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("no folder")
     assert look(fabricate(files=FAILED), EndedRuns(tmp_path / "cache" / "runs.json", later)).last.exit_code == 3
 
@@ -232,4 +230,4 @@ def test_the_cache_is_json(fabricate: Fabricate, kept: Any) -> None:
     look(fabricate(files=FAILED), kept())
     digest, *lines = kept().file.read_text().split("\n")
     assert len(digest) == 64
-    assert len([*map(json.loads, lines)]) == 1 + 1 + 2  # the rows; the run; its job and its cluster
+    assert len([*map(json.loads, lines)]) == 1 + 1 + 2  # the rows, the run, its job and its cluster

@@ -1,4 +1,4 @@
-"""Which ended runs may be removed, and why others stay."""
+"""Ended runs that may be removed, and why others stay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW, DAY = 100 * 86400.0, 86400.0
 
 
 def status(name: str, days: float, stage: Stage = Stage.FINISHED, **metrics: float) -> Status:
-    """A run of job "cora" that ended so many days ago."""
+    """A run of job "cora" that ended `days` ago."""
     ended = NOW - days * DAY
     job = Job(name="cora", workload="reddit", train=RedditTrain())
     record = RunRecord(RunDir(Path("/runs", name)), ended - DAY, job, Cluster(name="site"))
@@ -34,7 +34,7 @@ def stays(*statuses: Status, days: float = 30, keep_best: bool = False) -> dict[
     return {one.status.record.run.id: one.stays for one in found}
 
 
-def test_old_runs_may_be_removed_and_recent_and_active_ones_are_left_out() -> None:
+def test_only_old_runs_that_have_ended_are_candidates() -> None:
     assert stays(status("old", 31), status("young", 29), status("runs", 90, Stage.TRAINING)) == {"old": ""}
     assert stays(status("queued", 90, Stage.QUEUED), status("lost", 90, Stage.LOST)) == {"lost": ""}
 
@@ -49,7 +49,7 @@ def test_another_users_run_is_kept() -> None:
     assert stays(replace(old, record=replace(old.record, is_ours=False))) == {"old": "belongs to another user"}
 
 
-def test_what_a_queued_run_waits_for_stays_until_that_has_ended() -> None:
+def test_a_run_stays_while_a_queued_run_depends_on_it() -> None:
     waiting = status("waiting", 0, Stage.QUEUED)
     record = replace(waiting.record, predecessors=(Predecessor("old", Condition.FINISHED),))
     assert stays(status("old", 31), replace(waiting, record=record)) == {"old": "waiting is waiting for it"}
@@ -57,7 +57,7 @@ def test_what_a_queued_run_waits_for_stays_until_that_has_ended() -> None:
     assert stays(status("old", 31), over) == {"old": ""}
 
 
-def test_the_runs_of_a_sweep_that_a_queued_run_waits_for_stay() -> None:
+def test_a_sweep_stays_while_a_queued_run_depends_on_it() -> None:
     sweep = "cora-20260102-030405-00a1"
     waiting = status("waiting", 0, Stage.QUEUED)
     record = replace(waiting.record, predecessors=(Predecessor(sweep, Condition.FINISHED),))
@@ -72,7 +72,7 @@ def test_a_run_is_active_until_its_batch_script_has_ended() -> None:
     assert stays(just, days=0) == {"just": ""}
 
 
-def test_the_best_of_each_job_stays_even_among_those_too_young_to_go() -> None:
+def test_the_best_run_of_each_job_stays_counting_recent_runs_too() -> None:
     good, bad = status("good", 40, val_accuracy=0.9, loss=5.0), status("bad", 31, val_accuracy=0.8, loss=1.0)
     assert stays(good, bad, keep_best=True) == {"good": "the best of cora: val accuracy 0.9000", "bad": ""}
     assert stays(good, bad, status("best", 1, val_accuracy=0.95), keep_best=True) == {"good": "", "bad": ""}

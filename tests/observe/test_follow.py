@@ -1,4 +1,4 @@
-"""Watching one run: when it ends, when Slurm is asked."""
+"""Watching one run: when it ends, and when Slurm is queried."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ HOST = {"job_id": "12", "start": 100}
 
 
 class Play:
-    """A clock that advances only while the watcher sleeps; at given seconds something happens."""
+    """A clock that advances only while the watcher sleeps, with actions at given seconds."""
 
     def __init__(self, state: str | None, **happens: Callable[[], Any]) -> None:
         self.now = 0.0
-        self.state = state  # of job 12 in the queue; None: Slurm does not answer; "": it knows no such job
+        self.state = state  # of job 12; None: Slurm does not answer; "": no such job
         self.asked_at: list[float] = []
         self._happens = {float(second.strip("_")): action for second, action in happens.items()}
         self.sources = Sources(lambda _: Slurm(str, {}, self._squeue), lambda: self.now, self._sleep)
@@ -48,7 +48,7 @@ class Play:
 
 
 def stages(run: RunDir, play: Play) -> list[Stage]:
-    """The stages seen, each once in a row."""
+    """The stages seen, without consecutive duplicates."""
     seen = [status.stage for status in watch(run, SITE, play.sources)]
     return [stage for stage, before in zip(seen, [None, *seen], strict=False) if stage is not before]
 
@@ -68,17 +68,17 @@ def test_a_run_is_watched_from_the_queue_to_its_end(fabricate: Fabricate) -> Non
         _4=lambda: write_json(run.finished_json, {"attempt": 0, "time": 4}),
     )
     assert stages(run, play) == [Stage.QUEUED, Stage.STARTING, Stage.TRAINING, Stage.FINISHED]
-    assert play.asked_at == [0.0], "the files were news enough"
+    assert play.asked_at == [0.0], "Slurm was queried although the files had changed"
 
 
-def test_a_waiting_run_is_asked_about_at_the_clusters_floor(fabricate: Fabricate) -> None:
+def test_slurm_is_polled_at_the_clusters_polling_floor_while_a_run_waits(fabricate: Fabricate) -> None:
     run = fabricate(files=SUBMITTED)
     play = Play("PENDING", _35=lambda: write_json(run.finished_json, {}))
     stages(run, play)
     assert play.asked_at == [0.0, 10.0, 20.0, 30.0]
 
 
-def test_while_files_change_slurm_is_left_alone(fabricate: Fabricate) -> None:
+def test_slurm_is_not_queried_while_files_change(fabricate: Fabricate) -> None:
     run = fabricate(files=SUBMITTED | {"attempts/0/host.json": HOST})
     metrics = Lines(run.attempt(0).metrics)
     actions = {f"_{second}": lambda s=second: metrics.append({"step": s}) for second in range(1, 60, 5)}
@@ -87,7 +87,7 @@ def test_while_files_change_slurm_is_left_alone(fabricate: Fabricate) -> None:
     assert play.asked_at == [0.0]
 
 
-def test_a_run_whose_node_is_gone_ends_by_slurms_word(fabricate: Fabricate) -> None:
+def test_a_run_whose_node_failed_ends_once_slurm_reports_it(fabricate: Fabricate) -> None:
     run = fabricate(files=SUBMITTED | {"attempts/0/host.json": HOST})
     play = Play("RUNNING")
     play._happens[5.0] = lambda: setattr(play, "state", "NODE_FAIL")
@@ -95,7 +95,7 @@ def test_a_run_whose_node_is_gone_ends_by_slurms_word(fabricate: Fabricate) -> N
     assert play.now == 10.0
 
 
-def test_a_slurm_that_does_not_answer_is_asked_ever_less_and_ends_nothing(fabricate: Fabricate) -> None:
+def test_an_unresponsive_slurm_is_polled_with_backoff_and_ends_no_run(fabricate: Fabricate) -> None:
     run = fabricate(files=SUBMITTED)
     play = Play(None, _200=lambda: write_json(run.finished_json, {}))
     assert stages(run, play) == [Stage.QUEUED, Stage.FINISHED]
@@ -109,12 +109,12 @@ def test_a_cancelled_run_ends_when_its_job_is_gone(fabricate: Fabricate) -> None
     assert stages(run, play) == [Stage.QUEUED, Stage.CANCELLED]
 
 
-def test_waiting_returns_the_stage_of_the_end(fabricate: Fabricate) -> None:
+def test_waiting_returns_the_final_stage(fabricate: Fabricate) -> None:
     run = fabricate(files={"attempts/0/host.json": HOST | {"end": 120, "exit_code": 3, "signal": ""}})
     assert wait(run, SITE, None, Play("").sources) is Stage.FAILED
 
 
-def test_waiting_gives_up_after_its_timeout_and_leaves_the_run_alone(fabricate: Fabricate) -> None:
+def test_waiting_times_out_without_affecting_the_run(fabricate: Fabricate) -> None:
     run = fabricate(files=SUBMITTED)
     play = Play("PENDING")
     with pytest.raises(WaitTimedOut, match="still queued after 5 s") as caught:
@@ -124,16 +124,16 @@ def test_waiting_gives_up_after_its_timeout_and_leaves_the_run_alone(fabricate: 
     assert not run.cancel_json.exists()
 
 
-def test_a_run_that_has_ended_is_not_timed_out(fabricate: Fabricate) -> None:
+def test_waiting_for_an_ended_run_never_times_out(fabricate: Fabricate) -> None:
     run = fabricate(files={"finished.json": {}})
     assert wait(run, SITE, 0.0, Play("").sources) is Stage.FINISHED
 
 
 @pytest.mark.parametrize("closely", [False, True])
-def test_a_look_costs_the_same_whatever_the_number_of_nodes_and_attempts(
+def test_the_cost_of_watching_does_not_depend_on_nodes_and_attempts(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch, closely: bool
 ) -> None:
-    """What the nodes measure is of use to those alone who watch closely: for them it is read twice a minute."""
+    """Telemetry is read only with `closely`, twice a minute."""
     ended = {f"attempts/{number}/host.json": HOST | {"exit_code": 85} for number in range(20)}
     nodes = {f"attempts/20/telemetry/node{number}.jsonl": [{"time": 1}] for number in range(50)}
     run = fabricate(files=SUBMITTED | ended | nodes | {"attempts/20/host.json": HOST})

@@ -1,4 +1,4 @@
-"""Records as they grow, a sample of them where they are too many."""
+"""Reading a growing file of records, or a sample if there are too many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def steps(file: GrowingRecords) -> list[int]:
     return [record["step"] for record in file.read()]
 
 
-def test_each_record_comes_once_and_a_torn_one_when_it_is_whole(tmp_path: Path) -> None:
+def test_each_record_is_read_once_and_only_when_complete(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     file = GrowingRecords(path)
     assert steps(file) == []
@@ -29,7 +29,7 @@ def test_each_record_comes_once_and_a_torn_one_when_it_is_whole(tmp_path: Path) 
     assert steps(file) == [3, 4]
 
 
-def test_of_a_week_blocks_are_read_that_are_spread_evenly_and_then_all_that_comes(tmp_path: Path) -> None:
+def test_a_large_file_is_sampled_evenly_and_later_records_are_all_read(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(lines(0, 40_000))
     file = GrowingRecords(path, most_bytes=400_000)
@@ -44,7 +44,7 @@ def test_of_a_week_blocks_are_read_that_are_spread_evenly_and_then_all_that_come
     assert steps(file) == [40_000, 40_001, 40_002]
 
 
-def test_a_file_that_was_written_again_is_read_again(tmp_path: Path) -> None:
+def test_a_rewritten_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "node.jsonl"
     path.write_text(lines(0, 10))
     file = GrowingRecords(path)
@@ -54,13 +54,13 @@ def test_a_file_that_was_written_again_is_read_again(tmp_path: Path) -> None:
     assert steps(file) == list(range(5, 30))
 
 
-def test_a_line_without_an_end_takes_no_more_than_a_mebibyte(tmp_path: Path) -> None:
+def test_an_oversized_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("x" * 3_000_000 + "\n" + lines(0, 2))
     assert steps(GrowingRecords(path)) == [0, 1]
 
 
-def test_a_sample_of_single_records_reaches_from_the_first_to_the_last(tmp_path: Path) -> None:
+def test_a_sample_of_single_records_spans_the_file(tmp_path: Path) -> None:
     path = tmp_path / "node.jsonl"
     path.write_text(lines(0, 5_000))
     file = GrowingRecords(path, most_bytes=10_000, most_records=5)

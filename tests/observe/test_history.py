@@ -34,7 +34,7 @@ def history(run: RunDir) -> History:
     return history
 
 
-def test_a_restart_undoes_the_steps_after_its_checkpoint(history: History) -> None:
+def test_a_restart_discards_the_steps_after_its_checkpoint(history: History) -> None:
     assert history.restarts == [WENT_ON_AT]
     assert history.undone_steps == 50
     points = history.curves["loss"].points()
@@ -48,7 +48,7 @@ def test_the_split_of_a_step_adds_up(history: History) -> None:
     assert sum(split.values()) == pytest.approx(1.0)
 
 
-def test_without_a_throughput_of_the_program_the_steps_are_counted(history: History) -> None:
+def test_without_a_reported_throughput_steps_per_second_are_counted(history: History) -> None:
     assert history.curves["steps_per_second"].mean() == pytest.approx(1.0)
 
 
@@ -62,7 +62,7 @@ def test_nodes_and_ranks_come_from_the_newest_attempt_with_telemetry(history: Hi
     assert 1.9 <= band.low < band.high < 2.0
 
 
-def test_the_phases_of_an_attempt_follow_each_other_from_its_start_to_its_end(history: History) -> None:
+def test_the_phases_of_an_attempt_cover_it_without_gaps(history: History) -> None:
     spans = history.attempts[0].phases(NOW)
     assert (spans[0].stage, spans[0].start) == (Stage.STARTING, STARTS[0])
     assert spans[-1].end == STARTS[0] + 200
@@ -71,12 +71,12 @@ def test_the_phases_of_an_attempt_follow_each_other_from_its_start_to_its_end(hi
     assert history.attempts[1].phases(NOW)[-1].end == NOW
 
 
-def test_an_exception_of_any_rank_is_worth_a_line(history: History) -> None:
-    told = [happening for happening in history.attempts[0].happenings if happening.bad]
-    assert [(happening.rank, happening.text) for happening in told] == [(5, "RuntimeError: out of memory")]
+def test_an_exception_on_any_rank_is_listed(history: History) -> None:
+    errors = [happening for happening in history.attempts[0].happenings if happening.bad]
+    assert [(happening.rank, happening.text) for happening in errors] == [(5, "RuntimeError: out of memory")]
 
 
-def test_that_the_watchdog_found_no_progress_is_worth_one_line(run: RunDir) -> None:
+def test_a_watchdog_report_is_listed_once(run: RunDir) -> None:
     for rank in (0, 1):
         Lines(run.attempt(2).events(rank)).append({"time": NOW, "event": "hang", "stacks": "process 1"})
     timeline = AttemptTimeline(run.attempt(2))
@@ -84,11 +84,11 @@ def test_that_the_watchdog_found_no_progress_is_worth_one_line(run: RunDir) -> N
     assert [(happening.rank, happening.bad) for happening in timeline.happenings] == [(0, True)]
 
 
-def test_a_second_look_reads_what_was_added_alone(history: History, run: RunDir) -> None:
+def test_an_update_reads_only_what_was_added(history: History, run: RunDir) -> None:
     before = len(history.curves["loss"].points())
     for path in run.path.rglob("*.jsonl"):
         with path.open("rb+") as out:
-            out.write(b"#")  # what was read already may become anything
+            out.write(b"#")  # overwrite what has been read already
     with run.attempt(1).metrics.open("a") as out:
         out.write(json.dumps({"time": NOW, "step": 301, "loss": 0.5}) + "\n")
     history.update()
@@ -96,14 +96,14 @@ def test_a_second_look_reads_what_was_added_alone(history: History, run: RunDir)
     assert history.curves["loss"].last == 0.5
 
 
-def test_a_rank_leaves_once(fabricate) -> None:
+def test_the_exit_of_a_rank_is_listed_once(fabricate) -> None:
     left = [{"time": at, "event": "exit", "code": 143} for at in (1.0, 2.0)]
     history = History(fabricate(files={"attempts/0/events/rank_00003.jsonl": left}))
     history.update()
     assert [happening.time for happening in history.attempts[0].happenings] == [1.0]
 
 
-def test_of_many_ranks_some_are_read_in_turn_and_all_when_the_attempt_is_over(fabricate) -> None:
+def test_many_ranks_are_read_in_turn_and_all_of_them_at_the_end(fabricate) -> None:
     began = {"time": 1.0, "event": "began", "host": "node"}
     files = {f"attempts/0/events/rank_{rank:05}.jsonl": [began] for rank in range(200)}
     run = fabricate(files=files)
@@ -123,7 +123,7 @@ def test_of_many_ranks_some_are_read_in_turn_and_all_when_the_attempt_is_over(fa
     assert [happening.rank for happening in history.attempts[0].happenings] == [199, 70]
 
 
-def test_a_look_opens_those_files_alone_that_have_changed(fabricate) -> None:
+def test_an_update_opens_only_changed_files(fabricate) -> None:
     began = {"time": 1.0, "event": "began", "host": "node"}
     sample = {"time": 1.0, "cpu": 1.0}
     files = {f"attempts/0/nodes/{node:05}.events.jsonl": [{"rank": 8 * node, **began}] for node in range(100)}
@@ -131,23 +131,23 @@ def test_a_look_opens_those_files_alone_that_have_changed(fabricate) -> None:
     run = fabricate(files=files)
     history = History(run)
 
-    def opened_by_two_looks() -> set[str]:
+    def opened_by_two_updates() -> set[str]:
         with counted(run.path) as read:
             history.update()
             history.update()
         return {Path(path).name for path in read.opened}
 
-    opened_by_two_looks()
-    always = {"00000.events.jsonl", "rank_00000.jsonl", "metrics.jsonl"}  # of the rank that everything is drawn of
-    assert opened_by_two_looks() == always
+    opened_by_two_updates()
+    always = {"00000.events.jsonl", "rank_00000.jsonl", "metrics.jsonl"}  # of rank 0, which is always read
+    assert opened_by_two_updates() == always
     Lines(run.attempt(0).node_events(70)).append({"rank": 563, "time": 2.0, "event": "exit", "code": 1})
     Lines(run.attempt(0).telemetry("node33")).append({"time": 2.0, "cpu": 2.0})
-    assert opened_by_two_looks() == always | {"00070.events.jsonl", "node33.jsonl"}
+    assert opened_by_two_updates() == always | {"00070.events.jsonl", "node33.jsonl"}
     assert history.nodes["node33"].newest == Sample(2.0, 2.0)
     assert [one.rank for one in history.attempts[0].happenings] == [563]
 
 
-def test_what_many_ranks_report_alike_is_one_line_in_the_words_of_the_first(fabricate) -> None:
+def test_similar_reports_of_many_ranks_share_a_line_with_the_text_of_the_first(fabricate) -> None:
     files = {
         f"attempts/0/events/rank_{rank:05}.jsonl": [
             {"time": 9.0 - rank, "event": "exception", "type": "RuntimeError", "message": f"[10.0.0.{rank}] left"},
@@ -165,7 +165,7 @@ def test_what_many_ranks_report_alike_is_one_line_in_the_words_of_the_first(fabr
     ]
 
 
-def test_a_thousand_epochs_take_a_few_hundred_spans_and_no_second_is_lost(fabricate) -> None:
+def test_a_thousand_epochs_are_merged_into_few_spans_without_losing_time(fabricate) -> None:
     events = [
         {"time": float(at), "event": "stage", "stage": "training" if at % 2 else "evaluating"} for at in range(5_001)
     ]
@@ -177,14 +177,14 @@ def test_a_thousand_epochs_take_a_few_hundred_spans_and_no_second_is_lost(fabric
     assert timeline.phases(5_000.0)[0].start == 0.0
 
 
-def test_a_program_that_logs_without_steps_gets_a_curve_all_the_same(fabricate) -> None:
+def test_values_logged_without_steps_have_a_curve(fabricate) -> None:
     lines = [{"time": float(at), "loss": 1.0 / (at + 1)} for at in range(20)]
     history = History(fabricate(files={"attempts/0/metrics.jsonl": lines}))
     history.update()
     assert len(history.curves["loss"].points()) == 20
 
 
-def test_names_without_end_do_not_take_memory_without_end(fabricate) -> None:
+def test_the_number_of_metric_names_is_bounded(fabricate) -> None:
     lines = [{"time": 1.0, "step": step, f"name_{step}": 1.0} for step in range(500)]
     history = History(fabricate(files={"attempts/0/metrics.jsonl": lines}))
     history.update()
@@ -205,7 +205,7 @@ def test_a_foreign_line_of_telemetry_is_ignored(record: dict[str, object]) -> No
     assert sample is None or isinstance(sample.time, int | float)
 
 
-def test_many_attempts_are_read_like_one_long_file(fabricate, monkeypatch) -> None:
+def test_many_attempts_cost_no_more_than_one_long_file(fabricate, monkeypatch) -> None:
     steps = [
         [{"time": step, "step": step, "loss": 1.0} for step in range(n * 5_000, n * 5_000 + 5_000)] for n in range(12)
     ]

@@ -1,4 +1,4 @@
-"""Files that grow."""
+"""Reading lines of growing files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from clusterctl.observe.lines import Growing, last_lines, last_lines_offset, offset_of_time, tail
 
 
-def test_a_growing_file_gives_each_whole_line_once(tmp_path: Path) -> None:
+def test_each_complete_line_of_a_growing_file_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "log"
     growing = Growing(path)
     assert growing.read() == []
@@ -24,13 +24,13 @@ def test_a_growing_file_gives_each_whole_line_once(tmp_path: Path) -> None:
     assert growing.rest() == []
 
 
-def test_a_line_without_end_is_not_kept_for_ever(tmp_path: Path) -> None:
+def test_a_line_longer_than_a_mebibyte_is_returned_in_parts(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * (2**20 + 1))
     assert sum(map(len, Growing(path).read())) >= 2**20
 
 
-def test_the_holes_of_a_sparse_file_are_passed_over_from_both_ends(tmp_path: Path) -> None:
+def test_holes_of_a_sparse_file_are_skipped_from_both_ends(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb") as file:
         file.write(b"one\ntwo\n")
@@ -51,7 +51,7 @@ def test_the_holes_of_a_sparse_file_are_passed_over_from_both_ends(tmp_path: Pat
 def test_the_last_lines_are_found_from_the_end(
     tmp_path_factory: pytest.TempPathFactory, content: list[bytes], ended: bool, count: int, block: int
 ) -> None:
-    """As taking the last of all lines, whatever the size of the blocks that are read."""
+    """Equals the last of all lines, whatever the block size."""
     path = tmp_path_factory.getbasetemp() / "tail"
     text = b"\n".join(content) + (b"\n" if ended and content else b"")
     path.write_bytes(text)
@@ -66,7 +66,7 @@ def test_the_last_lines_are_found_from_the_end(
     assert found == expected
 
 
-def test_the_last_lines_are_whole_ones(tmp_path: Path) -> None:
+def test_the_last_lines_are_complete(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\nnonsense\n{"step": 3')
     assert last_lines(path) == [b'{"step": 1}', b"nonsense"]
@@ -74,7 +74,7 @@ def test_the_last_lines_are_whole_ones(tmp_path: Path) -> None:
     assert tail(tmp_path) == ([], "not a regular file")
 
 
-def test_of_a_large_file_only_the_end_is_read(tmp_path: Path) -> None:
+def test_only_the_end_of_a_large_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f'{{"step": {step}}}\n' for step in range(20_000)))
     records = last_lines(path)
@@ -88,20 +88,18 @@ def time_of(line: bytes) -> float | None:
 
 @pytest.mark.parametrize("since", [0, 1, 9_999, 15_000, 29_990, 30_100])
 @pytest.mark.parametrize("every", [1, 7])
-def test_a_time_is_found_by_a_few_looks_and_nothing_from_it_on_is_missed(
-    tmp_path: Path, since: int, every: int
-) -> None:
-    path = tmp_path / "log"  # of a few lines one has a time
+def test_a_time_is_found_with_few_reads_and_no_later_line_is_missed(tmp_path: Path, since: int, every: int) -> None:
+    path = tmp_path / "log"  # every few lines, one has a time
     path.write_text("".join(f"@{n:06}\n" if n % every == 0 else f"{n:08} words\n" for n in range(30_000)))
     offset = offset_of_time(path, since, time_of)
     before, after = path.read_bytes()[:offset], path.read_bytes()[offset:]
     assert not before or before.endswith(b"\n")
     assert all(time < since for line in before.split(b"\n")[-20_000:] if (time := time_of(line)) is not None)
     first = next((time for line in after.split(b"\n") if (time := time_of(line)) is not None), since)
-    assert since - first < 2 * 65536 / 7, "but little of what is older is read"
+    assert since - first < 2 * 65536 / 7, "too many older lines were read"
 
 
-def test_a_file_whose_lines_have_no_times_is_read_whole(tmp_path: Path) -> None:
+def test_a_file_without_times_is_read_completely(tmp_path: Path) -> None:
     path = tmp_path / "log"
     assert offset_of_time(path, 5.0, time_of) == 0
     path.write_text("words\n" * 100_000)

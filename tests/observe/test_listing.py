@@ -1,4 +1,4 @@
-"""Rows of a table: an ended run's is rendered once, and never contradicts its directory."""
+"""The cache of table rows: rows of ended runs are rendered once and match their directories."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ RUNS = 10
 
 @pytest.fixture
 def made() -> list[str]:
-    """The ids of the runs whose rows were made."""
+    """The ids of the runs whose rows were rendered."""
     return []
 
 
 @pytest.fixture
 def look(tmp_path: Path, made: list[str]) -> Callable[..., list[Row]]:
-    """What a further process lists, minutes later."""
+    """The rows that another process lists minutes later."""
 
     def row_of(status: Status, now: float) -> Row:
         made.append(status.record.run.id)
@@ -60,7 +60,7 @@ def folder(fabricate: Fabricate) -> Path:
 
 @pytest.fixture
 def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """How often something in the folder of runs was looked at, opened or listed."""
+    """The number of stat, open and list calls below the folder of runs."""
     counted: Counter[str] = Counter()
     with monkeypatch.context() as patch:
         for name in ("stat", "open", "listdir", "scandir"):
@@ -74,7 +74,7 @@ def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str
         yield counted
 
 
-def test_a_table_of_ended_runs_costs_two_looks_a_run_and_parses_nothing_of_them(
+def test_listing_ended_runs_costs_two_stats_per_run_and_parses_nothing(
     folder: Path, look: Any, made: list[str], calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = look(folder)
@@ -86,7 +86,7 @@ def test_a_table_of_ended_runs_costs_two_looks_a_run_and_parses_nothing_of_them(
     assert calls == {"stat": 2 * RUNS, "open": 0, "listdir": 1}
 
 
-def test_rows_are_chosen_by_stage_and_age_without_being_made(folder: Path, look: Any, made: list[str]) -> None:
+def test_filtering_by_stage_and_age_renders_no_rows(folder: Path, look: Any, made: list[str]) -> None:
     look(folder)
     assert [row.stage for row in look(folder, Filter(stages=frozenset({Stage.FAILED})))] == [Stage.FAILED]
     assert look(folder, Filter(seconds=1.0)) == []
@@ -104,7 +104,7 @@ def test_a_restarted_run_gets_a_new_row_in_its_place(folder: Path, look: Any, ma
     assert [old == new for old, new in zip(before, after, strict=True)] == [place != 5 for place in range(RUNS)]
 
 
-def test_a_run_that_is_removed_or_not_yet_written_has_no_row(folder: Path, look: Any) -> None:
+def test_removed_and_incomplete_runs_have_no_row(folder: Path, look: Any) -> None:
     gone, *others = look(folder)
     (folder / gone.run).rename(folder / "elsewhere")
     (folder / "cora-20260103-030400-0001").mkdir()

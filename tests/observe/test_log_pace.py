@@ -1,4 +1,4 @@
-"""At which logs of a followed run to look, and when."""
+"""Scheduling the polls of followed logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOOK = 0.25
 
 
 def looks(pace: LogPace[int], count: int, since: float, seconds: float) -> list[tuple[float, set[int], set[int]]]:
-    """The looks at so many files while nothing is added: when, whose sizes, and which are opened."""
+    """The polls of `count` silent files: when, which are stat'ed, and which are opened."""
     times = [since + LOOK * number for number in range(int(seconds / LOOK))]
     found = []
     for now in times:
@@ -21,7 +21,7 @@ def looks(pace: LogPace[int], count: int, since: float, seconds: float) -> list[
 
 
 @pytest.mark.parametrize("count", [2, 64, 8_192, 131_072])
-def test_a_minute_of_silence_costs_little_whatever_the_number_of_logs(count: int) -> None:
+def test_a_silent_minute_costs_little_whatever_the_number_of_logs(count: int) -> None:
     pace = LogPace[int]()
     looks(pace, count, 0.0, 60.0)
     minute = looks(pace, count, 60.0, 60.0)
@@ -30,22 +30,22 @@ def test_a_minute_of_silence_costs_little_whatever_the_number_of_logs(count: int
     assert len(minute) == 60 / LONGEST_SECONDS
 
 
-def test_every_log_of_4096_ranks_is_looked_at_within_ten_seconds() -> None:
+def test_every_log_of_4096_ranks_is_checked_within_ten_seconds() -> None:
     pace, count = LogPace[int](), 8_192
     looks(pace, count, 0.0, 60.0)
-    for pause in (0.0, 0.7, 1.9):  # wherever in the round it begins
+    for pause in (0.0, 0.7, 1.9):  # starting anywhere in the round
         seen = set().union(*(sizes for _, sizes, _ in looks(pace, count, 60.0 + 100 * pause, 10.0)))
         assert seen == set(range(count))
 
 
-def test_few_logs_are_opened_at_each_look_of_a_silent_run() -> None:
-    """A file server tells of what was added when a file is opened; its sizes alone may be a minute old."""
+def test_few_logs_are_opened_per_poll_of_a_silent_run() -> None:
+    """On NFS, opening a file shows what was added; stat may return a size that is a minute old."""
     pace = LogPace[int]()
     looks(pace, 2 * 16, 0.0, 60.0)
     assert all(len(opened) == 32 for _, _, opened in looks(pace, 32, 60.0, 10.0))
 
 
-def test_a_log_that_grows_is_looked_at_four_times_a_second_and_what_a_turn_finds_is_a_reason_to_look_at_all() -> None:
+def test_growing_logs_are_polled_four_times_per_second_and_a_find_triggers_a_full_poll() -> None:
     pace, count = LogPace[int](), 8_192
     looks(pace, count, 0.0, 60.0)
     pace.look(range(count), 62.0)
@@ -60,7 +60,7 @@ def test_a_log_that_grows_is_looked_at_four_times_a_second_and_what_a_turn_finds
     assert len(sizes) <= SIZES_A_SECOND * LOOK + 1
 
 
-def test_a_clock_that_is_set_back_stops_nothing() -> None:
+def test_a_clock_set_back_does_not_stop_polling() -> None:
     pace = LogPace[int]()
     pace.look([1], 1000.0)
     pace.saw([], 1000.0)

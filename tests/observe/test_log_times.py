@@ -1,4 +1,4 @@
-"""The times of lines that carry none: noted by the task, read with the logs."""
+"""Times of lines that carry none: recorded by the task, read with the logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueErr
 
 
 class Writer:
-    """A rank that prints, and its task that looks once a second."""
+    """A rank that prints, and its task that checks once per second."""
 
     def __init__(self, attempt: Attempt, rank: int) -> None:
         self.attempt, self.rank, self.now = attempt, rank, START
@@ -47,7 +47,7 @@ def read(logs: Logs, *, ended: bool = True) -> list[tuple[float, str]]:
     return [(line.time - START, str(line)) for line in logs.read(ended=ended)]
 
 
-def test_lines_without_a_time_have_that_at_which_they_were_written(run: RunDir) -> None:
+def test_lines_without_a_time_get_the_time_they_were_written(run: RunDir) -> None:
     one, other = Writer(run.attempt(0), 0), Writer(run.attempt(0), 1)
     one.writes(1.5, "a\n")
     one.looks(2)
@@ -65,7 +65,7 @@ def test_lines_without_a_time_have_that_at_which_they_were_written(run: RunDir) 
     assert [line.time - START for line in Logs(run, Selection(rank=1)).read(ended=False)] == [2.5]
 
 
-def test_a_time_of_the_lines_own_wins_and_a_files_order_stays(run: RunDir) -> None:
+def test_a_lines_own_time_wins_and_the_order_of_a_file_is_kept(run: RunDir) -> None:
     rank = Writer(run.attempt(0), 0)
     rank.writes(10, f"a\n{stamp(START + 7)}b\nc\n")
     rank.looks(10)
@@ -74,19 +74,19 @@ def test_a_time_of_the_lines_own_wins_and_a_files_order_stays(run: RunDir) -> No
     assert read(Logs(run, Selection())) == [(10, "a"), (10, "b"), (10, "c"), (10, "clock set back")]
 
 
-def test_followed_lines_that_are_not_noted_yet_have_the_files_time(run: RunDir) -> None:
+def test_followed_lines_without_a_recorded_time_get_the_files_time(run: RunDir) -> None:
     rank, logs = Writer(run.attempt(0), 0), Logs(run, Selection())
     rank.writes(1, "a\n")
     rank.looks(1)
     rank.writes(1.5, "b\n")
-    rank.looks(1.75)  # within a second: not noted
+    rank.looks(1.75)  # within a second: not recorded
     assert read(logs, ended=False) == [(1, "a"), (1.5, "b")]
     rank.writes(9, "c\n")
     rank.looks(9)
     assert read(logs, ended=False) == [(9, "c")]
 
 
-def test_an_error_has_the_time_at_which_it_was_printed(run: RunDir) -> None:
+def test_an_error_has_the_time_it_was_printed(run: RunDir) -> None:
     rank = Writer(run.attempt(0), 0)
     rank.writes(1, f"{'x' * 100}\n" * 6000, "err")  # several blocks before it
     rank.looks(1)
@@ -99,14 +99,14 @@ def test_an_error_has_the_time_at_which_it_was_printed(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize("notes", ["", "{}\n", '{"out": "x", "time": 1}\n', '{"out": 1e999, "time": NaN}\n\x00\n'])
-def test_damaged_notes_are_none(run: RunDir, notes: str) -> None:
+def test_damaged_time_records_are_ignored(run: RunDir, notes: str) -> None:
     run.attempt(0).log(0).parent.mkdir(parents=True)
     run.attempt(0).log(0).write_text("a\n")
     run.attempt(0).log_times(0).write_text(notes)
     assert read(Logs(run, Selection())) == [(0, "a")]
 
 
-def test_notes_are_taken_once_a_second_and_only_of_what_has_grown(run: RunDir) -> None:
+def test_times_are_recorded_once_per_second_and_only_for_grown_files(run: RunDir) -> None:
     rank = Writer(run.attempt(0), 0)
     for tenth in range(30):
         rank.writes(tenth / 10, "x\n")

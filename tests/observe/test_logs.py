@@ -35,16 +35,16 @@ def read(run: RunDir, selection: Selection, tail: int | None = None) -> list[str
     return [line.content.decode() for line in Logs(run, selection, tail).read(ended=True)]
 
 
-def test_everything_comes_in_the_order_of_attempts_ranks_and_streams(run: RunDir) -> None:
+def test_lines_are_ordered_by_attempt_rank_and_stream(run: RunDir) -> None:
     ranks = [f"{attempt} {rank} {stream}" for attempt in (0, 1) for rank in (0, 1) for stream in ("out", "err")]
     assert read(run, Selection()) == ranks
 
 
-def test_attempt_rank_and_stream_narrow_it(run: RunDir) -> None:
+def test_lines_can_be_filtered_by_attempt_rank_and_stream(run: RunDir) -> None:
     assert read(run, Selection(attempt=1, rank=0, streams=("err",))) == ["1 0 err"]
 
 
-def test_for_one_rank_no_path_is_made_of_the_others_logs(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selecting_one_rank_ignores_other_logs(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     make = Path.__truediv__
     monkeypatch.setattr(Path, "__truediv__", lambda path, name: made.append(str(name)) or make(path, name))
@@ -53,30 +53,30 @@ def test_for_one_rank_no_path_is_made_of_the_others_logs(run: RunDir, monkeypatc
     assert not {"rank_00001.out", "rank_00001.err"} & {*made}
 
 
-def test_the_batch_scripts_log_comes_when_asked_for(run: RunDir) -> None:
+def test_the_batch_scripts_log_is_shown_on_request(run: RunDir) -> None:
     assert read(run, Selection(attempt=0, rank=1, streams=("out",), host=True)) == ["0 host", "0 1 out"]
 
 
-def test_the_batch_scripts_log_comes_unasked_where_no_rank_ever_started(fabricate: Fabricate) -> None:
+def test_the_batch_scripts_log_is_shown_if_no_rank_ever_started(fabricate: Fabricate) -> None:
     run = fabricate(files={"attempts/0/host.log": "srun: error: pyxis: failed to import image\n"})
     assert read(run, Selection()) == ["srun: error: pyxis: failed to import image"]
 
 
-def test_the_tail_bounds_each_file(fabricate: Fabricate) -> None:
+def test_tail_applies_to_each_file(fabricate: Fabricate) -> None:
     logs = {f"attempts/0/logs/rank_0000{rank}.out": "".join(f"{rank} {n}\n" for n in range(5)) for rank in (0, 1)}
     run = fabricate(files=logs | {"attempts/0/events/rank_00000.jsonl": BEGAN})
     assert read(run, Selection(), tail=2) == ["0 3", "0 4", "1 3", "1 4"]
     assert read(run, Selection(), tail=0) == []
 
 
-def test_growing_logs_are_read_on_across_attempts(fabricate: Fabricate) -> None:
+def test_growing_logs_are_followed_across_attempts(fabricate: Fabricate) -> None:
     run = fabricate(files={"attempts/0/logs/rank_00000.out": "old\none\ntor"})
     logs = Logs(run, Selection(), tail=1)
 
     def added(*, ended: bool = False) -> list[bytes]:
         return [line.content for line in logs.read(ended=ended)]
 
-    assert added() == []  # the last line is torn: it is not over
+    assert added() == []  # the last line is incomplete
     with run.attempt(0).log(0).open("a") as file:
         file.write("n\ntwo\n")
     assert added() == [b"torn", b"two"]
@@ -87,7 +87,7 @@ def test_growing_logs_are_read_on_across_attempts(fabricate: Fabricate) -> None:
     assert added(ended=True) == [b"and again"]
 
 
-def test_bytes_that_are_no_text_come_as_they_are(fabricate: Fabricate) -> None:
+def test_non_text_bytes_are_passed_through(fabricate: Fabricate) -> None:
     run = fabricate(files={"attempts/0/logs/rank_00000.out": ""})
     run.attempt(0).log(0).write_bytes(b"\xff\x1b[2J\n")
     (line,) = Logs(run, Selection()).read(ended=True)

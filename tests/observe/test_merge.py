@@ -1,4 +1,4 @@
-"""The logs of many ranks merged: in order of time, identical lines once, errors first."""
+"""Merging the logs of many ranks: ordered by time, identical lines once, errors first."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def read(run: RunDir, **selection: Any) -> list[str]:
     return [line.text.decode() for line in Logs(run, Selection(**selection)).read(ended=True)]
 
 
-def test_lines_come_in_the_order_of_their_times_and_a_raw_line_stays_with_the_one_before_it(
-    fabricate: Fabricate,
-) -> None:
+def test_lines_are_ordered_by_time_and_untimed_lines_stay_with_the_previous_one(fabricate: Fabricate) -> None:
     run = fabricate(
         files={
             "attempts/0/host.json": {"start": START - 5},
@@ -60,7 +58,7 @@ def test_lines_come_in_the_order_of_their_times_and_a_raw_line_stays_with_the_on
     assert [line.time - START for line in Logs(run, Selection(attempt=0, rank=1)).read(ended=True)] == [-5, 2, 3, 3]
 
 
-def test_added_lines_are_merged_from_the_last_time_on(fabricate: Fabricate) -> None:
+def test_added_lines_are_merged_after_the_last_time(fabricate: Fabricate) -> None:
     run = fabricate(files={log(0): at(1, "a"), log(1): at(2, "b")})
     logs = Logs(run, Selection())
     assert [line.text for line in logs.read(ended=False)] == [b"a", b"b"]
@@ -72,7 +70,7 @@ def test_added_lines_are_merged_from_the_last_time_on(fabricate: Fabricate) -> N
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 100)), max_size=40), st.integers(20, 200))
-def test_every_line_comes_once_and_no_time_goes_back(written: list[tuple[int, float]], block: int) -> None:
+def test_every_line_appears_once_in_order_of_time(written: list[tuple[int, float]], block: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir(Path(folder) / "cora-20260101-000000-aaaa")
         run.attempt(0).log(0).parent.mkdir(parents=True)
@@ -102,7 +100,7 @@ def test_a_ranks_own_repetitions_and_distant_lines_are_kept() -> None:
     assert shown(line(0, "x", 1.0), line(1, "x", 9.0)) == [("x", (0,)), ("x", (1,))]
 
 
-def test_what_every_rank_repeats_is_gathered_once_a_repetition() -> None:
+def test_repeated_identical_lines_are_collapsed_per_repetition() -> None:
     written = [line(rank, text) for rank in range(4) for text in ("same", f"of {rank}", "same")]
     assert shown(*written) == [
         ("same", (0, 1, 2, 3)),
@@ -112,9 +110,9 @@ def test_what_every_rank_repeats_is_gathered_once_a_repetition() -> None:
     ]
 
 
-def test_gathering_costs_as_much_a_line_whatever_the_number_of_ranks() -> None:
+def test_the_cost_per_collapsed_line_does_not_depend_on_the_number_of_ranks() -> None:
     def calls(ranks: int) -> int:
-        """The functions called for the lines of so many ranks: five that all wrote, and one of each rank's own."""
+        """The number of function calls for five lines common to all ranks, and one unique line per rank."""
         count = 0
 
         def counts(*_: object) -> None:
@@ -133,15 +131,15 @@ def test_gathering_costs_as_much_a_line_whatever_the_number_of_ranks() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.floats(0, 9)), max_size=30))
-def test_no_line_is_lost_and_each_ranks_own_order_stays(written: list[tuple[int, str, float]]) -> None:
+def test_no_line_is_lost_and_the_order_of_each_rank_is_kept(written: list[tuple[int, str, float]]) -> None:
     written.sort(key=lambda item: item[2])
-    told = list(collapsed(line(*item) for item in written))
+    lines = list(collapsed(line(*item) for item in written))
     for rank in range(4):
         own = [text for other, text, _ in written if other == rank]
-        assert sorted(one.text.decode() for one in told if rank in (one.ranks or (one.source.rank,))) == sorted(own)
+        assert sorted(one.text.decode() for one in lines if rank in (one.ranks or (one.source.rank,))) == sorted(own)
 
 
-def test_the_node_of_a_rank_is_in_its_first_event_and_narrows_the_logs(fabricate: Fabricate) -> None:
+def test_logs_can_be_filtered_by_node(fabricate: Fabricate) -> None:
     events = {
         f"attempts/0/events/rank_0000{rank}.jsonl": [{"event": "began", "node": f"node{rank // 2}"}]
         for rank in range(4)
@@ -166,7 +164,7 @@ RuntimeError: no such key
 """
 
 
-def test_the_first_error_comes_first_and_the_same_one_of_other_ranks_once(fabricate: Fabricate) -> None:
+def test_errors_are_ordered_by_time_and_identical_ones_shown_once(fabricate: Fabricate) -> None:
     run = fabricate(
         files={
             **{log(rank, "err"): at(rank, "words") + TRACEBACK.format(rank=rank) + "after\n" for rank in (2, 1)},
@@ -179,7 +177,7 @@ def test_the_first_error_comes_first_and_the_same_one_of_other_ranks_once(fabric
     assert second.message == "RuntimeError: no such key"
 
 
-def test_what_torch_puts_before_each_line_of_a_traceback_is_no_part_of_it(fabricate: Fabricate) -> None:
+def test_torchs_prefix_is_removed_from_tracebacks(fabricate: Fabricate) -> None:
     text = "Traceback (most recent call last):\n" + CHAIN
     run = fabricate(files={log(1, "err"): "".join(f"[rank1]: {line}\n" for line in text.splitlines())})
     (failure,) = found(run)
@@ -213,10 +211,10 @@ def test_a_truncated_traceback_is_shown_as_far_as_it_goes(fabricate: Fabricate, 
     assert failure.text == text
 
 
-def test_only_what_surrounds_a_traceback_is_read_line_by_line(
+def test_only_the_surroundings_of_a_traceback_are_read_line_by_line(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log of a gigabyte is searched as fast as it is read; the traceback has the time of the line before it."""
+    """So a log of a gigabyte is searched as fast as it is read. A traceback gets the time of the line before it."""
     looked_at: list[bytes] = []
     monkeypatch.setattr(logs, "time_of", lambda line: looked_at.append(line) or time_of(line))
     run = fabricate(files={log(0): at(1, "a step") * 400_000, log(1): at(1, "x") * 10 + TRACEBACK.format(rank=1)})
@@ -225,7 +223,7 @@ def test_only_what_surrounds_a_traceback_is_read_line_by_line(
     assert len(looked_at) < 100
 
 
-def test_a_line_before_any_with_a_time_has_none_and_a_traceback_that_of_the_ranks_end(fabricate: Fabricate) -> None:
+def test_without_times_in_the_log_a_traceback_gets_the_time_the_rank_ended(fabricate: Fabricate) -> None:
     run = fabricate(
         files={
             "attempts/0/host.json": {"start": START},

@@ -1,4 +1,4 @@
-"""What a monitor looks at again and again."""
+"""The overview that a monitor reads repeatedly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDED = {
 
 
 class Asked:
-    """A Slurm that counts its questions."""
+    """A Slurm that counts its queries."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -41,7 +41,7 @@ def asked() -> Asked:
     return Asked()
 
 
-def test_the_newest_run_is_looked_at_closely_unless_another_one_is_selected(fabricate, asked) -> None:
+def test_the_newest_run_is_read_in_detail_unless_another_one_is_selected(fabricate, asked) -> None:
     first = fabricate("cora-20260101-000000-0000", ENDED)
     second = fabricate("cora-20260102-000000-0000", busy_files())
     overview = Overview(first.path.parent, slurm_of=lambda cluster: asked)
@@ -50,7 +50,7 @@ def test_the_newest_run_is_looked_at_closely_unless_another_one_is_selected(fabr
     assert [status.record.run for status in overview.look().statuses] == [second, first]
 
 
-def test_a_run_that_has_ended_is_read_once_and_again_when_it_was_resumed(fabricate, asked, monkeypatch) -> None:
+def test_an_ended_run_is_read_once_and_again_after_a_resume(fabricate, asked, monkeypatch) -> None:
     run = fabricate(files=ENDED)
     read = []
     monkeypatch.setattr(
@@ -74,7 +74,7 @@ def test_an_unresponsive_slurm_is_reported_and_the_runs_are_still_shown(fabricat
     assert [status.record.run for status in scene.statuses] == [run]
 
 
-def test_the_log_keeps_its_last_lines_alone(fabricate, asked) -> None:
+def test_the_log_keeps_only_its_last_lines(fabricate, asked) -> None:
     lines = "".join(f"line {number}\n" for number in range(2_000))
     run = fabricate(files=busy_files() | {"attempts/1/logs/rank_00000.out": lines})
     overview = Overview(run.path.parent, slurm_of=lambda cluster: asked)
@@ -84,7 +84,7 @@ def test_the_log_keeps_its_last_lines_alone(fabricate, asked) -> None:
     assert len(overview.look().selected.log) == overview_module._LINES
 
 
-def test_a_run_that_was_deleted_is_missed_and_nothing_breaks(fabricate, asked) -> None:
+def test_a_deleted_run_disappears_without_an_error(fabricate, asked) -> None:
     run = fabricate(files=busy_files())
     overview = Overview(run.path.parent, slurm_of=lambda cluster: asked)
     assert overview.look(run.id).selected
@@ -93,7 +93,7 @@ def test_a_run_that_was_deleted_is_missed_and_nothing_breaks(fabricate, asked) -
     assert (scene.statuses, scene.selected) == ((), None)
 
 
-def test_a_damaged_run_hides_no_other(fabricate, asked) -> None:
+def test_a_damaged_run_does_not_hide_other_runs(fabricate, asked) -> None:
     good = fabricate("cora-20260101-000000-0000", ENDED)
     fabricate("cora-20260102-000000-0000", {"run.json": "{"})
     scene = Overview(good.path.parent, slurm_of=lambda cluster: asked).look()
@@ -101,7 +101,7 @@ def test_a_damaged_run_hides_no_other(fabricate, asked) -> None:
     assert len(scene.problems) == 1
 
 
-def test_events_are_listed_in_order_of_time(fabricate, asked) -> None:
+def test_events_are_ordered_by_time(fabricate, asked) -> None:
     run = fabricate(files=busy_files())
     happenings = Overview(run.path.parent, slurm_of=lambda cluster: asked).look().selected.happenings
     assert [happening.time for happening in happenings] == sorted(happening.time for happening in happenings)

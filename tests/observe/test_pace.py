@@ -1,4 +1,4 @@
-"""How fast a training goes, and how long it will still take."""
+"""The pace of a training, and the time left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def lines(*records: dict[str, Any]) -> list[bytes]:
     return [json.dumps(record).encode() for record in records]
 
 
-def test_the_pace_is_that_of_the_steps_with_the_evaluations_between_them() -> None:
+def test_the_pace_includes_the_evaluations_between_steps() -> None:
     found = pace_of(
         lines(
             {"time": 100, "step": 10},
@@ -32,23 +32,23 @@ def test_the_pace_is_that_of_the_steps_with_the_evaluations_between_them() -> No
         (),
         ({"time": 1, "step": 1},),
         ({"time": 1, "step": 1}, {"time": 1, "step": 2}),
-        ({"time": 5, "step": 9}, {"time": 6, "step": 3}),  # a program that counts anew
+        ({"time": 5, "step": 9}, {"time": 6, "step": 3}),  # the program restarted its count
         ({"time": "x", "step": 1}, {"time": 2, "step": True}),
     ],
 )
-def test_one_step_and_odd_numbers_have_no_pace(records: tuple[dict[str, Any], ...]) -> None:
+def test_too_few_or_invalid_steps_give_no_pace(records: tuple[dict[str, Any], ...]) -> None:
     assert pace_of(lines(*records)) is None
     assert pace_of([b"{", b"nonsense", *lines(*records)]) is None
 
 
-def test_progress_is_counted_in_steps_else_in_epochs() -> None:
+def test_progress_is_counted_in_steps_or_else_in_epochs() -> None:
     assert progress({"step": 5, "steps": 20, "epoch": 3, "epochs": 4}) == 0.25
     assert progress({"epoch": 3, "epochs": 4}) == 0.75
     assert progress({"step": 30, "steps": 20}) == 1.0
     assert progress({"step": 30}) is progress({"step": 1, "steps": 0}) is None
 
 
-def test_the_time_left_shrinks_while_nothing_is_written_but_not_below_zero() -> None:
+def test_the_time_left_counts_down_to_zero_between_writes() -> None:
     metrics = {"step": 40, "steps": 100}
     assert seconds_left(metrics, Pace(2.0, 1000), 1000) == 30
     assert seconds_left(metrics, Pace(2.0, 1000), 1010) == 20

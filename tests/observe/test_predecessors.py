@@ -1,4 +1,4 @@
-"""What the stage of a run means for those that wait for it, and what run.json keeps of them."""
+"""Dependencies between runs: when they are met, and how run.json records them."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_invalid_predecessors_are_dropped_from_a_record() -> None:
         (Stage.CANCELLED, "DependencyNeverSatisfied", f"never started: after {RUN}"),
     ],
 )
-def test_the_runs_that_hold_up_a_run_are_named(stage: Stage, reason: str, shown: str) -> None:
+def test_the_runs_that_a_run_waits_for_are_named(stage: Stage, reason: str, shown: str) -> None:
     record = replace(RECORD, predecessors=(Predecessor(RUN, Condition.FINISHED), Predecessor(RUN, Condition.ENDED)))
     assert replace(status(stage), record=record, reason=reason).held_up_by == shown
     assert replace(status(stage), reason=reason).held_up_by == reason
 
 
-def test_of_several_runs_the_first_is_named_and_the_others_are_counted() -> None:
+def test_several_predecessors_are_shown_as_the_first_and_a_count() -> None:
     runs = (RUN, "fetch-20260102-030405-00a2", "fetch-20260102-030405-00a3")
     record = replace(RECORD, predecessors=tuple(Predecessor(run, Condition.ENDED) for run in runs))
     waiting = replace(status(Stage.QUEUED), record=record, reason="Dependency")

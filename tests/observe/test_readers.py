@@ -1,4 +1,4 @@
-"""Every reader of a run's files is total: whatever a file holds, and whatever lies in its place, it returns a value."""
+"""Readers of run files never raise: they return a value for any content, and for a pipe or folder in a file's place."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Silent:
 
 
 def read_all(run: RunDir) -> None:
-    """Everything that is read of a run and made of it: for `status`, `monitor`, `report` and `why`."""
+    """Read a run in all the ways that `status`, `monitor`, `report` and `why` do."""
     status = judge(read_evidence(read_record(run)), 2_000_000.0)
     json.dumps(run_record(status, 2_000_000.0), allow_nan=False)
     found = diagnose_status(status, lambda cluster: Silent())  # type: ignore[arg-type, return-value]
@@ -103,7 +103,7 @@ def read_all(run: RunDir) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(PATHS), CONTENT), max_size=6))
 @FORGIVING
-def test_a_run_whose_files_hold_anything_has_a_status_and_a_diagnosis(
+def test_a_run_with_arbitrary_file_contents_has_a_status_and_a_diagnosis(
     fabricate: Fabricate, tmp_path: Path, files: list[tuple[str, bytes]]
 ) -> None:
     run = fabricate()

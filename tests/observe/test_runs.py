@@ -1,4 +1,4 @@
-"""Looking up runs by what a user types."""
+"""Finding runs by what a user types."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def ids(folder: Path) -> list[str]:
     return [run.id for run in newest_first(folder)]
 
 
-def test_runs_come_newest_first_whatever_their_names(folder: Path) -> None:
+def test_runs_are_listed_newest_first_whatever_their_names(folder: Path) -> None:
     assert ids(folder) == [NEW, BIG, OLD]
 
 
 def test_other_folders_are_skipped(folder: Path) -> None:
     (folder / ".code").mkdir()
     (folder / "notes").mkdir()
-    (folder / "x-20260103-000000-dddd").mkdir()  # a submit under way: no run.json yet
+    (folder / "x-20260103-000000-dddd").mkdir()  # a submission in progress: no run.json yet
     (folder / "y-20260103-000000-dddd").write_text("a file")
     assert ids(folder) == [NEW, BIG, OLD]
 
@@ -58,31 +58,31 @@ def test_a_missing_folder_has_no_runs(tmp_path: Path) -> None:
     ("typed", "meant"),
     [("@last", NEW), (OLD, OLD), ("cora", NEW), ("cora-big", BIG), ("cora-b", BIG), ("cora-20260101", OLD)],
 )
-def test_a_run_is_named_by_last_its_id_a_jobs_name_or_a_beginning(folder: Path, typed: str, meant: str) -> None:
+def test_a_run_is_found_by_last_its_id_a_job_name_or_a_prefix(folder: Path, typed: str, meant: str) -> None:
     assert find_run(folder, typed).id == meant
 
 
-def test_an_ambiguous_beginning_names_the_runs(folder: Path) -> None:
+def test_an_ambiguous_prefix_lists_the_runs(folder: Path) -> None:
     with pytest.raises(UsageError, match="several runs start with: cora-2") as caught:
         find_run(folder, "cora-2")
     assert OLD in caught.value.hint
     assert NEW in caught.value.hint
 
 
-def test_an_unknown_name_gets_the_nearest_one(folder: Path) -> None:
+def test_an_unknown_name_suggests_the_nearest_one(folder: Path) -> None:
     with pytest.raises(NotFoundError, match="no run named: cra") as caught:
         find_run(folder, "cra")
     assert caught.value.hint == "did you mean cora?"
 
 
 @pytest.mark.parametrize("typed", ["", "..", "../runs", "/"])
-def test_a_path_is_no_name(folder: Path, typed: str) -> None:
+def test_a_path_is_not_a_run_name(folder: Path, typed: str) -> None:
     with pytest.raises(ClusterctlError):
         find_run(folder, typed)
 
 
 @pytest.mark.parametrize(("typed", "most"), [(OLD, 1), ("@last", 1), ("cora", 1), ("cora-2026010", 2)])
-def test_only_runs_that_may_be_meant_are_looked_at(
+def test_only_runs_that_may_match_are_read(
     typed: str, most: int, fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(20):
@@ -96,7 +96,7 @@ def test_only_runs_that_may_be_meant_are_looked_at(
     assert looked.count("run.json") <= most
 
 
-def test_a_shell_is_offered_the_newest_names_that_begin_so(folder: Path, tmp_path: Path) -> None:
+def test_completion_offers_the_newest_names_with_the_prefix(folder: Path, tmp_path: Path) -> None:
     assert names_beginning(run_ids(folder), "", 4) == ["@last", "cora", "cora-big", NEW]
     assert names_beginning(run_ids(folder), "cora-2", 9) == [NEW, OLD]
     assert names_beginning(run_ids(folder), "x", 9) == names_beginning(run_ids(tmp_path / "none"), "", 9) == []

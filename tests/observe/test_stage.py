@@ -1,4 +1,4 @@
-"""The rules that judge the stage of a run."""
+"""The rules that decide the stage of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAILED = replace(RUNNING, end=5100.0, exit_code=1)
 TERMINATED = replace(RUNNING, end=5100.0, exit_code=143, signal="TERM")
 AT_LIMIT = replace(TERMINATED, end=5000.0 + LIMIT + 3)
 REQUEUED = replace(RUNNING, end=5100.0, exit_code=75, requeued=True)
-LEFT = replace(RUNNING, end=5100.0, exit_code=75)  # warned, saved, and not started again
+LEFT = replace(RUNNING, end=5100.0, exit_code=75)  # warned, saved, and not restarted
 LEFT_BEFORE_LIMIT = replace(LEFT, end=5000.0 + LIMIT - 120)
 GONE = Answer(None)
 
@@ -55,7 +55,7 @@ def evidence(*attempts: AttemptEvidence, answer: Answer | None = None, **changes
         (evidence(FAILED, finished_at=5.0), Stage.FINISHED),
         (evidence(FAILED), Stage.FAILED),
         (evidence(replace(FAILED, exit_code=0, done=True)), Stage.FINISHED),
-        (evidence(replace(FAILED, exit_code=0)), Stage.FINISHED),  # finished.json and the marks are seen later
+        (evidence(replace(FAILED, exit_code=0)), Stage.FINISHED),  # finished.json and the markers become visible later
         (evidence(TERMINATED, cancelled_at=5090.0), Stage.CANCELLED),
         (evidence(AT_LIMIT), Stage.TIMED_OUT),
         (evidence(FAILED, replace(FAILED, number=1, exit_code=2)), Stage.FAILED),
@@ -64,7 +64,7 @@ def evidence(*attempts: AttemptEvidence, answer: Answer | None = None, **changes
         (evidence(REQUEUED, cancelled_at=5200.0), Stage.CANCELLED),
     ],
 )
-def test_files_alone_settle_these_ends(known: RunEvidence, stage: Stage) -> None:
+def test_ends_that_files_alone_decide(known: RunEvidence, stage: Stage) -> None:
     assert settled(known)
     status = judge(known, NOW)
     assert (status.stage, status.sure) == (stage, True)
@@ -74,7 +74,7 @@ def test_files_alone_settle_these_ends(known: RunEvidence, stage: Stage) -> None
     "open_",
     [evidence(), evidence(RUNNING), evidence(TERMINATED), evidence(cancelled_at=1.0), evidence(FAILED, RUNNING)],
 )
-def test_slurm_is_needed_for_these(open_: RunEvidence) -> None:
+def test_stages_that_need_slurm(open_: RunEvidence) -> None:
     assert not settled(open_)
     assert not judge(open_, NOW).sure
 
@@ -83,7 +83,7 @@ def test_slurm_is_needed_for_these(open_: RunEvidence) -> None:
     ("known", "stage"),
     [
         (evidence(answer=job(JobState.PENDING)), Stage.QUEUED),
-        (evidence(RUNNING, answer=job(JobState.PENDING)), Stage.TRAINING),  # it has started since the answer
+        (evidence(RUNNING, answer=job(JobState.PENDING)), Stage.TRAINING),  # it started after the answer
         (evidence(TERMINATED, answer=job(JobState.PENDING)), Stage.QUEUED),
         (evidence(REQUEUED, answer=job(JobState.PENDING, restart_count=1)), Stage.QUEUED),
         (evidence(REQUEUED, answer=job(JobState.COMPLETING)), Stage.QUEUED),
@@ -104,10 +104,10 @@ def test_slurm_is_needed_for_these(open_: RunEvidence) -> None:
         (evidence(RUNNING, answer=job(JobState.NODE_FAIL)), Stage.FAILED),
         (evidence(RUNNING, answer=job(JobState.OUT_OF_MEMORY)), Stage.FAILED),
         (evidence(RUNNING, answer=job(JobState.COMPLETED)), Stage.FAILED),
-        (evidence(answer=job(JobState.COMPLETED)), Stage.FAILED),  # its script never did what it should
+        (evidence(answer=job(JobState.COMPLETED)), Stage.FAILED),  # its script never ran properly
         *((evidence(DONE, answer=job(state)), Stage.FINISHED) for state in (JobState.COMPLETED, JobState.FAILED)),
         (evidence(DONE, answer=GONE), Stage.FINISHED),
-        (evidence(DONE, answer=job(JobState.RUNNING)), Stage.TRAINING),  # its script is about to write it down
+        (evidence(DONE, answer=job(JobState.RUNNING)), Stage.TRAINING),  # its script is about to record the end
         (evidence(RUNNING, answer=GONE), Stage.LOST),
         (evidence(answer=GONE), Stage.LOST),
         (evidence(answer=GONE, cancelled_at=1.0), Stage.CANCELLED),
@@ -115,18 +115,18 @@ def test_slurm_is_needed_for_these(open_: RunEvidence) -> None:
         (evidence(RUNNING, answer=job(JobState.RUNNING), cancelled_at=1.0), Stage.TRAINING),
     ],
 )
-def test_slurm_and_files_together_decide(known: RunEvidence, stage: Stage) -> None:
+def test_stages_that_slurm_and_files_decide_together(known: RunEvidence, stage: Stage) -> None:
     status = judge(known, NOW)
     assert (status.stage, status.sure) == (stage, True)
 
 
-def test_what_a_completed_job_wrote_last_may_not_have_arrived_yet() -> None:
+def test_the_last_files_of_a_completed_job_may_still_arrive() -> None:
     known = evidence(RUNNING, answer=job(JobState.COMPLETED))  # at 5200
     assert judge(known, 5200.0 + ARRIVAL_SECONDS - 1).stage is Stage.TRAINING
     assert judge(known, 5200.0 + ARRIVAL_SECONDS).stage is Stage.FAILED
 
 
-def test_on_a_late_file_system_no_failed_job_is_judged_before_what_it_wrote_last_has_arrived() -> None:
+def test_with_visibility_lag_a_failed_job_is_judged_only_after_the_lag() -> None:
     prompt = evidence(RUNNING, answer=job(JobState.FAILED))  # at 5200
     assert judge(prompt, 5201.0).stage is Stage.FAILED
     late = replace(prompt, late_seconds=70.0)
@@ -143,13 +143,13 @@ def test_a_suspended_run_is_shown_as_suspended(state: JobState) -> None:
     assert not judge(evidence(RUNNING, answer=job(state), finished_at=5.0), NOW).suspended
 
 
-def test_a_waiting_run_names_the_excluded_nodes_that_failed_their_check() -> None:
+def test_a_queued_run_names_the_nodes_excluded_after_a_failed_check() -> None:
     left = replace(RUNNING, end=5100.0, exit_code=69, requeued=True, unfit={"node2": "did not answer"})
     status = judge(evidence(left, answer=job(JobState.PENDING, "BeginTime", restart_count=1)), NOW)
     assert (status.stage, status.held_up_by) == (Stage.QUEUED, "BeginTime, without node2")
 
 
-def test_a_submit_under_way_is_queued_and_one_that_never_arrived_is_lost() -> None:
+def test_a_submission_in_progress_is_queued_and_one_without_a_job_is_lost() -> None:
     for age, stage in ((SUBMIT_SECONDS - 1, Stage.QUEUED), (SUBMIT_SECONDS + 1, Stage.LOST)):
         young = evidence(answer=GONE, job_id=None, record=replace(RECORD, created=NOW - age))
         assert judge(young, NOW).stage is stage
@@ -164,25 +164,27 @@ def test_a_submit_under_way_is_queued_and_one_that_never_arrived_is_lost() -> No
         (evidence(REQUEUED), Stage.QUEUED),
     ],
 )
-def test_without_an_answer_the_stage_comes_from_the_files_and_is_not_sure(known: RunEvidence, stage: Stage) -> None:
+def test_without_an_answer_from_slurm_the_stage_comes_from_the_files_and_is_unsure(
+    known: RunEvidence, stage: Stage
+) -> None:
     status = judge(known, NOW)
     assert (status.stage, status.sure, status.stage.ended) == (stage, False, False)
 
 
-def test_a_short_time_limit_does_not_turn_every_termination_into_a_time_out() -> None:
+def test_a_short_time_limit_does_not_turn_every_termination_into_a_timeout() -> None:
     short = replace(RECORD, job=replace(RECORD.job, resources=Resources(time=60)))
     early, late = (replace(TERMINATED, end=5000.0 + seconds) for seconds in (30, 50))
     assert not settled(evidence(early, record=short))
     assert judge(evidence(late, record=short), NOW).stage is Stage.TIMED_OUT
 
 
-def test_a_waiting_run_has_its_reason_and_a_cancelled_one_is_cancelling() -> None:
+def test_a_queued_run_has_a_reason_and_a_run_being_cancelled_is_cancelling() -> None:
     waiting = judge(evidence(answer=job(JobState.PENDING, "Resources"), cancelled_at=1.0), NOW)
     assert (waiting.reason, waiting.cancelling) == ("Resources", True)
     assert not judge(evidence(TERMINATED, cancelled_at=1.0), NOW).cancelling
 
 
-def test_times_and_exit_code_are_those_of_the_attempts() -> None:
+def test_times_and_exit_code_come_from_the_attempts() -> None:
     status = judge(evidence(TERMINATED, replace(FAILED, number=1, start=6000.0, end=6100.0)), NOW)
     assert (status.started, status.ended, status.exit_code, len(status.attempts)) == (5000.0, 6100.0, 1, 2)
     alive = judge(evidence(RUNNING, answer=job(JobState.RUNNING)), NOW)
@@ -203,17 +205,17 @@ def test_an_end_missing_from_the_files_comes_from_slurm() -> None:
         (JobState.NODE_FAIL, Stage.FAILED),
     ],
 )
-def test_how_an_allocation_ended_is_not_how_its_warm_run_did(state: JobState, stage: Stage) -> None:
+def test_the_end_of_an_allocation_does_not_decide_the_stage_of_its_warm_run(state: JobState, stage: Stage) -> None:
     assert judge(evidence(RUNNING, answer=job(state), record=WARM), NOW).stage is stage
 
 
-def test_a_warm_run_that_was_terminated_with_its_allocation_was_cancelled() -> None:
+def test_a_warm_run_terminated_with_its_allocation_is_cancelled() -> None:
     assert judge(evidence(TERMINATED, answer=GONE, record=WARM), NOW).stage is Stage.CANCELLED
     given_back = evidence(TERMINATED, answer=job(JobState.COMPLETED), record=WARM)
-    assert judge(given_back, 5200.0).stage is Stage.CANCELLED  # at once: its script has written its end
+    assert judge(given_back, 5200.0).stage is Stage.CANCELLED  # immediately: its script has recorded its end
 
 
-def test_a_hang_after_which_nothing_starts_it_again_is_a_failure() -> None:
+def test_a_hang_without_a_restart_is_a_failure() -> None:
     left = replace(RUNNING, end=5010.0, exit_code=75)
     assert judge(evidence(left), NOW).stage is Stage.PREEMPTED
     assert judge(evidence(replace(left, hung="silent")), NOW).stage is Stage.FAILED
@@ -231,13 +233,13 @@ def test_attempts_before_a_resume_count_but_do_not_decide_the_stage() -> None:
     assert judge(again, NOW).stage is Stage.TRAINING
 
 
-def test_the_time_that_a_run_ran_is_that_of_its_attempts_without_the_pauses() -> None:
+def test_the_duration_of_a_run_excludes_pauses_between_attempts() -> None:
     resumed = replace(RUNNING, number=1, start=9000.0)
     assert judge(evidence(), NOW).ran(NOW) is None
     assert judge(evidence(RUNNING), NOW).ran(NOW) == NOW - 5000
     assert judge(evidence(FAILED), NOW).ran(NOW + 1e6) == 100
     assert judge(evidence(FAILED, replace(resumed, end=9040.0, exit_code=1)), NOW).ran(NOW) == 140
-    assert judge(evidence(RUNNING, resumed), NOW).ran(NOW) == NOW - 5000, "when a lost one ended, nobody knows"
+    assert judge(evidence(RUNNING, resumed), NOW).ran(NOW) == NOW - 5000, "the end of a lost attempt is unknown"
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_the_time_that_a_run_ran_is_that_of_its_attempts_without_the_pauses() ->
         (replace(SUBMITTED, answer=GONE), Stage.LOST, ""),
     ],
 )
-def test_a_job_that_waited_for_others_and_never_began_was_cancelled_by_slurm(
+def test_a_dependent_job_that_never_started_was_cancelled_by_slurm(
     known: RunEvidence, stage: Stage, reason: str
 ) -> None:
     status = judge(known, NOW)

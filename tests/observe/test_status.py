@@ -26,7 +26,7 @@ NOW = 1_000_500.0
 
 
 class Queue:
-    """A Slurm with these jobs, given as (id, state, folder); it counts the questions."""
+    """A Slurm with these jobs, given as (id, state, folder), which counts its queries."""
 
     def __init__(self, *jobs: tuple[str, str, Path], silent: bool = False) -> None:
         self.questions = 0
@@ -65,7 +65,7 @@ def test_runs_that_ended_by_their_files_cause_no_query(fabricate: Fabricate) -> 
     assert queue.questions == 0
 
 
-def test_slurm_is_asked_once_for_all_runs(fabricate: Fabricate, folder: Path) -> None:
+def test_slurm_is_queried_once_for_all_runs(fabricate: Fabricate, folder: Path) -> None:
     queue = Queue(("1", "PENDING", folder / A), ("2", "RUNNING", folder / B))
     runs = [fabricate(run, {"submission.json": {"job_id": number}}) for run, number in ((A, "1"), (B, "2"), (C, "3"))]
     assert stages(runs, queue) == [Stage.QUEUED, Stage.STARTING, Stage.LOST]
@@ -84,7 +84,7 @@ def test_a_job_that_has_begun_is_adopted_from_its_attempt(fabricate: Fabricate) 
     assert read_json(run.submission_json)["job_id"] == "32"
 
 
-def test_a_run_that_ended_between_the_files_and_the_question_is_not_lost(fabricate: Fabricate) -> None:
+def test_a_run_that_ends_between_reading_and_the_query_is_not_lost(fabricate: Fabricate) -> None:
     run = fabricate(A, {"submission.json": {"job_id": "1"}, "attempts/0/host.json": {"start": 1}})
 
     class Ending(Queue):
@@ -95,7 +95,7 @@ def test_a_run_that_ended_between_the_files_and_the_question_is_not_lost(fabrica
     assert stages([run], Ending()) == [Stage.FINISHED]
 
 
-def test_an_unresponsive_slurm_leaves_the_stages_of_the_files_and_is_reported(fabricate: Fabricate) -> None:
+def test_an_unresponsive_slurm_is_reported_and_stages_come_from_the_files(fabricate: Fabricate) -> None:
     queue = Queue(silent=True)
     runs = [
         fabricate(A, {"submission.json": {"job_id": "1"}}),
@@ -119,7 +119,7 @@ def test_a_damaged_run_does_not_hide_the_others(fabricate: Fabricate) -> None:
     assert A in found.problems[0].message
 
 
-def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabricate) -> None:
+def test_the_json_of_a_finished_run_has_its_final_metrics(fabricate: Fabricate) -> None:
     metrics = [
         {"time": 1, "step": 4, "steps": 4, "epoch": 2, "epochs": 2, "loss": float("nan")},
         {"time": 2, "test_accuracy": 0.875, "test_nodes": 16},
@@ -249,7 +249,7 @@ def test_the_schema_rejects_other_records(fabricate: Fabricate) -> None:
     assert violations(content, schema)
 
 
-def test_runs_are_chosen_by_name_stage_and_age(fabricate: Fabricate, folder: Path) -> None:
+def test_runs_can_be_filtered_by_name_stage_and_age(fabricate: Fabricate, folder: Path) -> None:
     now = time.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now - 5000))
     a, b, c = (f"{name}-{stamp}-{name * 4}" for name in "abc")
@@ -268,15 +268,15 @@ def test_runs_are_chosen_by_name_stage_and_age(fabricate: Fabricate, folder: Pat
     assert ids(Filter(names=("[",))) == []
 
 
-def test_of_a_short_age_only_runs_of_the_last_days_are_read(fabricate: Fabricate, folder: Path) -> None:
+def test_a_short_age_reads_only_recent_runs(fabricate: Fabricate, folder: Path) -> None:
     day = 24 * 3600
     for age in range(10):
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(time.time() - age * day))
-        fabricate(f"a-{stamp}-aaaa", {"run.json": "damaged: whoever reads it complains"})
+        fabricate(f"a-{stamp}-aaaa", {"run.json": "damaged: reading it reports a problem"})
     assert len(newest(folder, Filter(seconds=60), None).problems) == 2
 
 
-def test_who_looks_again_reads_an_ended_run_no_more(fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_reports_do_not_read_ended_runs_again(fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch) -> None:
     run = fabricate(A, {"finished.json": {"time": 5}, "attempts/0/host.json": {"end": 5, "exit_code": 0}})
     ended = EndedRuns(clock=lambda: time.time() + 2 * QUIET_SECONDS)
     first = report([run], Queue(), lambda: NOW, ended)

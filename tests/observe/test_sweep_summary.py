@@ -1,4 +1,4 @@
-"""What the runs of a sweep amount to: which is best, how long the rest may take."""
+"""The summary of a sweep: the best run, and an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def values(metric: str | None, *runs: dict[str, float]) -> list[float]:
     return [one.value for one in ranked([_RUNNING, *statuses], metric)]
 
 
-def test_the_direction_is_that_of_the_metric() -> None:
+def test_the_metric_decides_whether_higher_is_better() -> None:
     assert values("loss", {"loss": 2}, {"loss": 1}, {"loss": 3}) == [1, 2, 3]
     assert values("mine", {"mine": 2}, {"mine": 1}, {"loss": 3}) == [2, 1]
 
 
-def test_by_default_runs_are_ranked_by_a_score_and_by_the_loss_where_there_is_none() -> None:
+def test_by_default_runs_are_ranked_by_a_score_or_else_by_the_loss() -> None:
     assert values(None, {"loss": 1, "val_auc": 0.5}, {"loss": 3}, {"loss": 2, "val_auc": 0.7}) == [0.7, 0.5]
     assert values(None, {"loss": 1}, {"loss": 3}, {"other": 9}) == [1, 3]
     assert values(None, {"other": 9}) == []
@@ -50,11 +50,11 @@ def test_different_scores_are_not_compared_with_each_other() -> None:
     assert values(None, {"val_auc": 0.9}, {"val_accuracy": 0.5}, {"val_accuracy": 0.6}) == [0.6, 0.5]
 
 
-def test_a_run_that_diverged_is_not_the_best() -> None:
+def test_a_diverged_run_is_never_the_best() -> None:
     assert values("loss", {"loss": float("nan")}, {"loss": 3}, {"loss": float("-inf")}) == [3]
 
 
-def test_the_rest_is_assumed_to_take_as_long_as_the_running_ones() -> None:
+def test_queued_runs_are_assumed_to_take_as_long_as_the_running_ones() -> None:
     record = SweepRecord(SweepDir.of(Path("/runs"), "x"), 0.0, ((),) * 4)
     half = AttemptEvidence(number=0, start=0.0, metrics={"step": 50, "steps": 100}, pace=Pace(1.0, 50.0))
     running, starting = replace(_RUNNING, attempts=(half,)), replace(_RUNNING, stage=Stage.STARTING)

@@ -1,4 +1,4 @@
-"""Reading what the nodes of a run do."""
+"""Reading the telemetry of nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.
 
 
 @given(st.dictionaries(st.sampled_from([*RECORD, "further"]), JSON))
-def test_nonsense_never_raises_and_only_what_has_a_time_is_a_sample(record: dict[str, Any]) -> None:
+def test_nonsense_never_raises_and_a_sample_needs_a_time(record: dict[str, Any]) -> None:
     sample = parse_sample(record)
     time = record.get("time")
     assert (sample is not None) == (type(time) is float and 0 <= time <= 2.0**37)
@@ -51,7 +51,7 @@ def test_nonsense_never_raises_and_only_what_has_a_time_is_a_sample(record: dict
         gpu_utilisation({"node": sample})
 
 
-def test_the_last_sample_of_every_node_gives_the_use_of_all_gpus(attempt: Attempt) -> None:
+def test_gpu_utilisation_comes_from_the_last_sample_of_every_node(attempt: Attempt) -> None:
     for node, used in (("node1", [100, 60]), ("node2", [20])):
         lines = Lines(attempt.telemetry(node))
         lines.append(RECORD)
@@ -70,7 +70,7 @@ def test_the_last_sample_of_every_node_gives_the_use_of_all_gpus(attempt: Attemp
         ((480, 300), 3, None),
     ],
 )
-def test_a_run_is_idle_since_the_last_of_all_its_ranks_did_something(
+def test_a_run_is_idle_since_the_last_activity_of_any_rank(
     attempt: Attempt, idle: tuple[float | None, ...], tasks: int, since: float | None
 ) -> None:
     for rank, seconds in enumerate(idle):
@@ -82,7 +82,7 @@ def test_a_run_is_idle_since_the_last_of_all_its_ranks_did_something(
 @pytest.mark.parametrize(
     ("idle", "since"), [((900, 400), 705.0), ((900, 299), None), ((900, None), None), ((900, 0), None)]
 )
-def test_gpus_are_idle_since_the_last_of_all_nodes_did_something(
+def test_gpus_are_idle_since_the_last_activity_on_any_node(
     attempt: Attempt, idle: tuple[float | None, ...], since: float | None
 ) -> None:
     for node, seconds in enumerate(idle):
@@ -94,17 +94,17 @@ def test_an_attempt_without_telemetry_has_none(attempt: Attempt) -> None:
     assert nodes_now(attempt, 2) == NodesNow()
 
 
-def test_files_are_sorted_by_their_names_not_as_paths(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_sorted_by_name_without_comparing_paths(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = attempt.telemetry("x").parent
     folder.mkdir(parents=True)
     for name in ("b.jsonl", "a.example.jsonl", ".b.jsonl.77", ".hidden.jsonl", "notes.txt"):
         (folder / name).touch()
-    monkeypatch.delattr(PurePath, "__lt__")  # a hundred times slower, and a monitor does this twice a look
+    monkeypatch.delattr(PurePath, "__lt__")  # comparing paths is a hundred times slower, and monitors sort often
     assert telemetry_files(attempt) == {"a.example": folder / "a.example.jsonl", "b": folder / "b.jsonl"}
     assert list(telemetry_files(attempt)) == ["a.example", "b"]
 
 
-def test_a_few_of_many_nodes_are_read_unless_all_are_idle(attempt: Attempt) -> None:
+def test_only_a_few_nodes_are_read_unless_all_are_idle(attempt: Attempt) -> None:
     def written(idle: float) -> int:
         for node in range(40):
             ranks = {str(node): {"step": 0, "phase": "training", "idle": idle}}

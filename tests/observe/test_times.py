@@ -1,4 +1,4 @@
-"""Times at the beginning of lines."""
+"""Times at the start of log lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UTC = 1_767_323_045.0
         (b"2026-01-02 03:04:05: x", LOCAL),
     ],
 )
-def test_what_programs_write_is_understood(line: bytes, seconds: float) -> None:
+def test_common_time_formats_are_parsed(line: bytes, seconds: float) -> None:
     assert time_of(line) == pytest.approx(seconds)
 
 

@@ -1,4 +1,4 @@
-"""What runs have used: which hours count, and how they are summed up."""
+"""Resource usage of runs: which hours count, and how they are summed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     time.tzset()
 
 
-def test_hours_are_those_of_all_gpus_and_cpus_and_shares_are_weighted_by_them() -> None:
+def test_hours_cover_all_gpus_and_cpus_and_shares_are_weighted_by_hours() -> None:
     other = replace(STRETCH, run="b", end=MONDAY + HOUR, gpu_busy=None, cpu_busy=0.9, repeated=0.0)
     row = row_of("ann", [STRETCH, replace(STRETCH, gpu_busy=0.8, end=MONDAY + HOUR), other])
     assert (row.runs, row.gpu_hours, row.cpu_hours) == (2, 32, 256)
@@ -46,7 +46,7 @@ def test_hours_are_those_of_all_gpus_and_cpus_and_shares_are_weighted_by_them() 
 
 
 @pytest.mark.usefixtures("_zone")
-def test_a_stretch_is_cut_where_a_week_begins_and_what_was_lost_was_lost_at_its_end() -> None:
+def test_an_attempt_is_split_at_week_boundaries_and_repeated_time_counts_at_its_end() -> None:
     monday = datetime(2026, 3, 30).timestamp()  # noqa: DTZ001 - after the night in which Berlin changes its clocks
     long = replace(STRETCH, start=monday - 40 * HOUR, end=monday + 10 * HOUR, repeated=0.4)
     first, second = by_week(long)
@@ -58,13 +58,13 @@ def test_a_stretch_is_cut_where_a_week_begins_and_what_was_lost_was_lost_at_its_
     assert [row.name for row in summed([long], "week")] == ["2026-W13", "2026-W14"]
 
 
-def test_rows_are_by_user_or_job_and_what_has_used_most_comes_first() -> None:
+def test_rows_are_grouped_by_user_or_job_with_the_largest_usage_first() -> None:
     other = replace(STRETCH, run="b", user="ben", job="reddit", end=MONDAY + 9 * HOUR)
     assert [(row.name, row.gpu_hours) for row in summed([STRETCH, other], "user")] == [("ben", 72), ("ann", 16)]
     assert [row.name for row in summed([STRETCH, other], "job")] == ["reddit", "cora"]
 
 
-def test_hours_before_a_moment_do_not_count() -> None:
+def test_hours_before_the_given_time_do_not_count() -> None:
     assert list(within([STRETCH], MONDAY + 3 * HOUR)) == []
     (part,) = within([STRETCH], MONDAY + HOUR)
     assert (part.start, part.end, part.repeated) == (MONDAY + HOUR, MONDAY + 2 * HOUR, 0.5)
@@ -86,7 +86,7 @@ def test_a_run_counts_all_its_attempts_and_a_running_one_until_now(fabricate: Fa
     assert 0.6 < (newest.gpu_busy or 0) < 0.9
     assert 12 / 64 < (newest.cpu_busy or 0) < 15 / 64
     assert (first.gpu_busy, newest.repeated) == (None, 0.0)
-    assert first.repeated == pytest.approx(50 / 200)  # steps 101 to 150, a second each
+    assert first.repeated == pytest.approx(50 / 200)  # steps 101 to 150, one second each
     assert [one.start for one in stretches_of(status_of(run, NOW, sure=True), NOW, since=STARTS[1])] == [STARTS[1]]
 
 
@@ -99,7 +99,7 @@ def test_an_attempt_without_a_recorded_end_counts_until_its_last_write(fabricate
         assert newest.end == STARTS[1] + 60
 
 
-def test_attempts_before_a_resume_count_what_was_asked_for_then(fabricate: Fabricate) -> None:
+def test_attempts_before_a_resume_count_with_their_own_resources(fabricate: Fabricate) -> None:
     run = fabricate(files=busy_files(), created=CREATED)
     record = read_json(run.run_json)
     (run.submissions / "0").mkdir(parents=True)

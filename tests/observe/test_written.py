@@ -1,4 +1,4 @@
-"""What a program wrote into the working directory of its run."""
+"""Files that a program wrote into the working directory of its run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clusterctl.runs.layout import RunDir
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """A run of a program of three files that has just begun."""
+    """A run that has just started, with a program of three files."""
     run = RunDir(tmp_path / "run")
     for name in ("train.py", "config.yaml", "package/model.py"):
         (run.project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -29,13 +29,13 @@ def names(run: RunDir) -> list[str]:
     return [file.name for file in read_written(run).files]
 
 
-def test_at_the_start_nothing_is_written_and_before_it_neither(run: RunDir) -> None:
+def test_nothing_is_written_before_and_at_the_start(run: RunDir) -> None:
     assert read_written(run) == Written()
     shutil.rmtree(run.work)
     assert read_written(run) == Written()
 
 
-def test_files_that_are_new_or_changed_are_listed_by_folder(run: RunDir) -> None:
+def test_new_and_changed_files_are_listed_by_folder(run: RunDir) -> None:
     (run.work / "lightning_logs" / "version_0").mkdir(parents=True)
     (run.work / "lightning_logs" / "version_0" / "metrics.csv").write_text("a,b\n")
     (run.work / "config.yaml").write_text("x = 2\n")  # of the same size
@@ -46,13 +46,13 @@ def test_files_that_are_new_or_changed_are_listed_by_folder(run: RunDir) -> None
     assert read_written(run).files[-1].bytes == 2000
 
 
-def test_what_python_compiled_is_not(run: RunDir) -> None:
+def test_compiled_python_files_are_ignored(run: RunDir) -> None:
     (run.work / "package" / "__pycache__").mkdir()
     (run.work / "package" / "__pycache__" / "model.pyc").write_text("")
     assert names(run) == []
 
 
-def test_of_too_many_files_some_are_looked_at(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_directory_is_listed_only_partially(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(written, "_MOST_ENTRIES", 3)
     (run.work / "a").write_text("")
     (run.work / "z").write_text("")

@@ -1,4 +1,4 @@
-"""A command that must not be done twice is done once; who asks again gets its answer."""
+"""A command that must not run twice runs once; a repeated request gets the same answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def asked_again() -> list[Frame]:
     return list(earlier.value.frames)
 
 
-def test_what_was_printed_is_there_for_who_asks_again() -> None:
+def test_the_output_is_replayed_to_a_repeated_request() -> None:
     first = LastingAnswer.begun(NAME)
     first.keep(Frame(FrameKind.OUTPUT, b"cora-1\n"))
     first.keep(Frame(FrameKind.ERRORS, b"warning\n"))
@@ -41,32 +41,32 @@ def test_what_was_printed_is_there_for_who_asks_again() -> None:
     ]
 
 
-def test_who_asks_again_waits_for_a_command_that_goes_on() -> None:
+def test_a_repeated_request_waits_for_a_running_command() -> None:
     first = LastingAnswer.begun(NAME)
     threading.Timer(0.5, first.finish, [3]).start()
     assert asked_again() == [Frame(FrameKind.EXIT, b"3")]
 
 
-def test_of_a_command_that_was_killed_there_is_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_command_is_replayed_with_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "_STALE_SECONDS", 0.3)
     LastingAnswer.begun(NAME)
     assert asked_again()[-1] == Frame(FrameKind.EXIT, str(GONE).encode())
 
 
-def test_what_did_nothing_may_be_begun_again() -> None:
+def test_a_command_without_effect_can_be_repeated() -> None:
     LastingAnswer.begun(NAME).forget()
     LastingAnswer.begun(NAME).finish(0)
     assert asked_again() == [Frame(FrameKind.EXIT, b"0")]
 
 
-def test_who_asks_again_before_nothing_was_done_begins_the_command() -> None:
+def test_a_waiting_request_runs_the_command_if_the_first_had_no_effect() -> None:
     first = LastingAnswer.begun(NAME)
     threading.Timer(0.5, first.forget).start()
     LastingAnswer.begun(NAME).finish(0)
 
 
 @pytest.mark.parametrize("name", ["", "../../escape", NAME[:-1], NAME.upper(), f"{NAME}\n"])
-def test_a_name_cannot_lead_elsewhere(name: str) -> None:
+def test_a_name_cannot_escape_its_folder(name: str) -> None:
     with pytest.raises(UsageError):
         LastingAnswer.begun(name)
 
@@ -81,7 +81,7 @@ def test_old_answers_are_removed_and_private(data: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [NAME[::-1]]
 
 
-def test_an_answer_that_was_not_read_to_its_end_is_not_that_of_the_next_question() -> None:
+def test_an_unread_rest_of_an_answer_does_not_reach_the_next_question() -> None:
     ours, theirs = socket.socketpair()
     asker = Asker(theirs)
     for pieces in ([b"one", b"two", b""], [b"other", b""]):

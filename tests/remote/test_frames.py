@@ -1,4 +1,4 @@
-"""Frames survive any cutting of the bytes, and what is no frame is refused."""
+"""Frames survive any splitting of the bytes, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FRAMES = st.lists(st.builds(Frame, st.sampled_from(FrameKind), st.binary(max_siz
 
 
 @given(FRAMES, st.lists(st.integers(1, 40), min_size=1, max_size=40))
-def test_what_is_sent_arrives_however_the_bytes_are_cut(frames: list[Frame], sizes: list[int]) -> None:
+def test_frames_arrive_however_the_bytes_are_split(frames: list[Frame], sizes: list[int]) -> None:
     sent = b"".join(frame.packed() for frame in frames)
     reader, found = Reader(), []
     while sent:
@@ -28,7 +28,7 @@ def test_anything_else_is_refused(received: bytes) -> None:
         list(Reader().fed(received))
 
 
-def test_no_frame_takes_more_memory_than_the_largest() -> None:
+def test_a_frame_above_the_size_limit_is_refused() -> None:
     head = b"O" + (LARGEST + 1).to_bytes(4, "big")
     with pytest.raises(Broken, match=str(LARGEST + 1)):
         list(Reader().fed(head))

@@ -1,4 +1,4 @@
-"""The archive holds all that the other machine needs, and nothing that only this one could use."""
+"""The archive holds everything that the other machine needs, and nothing specific to this one."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         made = package()
-        assert package() == made, "the second time it is there"
+        assert package() == made, "the second call reuses it"
     with tarfile.open(made.path) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 have none
         archive.extractall(folder)
     return folder / "lib"
 
 
-def test_everything_is_pure_python_and_comes_along(unpacked: Path) -> None:
+def test_the_archive_is_pure_python_and_complete(unpacked: Path) -> None:
     names = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
     assert not {name for name in names if name.endswith((".so", ".pyc", ".pyd"))}
     assert {"clusterctl/shipped/jobs/cora.toml", "clusterctl/shipped/cluster/local.toml"} <= names
     assert not any(name.startswith(("torch", "numpy", "pytest")) for name in names)
 
 
-def test_it_runs_without_anything_else(unpacked: Path) -> None:
+def test_the_archive_runs_without_anything_else(unpacked: Path) -> None:
     program = f"import sys; sys.path.insert(0, {str(unpacked)!r}); import {IMPORTS}; print(clusterctl.__file__)"
-    words = [sys.executable, "-I", "-S", "-c", program]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-I", "-S", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(unpacked / "clusterctl" / "__init__.py")

@@ -1,4 +1,4 @@
-"""What ssh says becomes an error that says what to type."""
+"""ssh's output becomes an error with a hint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CHANGED = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verifi
 
 
 @pytest.mark.parametrize(
-    ("said", "terminal", "message", "hint"),
+    ("output", "terminal", "message", "hint"),
     [
         (
             "Permission denied (password).",
@@ -25,18 +25,18 @@ CHANGED = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verifi
         ("", True, "cannot connect to far: no reason given by ssh", "ssh far"),
     ],
 )
-def test_why_there_is_no_connection(said: str, terminal: bool, message: str, hint: str) -> None:
-    error = ssh.failure("far", said, terminal=terminal)
+def test_a_failed_connection_is_explained(output: str, terminal: bool, message: str, hint: str) -> None:
+    error = ssh.failure("far", output, terminal=terminal)
     assert message in error.message
     assert hint in (error.hint or "")
     assert error.exit_code == 4
 
 
-def test_a_second_factor_that_was_not_entered_in_time_is_no_refusal() -> None:
+def test_a_login_timeout_is_reported_as_one() -> None:
     assert "within 180 s" in ssh.failure("far", "", terminal=True, seconds=180).message
 
 
-def test_the_socket_is_private_and_short_whatever_the_host_is_called(
+def test_the_socket_is_private_and_its_path_short_for_any_host_name(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("a-folder-whose-name-is-too-long-" * 3)))

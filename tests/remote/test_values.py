@@ -1,4 +1,4 @@
-"""Values of the API as they travel: the same types arrive, and nothing else is looked up or executed."""
+"""Sending values of the API: the same types arrive, and nothing else is looked up or executed."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
-def test_plain_values_arrive_as_they_are(value: object) -> None:
+def test_plain_values_arrive_unchanged(value: object) -> None:
     arrived = travelled(value)
     assert arrived == value
     assert type(arrived) is type(value)
 
 
-def test_values_of_ours_arrive_as_the_same_types() -> None:
+def test_our_own_types_arrive_unchanged() -> None:
     job = Job(name="a", workload="command", argv=("b",), resources=Resources(gpus_per_node=GpuCount("a100:4")))
     for value in (job, Stage.FINISHED, RunDir(Path("/runs/a")), Path("/a"), MetricRecords([{"step": 1}])):
         arrived = travelled(value)
@@ -52,7 +52,7 @@ def test_values_of_ours_arrive_as_the_same_types() -> None:
     assert math.isnan(travelled(math.nan))  # type: ignore[arg-type]
 
 
-def test_an_error_arrives_with_its_words_and_hint() -> None:
+def test_an_error_arrives_with_its_message_and_hint() -> None:
     error = travelled(ConfigError("what", "type this"))
     assert isinstance(error, ConfigError)
     assert (error.message, error.hint, str(error)) == ("what", "type this", "what")
@@ -79,12 +79,12 @@ def test_each_of_our_values_is_offered_for_adoption() -> None:
         {"of": "clusterctl.nothing:A", "fields": {}},
     ],
 )
-def test_what_is_no_value_of_ours_is_refused(hostile: object) -> None:
+def test_anything_but_our_own_values_is_refused(hostile: object) -> None:
     with pytest.raises(HostError, match="invalid"):
         decoded(hostile)
 
 
-def test_what_has_no_form_stays() -> None:
+def test_values_without_an_encoding_are_not_sent() -> None:
     with pytest.raises(TypeError, match="stays on its machine"):
         encoded(UsageError)
     with pytest.raises(TypeError, match="stays on its machine"):

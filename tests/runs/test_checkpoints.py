@@ -1,4 +1,4 @@
-"""Which checkpoints an attempt may go on from, and what makes one count."""
+"""Which checkpoints an attempt may resume from, and what makes one valid."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def names(attempt: Attempt) -> list[str]:
     return [path.name for path in candidates(attempt)]
 
 
-def test_the_newest_of_the_last_attempt_comes_first(run: RunDir) -> None:
+def test_the_newest_checkpoint_of_the_last_attempt_comes_first(run: RunDir) -> None:
     first = claim(run, 0)
     save(first, 9)
     save(first, 10)
@@ -48,31 +48,31 @@ def test_the_newest_of_the_last_attempt_comes_first(run: RunDir) -> None:
     assert names(claim(run, 2)) == ["1-11", "0-10", "0-9"]
 
 
-def test_what_an_attempt_believed_dead_writes_after_its_successor_began_is_of_no_lineage(run: RunDir) -> None:
+def test_late_checkpoints_of_a_superseded_attempt_are_ignored(run: RunDir) -> None:
     first = claim(run, 0)
     save(first, 10)
     late = checkpoints.write_aside(first, 20)
     checkpoints.note_origin(claim(run, 1), run.checkpoints / "0-10")
     with pytest.raises(Superseded, match="attempt 1"):
         checkpoints.complete(first, late, {})
-    late.rename(run.checkpoints / "0-20")  # as if it had looked just before
+    late.rename(run.checkpoints / "0-20")  # as if it had checked just before attempt 1 started
     assert names(claim(run, 2)) == ["0-10"]
 
 
-def test_an_attempt_that_began_anew_has_no_ancestors(run: RunDir) -> None:
+def test_an_attempt_that_started_from_scratch_has_no_ancestors(run: RunDir) -> None:
     save(claim(run, 0), 10)
     checkpoints.note_origin(claim(run, 1), None)
     assert names(claim(run, 2)) == []
 
 
-def test_an_attempt_that_never_came_so_far_does_not_break_the_line(run: RunDir) -> None:
+def test_an_attempt_without_a_checkpoint_does_not_break_the_lineage(run: RunDir) -> None:
     save(claim(run, 0), 10)
     claim(run, 1)
     assert names(claim(run, 2)) == ["0-10"]
 
 
 @given(st.dictionaries(st.integers(0, 8), st.none() | st.builds(Name, st.integers(0, 8), st.integers(0, 50))))
-def test_a_lineage_ends_whatever_the_files_say_and_bounds_are_where_the_next_took_over(
+def test_a_lineage_is_finite_and_bounded_by_where_successors_resumed(
     origins: dict[int, Name | None],
 ) -> None:
     bounds = lineage(9, origins)
@@ -83,7 +83,7 @@ def test_a_lineage_ends_whatever_the_files_say_and_bounds_are_where_the_next_too
             assert Name(attempt, int(bound)) in origins.values()
 
 
-def test_folders_that_are_being_written_or_are_no_checkpoints_are_none(run: RunDir) -> None:
+def test_partial_and_foreign_folders_are_not_candidates(run: RunDir) -> None:
     attempt = claim(run, 0)
     checkpoints.write_aside(attempt, 5)
     (run.checkpoints / "mine").mkdir()
@@ -99,7 +99,7 @@ def test_folders_that_are_being_written_or_are_no_checkpoints_are_none(run: RunD
         lambda folder: (folder / "state").unlink(),
     ],
 )
-def test_a_flipped_bit_a_truncation_and_a_missing_file_are_damage(run: RunDir, spoil) -> None:
+def test_a_flipped_bit_a_truncated_file_and_a_missing_file_are_damage(run: RunDir, spoil) -> None:
     folder = save(claim(run, 0), 1)
     manifest = checkpoints.read_manifest(folder)
     assert manifest is not None
@@ -109,25 +109,25 @@ def test_a_flipped_bit_a_truncation_and_a_missing_file_are_damage(run: RunDir, s
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema_version": 9}', '{"schema_version": 1, "files": 3}'])
-def test_a_manifest_that_is_torn_or_foreign_is_none(run: RunDir, text: str) -> None:
+def test_a_damaged_or_foreign_manifest_is_ignored(run: RunDir, text: str) -> None:
     folder = save(claim(run, 0), 1)
     (folder / "manifest.json").write_text(text)
     assert checkpoints.read_manifest(folder) is None
 
 
-def test_a_checkpoint_under_another_ones_name_is_none(run: RunDir) -> None:
+def test_a_renamed_checkpoint_is_ignored(run: RunDir) -> None:
     folder = save(claim(run, 0), 1)
     assert checkpoints.read_manifest(folder.rename(folder.with_name("0-2"))) is None
 
 
-def test_a_checkpoint_of_another_training_says_in_what_it_differs(run: RunDir) -> None:
+def test_a_checkpoint_of_another_training_is_reported_with_the_difference(run: RunDir) -> None:
     manifest = checkpoints.read_manifest(save(claim(run, 0), 1))
     assert manifest is not None
     assert checkpoints.mismatch(manifest, {"a": 1}) == ""
     assert checkpoints.mismatch(manifest, {"a": 2}) == "it was made with a = 1, not 2"
 
 
-def test_the_last_few_of_the_lineage_stay_and_what_was_left_half_written_goes(run: RunDir) -> None:
+def test_prune_keeps_the_last_of_the_lineage_and_removes_partial_folders(run: RunDir) -> None:
     first = claim(run, 0)
     for step in (1, 2, 3):
         save(first, step)
@@ -139,7 +139,7 @@ def test_the_last_few_of_the_lineage_stay_and_what_was_left_half_written_goes(ru
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["0-2", "1-3"]
 
 
-def test_a_listing_that_fails_once_costs_no_checkpoint(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_survives_one_failed_listing(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = claim(run, 0)
     aside = checkpoints.write_aside(attempt, 1)
     (aside / "state").write_text("state")
@@ -154,9 +154,7 @@ def test_a_listing_that_fails_once_costs_no_checkpoint(run: RunDir, monkeypatch:
     assert checkpoints.read_manifest(checkpoints.complete(attempt, aside, {}))["files"].keys() == {"state"}  # type: ignore[index]
 
 
-def test_a_file_system_that_fails_while_an_old_one_is_removed_fails_no_training(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_while_removing_old_checkpoints_is_ignored(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = claim(run, 0)
     for step in (1, 2, 3):
         save(attempt, step)

@@ -1,4 +1,4 @@
-"""The object that every task runs: what it records, and how it ends."""
+"""The entry point of every task: what it records, and how it ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import WORKLOADS, CommandTrain, Job, to_record
 
-# A stand-in workload: what is tested is the entry around it.
+# A stand-in workload: the test is about the entry point around it.
 WORKLOAD = """
 import sys
 from clusterctl.errors import Cause, TaskError
@@ -55,23 +55,23 @@ def started(run: RunDir, body: str) -> tuple[subprocess.CompletedProcess[str], l
     return done, list(recorded(run.attempt(0), 2))
 
 
-def test_a_program_that_ends_well_leaves_stages_and_exit_zero(run: RunDir) -> None:
+def test_a_program_that_succeeds_records_its_stages_and_exit_code_0(run: RunDir) -> None:
     done, events = started(run, "pass")
     assert done.returncode == 0
     assert [event["event"] for event in events] == ["began", "stage", "exit"]
     assert events[-1]["code"] == 0
 
 
-def test_an_exception_is_recorded_with_its_traceback_before_anything_else(run: RunDir) -> None:
+def test_an_exception_is_recorded_with_its_traceback(run: RunDir) -> None:
     done, events = started(run, "raise ValueError('boom')")
     assert done.returncode == 1
-    told = next(event for event in events if event["event"] == "exception")
-    assert (told["type"], told["message"], told.get("cause")) == ("ValueError", "boom", None)
-    assert "workload.py" in told["traceback"]
+    raised = next(event for event in events if event["event"] == "exception")
+    assert (raised["type"], raised["message"], raised.get("cause")) == ("ValueError", "boom", None)
+    assert "workload.py" in raised["traceback"]
     assert "ValueError: boom" in done.stderr
 
 
-def test_what_the_user_can_mend_is_told_without_a_traceback(run: RunDir) -> None:
+def test_an_error_that_the_user_can_fix_has_no_traceback(run: RunDir) -> None:
     done, events = started(run, "raise TaskError('no data at /x', 'set data.root', Cause.DATA)")
     assert done.returncode == 1
     lines = done.stderr.encode().splitlines()
@@ -81,7 +81,7 @@ def test_what_the_user_can_mend_is_told_without_a_traceback(run: RunDir) -> None
     assert events[-2]["cause"] == "data"
 
 
-def test_a_module_that_the_tasks_interpreter_lacks_is_named_without_a_traceback(run: RunDir) -> None:
+def test_a_missing_module_is_reported_without_a_traceback(run: RunDir) -> None:
     done, _ = started(run, "import no_such_torch")
     assert done.returncode == 1
     assert f"error: {sys.executable} has no module no_such_torch" in done.stderr
@@ -94,7 +94,7 @@ def test_an_exit_code_passes_through(run: RunDir) -> None:
     assert (done.returncode, events[-1]["code"]) == (3, 3)
 
 
-def test_what_is_to_be_done_at_exit_is_done_in_this_process_and_in_one_that_it_forked_off(run: RunDir) -> None:
+def test_atexit_handlers_run_in_the_task_and_in_forked_children(run: RunDir) -> None:
     body = """
     import atexit, os, threading, time
     atexit.register(print, "at exit")
@@ -109,7 +109,7 @@ def test_what_is_to_be_done_at_exit_is_done_in_this_process_and_in_one_that_it_f
     assert [line.split()[-1] for line in done.stdout.splitlines()] == ["exit", "5", "thread", "exit"]
 
 
-def test_a_run_folder_that_the_node_does_not_see_is_named(tmp_path: Path) -> None:
+def test_a_run_directory_that_the_node_cannot_see_is_reported(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "elsewhere")
     run.attempt(0).path.mkdir(parents=True)
     done, _ = started(run, "pass")

@@ -1,4 +1,4 @@
-"""Which file systems are late."""
+"""Which file systems show changes late."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from clusterctl.runs import file_systems
 from clusterctl.runs.file_systems import LATE_SECONDS, PROMPT, MountPoint, lateness, mounts
 
 
-def test_the_innermost_mount_decides_and_the_last_one_at_a_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_innermost_and_latest_mount_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = str(tmp_path / "runs")
     found = [MountPoint(1, "/", "ext4"), MountPoint(2, runs, "tmpfs"), MountPoint(3, runs, "nfs4")]
     monkeypatch.setattr(file_systems, "mounts", lambda: found)
@@ -24,7 +22,7 @@ def test_the_innermost_mount_decides_and_the_last_one_at_a_place(
     assert lateness(tmp_path) == LATE_SECONDS
 
 
-def test_this_machines_memory_is_not_late() -> None:
+def test_dev_shm_is_not_late() -> None:
     assert lateness(Path("/dev/shm")) == 0
 
 
@@ -34,7 +32,7 @@ def test_the_batch_script_knows_the_same_file_systems() -> None:
     assert {name.removesuffix("fs") if name == "overlayfs" else name for name in named} | {"ext4"} == PROMPT
 
 
-def test_a_mount_point_with_blanks_and_letters_of_any_kind_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mount_points_may_contain_spaces_and_non_ascii_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     line = "36 35 0:41 / /home/my\\040größe rw,relatime shared:1 - nfs4 server:/home rw\n".encode()
     monkeypatch.setattr(Path, "read_bytes", lambda path: line)
     assert list(mounts()) == [MountPoint(os.makedev(0, 41), "/home/my größe", "nfs4")]

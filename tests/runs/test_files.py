@@ -1,4 +1,4 @@
-"""Files that are read while they are written."""
+"""Files that are read while they are being written."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_a_torn_last_line_and_a_foreign_line_are_dropped(tmp_path: Path) -> None
     assert list(read_lines(path)) == [{"a": 1}, {"a": 2}]
 
 
-def test_what_is_not_there_yet_reads_as_nothing(tmp_path: Path) -> None:
+def test_a_missing_file_reads_as_empty(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "none")) == []
     assert read_json(tmp_path / "none") is None
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_read_without_a_fault(content: bytes) -> None:
+def test_any_bytes_are_read_without_an_error(content: bytes) -> None:
     path = Path("/dev/shm/clusterctl-test-lines")
     path.write_bytes(content)
     try:
@@ -49,7 +49,7 @@ def test_any_bytes_are_read_without_a_fault(content: bytes) -> None:
         path.unlink()
 
 
-def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(
+def test_lines_that_a_full_disk_rejects_are_written_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines, write, room = Lines(tmp_path / "x.jsonl"), os.write, [5]
@@ -75,7 +75,7 @@ def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(
         lines.append({"fill": "x" * 100_000})
 
 
-def test_a_reader_sees_the_old_json_or_the_new_never_half(tmp_path: Path) -> None:
+def test_a_reader_sees_either_the_old_or_the_new_json(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     write_json(path, {"n": 0, "fill": "x" * 100_000})
     stop = threading.Event()
@@ -121,7 +121,7 @@ def test_lines_of_several_writers_stay_whole(tmp_path: Path) -> None:
 
 
 def failing(call: Callable[..., Any], number: int, *, done: bool, times: int = 1) -> Callable[..., Any]:
-    """`call`, whose first calls fail: before they did anything, or after."""
+    """`call`, but the first `times` calls fail: before doing anything, or after if `done`."""
     left = [times]
 
     def fails(*arguments: Any, **named: Any) -> Any:
@@ -136,7 +136,7 @@ def failing(call: Callable[..., Any], number: int, *, done: bool, times: int = 1
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_line_is_written_once_though_the_file_system_fails_now_and_then(
+def test_a_line_is_written_once_despite_transient_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
     lines = Lines(tmp_path / "x.jsonl")
@@ -148,7 +148,7 @@ def test_a_line_is_written_once_though_the_file_system_fails_now_and_then(
     assert list(read_lines(tmp_path / "x.jsonl")) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
-def test_what_a_failed_write_left_is_looked_at_again_when_reading_it_fails_too(
+def test_checking_a_failed_write_is_retried_if_reading_fails_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = Lines(tmp_path / "x.jsonl")
@@ -160,16 +160,14 @@ def test_what_a_failed_write_left_is_looked_at_again_when_reading_it_fails_too(
     assert list(read_lines(tmp_path / "x.jsonl")) == [{"n": 1}]
 
 
-def test_half_a_line_that_was_written_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partially_written_line_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", failing(lambda fd, content: write(fd, content[:4]), errno.EIO, done=True))
     assert append(tmp_path / "x.jsonl", b'{"n": 3}\n') == 9
     assert list(read_lines(tmp_path / "x.jsonl")) == [{"n": 3}]
 
 
-def test_a_part_of_megabytes_that_was_written_is_completed_without_comparing_each_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partially_written_megabytes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, content = os.write, b"".join(b'{"n": %d}\n' % n for n in range(200_000))
     monkeypatch.setattr(os, "write", failing(lambda fd, content: write(fd, content[:1_000_003]), errno.EIO, done=True))
     assert append(tmp_path / "x.jsonl", content) == len(content)
@@ -177,7 +175,7 @@ def test_a_part_of_megabytes_that_was_written_is_completed_without_comparing_eac
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_file_of_lines_is_begun_though_its_folder_cannot_be_made_at_once(
+def test_the_folder_of_a_new_file_is_created_despite_transient_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
     monkeypatch.setattr(os, "mkdir", failing(os.mkdir, errno.ESTALE, done=done))
@@ -186,7 +184,7 @@ def test_a_file_of_lines_is_begun_though_its_folder_cannot_be_made_at_once(
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_what_is_written_aside_and_what_is_read_survive_it_too(
+def test_json_is_written_renamed_and_read_despite_transient_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
     monkeypatch.setattr(Path, "replace", failing(Path.replace, errno.EIO, done=done))
@@ -198,9 +196,7 @@ def test_what_is_written_aside_and_what_is_read_survive_it_too(
     assert read_json(tmp_path / "y.json") == {"a": 1}
 
 
-def test_what_is_there_is_found_though_a_look_at_it_fails_now_and_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_existing_paths_are_found_despite_transient_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "stat", failing(os.stat, errno.ESTALE, done=False))
     assert exists(tmp_path)
     monkeypatch.setattr(os, "stat", failing(os.stat, errno.EIO, done=False))
@@ -209,7 +205,7 @@ def test_what_is_there_is_found_though_a_look_at_it_fails_now_and_then(
     assert not exists(tmp_path / "no\0name")
 
 
-def test_an_error_that_does_not_pass_is_raised_and_one_that_may_is_after_some_calls(tmp_path: Path) -> None:
+def test_permanent_errors_are_raised_at_once_and_transient_ones_after_retries(tmp_path: Path) -> None:
     calls: list[int] = []
 
     def broken(number: int) -> None:

@@ -1,4 +1,4 @@
-"""What a rank tells of its pulse, and how it is written and read."""
+"""What a heartbeat contains, and how it is written and read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Clock:
 
 
 def heart_after(*seconds: float, waiting: float = 0.0) -> tuple[Heart, Clock]:
-    """A heart in training that took `seconds` for its steps, `waiting` of each for the other ranks."""
+    """A heart in training whose steps took `seconds`, including `waiting` for the other ranks."""
     clock = Clock()
     heart = Heart(clock)
     heart.enter("training")
@@ -38,7 +38,7 @@ def heart_after(*seconds: float, waiting: float = 0.0) -> tuple[Heart, Clock]:
     return heart, clock
 
 
-def test_a_beat_says_phase_step_and_recent_step_times_in_seconds_since_the_epoch() -> None:
+def test_a_beat_has_phase_step_and_recent_step_times() -> None:
     heart, clock = heart_after(1.0, 2.0, 3.0)
     clock.now += 4.0
     beat = heart.beat_at(NOW)
@@ -50,12 +50,12 @@ def test_a_beat_says_phase_step_and_recent_step_times_in_seconds_since_the_epoch
     assert beat.waiting is None
 
 
-def test_the_first_steps_tell_no_pace_yet() -> None:
+def test_the_first_steps_give_no_step_time_yet() -> None:
     heart, _ = heart_after(1.0, 1.0)
     assert heart.beat_at(NOW).step_seconds is None
 
 
-def test_what_happened_between_phases_counts_for_no_step() -> None:
+def test_time_between_phases_counts_for_no_step() -> None:
     heart, clock = heart_after(1.0, 1.0, 1.0)
     heart.enter("evaluating")
     clock.now += 500
@@ -67,7 +67,7 @@ def test_what_happened_between_phases_counts_for_no_step() -> None:
     assert beat.since == pytest.approx(NOW - 1)
 
 
-def test_waiting_for_others_is_no_work() -> None:
+def test_waiting_for_other_ranks_is_not_busy_time() -> None:
     heart, clock = heart_after(1.0, 1.0, 1.0, waiting=0.75)
     assert heart.beat_at(NOW).busy_seconds == pytest.approx(0.25)
     heart.wait()
@@ -81,7 +81,7 @@ def test_only_recent_steps_count() -> None:
 
 
 @pytest.mark.parametrize("usual", [0.05, 0.5, 5.0])
-def test_a_rank_that_becomes_slow_is_known_within_a_time_not_a_number_of_steps(usual: float) -> None:
+def test_a_rank_that_becomes_slow_is_noticed_within_a_fixed_time(usual: float) -> None:
     heart, clock = heart_after(*[usual] * 250)
     slow = clock.now
     while heart.beat_at(NOW).busy_seconds != pytest.approx(2 * usual):
@@ -93,7 +93,7 @@ def test_a_rank_that_becomes_slow_is_known_within_a_time_not_a_number_of_steps(u
 LONGEST = Beat(NOW + 1, "checkpointing", NOW, 7, NOW, 0.25, 0.5, 0.125, NOW, 12, "n" * 64, 1234.5)
 
 
-def test_a_nodes_file_keeps_its_size_and_reads_as_it_was_written(tmp_path: Path) -> None:
+def test_a_nodes_file_has_a_fixed_size_and_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "00000.beats"
     sizes = set()
     for beat in (Beat(NOW, "importing", NOW), LONGEST):
@@ -104,21 +104,23 @@ def test_a_nodes_file_keeps_its_size_and_reads_as_it_was_written(tmp_path: Path)
     assert json.loads(path.read_bytes().splitlines()[1])["step_seconds"] == 0.25
 
 
-def test_a_writer_that_was_started_again_leaves_the_beats_of_ranks_that_it_never_knew(tmp_path: Path) -> None:
+def test_a_restarted_writer_keeps_the_beats_of_ranks_it_does_not_know(tmp_path: Path) -> None:
     path, other = tmp_path / "00000.beats", Beat(NOW, "ended", NOW)
     write_beats(path, {local: (local, LONGEST) for local in range(4)})
     write_beats(path, {0: (0, other), 2: (2, other), 3: (3, other)})
     assert read_beats(path) == {0: other, 1: LONGEST, 2: other, 3: other}
 
 
-def test_a_place_that_nobody_has_written_yet_holds_up_no_other(tmp_path: Path) -> None:
+def test_a_slot_not_yet_written_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "00000.beats"
     write_beats(path, {1: (5, LONGEST)})
     assert read_beats(path) == {5: LONGEST}
 
 
 @given(st.binary(max_size=600) | st.text(max_size=300).map(str.encode))
-def test_what_is_no_heartbeat_is_none(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_any_bytes_that_are_not_heartbeats_are_ignored(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     path = tmp_path_factory.getbasetemp() / "beat"
     path.write_bytes(content)
     assert all(isinstance(beat, Beat) for beat in read_beats(path).values())
@@ -127,12 +129,12 @@ def test_what_is_no_heartbeat_is_none(tmp_path_factory: pytest.TempPathFactory, 
 @pytest.mark.parametrize(
     "record", [{}, [], {"time": "x"}, {"time": 1, "phase": "x", "since": 3}, {"rank": 1, "time": True}, {"rank": -1}]
 )
-def test_a_record_of_wrong_types_is_none(tmp_path: Path, record: object) -> None:
+def test_a_record_with_wrong_types_is_ignored(tmp_path: Path, record: object) -> None:
     (tmp_path / "beat").write_text(json.dumps(record))
     assert read_beats(tmp_path / "beat") == {}
 
 
-def test_the_thread_sends_each_second_and_a_last_time_when_the_rank_leaves() -> None:
+def test_the_thread_sends_regularly_and_once_more_when_the_rank_exits() -> None:
     sent: list[Beat] = []
     heart = Heart()
     pulse = Pulse(heart, sent.append)
@@ -158,7 +160,7 @@ def test_the_thread_sends_each_second_and_a_last_time_when_the_rank_leaves() -> 
         (60.0, [], None),
     ],
 )
-def test_gpus_are_idle_for_as_long_as_each_of_them_does_next_to_nothing(
+def test_gpus_are_idle_while_all_of_them_do_next_to_nothing(
     before: float | None, percents: list[float | None], seconds: float | None
 ) -> None:
     assert gpu_idle(before, percents, 5.0) == seconds

@@ -1,4 +1,4 @@
-"""Whether a program that logs no steps does anything, and when all of its ranks count as stuck."""
+"""Whether a program that logs no steps is working, and when all of its ranks count as stuck."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def after(cpu: float = 0.0, disk: int = 0, output: int = 0, gpus: tuple[GpuReadi
         (after(disk=4096), False),  # a logger
         (after(disk=10**6), True),  # a download
         (after(cpu=5.0, gpus=(WAITING, WAITING)), False),  # both spin in a collective
-        (after(cpu=5.0, gpus=(WAITING, RESTING)), True),  # one rank evaluates on its processors, the other waits
+        (after(cpu=5.0, gpus=(WAITING, RESTING)), True),  # one rank evaluates on the CPU, the other waits
         (after(cpu=5.0, gpus=(WAITING, COMPUTING)), True),
         (after(cpu=5.0, gpus=(RESTING,)), True),
         (after(gpus=(RESTING,)), False),
-        (after(gpus=(COMPUTING,)), True),  # while the processor sleeps
+        (after(gpus=(COMPUTING,)), True),  # while the CPU is idle
         (after(cpu=5.0, output=1, gpus=(WAITING,)), True),
     ],
 )
-def test_output_processors_disk_and_the_memory_of_gpus_are_signs_of_work(now: Signs, works: bool) -> None:
+def test_output_cpu_disk_and_gpu_memory_traffic_are_signs_of_work(now: Signs, works: bool) -> None:
     assert at_work(BEFORE, now, 5.0) is works
 
 
@@ -57,7 +57,7 @@ IDLE = Beat(1000.0, "training", 900.0, pid=11, host="node1", idle=2000.0)
 
 
 def two_looks(*ranks: Beat) -> tuple[dict[int, Beat], dict[int, Beat]]:
-    """All ranks write once more between the two looks."""
+    """Two looks at the heartbeats; all ranks have written in between."""
     later = {rank: replace(beat, time=beat.time + 5) for rank, beat in enumerate(ranks)}
     return dict(enumerate(ranks)), later
 
@@ -66,32 +66,32 @@ def two_looks(*ranks: Beat) -> tuple[dict[int, Beat], dict[int, Beat]]:
     ("ranks", "stuck"),
     [
         ([IDLE, IDLE], True),
-        ([IDLE, replace(IDLE, idle=0.0)], False),  # rank 1 evaluates, alone, for half an hour
+        ([IDLE, replace(IDLE, idle=0.0)], False),  # only rank 1 evaluates, for half an hour
         ([IDLE, replace(IDLE, idle=1799.0)], False),
-        ([IDLE, replace(IDLE, idle=None, step=4)], False),  # it logs steps, and is watched by those
-        ([IDLE, replace(IDLE, phase=ENDED, idle=None)], True),  # it left, and the others wait for it
+        ([IDLE, replace(IDLE, idle=None, step=4)], False),  # it logs steps, so those are watched
+        ([IDLE, replace(IDLE, phase=ENDED, idle=None)], True),  # it has exited, and the others wait for it
         ([replace(IDLE, phase=ENDED)] * 2, False),
         ([], False),
     ],
 )
-def test_all_ranks_that_are_left_have_to_be_idle(ranks: list[Beat], stuck: bool) -> None:
+def test_all_remaining_ranks_must_be_idle(ranks: list[Beat], stuck: bool) -> None:
     assert all_idle(*two_looks(*ranks), 1800, len(ranks)) is stuck
 
 
-def test_a_rank_that_writes_no_more_may_do_anything() -> None:
+def test_a_silent_rank_may_be_busy() -> None:
     earlier, later = two_looks(IDLE, IDLE)
     assert not all_idle(earlier, later | {1: earlier[1]}, 1800, 2)
     assert not all_idle({0: earlier[0]}, later, 1800, 2)
-    assert not all_idle(earlier, later, 1800, 3), "one has not been heard of"
+    assert not all_idle(earlier, later, 1800, 3), "one has not written yet"
 
 
 @given(st.lists(st.tuples(st.floats(0, 4000), st.floats(-1e5, 1e5)), min_size=1, max_size=9))
-def test_no_clock_that_is_off_makes_or_hides_an_alarm(ranks: list[tuple[float, float]]) -> None:
+def test_skewed_clocks_neither_cause_nor_hide_an_alarm(ranks: list[tuple[float, float]]) -> None:
     beats = [replace(IDLE, idle=idle, time=1e6 + off, since=off) for idle, off in ranks]
     assert all_idle(*two_looks(*beats), 1800, len(beats)) == all(idle >= 1800 for idle, _ in ranks)
 
 
-def test_what_all_ranks_have_in_common_is_the_least_of_them_once_all_are_heard_of() -> None:
+def test_the_common_idle_time_is_the_shortest_once_all_ranks_are_known() -> None:
     shorter = replace(IDLE, idle=70.0)
     assert idle_together([IDLE, shorter], 2) == 70
     assert idle_together([IDLE, shorter], 3) is None
@@ -108,13 +108,13 @@ def attempt(tmp_path: Path) -> Attempt:
     return made
 
 
-WAIT_FOR_A_WORD = "import sys, time\nprint('ready', flush=True)\nsys.stdin.readline()\n"
+WAIT_FOR_A_LINE = "import sys, time\nprint('ready', flush=True)\nsys.stdin.readline()\n"
 
 
 @contextmanager
 def observed(attempt: Attempt, program: str, **settings: object) -> Iterator[tuple[Observer, list[float]]]:
-    """An observer of a program that begins with `program` at the first look, and a clock to be set forward."""
-    argv = [sys.executable, "-c", WAIT_FOR_A_WORD + program]
+    """An observer of `program`, which starts within the block, and a clock that the test advances."""
+    argv = [sys.executable, "-c", WAIT_FOR_A_LINE + program]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -136,15 +136,13 @@ def observed(attempt: Attempt, program: str, **settings: object) -> Iterator[tup
 
 
 def looks(observer: Observer, clock: list[float], seconds: float = 0.1) -> bool:
-    """Look once more, `seconds` later; whether the program was at work."""
+    """Look again after `seconds`; return whether the program was working."""
     clock[0] += seconds
     observer.look()
     return observer.idle == 0
 
 
-def test_a_process_that_nobody_can_look_at_keeps_no_task_from_its_program(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_process_does_not_block_the_task(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     looked, ended = threading.Event(), threading.Event()
 
     def used(_: ProcessTree) -> Used:
@@ -166,12 +164,12 @@ IN_A_CHILD = f"import subprocess\nsubprocess.run([sys.executable, '-c', {COMPUTE
 
 
 @pytest.mark.parametrize("program", [COMPUTE, IN_A_THREAD, IN_A_CHILD])
-def test_a_program_that_computes_is_at_work_in_whatever_thread_or_process(attempt: Attempt, program: str) -> None:
+def test_a_program_that_computes_in_any_thread_or_child_is_at_work(attempt: Attempt, program: str) -> None:
     with observed(attempt, program) as (observer, clock):
         wait_until(lambda: looks(observer, clock), what="the computation to be seen")
 
 
-def test_a_program_that_sleeps_is_idle_for_the_time_of_its_own_observer(attempt: Attempt) -> None:
+def test_idle_time_is_measured_by_the_observers_clock(attempt: Attempt) -> None:
     with observed(attempt, "time.sleep(600)") as (observer, clock):
         assert not looks(observer, clock, 5)
         looks(observer, clock, 3600)  # the machine was suspended
@@ -187,7 +185,7 @@ def test_a_program_that_prints_is_at_work(attempt: Attempt) -> None:
         assert looks(observer, clock)
 
 
-def test_a_program_whose_gpu_moves_data_is_at_work_though_its_processor_sleeps(attempt: Attempt) -> None:
+def test_a_program_whose_gpu_moves_data_is_at_work_even_if_the_cpu_is_idle(attempt: Attempt) -> None:
     gpus = [RESTING]
     with observed(attempt, "time.sleep(600)", gpus=lambda: gpus) as (observer, clock):
         gpus[0] = COMPUTING
@@ -204,9 +202,7 @@ deadlock()
 """
 
 
-def test_a_program_that_registered_faulthandler_is_asked_and_no_other_gets_a_signal(
-    attempt: Attempt, tmp_path: Path
-) -> None:
+def test_only_a_program_that_registered_faulthandler_is_signalled(attempt: Attempt, tmp_path: Path) -> None:
     path = tmp_path / "stacks"
     with observed(attempt, FAULTHANDLER.format(path=str(path))) as (observer, clock):
         wait_until(Path(f"{path}.set").exists)
@@ -217,7 +213,7 @@ def test_a_program_that_registered_faulthandler_is_asked_and_no_other_gets_a_sig
         text = observer.stacks()
         assert "dumps its stacks" not in text
         assert not looks(observer, clock, 5)
-        assert "process " in observer.stacks(), "it lives"
+        assert "process " in observer.stacks(), "it is alive"
 
 
 def py_spy(folder: Path, text: str) -> None:
@@ -226,7 +222,7 @@ def py_spy(folder: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_py_spy_gives_the_stacks_where_it_is_installed_and_says_what_is_forbidden(
+def test_stacks_come_from_py_spy_or_explain_why_not(
     attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

@@ -1,4 +1,4 @@
-"""Who holds the others up, and that one node of the run finds out for all."""
+"""Which rank holds up the others: one node of the run finds out for all."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ WAITING = {"waiting": 999.5}
         (beats({}), [], ([0], "alone")),
         (beats({"phase": ENDED}, {}), [], ([1], "alone")),
         (beats({}, {}), [0, 1], ([], "unknown")),
-        (beats({}, {"step": 0, "idle": 3.0}), [], ([0], "alone")),  # rank 0 alone logs steps
+        (beats({}, {"step": 0, "idle": 3.0}), [], ([0], "alone")),  # only rank 0 logs steps
     ],
 )
-def test_who_holds_the_others_up(earlier: dict[int, Beat], silent: list[int], found: tuple[list[int], str]) -> None:
+def test_suspects(earlier: dict[int, Beat], silent: list[int], found: tuple[list[int], str]) -> None:
     assert suspects(earlier, later(earlier, *silent)) == found
 
 
@@ -64,7 +64,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
 
 @pytest.fixture
 def living(attempt: Attempt) -> Iterator[None]:
-    """The heartbeats of all ranks are written again and again; all but one wait, and are new each time."""
+    """Heartbeats are written in a loop: one rank is stuck, and all others are alive and waiting for it."""
     ended = threading.Event()
 
     def of_rank(rank: int, moment: float) -> Beat:
@@ -89,7 +89,7 @@ def living(attempt: Attempt) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("living")
-def test_one_node_reads_all_heartbeats_however_slowly_and_finds_the_one_that_is_stuck(
+def test_one_node_reads_all_heartbeats_and_finds_the_stuck_rank(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[Path] = []
@@ -100,7 +100,7 @@ def test_one_node_reads_all_heartbeats_however_slowly_and_finds_the_one_that_is_
         return read_beats(path)
 
     monkeypatch.setattr(judgement, "read_beats", read)
-    judges = [Judge(attempt, NODES) for _ in range(NODES)]  # each has noticed that its ranks do nothing
+    judges = [Judge(attempt, NODES) for _ in range(NODES)]  # each has noticed that its ranks are stuck
     (found,) = wait_until(lambda: [looks for judge in judges if (looks := judge.looks())], every=0.2)
     assert suspects(found.earlier, found.later) == ([STUCK], "silent")
     assert len(reads) == 2 * NODES
@@ -114,14 +114,14 @@ WAYS: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-def test_among_4096_ranks_the_stuck_one_is_named_alone_in_each_of_20_trials_with_reads_of_5_ms(
+def test_the_only_suspect_among_4096_ranks_is_the_stuck_one_in_20_trials(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock of one node is an hour ahead. The first look reads `attempt`, the second one `after`."""
+    """A read takes 5 ms, and one node's clock is an hour ahead. The second look reads `after` instead of `attempt`."""
     after = RunDir(attempt.path.parent / "after").attempt(0)
     after.beats(0).parent.mkdir(parents=True)
     reads = itertools.count()
-    known: dict[Path, dict[int, Beat]] = {}  # twenty times 8,192 heartbeats take long to parse
+    known: dict[Path, dict[int, Beat]] = {}  # parsing 20 times 8,192 heartbeats is slow
 
     def read(path: Path) -> dict[int, Beat]:
         time.sleep(0.005)
@@ -154,21 +154,19 @@ def test_among_4096_ranks_the_stuck_one_is_named_alone_in_each_of_20_trials_with
         write(after, stuck // PER_NODE, 1003.2)
 
 
-def test_who_goes_on_gives_the_lease_back_and_begins_anew_the_next_time(attempt: Attempt) -> None:
+def test_a_judge_that_drops_its_case_releases_the_lease_and_starts_over(attempt: Attempt) -> None:
     write_beats(attempt.beats(0), {0: (0, TRAINING)})
     first, second = Judge(attempt, 1), Judge(attempt, 1)
     wait_until(first.looks)
     assert second.looks() is None
     first.drop()
-    second.drop()  # which has none to give back
+    second.drop()  # it holds no lease
     assert not attempt.hang_lease.exists()
     assert wait_until(second.looks).later == {0: TRAINING}
     assert first.looks() is None
 
 
-def test_the_lease_of_a_node_that_is_stuck_itself_is_taken_over(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lease_of_a_stuck_node_is_taken_over(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judgement, "LEASE_SECONDS", 0.1)
     attempt.hang_lease.mkdir()
     judge = Judge(attempt, 1)

@@ -1,4 +1,4 @@
-"""The marks that the batch script decides from: their names are its protocol."""
+"""The marks that the batch script reads: only their names matter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def names(attempt: Attempt) -> list[str]:
     return sorted(path.name for path in attempt.marks.iterdir())
 
 
-def test_a_rank_has_one_mark_which_says_how_it_stands(attempt: Attempt) -> None:
+def test_a_rank_has_one_mark_named_after_its_state(attempt: Attempt) -> None:
     ranks = [RankMark(attempt, rank) for rank in range(5)]
     for rank in ranks:
         rank.begin()
@@ -30,7 +30,7 @@ def test_a_rank_has_one_mark_which_says_how_it_stands(attempt: Attempt) -> None:
     assert names(attempt) == ["00000.done", "00001.ended", "00002.asked", "00003.asked", "00004.running"]
 
 
-def test_a_rank_that_was_told_to_end_may_come_to_a_good_end(attempt: Attempt) -> None:
+def test_a_rank_that_was_terminated_may_still_finish(attempt: Attempt) -> None:
     rank = RankMark(attempt, 12345)
     rank.begin()
     rank.end(143)
@@ -38,7 +38,7 @@ def test_a_rank_that_was_told_to_end_may_come_to_a_good_end(attempt: Attempt) ->
     assert names(attempt) == ["12345.done"]
 
 
-def test_a_mark_that_cannot_be_changed_keeps_no_rank_from_leaving(attempt: Attempt) -> None:
+def test_a_missing_mark_does_not_stop_a_rank_from_exiting(attempt: Attempt) -> None:
     RankMark(attempt, 0).end(0)
 
 
@@ -51,19 +51,19 @@ def test_the_events_of_a_rank_move_its_mark(attempt: Attempt) -> None:
     assert names(attempt) == ["00007.asked"]
 
 
-def test_a_restart_is_asked_for_by_a_file(attempt: Attempt) -> None:
+def test_a_restart_is_requested_by_a_file(attempt: Attempt) -> None:
     assert not is_listed(restart_file(attempt))
     ask_for_restart(attempt, progress=True)
     assert is_listed(restart_file(attempt))
     assert names(attempt) == ["restart"]
 
 
-def test_an_attempt_that_came_no_further_says_so(attempt: Attempt) -> None:
+def test_an_attempt_without_progress_is_marked(attempt: Attempt) -> None:
     ask_for_restart(attempt, progress=False)
     assert names(attempt) == ["no-progress", "restart"]
 
 
-def test_all_are_done_when_every_rank_left_with_0_and_none_asks_for_more(attempt: Attempt) -> None:
+def test_all_done_means_every_rank_exited_with_0_and_no_restart_is_requested(attempt: Attempt) -> None:
     assert not all_done(attempt, 2)
     ranks = [RankMark(attempt, rank) for rank in range(2)]
     for rank in ranks:

@@ -1,4 +1,4 @@
-"""The metrics of an attempt: all records of a short one, of a long one as many as its curve needs."""
+"""The metrics of an attempt: all records of a short one, a subset of a long one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import Attempt
 from clusterctl.runs.metrics import MetricsWriter, stride
 
-WHOLE = 64  # records that are all written, in these tests
+WHOLE = 64  # in these tests, the number of records up to which all are written
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def steps(attempt: Attempt) -> list[int]:
 
 
 def test_a_million_steps_take_less_than_100_mb() -> None:
-    """At 500 bytes a record; the workloads' have 300."""
+    """At 500 bytes per record; those of the workloads have 300."""
     ends = [0, *(2**16 << power for power in range(4)), 1_000_000]
     written = sum((end - begin) // stride(end) for begin, end in itertools.pairwise(ends))
     assert written * 500 < 100e6
 
 
-def test_up_to_a_bound_each_step_is_written_then_every_second_then_every_fourth(attempt: Attempt) -> None:
+def test_every_step_is_written_up_to_a_bound_then_every_second_then_every_fourth(attempt: Attempt) -> None:
     writer = MetricsWriter(attempt, 0)
     for step in range(1, 5 * WHOLE + 1):
         writer.write(step=step, loss=0.5)
@@ -48,7 +48,7 @@ def test_up_to_a_bound_each_step_is_written_then_every_second_then_every_fourth(
     assert steps(attempt) == [*whole, *second, *fourth, *eighth]
 
 
-def test_a_long_run_adds_as_many_lines_with_each_doubling(attempt: Attempt) -> None:
+def test_a_long_run_adds_the_same_number_of_lines_with_each_doubling(attempt: Attempt) -> None:
     writer = MetricsWriter(attempt, 0)
     sizes = []
     for step in range(1, 64 * WHOLE + 1):
@@ -59,10 +59,8 @@ def test_a_long_run_adds_as_many_lines_with_each_doubling(attempt: Attempt) -> N
 
 
 @pytest.mark.parametrize("spacing", [1, 100])
-def test_a_run_of_many_attempts_writes_about_as_much_as_one_without_a_break(
-    attempt: Attempt, tmp_path: Path, spacing: int
-) -> None:
-    """Whether a program logs each step or one of a hundred."""
+def test_many_attempts_write_about_as_much_as_one(attempt: Attempt, tmp_path: Path, spacing: int) -> None:
+    """Both for a program that logs every step and for one that logs every hundredth."""
     attempts = [Attempt(tmp_path / str(number)) for number in range(1, 41)]
     whole, records_of_one = MetricsWriter(attempt, 0), 2 * WHOLE
     for number, one in enumerate(attempts):
@@ -74,7 +72,7 @@ def test_a_run_of_many_attempts_writes_about_as_much_as_one_without_a_break(
     assert all(steps(one)[0] == number * records_of_one * spacing + spacing for number, one in enumerate(attempts))
 
 
-def test_what_is_rare_is_all_written_and_before_it_the_newest_step(attempt: Attempt) -> None:
+def test_rare_metrics_are_all_written_each_after_the_newest_step(attempt: Attempt) -> None:
     writer = MetricsWriter(attempt, 0)
     for step in range(1, 10 * WHOLE + 4):
         writer.write(step=step, loss=0.5)
@@ -107,14 +105,14 @@ def test_the_first_loss_that_is_no_longer_finite_is_written(attempt: Attempt) ->
     assert broken - 1 in steps(attempt)
 
 
-def test_two_of_a_kind_that_first_come_late_are_both_written(attempt: Attempt) -> None:
+def test_the_first_records_of_a_late_metric_are_all_written(attempt: Attempt) -> None:
     writer = MetricsWriter(attempt, 0)
     for step in (1_000_000, 1_000_001):
         writer.write(step=step, best_accuracy=0.5)
     assert [record["step"] for record in records(attempt)] == [1_000_000, 1_000_001]
 
 
-def test_names_that_a_program_makes_up_take_no_memory_without_bound(attempt: Attempt) -> None:
+def test_generated_metric_names_take_bounded_memory(attempt: Attempt) -> None:
     writer = MetricsWriter(attempt, 0)
     for step in range(3000):
         writer.write(**{f"name {step}": 1, "huge": 10**400, "words": "any"})

@@ -1,4 +1,4 @@
-"""Two attempts alive at once: the older one leaves."""
+"""Two attempts alive at once: the older one exits."""
 
 from __future__ import annotations
 
@@ -23,24 +23,22 @@ from clusterctl.runs.successor import SuccessorWatch
 from clusterctl.spec import Job, to_record
 
 
-def test_the_claim_of_a_newer_attempt_is_seen_once_and_folders_of_others_are_not(tmp_path: Path) -> None:
+def test_a_newer_attempt_is_noticed_once_and_other_folders_are_ignored(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path).attempt(1)
     attempt.path.mkdir(parents=True)
     RunDir(tmp_path).attempt(0).path.mkdir()
-    seen, told = [], threading.Event()
-    fence = Fence(attempt, lambda newer: (seen.append(newer), told.set()))
+    seen, noticed = [], threading.Event()
+    fence = Fence(attempt, lambda newer: (seen.append(newer), noticed.set()))
     fence.watch(unless=lambda: False, pause=0.01)
     (attempt.path.parent / "notes").mkdir()
-    assert not told.wait(0.1)
+    assert not noticed.wait(0.1)
     RunDir(tmp_path).attempt(2).path.mkdir()
-    assert told.wait(5)
+    assert noticed.wait(5)
     fence.take(Fields({"number": 2}))
-    assert seen == [2], "the writer's word of it comes too late"
+    assert seen == [2], "the writer's message comes too late to count"
 
 
-def test_the_time_of_the_folder_may_be_seen_before_what_is_new_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folders_mtime_may_be_visible_before_its_new_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = RunDir(tmp_path).attempt(0)
     attempt.path.mkdir(parents=True)
     newer, now = [None, None, None, 1], [0.0]
@@ -52,10 +50,10 @@ def test_the_time_of_the_folder_may_be_seen_before_what_is_new_in_it(
             assert watch.look() == expected
             now[0] += 1
     now[0] += 70
-    assert watch.look() is None, "it is listed no more"
+    assert watch.look() is None, "it is no longer listed"
 
 
-def test_a_task_of_a_replaced_attempt_leaves_with_its_program_and_says_why(tmp_path: Path) -> None:
+def test_a_task_of_a_superseded_attempt_exits_with_its_program(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     attempt = run.attempt(0)
     attempt.path.mkdir(parents=True)
@@ -67,7 +65,7 @@ def test_a_task_of_a_replaced_attempt_leaves_with_its_program_and_says_why(tmp_p
         wait_until((tmp_path / "up").exists, 20)
         began = time.monotonic()
         run.attempt(1).path.mkdir()
-        assert task.wait(timeout=60) == 0  # with another code srun would end the tasks of the newer attempt
+        assert task.wait(timeout=60) == 0  # any other code would make srun end the newer attempt's tasks
         assert time.monotonic() - began < 10
     finally:
         task.kill()

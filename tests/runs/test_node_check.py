@@ -1,4 +1,4 @@
-"""What a node looks at in its check, without torch."""
+"""The parts of a node's check that need no torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_disk_with_room_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert disk_problem(replace(LIMITS, scratch="$SCRATCH_HERE")) == ""
 
 
-def test_a_disk_that_is_missing_or_full_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_full_disk_is_reported(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     assert disk_problem(replace(LIMITS, scratch=str(gone))) == f"cannot write to {gone}: No such file or directory"
     full = disk_problem(replace(LIMITS, scratch=str(tmp_path), scratch_size=1e9))
@@ -30,12 +30,12 @@ def test_a_disk_that_is_missing_or_full_is_named(tmp_path: Path) -> None:
     ("ahead", "words"),
     [(0.2, ""), (-4.0, ""), (30.0, "its clock is off by -30 s"), (-30.0, "its clock is off by +30 s")],
 )
-def test_a_clock_is_judged_by_that_of_the_file_system(
+def test_the_clock_is_compared_with_the_file_systems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float, words: str
 ) -> None:
     monkeypatch.setattr(node_check, "clock_ahead", lambda _folder: ahead)
     assert clock_problem(tmp_path, 5) == words
 
 
-def test_a_run_directory_that_takes_nothing_is_a_problem_of_the_node(tmp_path: Path) -> None:
+def test_a_run_directory_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     assert clock_problem(tmp_path / "gone", 5) == f"cannot write to {tmp_path / 'gone'}"

@@ -1,4 +1,4 @@
-"""The files of a node: what a full disk does not take is written later, and never twice."""
+"""The files of a node: what a full disk rejects is written later, and only once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_events_carry_their_rank_and_are_written_together(attempt: Attempt) -> N
     assert not written.has_events
 
 
-def test_what_a_full_disk_does_not_take_is_written_with_the_next_events(
+def test_events_that_a_full_disk_rejects_are_written_with_the_next(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = NodeFiles(attempt, 2)
@@ -50,7 +50,9 @@ def test_what_a_full_disk_does_not_take_is_written_with_the_next_events(
     assert names(attempt) == ["one", "two"]
 
 
-def test_a_file_system_that_is_away_loses_no_event(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_event_is_lost_while_the_file_system_is_unavailable(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(path: Path, content: bytes) -> int:
         raise OSError(errno.EIO, "Input/output error", str(path))
 
@@ -63,7 +65,7 @@ def test_a_file_system_that_is_away_loses_no_event(attempt: Attempt, monkeypatch
     assert names(attempt) == ["one"]
 
 
-def test_samples_are_written_one_at_a_time_into_the_file_of_their_node(attempt: Attempt) -> None:
+def test_samples_are_written_one_at_a_time_to_their_nodes_file(attempt: Attempt) -> None:
     written = NodeFiles(attempt, 2)
     written.add_sample("n3", {"time": 1.0, "seconds": 5.0, "cpu": 1})
     written.add_sample("n3", {"time": 6.0, "seconds": 5.0, "cpu": 2})

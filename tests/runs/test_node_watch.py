@@ -1,4 +1,4 @@
-"""How the writer of a node watches its ranks, and when it raises the alarm."""
+"""How the writer of a node watches its ranks, and when it raises an alarm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.node_watch import NodeWatch
 from clusterctl.spec import Watchdog
 
-TRAINING = Beat(1000.0, "training", 900.0, 50, 999.0, 0.1, 0.0, 0.05, None, 11, "node1")  # patience: the floor
+TRAINING = Beat(1000.0, "training", 900.0, 50, 999.0, 0.1, 0.0, 0.05, None, 11, "node1")  # its patience is the floor
 WAITING = replace(TRAINING, waiting=999.0)
 IDLE = replace(TRAINING, step=0, step_time=None, step_seconds=None, slow_seconds=None, busy_seconds=None, idle=1900.0)
 
@@ -41,7 +41,7 @@ class Clock:
 
 @dataclass
 class Node:
-    """A node of two ranks, watched second by second."""
+    """A node with two ranks, checked once a second."""
 
     attempt: Attempt
     watch: NodeWatch
@@ -69,7 +69,7 @@ def restart_of(attempt: Attempt) -> Any:
     return read_json(RunDir(attempt.path.parents[1]).requeue_json)
 
 
-def test_a_rank_without_progress_ends_the_attempt_and_a_restart_is_asked_for_once_all_have_answered(
+def test_a_stuck_rank_ends_the_attempt_and_a_restart_is_requested_at_the_end(
     attempt: Attempt,
 ) -> None:
     node = node_of(attempt)
@@ -80,17 +80,19 @@ def test_a_rank_without_progress_ends_the_attempt_and_a_restart_is_asked_for_onc
     assert node.watch.alarm == "hang"
     assert restart_of(attempt) is None
     node.watch.end()
-    asked = restart_of(attempt)
-    assert (asked["attempt"], asked["reason"], asked["step"]) == (0, "hang", 50)
+    request = restart_of(attempt)
+    assert (request["attempt"], request["reason"], request["step"]) == (0, "hang", 50)
 
 
-def test_the_rank_that_does_not_wait_is_suspected(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.5)  # in which both write again, on a busy machine too
+def test_the_rank_that_is_not_waiting_is_the_suspect(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        judgement, "CONFIRM_SECONDS", 0.5
+    )  # long enough for both to write again, even on a busy machine
     node = node_of(attempt)
-    moment = iter(range(1000, 10**6))
+    moments = iter(range(1000, 10**6))
 
     def look() -> bool:
-        now = float(next(moment))
+        now = float(next(moments))
         node.look(replace(WAITING, time=now), replace(TRAINING, time=now))
         return attempt.hang_json.exists()
 
@@ -99,21 +101,21 @@ def test_the_rank_that_does_not_wait_is_suspected(attempt: Attempt, monkeypatch:
     assert (alarm["suspects"], alarm["how"]) == ([1], "busy")
 
 
-def test_as_configured_it_fails_without_asking_to_be_started_again(attempt: Attempt) -> None:
+def test_action_fail_requests_no_restart(attempt: Attempt) -> None:
     node = node_of(attempt, action="fail")
     node.look_until_sure(WAITING, TRAINING)
     node.watch.end()
     assert restart_of(attempt) is None
 
 
-def test_where_the_job_says_so_a_rank_that_stands_still_is_reported_and_goes_on(attempt: Attempt) -> None:
+def test_action_report_only_reports_a_stuck_rank(attempt: Attempt) -> None:
     node = node_of(attempt, action="report")
     assert node.look_until_sure(TRAINING, TRAINING)["seen"] == 0
     node.look(TRAINING, TRAINING, seconds=9)
     assert (node.watch.alarm, node.watch.raised, attempt.hang_json.exists()) == ("report", None, False)
 
 
-def test_switched_off_it_raises_no_alarm_but_heeds_that_of_another_node(attempt: Attempt) -> None:
+def test_a_disabled_watchdog_still_obeys_another_nodes_alarm(attempt: Attempt) -> None:
     node = node_of(attempt, enabled=False)
     node.look(TRAINING, TRAINING, seconds=100)
     assert (node.watch.alarm, attempt.hang_lease.exists()) == ("", False)
@@ -122,7 +124,7 @@ def test_switched_off_it_raises_no_alarm_but_heeds_that_of_another_node(attempt:
     assert (node.watch.alarm, node.watch.raised) == ("hang", None)
 
 
-def test_while_all_ranks_make_progress_no_file_is_looked_at(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_read_while_all_ranks_make_progress(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(node_watch, "alarm_of")
     node = node_of(attempt, factor=30.0)
     for step in range(100):
@@ -131,7 +133,9 @@ def test_while_all_ranks_make_progress_no_file_is_looked_at(attempt: Attempt, mo
     assert node.watch.alarm == ""
 
 
-def test_ranks_that_go_on_before_it_is_sure_raise_no_alarm(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_recover_before_confirmation_raise_no_alarm(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.3)
     node = node_of(attempt)
     node.look(TRAINING, TRAINING, seconds=5)
@@ -142,9 +146,9 @@ def test_ranks_that_go_on_before_it_is_sure_raise_no_alarm(attempt: Attempt, mon
     assert (node.watch.alarm, attempt.hang_lease.exists()) == ("", False)
 
 
-def test_a_node_that_is_frozen_is_noticed_by_the_one_before_it_whose_ranks_go_on(attempt: Attempt) -> None:
+def test_a_frozen_node_is_noticed_by_the_node_before_it(attempt: Attempt) -> None:
     node = node_of(attempt, node=1, nodes=2)
-    write_beat(attempt, 7, TRAINING)  # of node 0, the next one
+    write_beat(attempt, 7, TRAINING)  # on node 0, the next one
     for step in range(60):
         node.clock.now += 1
         beats = {8: replace(TRAINING, step=step)}
@@ -156,7 +160,7 @@ def test_a_node_that_is_frozen_is_noticed_by_the_one_before_it_whose_ranks_go_on
     assert (alarm["seen"], alarm["by"]) == (7, 1)
 
 
-def test_one_whose_heartbeats_come_late_is_not_taken_for_frozen(
+def test_late_heartbeats_on_a_slow_file_system_are_not_a_frozen_node(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_watch, "lateness", lambda path: 70.0)
@@ -171,7 +175,7 @@ def test_one_whose_heartbeats_come_late_is_not_taken_for_frozen(
     assert (node.watch.alarm, attempt.hang_lease.exists()) == ("", False)
 
 
-def test_a_stuck_rank_is_sought_for_as_long_as_heartbeats_may_be_late(
+def test_confirmation_takes_as_long_as_heartbeats_may_be_late(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
@@ -194,7 +198,7 @@ def idle_until(node: Node, seconds: float, other: float, alarm: str) -> None:
     wait_until(look)
 
 
-def test_ranks_that_are_all_idle_are_reported_once_and_go_on(attempt: Attempt) -> None:
+def test_a_run_whose_ranks_are_all_idle_is_reported_once(attempt: Attempt) -> None:
     node = node_of(attempt)
     idle_until(node, 1900.0, 1850.0, "report")
     alarm = read_json(attempt.hang_report_json)
@@ -202,25 +206,25 @@ def test_ranks_that_are_all_idle_are_reported_once_and_go_on(attempt: Attempt) -
     assert (node.watch.raised, attempt.hang_json.exists(), restart_of(attempt)) == (None, False, None)
 
 
-@pytest.mark.parametrize(("said", "requests"), [("restart", True), ("fail", False)])
-def test_ranks_that_are_all_idle_are_ended_where_the_job_says_so(attempt: Attempt, said: str, requests: bool) -> None:
-    node = node_of(attempt, action=said)
+@pytest.mark.parametrize(("action", "requests"), [("restart", True), ("fail", False)])
+def test_a_run_whose_ranks_are_all_idle_is_ended_if_configured(attempt: Attempt, action: str, requests: bool) -> None:
+    node = node_of(attempt, action=action)
     idle_until(node, 1900.0, 1900.0, "hang")
     assert read_json(attempt.hang_json)["how"] == "idle"
     node.watch.end()
-    asked = restart_of(attempt)
-    assert (asked is not None) is requests
-    assert not requests or (asked["reason"], asked["progress"]) == ("hang", True)
+    request = restart_of(attempt)
+    assert (request is not None) is requests
+    assert not requests or (request["reason"], request["progress"]) == ("hang", True)
 
 
 @pytest.mark.parametrize(
-    ("said", "alarm", "requests"), [(None, "hang", False), ("restart", "hang", True), ("report", "report", False)]
+    ("action", "alarm", "requests"), [(None, "hang", False), ("restart", "hang", True), ("report", "report", False)]
 )
-def test_gpus_that_are_all_idle_end_the_attempt_only_where_the_job_says_so(
-    attempt: Attempt, said: str | None, alarm: str, requests: bool
+def test_idle_gpus_end_the_attempt_if_configured(
+    attempt: Attempt, action: str | None, alarm: str, requests: bool
 ) -> None:
     at_work = replace(TRAINING, step_time=None, slow_seconds=None)  # patience: 900 s until the first steps
-    node = node_of(attempt, action=said, idle_gpu=600)
+    node = node_of(attempt, action=action, idle_gpu=600)
 
     def look(idle: float | None) -> None:
         node.clock.now += 1
@@ -247,7 +251,7 @@ def test_idle_gpus_end_nothing_by_default(attempt: Attempt) -> None:
     assert (node.watch.alarm, attempt.hang_lease.exists()) == ("", False)
 
 
-def test_one_rank_of_another_node_that_is_at_work_prevents_that(attempt: Attempt) -> None:
+def test_a_busy_rank_on_another_node_prevents_the_idle_alarm(attempt: Attempt) -> None:
     node = node_of(attempt)
     write_beat(attempt, 9, replace(IDLE, idle=3.0), node=1)
     node.watch.nodes, node.watch.world_size = 2, 3

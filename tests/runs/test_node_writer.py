@@ -1,4 +1,4 @@
-"""One writer a node: what its ranks hand over is on disk, and what they cannot hand over as well."""
+"""One writer per node: all events of its ranks reach the disk, with or without the writer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from clusterctl.runs.node_link import address
 from clusterctl.runs.place import Place
 from clusterctl.spec import Watchdog
 
-# A rank without a program: it does what it reads, line by line, and says when that is done.
+# A rank without a program: it executes each line of its stdin and prints "done".
 RANK = """
 import sys
 from clusterctl.runs.answers import Answers, register_dump, stacks_text
@@ -83,7 +83,7 @@ def ranks(attempt: Attempt) -> Iterator[list[Rank]]:
 
 
 def the_writer(attempt: Attempt) -> int:
-    """The one that has the node's address; on a busy machine a second one may be about to find that out."""
+    """The writer that holds the node's address; a second one may be about to exit."""
     (writer,) = wait_until(lambda: found if len(found := writers(attempt)) == 1 else None)
     return int(writer)
 
@@ -92,22 +92,20 @@ def own_files(attempt: Attempt) -> list[str]:
     return sorted(path.name for path in (attempt.path / "events").glob("*"))
 
 
-def test_the_ranks_of_a_node_share_one_writer_and_what_they_leave_is_on_disk_when_they_go_on(
+def test_ranks_of_a_node_share_a_writer_and_urgent_events_are_on_disk_at_once(
     attempt: Attempt, ranks: list[Rank]
 ) -> None:
     for rank in ranks:
         rank.do("events.stage(__import__('clusterctl.runs.stages').runs.stages.Stage.TRAINING)")
         rank.do("events.exception(ValueError('boom'))")
-        assert rank.events == ["stage", "exception"]  # at once, in their order
+        assert rank.events == ["stage", "exception"]  # at once and in order
     the_writer(attempt)
     assert own_files(attempt) == []
     (path,) = attempt.node_event_files().values()
     assert {record["rank"] for record in read_lines(path)} == {0, 1}
 
 
-def test_the_heartbeats_of_all_ranks_lie_in_one_file_and_a_task_that_ends_keeps_its_programs_step(
-    attempt: Attempt, ranks: list[Rank]
-) -> None:
+def test_heartbeats_share_a_file_and_an_ended_task_keeps_its_last_step(attempt: Attempt, ranks: list[Rank]) -> None:
     for rank in ranks:
         rank.do("link.beat(Beat(1.0, 'training', 1.0, step=9, pid=4))")
     wait_until(lambda: all(beat_of(attempt, rank) for rank in (0, 1)))
@@ -116,7 +114,7 @@ def test_the_heartbeats_of_all_ranks_lie_in_one_file_and_a_task_that_ends_keeps_
     wait_until(lambda: (beat := beat_of(attempt, 1)) and beat.phase == "ended" and beat.step == 9)
 
 
-def test_a_writer_that_is_killed_is_started_again_and_no_event_is_lost(attempt: Attempt, ranks: list[Rank]) -> None:
+def test_a_killed_writer_is_restarted_without_losing_events(attempt: Attempt, ranks: list[Rank]) -> None:
     for rank in ranks:
         rank.do("events.record('one')")
     first = the_writer(attempt)
@@ -131,9 +129,7 @@ def test_a_writer_that_is_killed_is_started_again_and_no_event_is_lost(attempt: 
     the_writer(attempt)
 
 
-def test_no_other_writer_is_started_while_one_is_about_to_begin(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_second_writer_is_started_while_one_is_starting(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     (environment,) = environments(attempt, [1])
     started: list[subprocess.Popen[bytes]] = []
 
@@ -157,9 +153,7 @@ def test_no_other_writer_is_started_while_one_is_about_to_begin(
         started[-1].wait()
 
 
-def test_a_rank_waits_a_moment_for_a_writer_that_is_stuck_and_then_writes_itself(
-    attempt: Attempt, ranks: list[Rank]
-) -> None:
+def test_a_rank_writes_its_own_file_if_the_writer_is_stuck(attempt: Attempt, ranks: list[Rank]) -> None:
     ranks[0].do("events.record('one')")
     writer = the_writer(attempt)
     os.kill(writer, signal.SIGSTOP)
@@ -170,7 +164,7 @@ def test_a_rank_waits_a_moment_for_a_writer_that_is_stuck_and_then_writes_itself
         os.kill(writer, signal.SIGCONT)
 
 
-def test_without_the_attempts_secret_there_is_no_writer_and_a_rank_writes_a_file_of_its_own(attempt: Attempt) -> None:
+def test_without_the_attempts_secret_a_rank_writes_its_own_file(attempt: Attempt) -> None:
     (environment,) = environments(attempt, [1])
     attempt.secret.unlink()
     rank = Rank(attempt, environment)
@@ -180,7 +174,7 @@ def test_without_the_attempts_secret_there_is_no_writer_and_a_rank_writes_a_file
     assert [event["event"] for event in read_lines(attempt.events(0))] == ["exception"]
 
 
-def test_slurms_signals_to_the_step_leave_the_writer_to_its_ranks(attempt: Attempt, ranks: list[Rank]) -> None:
+def test_slurms_signals_to_the_step_do_not_end_the_writer(attempt: Attempt, ranks: list[Rank]) -> None:
     ranks[0].do("events.record('one')")
     writer = the_writer(attempt)
     for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGCONT, signal.SIGINT):
@@ -190,15 +184,13 @@ def test_slurms_signals_to_the_step_leave_the_writer_to_its_ranks(attempt: Attem
     assert "exit" in ranks[0].events
     assert own_files(attempt) == []
     opened = {str(path.readlink()) for path in Path(f"/proc/{writer}/fd").iterdir()}
-    assert not any(name.startswith("pipe:") for name in opened), "srun waits for whoever holds its pipes"
+    assert not any(name.startswith("pipe:") for name in opened), "srun waits for any process that holds its pipes"
 
 
 STUCK = "__import__('ctypes').PyDLL(None).sleep(600)"
 
 
-def test_a_rank_whose_native_code_keeps_the_interpreter_is_noticed_and_its_stack_kept(
-    attempt: Attempt, ranks: list[Rank]
-) -> None:
+def test_a_rank_stuck_in_native_code_is_noticed_and_its_stack_recorded(attempt: Attempt, ranks: list[Rank]) -> None:
     settings = asdict(Watchdog(floor=1, factor=1.0, action="fail"))
     for rank in ranks:
         rank.do(f"link.introduce(watchdog={settings!r})")
@@ -210,15 +202,13 @@ def test_a_rank_whose_native_code_keeps_the_interpreter_is_noticed_and_its_stack
     ranks[1].process.stdin.flush()
     assert ranks[0].process.wait(60) == 70
     assert ranks[0].events[-2:] == ["hang", "exit"]
-    (told,) = wait_until(lambda: [event for event in recorded(attempt, 1) if event["event"] == "frozen"])
-    assert "<string>" in told["stacks"]
+    (frozen,) = wait_until(lambda: [event for event in recorded(attempt, 1) if event["event"] == "frozen"])
+    assert "<string>" in frozen["stacks"]
     assert attempt.hang_json.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
-def test_another_user_who_knows_the_address_gets_no_answer_and_writes_nothing(
-    attempt: Attempt, ranks: list[Rank]
-) -> None:
+def test_another_user_cannot_use_the_writer(attempt: Attempt, ranks: list[Rank]) -> None:
     ranks[0].do("events.record('one')")
     program = (
         "import os, socket, sys\n"
@@ -232,7 +222,7 @@ def test_another_user_who_knows_the_address_gets_no_answer_and_writes_nothing(
     argv = [sys.executable, "-c", program, address(attempt, 0).hex()]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert "written" not in done.stdout
-    time.sleep(0.1)  # nothing comes of it: there is no condition to wait for
+    time.sleep(0.1)  # nothing must happen, so there is no condition to wait for
     ranks[0].do("events.record('two')")
     wait_until(lambda: "two" in ranks[0].events)
     assert ranks[0].events == ["one", "two"]

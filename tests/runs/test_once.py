@@ -18,7 +18,7 @@ def writing(calls: list[Path]) -> Callable[[Path], None]:
     return prepare
 
 
-def test_several_at_once_prepare_once_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_concurrent_callers_prepare_once_and_leave_nothing_behind(tmp_path: Path) -> None:
     calls: list[Path] = []
     target = tmp_path / "cache" / "cora-1"
     second = threading.Event()
@@ -26,7 +26,7 @@ def test_several_at_once_prepare_once_and_nothing_is_left_beside_it(tmp_path: Pa
     def prepare(folder: Path) -> None:
         writing(calls)(folder)
         if len(calls) == 1:
-            second.wait(1.0)  # as long as the others have to begin, too
+            second.wait(1.0)  # gives the other threads time to start
         else:
             second.set()
 
@@ -40,14 +40,14 @@ def test_several_at_once_prepare_once_and_nothing_is_left_beside_it(tmp_path: Pa
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_what_is_there_is_not_prepared_again(tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_prepared_again(tmp_path: Path) -> None:
     calls: list[Path] = []
     for _ in range(2):
         assert prepared_once(tmp_path / "d", writing(calls)) == tmp_path / "d"
     assert len(calls) == 1
 
 
-def test_a_failed_preparation_leaves_nothing_and_can_be_tried_again(tmp_path: Path) -> None:
+def test_a_failed_preparation_leaves_nothing_and_can_be_retried(tmp_path: Path) -> None:
     def failing(folder: Path) -> None:
         (folder / "data").write_text("half")
         raise ValueError("broken file")
@@ -66,12 +66,12 @@ def test_the_lease_of_a_killed_holder_is_taken_over_with_its_leftovers(tmp_path:
     assert list(tmp_path.iterdir()) == [tmp_path / "d"]
 
 
-def test_a_lease_that_is_kept_alive_is_waited_for(tmp_path: Path) -> None:
+def test_callers_wait_for_a_lease_that_is_kept_alive(tmp_path: Path) -> None:
     lease = tmp_path / ".d.lease"
     lease.mkdir()
     waiting = threading.Thread(target=prepared_once, args=(tmp_path / "d", writing(calls := []), 1.0))
     waiting.start()
-    for beat in range(8):  # for longer than the lease lasts without one
+    for beat in range(8):  # longer than a lease lasts without renewal
         os.utime(lease, (beat, beat))
         waiting.join(timeout=0.2)
     assert calls == []
@@ -81,7 +81,7 @@ def test_a_lease_that_is_kept_alive_is_waited_for(tmp_path: Path) -> None:
     assert calls == []
 
 
-def test_of_two_that_both_hold_the_lease_the_first_wins(tmp_path: Path) -> None:
+def test_the_first_of_two_lease_holders_wins(tmp_path: Path) -> None:
     def overtaken(folder: Path) -> None:
         (folder / "data").write_text("late")
         (tmp_path / "d").mkdir()
@@ -92,7 +92,7 @@ def test_of_two_that_both_hold_the_lease_the_first_wins(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "d"]
 
 
-def test_a_folder_that_is_not_whole_is_prepared_anew_once_for_all(tmp_path: Path) -> None:
+def test_an_incomplete_folder_is_prepared_again_once(tmp_path: Path) -> None:
     target = tmp_path / "d"
     target.mkdir()
     (target / "data").write_text("half")
@@ -101,7 +101,7 @@ def test_a_folder_that_is_not_whole_is_prepared_anew_once_for_all(tmp_path: Path
     def whole(folder: Path) -> bool:
         try:
             return (folder / "data").read_text() == "whole"
-        except FileNotFoundError:  # another is replacing it
+        except FileNotFoundError:  # another thread is replacing it
             return False
 
     threads = [

@@ -24,18 +24,18 @@ TORCHRUN = {
 }
 
 
-def test_slurms_names_place_a_task() -> None:
+def test_the_place_comes_from_slurms_variables() -> None:
     assert Place.from_environment(SLURM) == Place(rank=3, local_rank=1, node_rank=1, world_size=4, nodes=2)
 
 
-def test_torchruns_names_win_inside_an_allocation() -> None:
+def test_torchruns_variables_take_precedence_in_an_allocation() -> None:
     assert Place.from_environment(SLURM | TORCHRUN) == Place(rank=5, local_rank=2, node_rank=1, world_size=6, nodes=2)
 
 
-def test_without_either_a_task_is_alone() -> None:
+def test_without_either_there_is_one_task() -> None:
     assert Place.from_environment({}) == Place()
 
 
-def test_nonsense_is_an_error_that_names_the_variable() -> None:
+def test_an_invalid_variable_is_named_in_the_error() -> None:
     with pytest.raises(TaskError, match="SLURM_PROCID"):
         Place.from_environment(SLURM | {"SLURM_PROCID": "x"})

@@ -1,4 +1,4 @@
-"""What /proc tells of a program and of everything that it has started."""
+"""What /proc shows about a program and its descendants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.scenario import wait_until
 from clusterctl.runs.process_tree import ProcessTree, descendants
 
 
-def test_all_that_descends_from_a_member_belongs_to_the_tree_and_an_orphan_stays() -> None:
+def test_descendants_belong_to_the_tree_and_orphans_stay_in_it() -> None:
     parents = {2: 1, 3: 2, 4: 3, 5: 1, 6: 5}
     assert descendants(parents, {2}) == {2, 3, 4}
     assert descendants({3: 1, 4: 3, 5: 1}, {2, 3, 4}) == {3, 4}
@@ -23,28 +23,28 @@ def test_all_that_descends_from_a_member_belongs_to_the_tree_and_an_orphan_stays
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A shell that waits for its child, which sleeps."""
+    """A shell that waits for a sleeping child."""
     with subprocess.Popen(["sh", "-c", "sleep 600 & wait"], start_new_session=True) as process:
         yield process
         os.killpg(process.pid, 9)
 
 
-def test_a_tree_has_the_children_of_its_root_and_nobody_else(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_tree_contains_only_its_root_and_descendants(sleeper: subprocess.Popen[bytes]) -> None:
     tree = ProcessTree(sleeper.pid)
     wait_until(lambda: len(tree.members()) == 2, what="the shell's child")
     assert os.getpid() not in tree.members()
     assert all(stat.state in "SRD" for stat in tree.members().values())
 
 
-def test_each_process_is_described_by_its_program_and_what_it_sleeps_in(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_process_is_described_by_its_program_and_its_system_call(sleeper: subprocess.Popen[bytes]) -> None:
     tree = ProcessTree(sleeper.pid)
     wait_until(lambda: "sleep 600" in " ".join(tree.describe()), what="the shell's child")
     lines = list(tree.describe())
-    assert f"process {sleeper.pid}: sh" in lines, "the arguments may be secrets"
+    assert f"process {sleeper.pid}: sh" in lines, "arguments may contain secrets"
     assert any(line.startswith("  main thread sleeping") for line in lines)
 
 
-def test_what_a_child_used_still_counts_when_it_has_ended() -> None:
+def test_the_cpu_time_of_an_ended_child_still_counts() -> None:
     burn = f"{sys.executable} -c 'for _ in range(3000000): pass'; echo done; read line"
     with subprocess.Popen(["sh", "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -55,7 +55,7 @@ def test_what_a_child_used_still_counts_when_it_has_ended() -> None:
 
 
 def made(proc: Path, pid: int, state: str, parent: int = 1, ticks: int = 100, disk: int = 0) -> None:
-    """One process with one thread, as proc(5) has it."""
+    """Write a process with one thread, in the format of proc(5)."""
     for folder in (proc / str(pid), proc / str(pid) / "task" / str(pid)):
         folder.mkdir(parents=True)
         numbers = ["0"] * 9 + [str(ticks), "0", "0", "0"] + ["0"] * 30
@@ -63,7 +63,7 @@ def made(proc: Path, pid: int, state: str, parent: int = 1, ticks: int = 100, di
     (proc / str(pid) / "io").write_text(f"rchar: 5\nread_bytes: {disk}\nwrite_bytes: 7\n")
 
 
-def test_processors_and_disk_are_added_up_over_the_tree(tmp_path: Path) -> None:
+def test_cpu_and_disk_use_are_summed_over_the_tree(tmp_path: Path) -> None:
     made(tmp_path, 10, "S", ticks=100, disk=1000)
     made(tmp_path, 11, "S", parent=10, ticks=50, disk=0)
     made(tmp_path, 12, "R", parent=1, ticks=9999, disk=9999)
@@ -73,7 +73,7 @@ def test_processors_and_disk_are_added_up_over_the_tree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("state", "waits"), [("D", True), ("S", False), ("R", False)])
-def test_a_thread_in_uninterruptible_sleep_waits_for_a_disk(tmp_path: Path, state: str, waits: bool) -> None:
+def test_a_thread_in_uninterruptible_sleep_is_waiting_for_a_disk(tmp_path: Path, state: str, waits: bool) -> None:
     made(tmp_path, 10, "S")
     made(tmp_path, 11, state, parent=10)
     assert ProcessTree(10, tmp_path).waits_for_disk() is waits

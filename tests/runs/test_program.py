@@ -1,4 +1,4 @@
-"""What a program of the user's finds of its run."""
+"""What a user's program can read about its run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterctl.runs.layout import Attempt, RunDir
 
 @pytest.fixture
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
-    """The second one of a run, after one that made two checkpoints."""
+    """The second attempt of a run; the first made two checkpoints."""
     run = RunDir(tmp_path / "run")
     for step in (10, 20):
         run.attempt(0).path.mkdir(parents=True, exist_ok=True)
@@ -39,16 +39,14 @@ def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return be
 
 
-def test_every_rank_goes_on_from_what_rank_0_chose_once_it_is_seen(
-    attempt: Attempt, as_rank: Callable[[int], None]
-) -> None:
-    """The other node has not seen the newest checkpoint yet, nor rank 0's choice."""
+def test_every_rank_waits_for_and_resumes_from_rank_0s_choice(attempt: Attempt, as_rank: Callable[[int], None]) -> None:
+    """The other node sees neither the newest checkpoint nor rank 0's choice yet."""
     run = RunDir(attempt.path.parents[1])
     as_rank(0)
     newest = program.latest_checkpoint()
     assert newest is not None
     assert newest.name == "0-20"
-    program._asked.clear()  # the other rank is another process
+    program._asked.clear()  # rank 1 is another process
     hidden = [(path, path.rename(run.path / path.name)) for path in (attempt.origin_json, newest)]
 
     def show() -> None:
@@ -61,13 +59,13 @@ def test_every_rank_goes_on_from_what_rank_0_chose_once_it_is_seen(
     assert program.latest_checkpoint() == newest
 
 
-def test_they_begin_anew_where_rank_0_does(attempt: Attempt, as_rank: Callable[[int], None]) -> None:
+def test_other_ranks_start_from_scratch_if_rank_0_does(attempt: Attempt, as_rank: Callable[[int], None]) -> None:
     checkpoints.note_origin(attempt, None)
     as_rank(1)
     assert program.latest_checkpoint() is None
 
 
-def test_a_rank_that_would_wait_for_ever_says_so(
+def test_waiting_for_rank_0s_choice_times_out(
     attempt: Attempt, as_rank: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "_CHOICE_SECONDS", 0.2)
@@ -81,7 +79,7 @@ def test_a_rank_that_would_wait_for_ever_says_so(
         program.latest_checkpoint()
 
 
-def test_a_rank_that_comes_late_takes_it_though_there_is_a_newer_one_and_looks_for_itself_later(
+def test_a_late_rank_first_takes_rank_0s_choice_and_then_the_newest(
     attempt: Attempt, as_rank: Callable[[int], None]
 ) -> None:
     run = RunDir(attempt.path.parents[1])
@@ -102,7 +100,7 @@ def test_rank_0_chooses_once(attempt: Attempt, as_rank: Callable[[int], None]) -
     assert str(origin.name) == "0-20"
 
 
-def test_ranks_that_torchrun_has_started_again_look_for_themselves(
+def test_ranks_restarted_by_torchrun_take_the_newest_checkpoint(
     attempt: Attempt, as_rank: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints.note_origin(attempt, Path("0-20"))

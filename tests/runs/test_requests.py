@@ -1,4 +1,4 @@
-"""What a request to be started again says of progress."""
+"""Whether a request for a restart reports progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from clusterctl.runs.requests import request_restart, wait_for_request
         ({}, {"step": 5, "progress": False}, False),
     ],
 )
-def test_a_step_that_is_no_further_than_the_last_requests_is_no_progress(
+def test_a_request_at_the_previous_requests_step_shows_no_progress(
     tmp_path: Path, before: dict[str, Any], details: dict[str, Any], progress: bool
 ) -> None:
     run = RunDir(tmp_path)
@@ -34,18 +34,18 @@ def test_a_step_that_is_no_further_than_the_last_requests_is_no_progress(
     assert (record["attempt"], record["reason"], record["progress"]) == (1, "hang", progress)
 
 
-def test_a_damaged_request_is_none(tmp_path: Path) -> None:
+def test_a_damaged_request_is_ignored(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.requeue_json.write_text("{")
     request_restart(run.attempt(1), "warned", step=1)
     assert read_json(run.requeue_json)["progress"] is True
 
 
-def test_the_others_wait_for_the_request_of_this_attempt(tmp_path: Path) -> None:
+def test_other_ranks_wait_for_this_attempts_request(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     request_restart(run.attempt(0), "warned", step=1)
     assert not wait_for_request(run.attempt(1), seconds=0.05)
-    asking = threading.Timer(0.2, request_restart, [run.attempt(1), "warned"], {"step": 2})
-    asking.start()
+    requesting = threading.Timer(0.2, request_restart, [run.attempt(1), "warned"], {"step": 2})
+    requesting.start()
     assert wait_for_request(run.attempt(1))
-    asking.join()
+    requesting.join()

@@ -1,4 +1,4 @@
-"""A file of samples that stays small, whatever its age."""
+"""A file of samples that stays small however long the run."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def sample(time: float, seconds: float = 5.0, **values: Any) -> dict[str, Any]:
 
 
 def filled(path: Path, seconds: float, every: float) -> list[dict[str, Any]]:
-    """What stands in the file after `seconds` of samples."""
+    """The content of the file after `seconds` of samples."""
     file = SampleFile(path)
     for count in range(1, int(seconds / every) + 1):
         file.append(sample(count * every, every, cpu=count % 2, gpus=[GPU] * 2))
     return list(read_lines(path))
 
 
-def test_a_day_of_samples_stays_small_fine_at_its_end_and_covers_every_second(tmp_path: Path) -> None:
+def test_a_day_of_samples_stays_small_with_full_detail_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "node.jsonl"
     kept = filled(path, 86_400, 5)
     assert len(kept) < 2_000  # of 17,280
@@ -54,8 +54,8 @@ def test_a_week_of_samples_stays_small(tmp_path: Path) -> None:
     assert all(one["seconds"] <= max(5, (7 * 86_400 - one["time"]) / 150) for one in kept)
 
 
-def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
-    """The file that was opened before it is written anew is still whole."""
+def test_a_reader_never_sees_a_partial_file(tmp_path: Path) -> None:
+    """A file opened before a rewrite stays complete."""
     path = tmp_path / "node.jsonl"
     file = SampleFile(path)
     for count in range(1, 500):
@@ -66,7 +66,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     assert len(list(read_lines(path))) < 500
 
 
-def test_means_are_weighted_by_duration_memory_keeps_its_peak_and_the_rest_its_last_word() -> None:
+def test_joining_averages_by_duration_keeps_peak_memory_and_last_values() -> None:
     before = sample(100, 30, cpu=4.0, memory=70, gpus=[GPU], ranks={"0": {"step": 5, "phase": "training"}})
     after = sample(110, 10, cpu=0.0, memory=50, gpus=[{**GPU, "utilisation": 10, "sm_activity": None}],
                    ranks={"0": {"step": 9, "phase": "evaluating"}})  # fmt: skip

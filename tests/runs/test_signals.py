@@ -1,4 +1,4 @@
-"""How a task leaves when it is told to."""
+"""How a task exits on a signal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRAM = """
 import os, signal, sys, time
 from clusterctl.runs.signals import StopRequest
 stop = StopRequest()
-stop.install(on_terminate=lambda: os.write(1, b"told\\n"), grace={grace})
+stop.install(on_terminate=lambda: os.write(1, b"terminated\\n"), grace={grace})
 print("ready", flush=True)
 {body}
 """
@@ -23,27 +23,27 @@ def start(body: str, grace: float = 0.2) -> subprocess.Popen[str]:
         [sys.executable, "-c", PROGRAM.format(body=body, grace=grace)], stdout=subprocess.PIPE, text=True
     )
     assert program.stdout
-    # Byte by byte: what the stream read ahead, communicate() would not see.
+    # Byte by byte, because communicate() would not return what the stream has read ahead.
     assert b"".join(os.read(program.stdout.fileno(), 1) for _ in "ready\n") == b"ready\n"
     return program
 
 
-def test_the_warning_signal_is_a_flag_and_the_program_goes_on() -> None:
+def test_the_warning_signal_sets_a_flag_and_the_program_continues() -> None:
     program = start("while not stop.warned: time.sleep(0.01)\nprint('saved')")
     program.send_signal(signal.SIGUSR2)
     output, _ = program.communicate(timeout=60)
     assert (output, program.returncode) == ("saved\n", 0)
 
 
-def test_term_gives_a_program_its_grace_to_leave_by_itself() -> None:
+def test_sigterm_leaves_a_program_time_to_exit_by_itself() -> None:
     program = start("while not stop.terminated: time.sleep(0.01)\nsys.exit(7)", grace=30)
     program.send_signal(signal.SIGTERM)
     output, _ = program.communicate(timeout=60)
-    assert (output, program.returncode) == ("told\n", 7)
+    assert (output, program.returncode) == ("terminated\n", 7)
 
 
-def test_after_the_grace_a_program_is_gone_even_inside_a_call_that_never_returns() -> None:
-    # select(2) without an end, from C: no Python handler can run in between, as in a collective whose peer has died.
+def test_a_program_is_ended_after_the_grace_time_even_if_blocked_in_native_code() -> None:
+    # An endless select(2) in C, where no Python handler can run, as in a collective whose peer has died.
     program = start("import ctypes\nwhile True: ctypes.CDLL(None).select(0, None, None, None, None)")
     began = time.monotonic()
     program.send_signal(signal.SIGTERM)
@@ -52,7 +52,7 @@ def test_after_the_grace_a_program_is_gone_even_inside_a_call_that_never_returns
     assert time.monotonic() - began < 5
 
 
-def test_a_forked_helper_ignores_the_warning_and_dies_of_term() -> None:
+def test_a_forked_child_ignores_the_warning_and_dies_of_sigterm() -> None:
     body = """
 child = os.fork()
 if child == 0:

@@ -1,8 +1,8 @@
-"""Imports from copies: a program sees what it would see without them."""
+"""Imports from copies: a program sees the same as without them."""
 
 from __future__ import annotations
 
-import _testimportmultiple  # a native module that nothing imports by itself
+import _testimportmultiple  # a native module that nothing else imports
 import fcntl
 import json
 import os
@@ -19,7 +19,7 @@ from clusterctl.runs.staging import fill
 
 
 class Program:
-    """A run with a working directory and an environment, and Python on a node that has copies of both."""
+    """A run with a working directory and packages, and Python on a node that has copies of both."""
 
     def __init__(self, folder: Path) -> None:
         self.attempt, self.copies = folder / "x" / "attempts" / "0", folder / "copies"
@@ -50,15 +50,15 @@ class Program:
             [python, *words], cwd=self.work, env=environment, capture_output=True, text=True, check=False
         )
 
-    def says(self, line: str) -> Any:
-        """What the expression comes to in a program, after the imports that it needs."""
+    def output(self, line: str) -> Any:
+        """The JSON that the program prints."""
         done = self.run("-c", f"import json\n{line}")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     def came_from(self, module: str) -> str:
-        """Which copy of the module was read: each print its own."""
-        return str(self.says(f"import {module} as m; print(json.dumps(m.WHERE))"))
+        """The value of WHERE in the module that was imported."""
+        return str(self.output(f"import {module} as m; print(json.dumps(m.WHERE))"))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def program(tmp_path: Path) -> Program:
 
 
 def relabel(folder: Path, text: str) -> None:
-    """Let the copies say that they are copies, without a change of size and time."""
+    """Replace 'original' in the copies by `text`, and keep their times."""
     for path in folder.rglob("*.py"):
         if path.parent.name != "imports":
             times = path.stat()
@@ -78,7 +78,7 @@ def relabel(folder: Path, text: str) -> None:
 MODULE = "WHERE = 'original'\n"
 
 
-def test_modules_come_from_the_copy_and_keep_their_place(program: Program) -> None:
+def test_modules_come_from_the_copy_and_keep_their_paths(program: Program) -> None:
     program.write({"train.py": "import a.b\n" + SHOW, "a/__init__.py": "", "a/b.py": MODULE, "a/data.txt": "here"})
     program.stage()
     relabel(program.copies, "the copy")
@@ -115,7 +115,7 @@ print(json.dumps({
 """
 
 
-def test_a_module_that_the_run_has_changed_or_written_is_imported_from_its_own_directory(program: Program) -> None:
+def test_modules_that_the_run_changed_or_wrote_come_from_its_directory(program: Program) -> None:
     program.write({"changed.py": MODULE, "same.py": MODULE, "removed.py": MODULE})
     program.stage()
     relabel(program.copies, "the copy")
@@ -126,7 +126,7 @@ def test_a_module_that_the_run_has_changed_or_written_is_imported_from_its_own_d
     assert program.run("-c", "import removed").returncode == 1
 
 
-def test_what_is_not_in_the_copy_comes_from_where_it_is(program: Program) -> None:
+def test_modules_missing_from_the_copy_come_from_the_original(program: Program) -> None:
     program.write({"space/inside.py": MODULE, "other.py": MODULE}, program.packages)
     program.stage()
     relabel(program.copies, "the copy")
@@ -135,36 +135,38 @@ def test_what_is_not_in_the_copy_comes_from_where_it_is(program: Program) -> Non
     assert [program.came_from(name) for name in names] == ["the copy", "the copy", "original", "original"]
 
 
-def test_a_native_module_comes_before_its_source_and_from_where_it_is_installed(program: Program) -> None:
+def test_a_native_module_precedes_its_source_and_comes_from_the_original(program: Program) -> None:
     native = Path(_testimportmultiple.__file__)
     (program.packages / native.name).write_bytes(native.read_bytes())
     name = native.name.partition(".")[0]
     program.write({f"{name}.py": MODULE}, program.packages)
     program.stage()
     assert (program.copies / "1" / native.name).stat().st_size == 0
-    found = program.says(
+    found = program.output(
         f"import sys; sys.modules.pop('{name}', None); import {name} as m; print(json.dumps(m.__file__))"
     )
     assert found == str(program.packages / native.name)
 
 
-def test_the_environments_own_sitecustomize_runs_as_well(program: Program) -> None:
+def test_the_environments_sitecustomize_runs_too(program: Program) -> None:
     program.write({"sitecustomize.py": "import sys; sys.own = 1"}, program.packages)
     program.write({"a.py": MODULE})
     program.stage()
     relabel(program.copies, "the copy")
-    found = program.says("import sys, sitecustomize, a; print(json.dumps([sys.own, sitecustomize.__file__, a.WHERE]))")
+    found = program.output(
+        "import sys, sitecustomize, a; print(json.dumps([sys.own, sitecustomize.__file__, a.WHERE]))"
+    )
     assert found == [1, str(program.packages / "sitecustomize.py"), "the copy"]
 
 
-def test_an_error_in_it_is_reported_as_ever(program: Program) -> None:
+def test_an_error_in_sitecustomize_is_reported_as_usual(program: Program) -> None:
     program.write({"sitecustomize.py": "import nowhere"}, program.packages)
     program.stage()
     done = program.run("-c", "import a")
     assert "No module named 'nowhere'" in done.stderr
 
 
-def test_a_program_that_imports_keeps_its_copies(program: Program) -> None:
+def test_a_running_program_locks_its_copies(program: Program) -> None:
     program.stage()
     hold = "import sys; print(flush=True); sys.stdin.read()"
     environment = {**os.environ, "PYTHONPATH": f"{program.copies}/imports"}
@@ -191,7 +193,7 @@ def test_copies_that_are_being_removed_are_not_used(program: Program) -> None:
     assert program.came_from("a") == "the copy"
 
 
-def test_another_environment_is_imported_as_it_is(program: Program, tmp_path: Path) -> None:
+def test_another_environment_is_not_affected(program: Program, tmp_path: Path) -> None:
     other = make_environment(tmp_path / "other")
     program.stage()
     done = program.run("-c", "import json, sys; print(sys.prefix, json.__file__)", python=other / "bin" / "python")
@@ -199,7 +201,7 @@ def test_another_environment_is_imported_as_it_is(program: Program, tmp_path: Pa
     assert (prefix, file) == (str(other), json.__file__)
 
 
-def test_an_interpreter_that_is_too_old_imports_as_ever(program: Program) -> None:
+def test_an_interpreter_that_is_too_old_imports_the_originals(program: Program) -> None:
     program.write({"a.py": MODULE})
     program.stage()
     relabel(program.copies, "the copy")

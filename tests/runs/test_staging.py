@@ -1,4 +1,4 @@
-"""What a node copies to its own disk before its ranks begin, and what it removes."""
+"""What a node copies to its local disk before its ranks start, and what it removes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterctl.runs.staging import fill, main, remove_leftovers, unpack
 
 
 class Node:
-    """A node's disk, and a run with the archive of one folder."""
+    """A node's local disk, and a run with an archive of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.disk, self.original, self.archive = folder / "disk", folder / "original", folder / "original.tar"
@@ -49,7 +49,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_each_folder_is_copied_with_its_times_and_only_this_user_can_read_it(node: Node) -> None:
+def test_each_folder_is_copied_with_its_times_and_is_private(node: Node) -> None:
     node.stage()
     copy = node.staged / "0" / "package" / "model.py"
     assert (copy.read_text(), copy.stat().st_mtime) == ("NAME = 1\n", 1_000_000)
@@ -58,7 +58,7 @@ def test_each_folder_is_copied_with_its_times_and_only_this_user_can_read_it(nod
     assert node.staged.stat().st_mode & 0o077 == 0
 
 
-def test_the_runs_own_directory_may_change_and_a_folder_has_more_than_one_name(node: Node, tmp_path: Path) -> None:
+def test_the_work_directory_may_change_and_a_folder_has_several_names(node: Node, tmp_path: Path) -> None:
     (work := node.attempt.parents[1] / "work").mkdir()
     (work / "a-1.dist-info").mkdir()
     (tmp_path / "link").symlink_to(node.original)
@@ -74,14 +74,12 @@ def test_the_runs_own_directory_may_change_and_a_folder_has_more_than_one_name(n
     ]
 
 
-def test_a_python_that_has_no_archive_is_left_where_it_is(node: Node) -> None:
+def test_a_python_without_an_archive_is_not_copied(node: Node) -> None:
     node.stage(str(node.original), str(node.archive), "/usr", str(node.archive.with_name("none.tar")))
     assert len(read_folders(str(node.staged))) == 1
 
 
-def test_packages_that_changed_after_the_submission_are_imported_from_where_they_are(
-    node: Node, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_packages_changed_since_the_submission_are_not_copied(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
     (node.original / "a-1.dist-info").rename(node.original / "a-2.dist-info")
     node.stage()
     assert read_folders(str(node.staged)) == []
@@ -89,7 +87,7 @@ def test_packages_that_changed_after_the_submission_are_imported_from_where_they
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-def test_a_full_disk_is_named_and_nothing_is_left_on_it(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported_and_left_clean(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
     with tarfile.open(node.archive, "w") as members:
         member = tarfile.TarInfo("large.py")
         member.size = 2**20
@@ -103,7 +101,7 @@ def test_a_full_disk_is_named_and_nothing_is_left_on_it(node: Node, capfd: pytes
     assert f"cannot copy modules to {node.staged}: No space left on device" in capfd.readouterr().err
 
 
-def test_a_disk_that_is_not_there_is_named(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_disk_is_reported(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
     node.disk.rmdir()
     node.stage()
     assert (
@@ -112,43 +110,43 @@ def test_a_disk_that_is_not_there_is_named(node: Node, capfd: pytest.CaptureFixt
     )
 
 
-def test_a_folder_that_somebody_else_made_first_is_left_alone(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_folder_is_left_alone(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
     node.staged.mkdir()
     node.stage()
     assert list(node.staged.iterdir()) == []
     assert "File exists" in capfd.readouterr().err
 
 
-def test_an_archive_that_is_cut_short_leaves_nothing(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_archive_is_reported_and_leaves_nothing(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
     node.archive.write_bytes(node.archive.read_bytes()[:1100])
     node.stage()
     assert node.left() == []
     assert f"damaged archive: {node.archive}" in capfd.readouterr().err
 
 
-def test_what_a_run_that_has_ended_left_is_removed_at_the_next_start(node: Node) -> None:
+def test_copies_of_an_ended_run_are_removed_at_the_next_start(node: Node) -> None:
     node.stage()
     remove_leftovers(node.disk)
-    assert node.left() == [node.staged.name]  # its ranks are about to begin
+    assert node.left() == [node.staged.name]  # its ranks are about to start
     (node.attempt / "host.json").write_text('{"attempt": 0, "end": 12}')
     remove_leftovers(node.disk)
     assert node.left() == []
 
 
-def test_what_a_run_without_a_record_left_is_removed_when_it_is_old(node: Node) -> None:
+def test_old_copies_of_a_run_without_a_record_are_removed(node: Node) -> None:
     node.stage()
     long_ago = time.time() - 7200
     os.utime(node.staged, (long_ago, long_ago))
     holder = os.open(node.staged, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_SH)
     remove_leftovers(node.disk)
-    assert node.left() == [node.staged.name]  # somebody imports from it
+    assert node.left() == [node.staged.name]  # still in use
     os.close(holder)
     remove_leftovers(node.disk)
     assert node.left() == []
 
 
-def test_other_files_of_that_name_stay(node: Node) -> None:
+def test_files_and_links_with_the_prefix_are_kept(node: Node) -> None:
     (node.disk / f"{staging.PREFIX}file").touch()
     (node.disk / f"{staging.PREFIX}link").symlink_to(node.original)
     remove_leftovers(node.disk)
@@ -156,14 +154,14 @@ def test_other_files_of_that_name_stay(node: Node) -> None:
     assert (node.original / "package" / "model.py").exists()
 
 
-def test_an_archive_is_read_once_from_its_beginning_to_its_end(node: Node, tmp_path: Path) -> None:
+def test_an_archive_is_read_sequentially_and_only_once(node: Node, tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "pipe")
     with subprocess.Popen(["cp", node.archive, pipe]):
         assert unpack(str(pipe), tmp_path / "copy", str(node.original)) == ""
     assert (tmp_path / "copy" / "package" / "model.py").exists()
 
 
-def test_a_second_attempt_has_a_folder_of_its_own(node: Node) -> None:
+def test_each_attempt_has_its_own_folder(node: Node) -> None:
     node.stage()
     fill(Path(f"{node.folder}.1@n1"), node.attempt, [(str(node.original), str(node.archive))])
     assert len(node.left()) == 2

@@ -1,4 +1,4 @@
-"""Which nodes failed the check before the ranks begin, by what each of them wrote."""
+"""Which nodes failed the check before the ranks start, according to their reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_nodes_that_answer_in_time_are_fit() -> None:
     assert judge({}, NODES, 10.0) == {}
 
 
-def test_a_node_is_named_with_what_it_says_of_itself() -> None:
+def test_an_unfit_node_is_named_with_its_own_report() -> None:
     full = NodeReport("b", Reached.BEGUN, 0.1, "only 3 MiB free in /tmp, need 1024")
     waiting = NodeReport("a", Reached.MULTIPLIED, 2.0)  # for the others, in the all-reduce
     assert judged(a=waiting, b=full) == {"b": "only 3 MiB free in /tmp, need 1024"}
@@ -38,23 +38,23 @@ def test_a_node_is_named_with_what_it_says_of_itself() -> None:
         (NodeReport("b", Reached.IMPORTED, 1.0), "had not multiplied two matrices"),
     ],
 )
-def test_a_node_that_hangs_is_named_by_what_is_missing(report: NodeReport | None, words: str) -> None:
+def test_a_node_that_hangs_is_named_with_the_missing_step(report: NodeReport | None, words: str) -> None:
     assert judged(b=report) == {"b": f"{words} within 10 s; another node took 3.0 s"}
 
 
-def test_a_node_is_not_late_where_all_are_slow_or_the_network_hangs() -> None:
+def test_no_node_is_late_if_all_are_slow_or_the_network_hangs() -> None:
     slow = {node: NodeReport(node, Reached.ALL, 7.0) for node in NODES}
     assert judge(slow | {"b": NodeReport("b", Reached.BEGUN, 0.0)}, NODES, 10.0) == {}
     assert judged(**{node: NodeReport(node, Reached.MULTIPLIED, 2.0) for node in NODES}) == {}
 
 
-def test_what_every_node_of_several_says_is_no_nodes_fault() -> None:
+def test_a_problem_of_all_nodes_is_no_nodes_fault() -> None:
     wrong = {node: NodeReport(node, Reached.BEGUN, 0.1, "cannot write to /scratch") for node in NODES}
     assert judge(wrong, NODES, 10.0) == {}
     assert judge({"a": wrong["a"]}, ["a"], 10.0) == {"a": "cannot write to /scratch"}
 
 
-def test_exclusions_add_up_over_attempts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exclusions_accumulate_over_attempts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDir(tmp_path)
     write_json(run.run_json, {"job": {"resources": {"exclude": "old[1-2]"}}})
     for number, node in enumerate("ab"):
@@ -62,15 +62,13 @@ def test_exclusions_add_up_over_attempts(tmp_path: Path, capsys: pytest.CaptureF
         attempt.check.mkdir(parents=True)
         NodeReport("c", Reached.ALL, 1.0).write(attempt)
         NodeReport(node, Reached.BEGUN, 0.1, "its clock is off by +60 s").write(attempt)
-        told = judge_attempt(attempt, [node, "c"], 10.0)
-    assert told == "old[1-2],a,b"
+        excluded = judge_attempt(attempt, [node, "c"], 10.0)
+    assert excluded == "old[1-2],a,b"
     assert failed_nodes(run.attempt(1)) == {"b": "its clock is off by +60 s"}
     assert "b failed its check: its clock is off" in capsys.readouterr().err
 
 
-def test_a_check_that_came_to_no_end_is_logged_and_names_nobody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unfinished_check_is_logged_and_excludes_no_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     attempt = Attempt(tmp_path / "attempts" / "0")
     attempt.check.mkdir(parents=True)
     assert judge_attempt(attempt, ["a", "b"], 10.0) == ""

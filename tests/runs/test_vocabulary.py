@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from clusterctl.runs.vocabulary import KNOWN, Better, Role, counted_examples, metric_of, number, rounded, score_of
 
 
-def test_a_score_is_found_whatever_it_counts() -> None:
+def test_a_score_is_found_whatever_it_measures() -> None:
     assert score_of({"loss": 0.5, "val_accuracy": 0.9}, "val") == (KNOWN["val_accuracy"], 0.9)
     assert score_of({"test_auc": 0.8, "val_auc": 0.7}, "test") == (KNOWN["test_auc"], 0.8)
     assert score_of({"loss": 0.5, "val_auc": 0.7}, "test") is None
 
 
-def test_what_a_program_calls_its_accuracy_counts_as_the_validations() -> None:
+def test_a_plain_accuracy_counts_as_the_validation_score() -> None:
     assert score_of({"accuracy": 0.9}, "val") == (KNOWN["accuracy"], 0.9)
     assert score_of({"accuracy": 0.9}, "test") is None
 
@@ -28,7 +28,7 @@ def test_the_examples_behind_a_test_score_are_named(unit: str) -> None:
     assert metric_of(f"test_{unit}").role is Role.COUNT
 
 
-def test_nothing_is_said_of_examples_that_nobody_counted() -> None:
+def test_uncounted_examples_are_not_mentioned() -> None:
     assert counted_examples({"test_accuracy": 0.5}) == ""
 
 
@@ -55,7 +55,7 @@ def test_any_name_has_a_metric_of_that_name(name: str) -> None:
 
 @pytest.mark.parametrize("metric", KNOWN.values(), ids=list(KNOWN))
 @pytest.mark.parametrize("value", [0, 3, 0.25, 1e9, -1e-9, math.nan, math.inf])
-def test_every_known_metric_shows_every_value_in_little_room(metric, value: float) -> None:
+def test_every_known_metric_formats_every_value_briefly(metric, value: float) -> None:
     assert metric.label
     assert 1 <= len(metric.text(value)) <= 10
     assert metric.text(None) == ""

@@ -1,4 +1,4 @@
-"""The files that the daemons read."""
+"""The configuration files of the daemons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def conf(folder: Path, name: str = "slurm.conf") -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
 
-def test_slurm_conf_names_only_what_is_the_sandboxs_own(tmp_path: Path) -> None:
+def test_slurm_conf_names_only_the_sandboxs_own_files(tmp_path: Path) -> None:
     written(tmp_path, kill_wait=7)
     found = conf(tmp_path)
     assert found["SlurmctldHost"].endswith("(10.1.2.254)")
@@ -54,14 +54,14 @@ def test_slurm_conf_names_only_what_is_the_sandboxs_own(tmp_path: Path) -> None:
     ]
 
 
-def test_without_namespaces_every_node_is_localhost_on_a_port_of_its_own(tmp_path: Path) -> None:
+def test_without_namespaces_every_node_is_localhost_with_its_own_port(tmp_path: Path) -> None:
     written(tmp_path, namespaces=False)
     text = (tmp_path / "etc/slurm.conf").read_text()
     assert "SlurmctldHost=localhost\n" in text
     assert "NodeName=node2 NodeHostname=localhost NodeAddr=127.0.0.1 Port=7004" in text
 
 
-def test_only_what_was_asked_for_is_configured(tmp_path: Path) -> None:
+def test_only_requested_features_are_configured(tmp_path: Path) -> None:
     plain, full = tmp_path / "plain", tmp_path / "full"
     plain.mkdir()
     full.mkdir()
@@ -73,13 +73,13 @@ def test_only_what_was_asked_for_is_configured(tmp_path: Path) -> None:
     assert not {"slurmdbd.conf", "my.cnf", "cgroup.conf"} & {path.name for path in (plain / "etc").iterdir()}
 
 
-def test_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+def test_secrets_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     written(tmp_path, accounting=True)
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "etc").iterdir()} == {0o600}
 
 
 @pytest.mark.parametrize(("gpus", "named"), [(2, ""), ("a100:2", " Type=a100")])
-def test_a_machines_own_gpus_are_shared_out_where_they_suffice(
+def test_the_machines_gpus_are_divided_among_the_nodes_if_there_are_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int | str, named: str
 ) -> None:
     request = SandboxRequest(nodes=2, gpus_per_node=GpuCount(gpus))
@@ -94,7 +94,7 @@ def test_a_machines_own_gpus_are_shared_out_where_they_suffice(
     assert all(f" Gres=gpu:{gpus}" in line for line in daemon_files._node_lines(sandbox))
 
 
-def test_gpus_that_are_made_up_need_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulated_gpus_need_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError
 
@@ -104,7 +104,7 @@ def test_gpus_that_are_made_up_need_root(tmp_path: Path, monkeypatch: pytest.Mon
         written(tmp_path, gpus_per_node=GpuCount(1))
 
 
-def test_nodes_ask_no_name_server(tmp_path: Path) -> None:
+def test_nodes_do_not_use_dns(tmp_path: Path) -> None:
     host = tmp_path / "nsswitch.conf"
     host.write_text("passwd: files ldap\nhosts:  files dns\nservices: db\n")
     assert daemon_files._files_alone(host) == "passwd: files ldap\nservices: db\nhosts: files\n"

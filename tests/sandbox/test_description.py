@@ -12,7 +12,7 @@ from clusterctl.sandbox.description import Sandbox, SandboxRequest, commands, cu
 
 
 @pytest.mark.parametrize("name", ["two words", "it's", "a,b", "a%b", "größe", "x" * 60])
-def test_a_folder_that_slurm_cannot_carry_is_refused(
+def test_a_folder_name_that_slurm_cannot_handle_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(description, "state_folder", lambda: Path("/s", name))
@@ -21,14 +21,14 @@ def test_a_folder_that_slurm_cannot_carry_is_refused(
     assert "XDG_STATE_HOME" in caught.value.hint
 
 
-def test_the_commands_need_a_sandbox_that_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_commands_need_a_running_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(description, "state_folder", lambda: Path("/nowhere"))
     with pytest.raises(SlurmError) as caught:
         commands()
     assert caught.value.hint == "clusterctl sandbox up"
 
 
-def test_a_record_is_read_as_it_was_saved_unless_another_version_wrote_it(tmp_path: Path) -> None:
+def test_a_saved_record_is_read_back_unless_another_version_wrote_it(tmp_path: Path) -> None:
     saved = Sandbox(
         folder=str(tmp_path), boot_id=description.boot_id(), request=SandboxRequest(nodes=2), ports=(1, 2, 3, 4)
     )

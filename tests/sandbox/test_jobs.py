@@ -1,4 +1,4 @@
-"""What jobs find on a sandbox: it is a real Slurm, so this is what they find on a cluster."""
+"""What jobs see on a sandbox, which is a real Slurm, so they see the same on a cluster."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def test_a_batch_script_runs_two_tasks_on_each_of_two_nodes(sandbox: RunningSand
     assert hosts[0] == hosts[1] != hosts[2] == hosts[3]
 
 
-def test_nodes_have_a_name_an_address_and_shared_memory_of_their_own(sandbox: RunningSandbox) -> None:
-    said = sandbox.call(
+def test_nodes_have_their_own_name_address_and_shared_memory(sandbox: RunningSandbox) -> None:
+    output = sandbox.call(
         *("srun", "--nodes=2", "--ntasks-per-node=1", "bash", "-c"),
         "getent hosts $(hostname); touch /dev/shm/$(hostname); sleep 0.2; cd /dev/shm; ls -d node*; id -u",
     ).split()
-    names = {word for word in said if word.startswith("node")}
-    addresses = {word for word in said if word.startswith("10.")}
+    names = {word for word in output if word.startswith("node")}
+    addresses = {word for word in output if word.startswith("10.")}
     assert len(names) == len(addresses) == 2
-    assert len(said) == 2 * 4  # each sees its own file in /dev/shm and no other
+    assert len(output) == 2 * 4  # each sees its own file in /dev/shm and no other
 
 
 def test_a_job_reaches_its_other_node_over_the_network(sandbox: RunningSandbox) -> None:
@@ -63,14 +63,12 @@ def test_a_job_reaches_its_other_node_over_the_network(sandbox: RunningSandbox) 
         ([], ["unset", "unset"]),
     ],
 )
-def test_tasks_see_the_gpus_that_they_were_given(
-    sandbox: RunningSandbox, flags: list[str], expected: list[str] | None
-) -> None:
-    said = sandbox.call("srun", "--ntasks=2", "--nodes=1", *flags, "sh", "-c", "echo ${CUDA_VISIBLE_DEVICES-unset}")
-    assert sorted(said.split()) in ([expected] if expected else [["unset"] * 2, ["0,1"] * 2])
+def test_tasks_see_their_allocated_gpus(sandbox: RunningSandbox, flags: list[str], expected: list[str] | None) -> None:
+    output = sandbox.call("srun", "--ntasks=2", "--nodes=1", *flags, "sh", "-c", "echo ${CUDA_VISIBLE_DEVICES-unset}")
+    assert sorted(output.split()) in ([expected] if expected else [["unset"] * 2, ["0,1"] * 2])
 
 
-def test_what_no_node_can_give_is_refused(sandbox: RunningSandbox) -> None:
+def test_a_request_that_no_node_can_satisfy_is_refused(sandbox: RunningSandbox) -> None:
     done = sandbox.try_to("sbatch", "--test-only", "--gpus-per-node=5", "--wrap=true")
     assert done.returncode == 1
     assert "Requested node configuration is not available" in done.stderr
@@ -83,7 +81,7 @@ def test_a_requeued_job_starts_again_within_seconds(sandbox: RunningSandbox, tmp
     assert log.read_text() == "again\n"  # Slurm would hold it for two minutes; sbatch looks after 14, 30 and 62 s
 
 
-def test_the_number_of_a_job_was_never_one_of_an_earlier_sandbox(sandbox: RunningSandbox) -> None:
+def test_job_ids_of_earlier_sandboxes_are_not_reused(sandbox: RunningSandbox) -> None:
     assert int(sandbox.call("sbatch", "--parsable", "--output=/dev/null", "--wrap=true")) > 1000
 
 

@@ -1,4 +1,4 @@
-"""Up and down, whatever happened in between."""
+"""`sandbox up` and `sandbox down`, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def kill(room: RunningSandbox, part: str, command: str) -> None:
     wait_until(lambda: not victim.alive(), 5)
 
 
-def test_up_makes_four_nodes_and_down_leaves_nothing_of_what_ran_on_them(sandbox_home: RunningSandbox) -> None:
+def test_up_starts_four_nodes_and_down_leaves_nothing(sandbox_home: RunningSandbox) -> None:
     done = sandbox_home.clusterctl("sandbox", "up", "--nodes", "4")
     assert done.returncode == 0, done.stderr
     assert sandbox_home.call("sinfo", "--noheader", "--partition=main", "--format=%D %t") == "4 idle\n"
@@ -63,7 +63,7 @@ def test_ten_ups_and_downs_in_a_row_leave_nothing(sandbox_home: RunningSandbox) 
         assert leftovers(sandbox_home) == []
 
 
-def test_up_leaves_a_sandbox_alone_that_is_up(sandbox_home: RunningSandbox) -> None:
+def test_up_does_not_change_a_running_sandbox(sandbox_home: RunningSandbox) -> None:
     lifecycle.up(sandbox_home.folder, TWO)
     before = set(marked_processes.find(sandbox_home.folder))
     done = sandbox_home.clusterctl("sandbox", "up", "--nodes", "3")
@@ -71,7 +71,7 @@ def test_up_leaves_a_sandbox_alone_that_is_up(sandbox_home: RunningSandbox) -> N
     assert before <= set(marked_processes.find(sandbox_home.folder))
 
 
-def test_down_says_when_there_is_nothing_to_end(sandbox_home: RunningSandbox) -> None:
+def test_down_reports_that_no_sandbox_is_running(sandbox_home: RunningSandbox) -> None:
     done = sandbox_home.clusterctl("sandbox", "down")
     assert (done.returncode, done.stderr) == (0, "no sandbox is running\n")
 
@@ -87,9 +87,7 @@ def test_down_says_when_there_is_nothing_to_end(sandbox_home: RunningSandbox) ->
         ("node1", "sh"),
     ],
 )
-def test_a_killed_daemon_is_no_obstacle_to_down_nor_to_up(
-    sandbox_home: RunningSandbox, part: str, command: str
-) -> None:
+def test_up_and_down_work_after_a_daemon_was_killed(sandbox_home: RunningSandbox, part: str, command: str) -> None:
     lifecycle.up(sandbox_home.folder, TWO)
     kill(sandbox_home, part, command)
     lifecycle.up(sandbox_home.folder, TWO)
@@ -99,7 +97,7 @@ def test_a_killed_daemon_is_no_obstacle_to_down_nor_to_up(
     assert leftovers(sandbox_home) == []
 
 
-def test_status_names_the_daemon_that_is_missing(sandbox_home: RunningSandbox) -> None:
+def test_status_names_a_missing_daemon(sandbox_home: RunningSandbox) -> None:
     lifecycle.up(sandbox_home.folder, TWO)
     assert lifecycle.status(sandbox_home.folder).nodes == {"node1": "idle", "node2": "idle"}
     kill(sandbox_home, "slurmctld", "slurmctld")
@@ -107,7 +105,7 @@ def test_status_names_the_daemon_that_is_missing(sandbox_home: RunningSandbox) -
     assert (status.missing, status.nodes) == (("slurmctld",), {})
 
 
-def test_an_up_that_was_killed_half_way_leaves_nothing_after_down(sandbox_home: RunningSandbox) -> None:
+def test_down_cleans_up_after_a_killed_up(sandbox_home: RunningSandbox) -> None:
     argv = [sys.executable, "-m", "clusterctl", "sandbox", "up"]
     with subprocess.Popen(argv, env=sandbox_home.environment) as process:
         wait_until(lambda: len(marked_processes.find(sandbox_home.folder)) > 2, 20)
@@ -124,7 +122,7 @@ def test_down_finds_a_sandbox_whose_files_are_gone(sandbox_home: RunningSandbox)
     assert leftovers(sandbox_home) == []
 
 
-def test_files_of_before_a_reboot_are_no_sandbox_and_no_obstacle(sandbox_home: RunningSandbox) -> None:
+def test_files_from_before_a_reboot_are_ignored(sandbox_home: RunningSandbox) -> None:
     lifecycle.up(sandbox_home.folder, TWO)
     record = sandbox_home.folder / "sandbox.json"
     before = read_json(record)
@@ -136,7 +134,7 @@ def test_files_of_before_a_reboot_are_no_sandbox_and_no_obstacle(sandbox_home: R
     assert lifecycle.up(sandbox_home.folder, TWO)[1]
 
 
-def test_a_daemon_that_does_not_start_is_named_with_its_last_words(
+def test_a_daemon_that_does_not_start_is_reported_with_its_last_line(
     sandbox_home: RunningSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_key(sandbox: Sandbox) -> None:
@@ -150,7 +148,7 @@ def test_a_daemon_that_does_not_start_is_named_with_its_last_words(
     assert marked_processes.find(sandbox_home.folder) == []
 
 
-def test_two_sandboxes_live_side_by_side(sandbox: RunningSandbox, sandbox_home: RunningSandbox) -> None:
+def test_two_sandboxes_run_side_by_side(sandbox: RunningSandbox, sandbox_home: RunningSandbox) -> None:
     lifecycle.up(sandbox_home.folder, TWO)
     assert sandbox_home.call("sinfo", "--noheader", "--partition=main", "--format=%D") == "2\n"
     assert sandbox.call("sinfo", "--noheader", "--partition=main", "--format=%D") == "4\n"
@@ -189,18 +187,18 @@ def test_accounting_remembers_jobs_and_their_scripts(sandbox_home: RunningSandbo
     assert leftovers(sandbox_home) == []
 
 
-def test_control_groups_confine_tasks_to_their_gpus_and_go_with_the_sandbox(sandbox_home: RunningSandbox) -> None:
+def test_cgroups_confine_tasks_to_their_gpus_and_are_removed_with_the_sandbox(sandbox_home: RunningSandbox) -> None:
     request = SandboxRequest(nodes=1, gpus_per_node=GpuCount(2), cgroups=True)
     try:
         lifecycle.check_cgroups()
-    except UsageError:  # this kernel offers version 2 alone: then nothing is started
+    except UsageError:  # this kernel has only cgroup v2: nothing is started
         with pytest.raises(UsageError):
             lifecycle.up(sandbox_home.folder, request)
         return
     lifecycle.up(sandbox_home.folder, request)
     opened = f"cat {sandbox_home.folder}/dev/gpu0; cat {sandbox_home.folder}/dev/gpu1; echo $CUDA_VISIBLE_DEVICES"
     done = sandbox_home.try_to("srun", "--gpus-per-node=1", "sh", "-c", opened)
-    assert "gpu0: No such device" in done.stderr  # it is allowed to ask a device that is none
+    assert "gpu0: No such device" in done.stderr  # access is allowed, but no such device exists
     assert "gpu1: Operation not permitted" in done.stderr
     assert done.stdout == "0\n"
     lifecycle.down(sandbox_home.folder)

@@ -1,4 +1,4 @@
-"""Processes are found by their mark and ended by their number."""
+"""Processes are found by their mark and killed by their PID."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     marked_processes.end(marked_processes.find(tmp_path))
 
 
-def test_what_was_started_is_found_and_ended_with_its_children(folder: Path) -> None:
+def test_a_process_is_found_and_ended_with_its_children(folder: Path) -> None:
     marked_processes.start(folder, "parent", ["sh", "-c", "sleep 600 & wait"], folder / "log")
     wait_until(lambda: len(marked_processes.find(folder)) == 2, 5)
     assert {process.part for process in marked_processes.find(folder)} == {"parent"}
@@ -35,7 +35,7 @@ def test_processes_of_another_folder_are_left_alone(folder: Path) -> None:
     assert mine.alive()
 
 
-def test_a_number_that_was_given_to_another_process_is_not_killed(folder: Path) -> None:
+def test_a_reused_pid_is_not_killed(folder: Path) -> None:
     mine = marked_processes.start(folder, "mine", ["sleep", "600"], folder / "log")
     marked_processes.end([mine._replace(started=mine.started - 1)])
     assert mine.alive()
@@ -47,19 +47,19 @@ def test_a_zombie_is_not_alive(folder: Path) -> None:
     os.waitpid(process.pid, 0)
 
 
-def test_a_daemon_that_ends_at_once_is_an_error_with_its_last_words(folder: Path) -> None:
+def test_a_daemon_that_exits_at_once_is_an_error_with_its_last_line(folder: Path) -> None:
     argv = ["sh", "-c", "echo no such key >&2; exit 1"]
     with pytest.raises(SlurmError, match="keeper exited immediately: no such key") as caught:
         marked_processes.serve(folder, "keeper", argv, folder / "log", str(folder / "socket"))
     assert str(folder / "log") in caught.value.hint
 
 
-def test_a_program_that_is_not_there_is_an_error(folder: Path) -> None:
+def test_a_missing_program_is_an_error(folder: Path) -> None:
     with pytest.raises(SlurmError, match="sllurmd is not on PATH"):
         marked_processes.start(folder, "x", ["sllurmd"], folder / "log")
 
 
-def test_daemons_do_not_hear_the_callers_ctrl_c(folder: Path) -> None:
+def test_daemons_do_not_get_the_callers_ctrl_c(folder: Path) -> None:
     process = marked_processes.start(folder, "mine", ["sleep", "600"], folder / "log")
     assert os.getsid(process.pid) == process.pid
     os.kill(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A network that nobody else uses."""
+"""Choosing an unused network."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def with_routes(monkeypatch: pytest.MonkeyPatch, *destinations: str) -> None:
     monkeypatch.setattr(network, "_ip", lambda *words: json.dumps([{"dst": dst} for dst in destinations]))
 
 
-def test_the_network_is_free_and_the_same_for_the_same_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_network_is_unused_and_always_the_same_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     with_routes(monkeypatch, "default", "192.168.1.0/24")
     first = network.free_network(Path("/a"))
     assert first.startswith("10.")
     assert network.free_network(Path("/a")) == first != network.free_network(Path("/b"))
 
 
-def test_a_network_that_a_route_leads_to_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_has_a_route_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with_routes(monkeypatch)
     first = network.free_network(Path("/a"))
     for route in (f"{first}.0/24", f"{first}.7", f"{first.rpartition('.')[0]}.0.0/16"):

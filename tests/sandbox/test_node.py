@@ -1,4 +1,4 @@
-"""Nodes that lose their power or their network, and get it back."""
+"""Nodes that are switched off or disconnected, and brought back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clusterctl.sandbox.description import SandboxRequest, current
 
 @pytest.fixture
 def own(sandbox_home: RunningSandbox) -> RunningSandbox:
-    """Two nodes of the test's own to ill-treat."""
+    """Two nodes that only this test uses."""
     lifecycle.up(sandbox_home.folder, SandboxRequest(nodes=2))
     return sandbox_home
 
@@ -43,7 +43,7 @@ def begin_sleeping(own: RunningSandbox) -> None:
     wait_until(lambda: sleepers(own), 20, "the task to start")
 
 
-def test_off_ends_all_that_runs_on_the_node_and_on_brings_it_back(own: RunningSandbox) -> None:
+def test_off_kills_everything_on_the_node_and_on_brings_it_back(own: RunningSandbox) -> None:
     begin_sleeping(own)
     assert own.clusterctl("sandbox", "node", "off", "node1").returncode == 0
     assert sleepers(own) == []
@@ -54,7 +54,7 @@ def test_off_ends_all_that_runs_on_the_node_and_on_brings_it_back(own: RunningSa
     assert own.call("srun", "--nodelist=node1", "hostname") == "node1\n"
 
 
-def test_a_node_that_is_cut_off_goes_on_running_its_tasks(own: RunningSandbox) -> None:
+def test_a_disconnected_node_keeps_running_its_tasks(own: RunningSandbox) -> None:
     begin_sleeping(own)
     before = sleepers(own)
     assert own.clusterctl("sandbox", "node", "cut", "node1").returncode == 0
@@ -65,7 +65,7 @@ def test_a_node_that_is_cut_off_goes_on_running_its_tasks(own: RunningSandbox) -
     assert sleepers(own) == before
 
 
-def test_up_leaves_a_node_cut_off_and_starts_one_that_is_off(own: RunningSandbox) -> None:
+def test_up_starts_a_node_that_is_off_but_does_not_reconnect_one(own: RunningSandbox) -> None:
     own.clusterctl("sandbox", "node", "cut", "node1")
     own.clusterctl("sandbox", "node", "off", "node2")
     assert own.clusterctl("sandbox", "up").returncode == 0
@@ -81,7 +81,7 @@ def test_up_leaves_a_node_cut_off_and_starts_one_that_is_off(own: RunningSandbox
         (["burn", "node1"], 2, "clusterctl sandbox node --help"),
     ],
 )
-def test_what_cannot_be_done_to_a_node_is_refused_with_a_hint(
+def test_invalid_node_actions_are_refused_with_a_hint(
     own: RunningSandbox, words: list[str], code: int, hint: str
 ) -> None:
     own.clusterctl("sandbox", "node", "off", "node2")
@@ -90,7 +90,7 @@ def test_what_cannot_be_done_to_a_node_is_refused_with_a_hint(
 
 
 @pytest.mark.long
-def test_slurm_requeues_the_job_of_a_node_that_lost_its_power(own: RunningSandbox, tmp_path: Path) -> None:
+def test_slurm_requeues_the_job_of_a_node_that_was_switched_off(own: RunningSandbox, tmp_path: Path) -> None:
     log = tmp_path / "log"
     script = f'echo $SLURM_JOB_NODELIST >>{log}; [ -n "$SLURM_RESTART_COUNT" ] || sleep 600'
     own.call("sbatch", "--requeue", "--output=/dev/null", f"--wrap={script}")

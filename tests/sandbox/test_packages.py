@@ -1,4 +1,4 @@
-"""Missing packages are named, all of them at once, and only those."""
+"""All missing packages are reported together, and only those."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_nothing_is_said_when_all_is_there(folder: Path) -> None:
+def test_no_error_if_everything_is_installed(folder: Path) -> None:
     check_packages(SandboxRequest(accounting=True), str(folder))
 
 
@@ -36,7 +36,7 @@ def test_the_hint_names_the_missing_packages_and_no_others(folder: Path) -> None
     assert caught.value.hint == "apt-get install -y --no-install-recommends munge slurmd mariadb-server"
 
 
-def test_root_needs_what_makes_nodes_of_their_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_needs_the_namespace_tools(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ip", "unshare", "mount"):
         (folder / name).unlink()
     monkeypatch.setattr("os.geteuid", lambda: 1000)
@@ -47,6 +47,6 @@ def test_root_needs_what_makes_nodes_of_their_own(folder: Path, monkeypatch: pyt
     assert caught.value.hint.endswith("iproute2 util-linux mount")
 
 
-def test_the_database_is_needed_for_accounting_alone(folder: Path) -> None:
+def test_the_database_is_needed_only_for_accounting(folder: Path) -> None:
     (folder / "mariadbd").unlink()
     check_packages(SandboxRequest(), str(folder))

@@ -1,4 +1,4 @@
-"""What it takes to switch many nodes on: how often this machine's processes are looked at, and `ip` is called."""
+"""The cost of switching on many nodes: scans of this machine's processes, and calls of `ip`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from clusterctl.sandbox.marked_processes import Process
 
 
 class Machine:
-    """A machine whose processes are made up; it counts the looks at them, and keeps what was run."""
+    """A machine with made-up processes; it counts the scans of them, and records what is run."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *running: Process) -> None:
-        self.looks = 0
+        self.scans = 0
         self.started: list[str] = []
         self.ran: list[tuple[list[str], list[str]]] = []
         self._running = [Process(1, 0, "switch", "sleep"), *running]
@@ -28,7 +28,7 @@ class Machine:
         monkeypatch.setattr(network, "_run", lambda argv, lines="", **how: self.ran.append((argv, lines.split("\n"))))
 
     def _find(self, folder: Path) -> list[Process]:
-        self.looks += 1
+        self.scans += 1
         return self._running
 
     def _start(self, folder: Path, part: str, argv: list[str], log: Path, **how: object) -> Process:
@@ -41,12 +41,12 @@ def sandbox_of(folder: Path, nodes: int) -> Sandbox:
 
 
 @pytest.mark.parametrize("nodes", [4, 200])
-def test_many_nodes_take_as_few_looks_and_calls_as_one(
+def test_many_nodes_take_no_more_process_scans_and_ip_calls_than_one(
     nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine, sandbox = Machine(monkeypatch), sandbox_of(tmp_path, nodes)
     assert node.switch_on(sandbox, *sandbox.names) == machine.started == sandbox.names
-    assert machine.looks <= 3
+    assert machine.scans <= 3
     assert [len(lines) for _, lines in machine.ran] == [nodes] * 3
     assert machine.ran[1][1][3] == "link add eth0 netns 1003 type veth peer node4 netns 1"
 

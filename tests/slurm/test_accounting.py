@@ -1,4 +1,4 @@
-"""What sacct says of a job and its steps; fixtures/README.md says where the answers are from."""
+"""Parsing sacct's output about a job and its steps; fixtures/README.md lists the origin of the samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answering(code: int, out: str, err: str = "") -> tuple[Slurm, list[Sequence[
     return Slurm(lambda command: f"/usr/bin/{command}", run=run), asked
 
 
-def test_the_job_comes_first_with_who_cancelled_it_then_its_steps() -> None:
+def test_the_job_is_read_with_the_user_who_cancelled_it_then_its_steps() -> None:
     slurm, asked = answering(0, CANCELLED)
     job, batch, step = slurm.accounted(["55186820"])
     assert job == Accounted("55186820", "CANCELLED", "0", 0, 0, "node[1-2]")
@@ -41,7 +41,7 @@ def test_the_job_comes_first_with_who_cancelled_it_then_its_steps() -> None:
     assert asked[0][-2:] == ["-j", "55186820"]
 
 
-def test_where_there_is_no_accounting_it_is_an_error_with_slurms_words() -> None:
+def test_disabled_accounting_is_an_error_with_slurms_message() -> None:
     slurm, _ = answering(1, "", "Slurm accounting storage is disabled\n")
     with pytest.raises(SlurmError, match="accounting storage is disabled"):
         slurm.accounted(["12"])
@@ -57,7 +57,7 @@ def test_where_there_is_no_accounting_it_is_an_error_with_slurms_words() -> None
         ),
     ],
 )
-def test_how_jobs_ended_is_read_of_every_version_and_what_goes_on_has_no_end(version: str, ends: list[str]) -> None:
+def test_final_states_of_every_version_are_read_and_active_jobs_have_none(version: str, ends: list[str]) -> None:
     text = (Path(__file__).parent / "fixtures" / f"sacct-{version}.txt").read_text()
     lines = parse_accounting(text)
     assert len(lines) == text.count("\n")
@@ -65,16 +65,16 @@ def test_how_jobs_ended_is_read_of_every_version_and_what_goes_on_has_no_end(ver
     assert {line.job_id for line in lines if not line.ended and line.state in ("RUNNING", "REQUEUED", "SUSPENDED")}
 
 
-def test_foreign_lines_are_passed_over() -> None:
+def test_unrelated_lines_are_skipped() -> None:
     assert parse_accounting("nonsense\n\n12|A|b|c|d\n") == ()
 
 
 @given(st.text())
-def test_no_answer_breaks_it(text: str) -> None:
+def test_no_output_breaks_the_parser(text: str) -> None:
     parse_accounting(text)
 
 
-def test_what_the_controller_shows_of_a_job_reads_like_a_line_of_sacct() -> None:
+def test_scontrol_show_job_is_read_like_a_line_of_sacct() -> None:
     shown = "JobId=12 JobName=JobState=x\n   JobState=OUT_OF_MEMORY Reason=OutOfMemory\n   Requeue=1 ExitCode=0:125\n"
     assert parse_shown(shown + "   ReqNodeList=(null) NodeList=(null)\n") == (
         Accounted("12", "OUT_OF_MEMORY", "", 0, 125, ""),

@@ -1,4 +1,4 @@
-"""The client of Slurm's commands: what is asked, and what becomes of refusals and silence."""
+"""The client of Slurm's commands: what it calls, and how it handles refusals and timeouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterctl.spec import Cluster
 
 
 class Answers:
-    """A runner that answers the same to every command, and remembers what was asked."""
+    """A runner that gives every command the same answer, and records the calls."""
 
     def __init__(self, code: int = 0, out: str = "", err: str = "") -> None:
         self.asked: list[list[str]] = []
@@ -34,7 +34,7 @@ def slurm(answers: Answers) -> Slurm:
     return Slurm(lambda command: f"/opt/slurm/{command}", {"PATH": "/bin"}, answers, clock=lambda: 77.0)
 
 
-def test_one_question_covers_all_jobs_of_the_user_with_times_as_epoch_seconds() -> None:
+def test_one_query_covers_all_jobs_of_the_user_with_times_as_epoch_seconds() -> None:
     answers = Answers(out="7\x1fPENDING" + "\x1f" * 7)
     snapshot = slurm(answers).snapshot()
     assert snapshot.taken_at == 77.0
@@ -44,20 +44,20 @@ def test_one_question_covers_all_jobs_of_the_user_with_times_as_epoch_seconds() 
     assert answers.environments == [{"PATH": "/bin", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}]
 
 
-def test_a_refusal_carries_what_slurm_said() -> None:
+def test_a_refusal_carries_slurms_message() -> None:
     answers = Answers(1, err="squeue: error: Unable to contact slurm controller (connect failure)\n")
     with pytest.raises(SlurmError, match=r"squeue: Unable to contact slurm controller \(connect failure\)") as caught:
         slurm(answers).snapshot()
     assert "scontrol ping" in caught.value.hint
 
 
-def test_jobs_are_cancelled_with_one_call_and_those_already_gone_are_no_error() -> None:
+def test_jobs_are_cancelled_with_one_call_and_ended_ones_are_no_error() -> None:
     answers = Answers(1, err="scancel: error: Kill job error on job id 8: Invalid job id specified\n")
     slurm(answers).cancel(["7", "8"])
     assert answers.asked == [["/opt/slurm/scancel", "7", "8"]]
 
 
-def test_a_job_of_somebody_else_cannot_be_cancelled() -> None:
+def test_another_users_job_cannot_be_cancelled() -> None:
     answers = Answers(1, err="scancel: error: Kill job error on job id 9: Access/permission denied\n")
     with pytest.raises(SlurmError, match="Access/permission denied"):
         slurm(answers).cancel(["9"])
@@ -70,7 +70,7 @@ def test_held_jobs_are_released_and_running_ones_requeued() -> None:
     assert [argv[1:] for argv in answers.asked] == [["release", "7"], ["requeue", "8"]]
 
 
-def test_a_missing_command_is_said_with_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_command_is_reported_with_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SlurmError, match="squeue is not on PATH") as caught:
         Slurm.of(Cluster(name="site")).snapshot()
@@ -91,7 +91,7 @@ def test_a_command_that_does_not_answer_is_killed(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
 
 
-def test_a_command_that_cannot_be_run_is_slurms_error(tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_run_is_a_slurm_error(tmp_path: Path) -> None:
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/nonexistent\n")
     squeue.chmod(0o700)
@@ -99,7 +99,7 @@ def test_a_command_that_cannot_be_run_is_slurms_error(tmp_path: Path) -> None:
         Slurm(lambda _: str(squeue), {}).snapshot()
 
 
-def test_names_that_are_no_utf8_come_back_as_paths_do(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_are_read_like_paths(tmp_path: Path) -> None:
     squeue = tmp_path / "squeue"
     squeue.write_bytes(b"#!/bin/sh\nprintf '7\\037RUNNING" + b"\\037" * 6 + b"/runs/\\377\\037'\n")
     squeue.chmod(0o700)

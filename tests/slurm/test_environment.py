@@ -19,7 +19,7 @@ def test_variables_that_steer_slurm_pyxis_or_enroot_are_removed() -> None:
     assert built_environment(base, None) == {"PATH": "/bin"}
 
 
-def test_slurm_conf_stays_and_the_clusters_wins() -> None:
+def test_slurm_conf_is_kept_unless_the_cluster_sets_it() -> None:
     base = {"SLURM_CONF": "/etc/mine.conf"}
     assert built_environment(base, None) == base
     assert built_environment(base, "/etc/site.conf") == {"SLURM_CONF": "/etc/site.conf"}

@@ -1,4 +1,4 @@
-"""What fits, judged from what sinfo said."""
+"""Which requests fit, according to sinfo's output."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def largest(inventory: Inventory) -> Largest | None:
     return largest_now(inventory.partitions["gpu"], inventory)
 
 
-def test_what_a_job_asks_of_a_node_is_the_sum_over_its_tasks() -> None:
+def test_a_jobs_request_per_node_is_the_sum_over_its_tasks() -> None:
     asked = asked_of(Resources(nodes=2, tasks_per_node=4, cpus_per_task=3, gpus_per_node=4, memory="64G", time=600))
     assert asked == Asked(nodes=2, cpus=12, gpus=4, seconds=600, memory=65536)
     assert asked_of(Resources(mem_per_cpu="2G", cpus_per_task=3)).memory == 6144
     assert asked_of(Resources(mem_per_gpu="1T", gpus_per_node=2)).memory == 2 * 1024 * 1024
 
 
-def test_gpus_of_a_type_are_counted_and_only_those_have_room() -> None:
+def test_only_gpus_of_the_requested_type_have_room() -> None:
     asked = asked_of(Resources(gpus_per_node=GpuCount("a100:2")))
     assert (asked.gpus, asked.gpu_type) == (2, "a100")
     mixed = replace(IDLE, gpus=(Gpus("a100", 2, 1), Gpus("v100", 4, 0)))
@@ -48,7 +48,7 @@ def test_gpus_of_a_type_are_counted_and_only_those_have_room() -> None:
 
 
 @pytest.mark.parametrize(("gres", "gpus", "kind"), [("gpu:a100:2", 2, "a100"), ("gpu:3,nvme:1", 3, ""), ("gpu", 1, "")])
-def test_gpus_asked_for_as_gres_count(gres: str, gpus: int, kind: str) -> None:
+def test_gpus_requested_as_gres_count(gres: str, gpus: int, kind: str) -> None:
     asked = asked_of(Resources(gres=gres))
     assert (asked.gpus, asked.gpu_type) == (gpus, kind)
 
@@ -87,7 +87,9 @@ def test_a_node_has_room_if_everything_asked_for_is_free(node: Node, asked: Aske
         (cluster(IDLE), replace(WANTED, constraint="gen2"), ("0 of 1 nodes have the requested resources",)),
     ],
 )
-def test_what_is_against_a_partition_is_named(inventory: Inventory, asked: Asked, objections: tuple[str, ...]) -> None:
+def test_reasons_against_a_partition_are_reported(
+    inventory: Inventory, asked: Asked, objections: tuple[str, ...]
+) -> None:
     room = room_for(asked, inventory.partitions["gpu"], inventory)
     assert (room.objections, room.fits_now) == (objections, not objections)
 
@@ -105,12 +107,12 @@ def test_without_gpus_the_largest_job_is_the_one_with_most_cpus() -> None:
     assert largest(cluster(plain, replace(plain, cpus_allocated=24, state="mixed"))) == Largest(1, 32, 0)
 
 
-def test_gpus_are_counted_by_type_and_those_of_a_drained_node_are_not_free() -> None:
+def test_gpus_of_a_drained_node_are_not_free() -> None:
     assert gpus_by_type([IDLE, HALF, DRAINED]) == {"a100": (6, 12)}
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(1, 64)), min_size=1, max_size=8))
-def test_there_is_room_for_what_is_called_the_largest(nodes: list[tuple[int, int]]) -> None:
+def test_there_is_room_for_the_reported_largest_job(nodes: list[tuple[int, int]]) -> None:
     made = [replace(IDLE, cpus=cpus, gpus=(Gpus("", gpus, 0),)) for gpus, cpus in nodes]
     inventory = cluster(*made)
     found = largest(inventory)

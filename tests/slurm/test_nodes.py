@@ -1,4 +1,4 @@
-"""sinfo's answer, parsed."""
+"""Parsing sinfo's output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def line(**values: str) -> str:
     return "".join((usual | values)[field] + SEPARATOR for field in FIELDS)
 
 
-def test_what_slurm_22_05_answered_is_read_whole() -> None:
+def test_the_output_of_slurm_22_05_is_read_completely() -> None:
     """Captured from a sandbox of four nodes: two with a job, one drained, one with three GPUs in use."""
     found = parse_nodes(CAPTURED.read_text(), 5.0)
     assert (found.skipped, found.taken_at) == (0, 5.0)
@@ -58,7 +58,7 @@ def test_a_node_is_read_field_by_field() -> None:
     assert (partition.default, partition.up, partition.longest, partition.most_nodes) == (True, True, 86400, 8)
 
 
-def test_a_node_of_two_partitions_is_one_node() -> None:
+def test_a_node_in_two_partitions_is_one_node() -> None:
     found = parse_nodes(f"{line()}\n{line(Partition='a-cpu')}\n{line()}\n", 0.0)
     assert found.nodes["n1"].partitions == ("gpu", "a-cpu")
     assert [partition.nodes for partition in found.partitions.values()] == [("n1",), ("n1",)]
@@ -85,7 +85,7 @@ def test_a_node_of_two_partitions_is_one_node() -> None:
         ("levitating", False),
     ],
 )
-def test_who_starts_jobs_is_told_by_state_and_flags(state: str, starts: bool) -> None:
+def test_whether_a_node_can_start_jobs_depends_on_state_and_flags(state: str, starts: bool) -> None:
     """The states of 22.05 as captured; maintenance, blocked and reserved from sinfo(1) of 23.11 to 25.05."""
     assert parse_nodes(line(StateComplete=state), 0.0).nodes["n1"].can_start is starts
 
@@ -108,7 +108,7 @@ def test_gpus_are_counted_by_type(gres: str, used: str, gpus: tuple[Gpus, ...]) 
     assert parse_gpus(gres, used) == gpus
 
 
-def test_a_later_version_is_read_as_its_manual_pages_describe_it() -> None:
+def test_a_later_version_is_read_as_documented() -> None:
     found = parse_nodes((CAPTURED.parent / "sinfo-25.05.txt").read_text(), 0.0)
     assert found.skipped == 0
     starts = {name for name, node in found.nodes.items() if node.can_start}
@@ -123,7 +123,7 @@ def test_a_separator_in_a_reason_shifts_nothing() -> None:
     assert parse_nodes(line(Reason="a\x1fb"), 0.0).nodes["n1"].reason == "a\x1fb"
 
 
-def test_short_and_foreign_lines_are_skipped_and_counted() -> None:
+def test_short_and_unrelated_lines_are_skipped_and_counted() -> None:
     found = parse_nodes(f"slurm_load_partitions: warning\n{line()}\nn2\x1fgpu\n\n", 0.0)
     assert (list(found.nodes), found.skipped) == (["n1"], 2)
 

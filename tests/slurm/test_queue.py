@@ -1,4 +1,4 @@
-"""squeue's answer, parsed."""
+"""Parsing squeue's output."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ def test_a_running_job_is_read_field_by_field() -> None:
     assert (job.start_time, job.end_time, job.restart_count, job.work_dir) == (105, 1305, 1, "/runs/a b")
 
 
-def test_times_that_are_not_known_read_as_none() -> None:
+def test_unknown_times_are_read_as_none() -> None:
     assert parse_queue(RUNNING.replace("105", "N/A"), 0.0).jobs["12"].start_time is None
 
 
-def test_a_state_of_a_later_slurm_reads_as_unknown_and_alive() -> None:
+def test_a_state_of_a_later_slurm_is_read_as_unknown_and_active() -> None:
     state = parse_queue(RUNNING.replace("RUNNING", "LEVITATING"), 0.0).jobs["12"].state
     assert state is JobState.UNKNOWN
     assert not state.ended
     assert not state.waiting
 
 
-def test_short_and_foreign_lines_are_skipped_and_counted() -> None:
+def test_short_and_unrelated_lines_are_skipped_and_counted() -> None:
     snapshot = parse_queue(f"slurm_load_jobs: warning\n{RUNNING}\n12\x1fRUN\n\n{FAILED}\n", 5.0)
     assert sorted(snapshot.jobs) == ["12", "13"]
     assert (snapshot.skipped, snapshot.taken_at) == (2, 5.0)
 
 
-def test_a_separator_in_a_foreign_jobs_folder_does_not_shift_its_state() -> None:
+def test_a_separator_in_the_folder_of_a_job_does_not_shift_its_state() -> None:
     job = parse_queue(RUNNING.replace("/runs/a b", "/runs/a\x1fb"), 0.0).jobs["12"]
     assert (job.state, job.work_dir) == (JobState.RUNNING, "/runs/a\x1fb")
 
 
-def test_a_run_without_a_number_is_found_by_its_folder() -> None:
+def test_a_run_without_a_job_id_is_found_by_its_folder() -> None:
     snapshot = parse_queue(f"{RUNNING}\n{FAILED}", 0.0)
     found = snapshot.in_folder(Path("/runs/a b"))
     assert found is not None
@@ -55,7 +55,7 @@ def array(job: str, state: str = "PENDING") -> str:
     return f"{job}\x1f{state}\x1fNone\x1f\x1f0\x1f0\x1f0\x1f/runs/.sweeps/s/0\x1f"
 
 
-def test_elements_of_an_array_are_found_by_their_place_whether_they_wait_or_run() -> None:
+def test_array_elements_are_found_by_index_whether_pending_or_running() -> None:
     jobs = parse_queue("\n".join([array("12_[3,5-8,20-30:5%4]"), array("12_1", "RUNNING"), FAILED]), 0.0).jobs
     assert jobs["12_1"].state is JobState.RUNNING
     assert [index for index in range(40) if f"12_{index}" in jobs] == [1, 3, 5, 6, 7, 8, 20, 25, 30]
@@ -64,18 +64,18 @@ def test_elements_of_an_array_are_found_by_their_place_whether_they_wait_or_run(
     assert set(jobs) == {"12", "12_1", "13"}
 
 
-def test_an_element_without_a_number_is_found_by_the_folder_of_its_array() -> None:
+def test_an_element_without_a_job_id_is_found_by_the_folder_of_its_array() -> None:
     snapshot = parse_queue("\n".join([array("12_[3-9]"), array("12_1", "RUNNING")]), 0.0)
     folder = Path("/runs/.sweeps/s/0")
     found = [snapshot.in_folder(folder, index=index) for index in (1, 2, 3)]
     assert [job and job.job_id for job in found] == ["12_1", None, "12_3"]
 
 
-def test_elements_are_named_together() -> None:
+def test_array_elements_are_grouped() -> None:
     assert together(["7", "12_3", "12_0", "12_1", "13_5", "12_2", "12_9"]) == ["7", "12_[0-3,9]", "13_[5]"]
 
 
-def test_waiting_and_ended_part_the_states() -> None:
+def test_no_state_is_both_waiting_and_ended() -> None:
     assert {state for state in JobState if state.waiting and state.ended} == set()
     alive = {state for state in JobState if not state.waiting and not state.ended}
     assert {JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.CONFIGURING} <= alive
@@ -89,7 +89,7 @@ def test_nonsense_never_raises(text: str) -> None:
 
 
 @given(st.lists(st.text(alphabet=st.characters(exclude_characters="\n"), max_size=30), min_size=6, max_size=9))
-def test_nonsense_in_every_field_never_raises_and_is_read_or_counted(values: list[str]) -> None:
+def test_nonsense_in_every_field_is_read_or_counted_as_skipped(values: list[str]) -> None:
     snapshot = parse_queue("\x1f".join(["7", *values, ""]), 0.0)
     assert all(job.job_id == "7" for job in snapshot.jobs.values())
     assert len(snapshot.jobs) + snapshot.skipped == 1
@@ -105,7 +105,7 @@ def test_nonsense_in_every_field_never_raises_and_is_read_or_counted(values: lis
         ("25.05", ["DEADLINE", "LAUNCH_FAILED", "PENDING", "PREEMPTED", "RUNNING", "UNKNOWN"]),
     ],
 )
-def test_what_each_version_says_is_read_whole(version: str, states: list[str]) -> None:
+def test_the_output_of_each_version_is_read_completely(version: str, states: list[str]) -> None:
     text = (Path(__file__).parent / "fixtures" / f"squeue-{version}.txt").read_text()
     snapshot = parse_queue(text, 0.0)
     jobs = list(snapshot.jobs.values())

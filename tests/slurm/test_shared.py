@@ -1,4 +1,4 @@
-"""Slurm's answers, shared by the processes of a user: who asks, how often, and what the others get."""
+"""Slurm's answers, shared by a user's processes: which one asks, how often, and what the others get."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUESTION = ("squeue", "--me")
 
 
 class Controller:
-    """Answers with the number of the question; silent while `down`."""
+    """Answers with the number of the query; times out while `down`."""
 
     def __init__(self) -> None:
         self.asked_at: list[float] = []
@@ -41,7 +41,7 @@ def controller() -> Controller:
     return Controller()
 
 
-def test_within_the_floor_everybody_gets_the_same_answer_with_its_time(controller: Controller, tmp_path: Path) -> None:
+def test_within_the_polling_floor_all_processes_share_one_answer(controller: Controller, tmp_path: Path) -> None:
     processes = [controller.shared(tmp_path) for _ in range(3)]
     for controller.now in (1000.0, 1004.0, 1009.9):
         answer = [process.answer(QUESTION, controller.ask) for process in processes]
@@ -51,7 +51,7 @@ def test_within_the_floor_everybody_gets_the_same_answer_with_its_time(controlle
     assert controller.asked_at == [1000.0, 1010.0]
 
 
-def test_an_answer_may_live_longer_than_the_floor_but_not_shorter(controller: Controller, tmp_path: Path) -> None:
+def test_max_age_can_extend_but_not_shorten_the_floor(controller: Controller, tmp_path: Path) -> None:
     shared = controller.shared(tmp_path)
     for controller.now in (1000.0, 1005.0, 1059.0, 1060.0):
         shared.answer(("sinfo",), controller.ask, max_age=60)
@@ -60,9 +60,7 @@ def test_an_answer_may_live_longer_than_the_floor_but_not_shorter(controller: Co
     assert controller.asked_at == [1000.0, 1060.0, 1100.0]
 
 
-def test_after_an_error_the_last_answer_is_shown_with_its_age_and_questions_become_rare(
-    controller: Controller, tmp_path: Path
-) -> None:
+def test_after_an_error_the_last_answer_is_kept_and_polling_backs_off(controller: Controller, tmp_path: Path) -> None:
     shared = controller.shared(tmp_path)
     shared.answer(QUESTION, controller.ask)
     controller.down = True
@@ -77,7 +75,7 @@ def test_after_an_error_the_last_answer_is_shown_with_its_age_and_questions_beco
     assert shared.answer(QUESTION, controller.ask).problem is None
 
 
-def test_without_any_answer_the_error_is_shared_too(controller: Controller, tmp_path: Path) -> None:
+def test_without_an_answer_the_error_is_shared(controller: Controller, tmp_path: Path) -> None:
     controller.down = True
     for controller.now in (1000.0, 1003.0, 1009.0):
         with pytest.raises(SlurmError, match="did not answer") as caught:
@@ -86,27 +84,25 @@ def test_without_any_answer_the_error_is_shared_too(controller: Controller, tmp_
     assert controller.asked_at == [1000.0]
 
 
-def test_who_changed_something_gets_a_fresh_answer(controller: Controller, tmp_path: Path) -> None:
+def test_after_a_change_the_answer_is_fresh(controller: Controller, tmp_path: Path) -> None:
     shared = controller.shared(tmp_path)
     shared.answer(QUESTION, controller.ask)
     shared.forget()
     assert controller.shared(tmp_path).answer(QUESTION, controller.ask).text == "answer 2\udcff"
 
 
-def test_a_clock_that_was_set_back_does_not_make_an_answer_last_for_ever(
-    controller: Controller, tmp_path: Path
-) -> None:
+def test_setting_the_clock_back_does_not_freeze_an_answer(controller: Controller, tmp_path: Path) -> None:
     shared = controller.shared(tmp_path)
     shared.answer(QUESTION, controller.ask)
     controller.now = 10.0
     assert shared.answer(QUESTION, controller.ask).taken_at == 10.0
 
 
-def test_many_that_come_at_once_ask_once(controller: Controller, tmp_path: Path) -> None:
+def test_concurrent_processes_send_one_query(controller: Controller, tmp_path: Path) -> None:
     others = threading.Event()
 
     def slowly() -> str:
-        assert others.wait(10)  # the others have looked, and wait for the lease
+        assert others.wait(10)  # the others have found no answer, and wait for the lease
         return controller.ask()
 
     looks = []
@@ -148,7 +144,7 @@ def test_a_lease_that_was_held_too_long_is_taken_over(controller: Controller, tm
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"[]\n", b'{"further": 1}\n', b"\xff\n"])
-def test_a_file_that_is_none_of_ours_is_no_answer(controller: Controller, tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_cache_file_is_ignored(controller: Controller, tmp_path: Path, content: bytes) -> None:
     shared = controller.shared(tmp_path)
     shared.answer(QUESTION, controller.ask)
     (path,) = tmp_path.iterdir()
@@ -156,7 +152,7 @@ def test_a_file_that_is_none_of_ours_is_no_answer(controller: Controller, tmp_pa
     assert shared.answer(QUESTION, controller.ask).text == "answer 2\udcff"
 
 
-def test_the_folder_is_private_each_controller_has_its_own_and_a_foreign_runtime_folder_is_not_used(
+def test_the_cache_folder_is_private_and_separate_for_each_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = tmp_path / "run"

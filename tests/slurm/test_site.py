@@ -1,4 +1,4 @@
-"""What is asked of a site for its first cluster file."""
+"""Querying a site for its first cluster file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def slurm(asked: list[str], **silent: str) -> Slurm:
     return Slurm(lambda command: command, {}, answer)
 
 
-def test_four_questions_and_no_more() -> None:
+def test_a_site_is_probed_with_four_commands() -> None:
     asked: list[str] = []
     site = ask_site(slurm(asked))
     assert asked == ["sinfo", "scontrol", "sacctmgr", "srun"]
@@ -43,7 +43,7 @@ def test_four_questions_and_no_more() -> None:
     assert site.unknown == ()
 
 
-def test_what_is_not_answered_is_named_and_is_no_error() -> None:
+def test_missing_answers_are_reported_without_an_error() -> None:
     site = ask_site(slurm([], scontrol="no", sacctmgr="no database", srun="no"))
     assert (site.name, site.accounts, site.qos, site.has_pyxis) == ("", (), (), None)
     assert [sentence.split(":")[0] for sentence in site.unknown] == [
@@ -54,11 +54,11 @@ def test_what_is_not_answered_is_named_and_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("nodes", ["", "nothing of sinfo's\n"])
-def test_without_a_partition_there_is_nothing_to_write(nodes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_without_partitions_is_an_error(nodes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ANSWERS, "sinfo", nodes)
     with pytest.raises(SlurmError, match="no partition"):
         ask_site(slurm([]))
 
 
-def test_lines_that_sacctmgr_did_not_write_are_passed_over() -> None:
+def test_unrelated_lines_of_sacctmgr_are_skipped() -> None:
     assert parse_associations("error\n\n||\na|b,c|d\n") == (("a",), ("b", "c"))

@@ -1,4 +1,4 @@
-"""squeue's answer about one waiting job, parsed."""
+"""Parsing squeue's output about one pending job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A stand-in for Apptainer, which Debian 12 has no package of: options, variables and mounts as its documentation says.
+"""A stand-in for Apptainer, which Debian 12 has no package for: options, variables and mounts as documented.
 
-apptainer-exec(1); the user guide's "Environment and Metadata" and "Bind Paths and Mounts". The image is entered by
-clusterctl's own runner.
+See apptainer-exec(1), and "Environment and Metadata" and "Bind Paths and Mounts" in the user guide. clusterctl's own
+runner enters the image.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import clusterctl
 _SWITCHES = {"--nv", "--no-home", "--no-eval", "--writable-tmpfs", "--fakeroot"}
 _VALUES = {"--bind", "--no-mount", "--pwd"}
 _PREFIX = "APPTAINERENV_"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of every container whose image sets none
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # unless the image sets PATH
 
 
 def install(folder: Path) -> Path:
-    """Put `apptainer` into `folder`, for PATH. `records/<rank>.json` there gets what each task called it with."""
+    """Write `apptainer` to `folder`, for PATH; `records/<rank>.json` gets the arguments of each task's call."""
     (folder / "records").mkdir(parents=True)
     program = folder / "apptainer"
     parent = str(Path(__file__).resolve().parents[1])

@@ -1,4 +1,4 @@
-"""A real browser without a window: what a page becomes in it, what it complains about, and whom it calls."""
+"""A headless browser: the page as it builds it, its console, and the hosts it contacts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
-# Whom the browser calls for itself, whatever page it shows and whatever it is told.
+# Hosts that the browser contacts by itself, whatever the page and its flags.
 _ITS_OWN = ("//update.googleapis.com/", " update.googleapis.com:", " accounts.google.com:", "//clients2.google.com/")
 
 _ITS_FEATURES = ("NetworkTimeServiceQuerying", "OptimizationHints", "MediaRouter", "AutofillServerCommunication")
@@ -29,7 +29,7 @@ class Page(HTMLParser):
 
     dom: str
     console: list[str]
-    calls: list[str]  # the first line of each request to anybody; a connection without one asks nothing
+    calls: list[str]  # the first line of each request to another host
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def _command(profile: str) -> list[str]:
 
 
 def opened(page: Path | str, milliseconds: int = 2000) -> Page:
-    """Open a file, or an address of this machine. Who else is called is our proxy, which notes that and hangs up."""
+    """Open a file or a URL of this machine. Requests to other hosts go to our proxy, which records and drops them."""
     calls: list[str] = []
 
     class Note(socketserver.BaseRequestHandler):
@@ -93,17 +93,17 @@ def opened(page: Path | str, milliseconds: int = 2000) -> Page:
 
 
 def pictured(page: Path | str, picture: Path, *, dark: bool, width: int = 1100, height: int = 1400) -> None:
-    """Draw a file, or an address, as a PNG."""
+    """Save a screenshot of a file or a URL as PNG."""
     scheme = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
     _browse(page, *scheme, "--hide-scrollbars", f"--window-size={width},{height}", f"--screenshot={picture}")
 
 
 def answer_of(address: str, script: str) -> object:
-    """What the page answers to `script`, a promise: for pages with workers, whose time is not the virtual one."""
+    """The value of the promise `script` on the page: for pages with workers, which have no virtual time."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, ExitStack() as closing:
         read_there, write_here = os.pipe()
         read_here, write_there = os.pipe()
-        # The browser reads requests from descriptor 3 and writes answers to 4, each with a zero byte behind it.
+        # The browser reads requests from descriptor 3 and writes answers to 4, each terminated by a zero byte.
         words = ["bash", "-c", f'exec "$@" 3<&{read_there} 4>&{write_there}', "bash"]
         words += [*_command(profile), "--remote-debugging-pipe"]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -124,7 +124,7 @@ def answer_of(address: str, script: str) -> object:
                     text += byte
                     continue
                 answer, text = json.loads(text), b""
-                if answer.get("id") == 1:  # the others are news
+                if answer.get("id") == 1:  # the others are events
                     return dict(answer["result"])
             raise EOFError("the browser has ended")
 

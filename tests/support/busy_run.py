@@ -1,4 +1,4 @@
-"""A busy run as its files tell it: 4 nodes x 8 GPUs, 32 ranks, restarted once, with telemetry; the same every time."""
+"""The files of a busy run: 4 nodes x 8 GPUs, 32 ranks, restarted once, with telemetry; the same every time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STARTS = (1_000_030.0, 1_000_260.0)  # of the two attempts
 NOW = 1_000_500.0
 NODES, GPUS, RANKS = 4, 8, 32
 STEPS = 400
-WENT_ON_AT = 101  # the step of the second attempt's checkpoint, and one
+WENT_ON_AT = 101  # one after the step of the second attempt's checkpoint
 SLOW_RANK, IDLE_NODE = 13, "node3"
 
 
@@ -73,7 +73,7 @@ def _metrics(step: int, time: float) -> list[dict[str, Any]]:
 
 
 def _events(start: float, steps: range | tuple[()]) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = [
+    events: list[dict[str, Any]] = [
         {"time": start + 1, "event": "began", "host": "node0", "pid": 1, "local_rank": 0, "node_rank": 0},
         {"time": start + 1, "event": "stage", "stage": "importing"},
         {"time": start + 5, "event": "stage", "stage": "rendezvous"},
@@ -81,9 +81,9 @@ def _events(start: float, steps: range | tuple[()]) -> list[dict[str, Any]]:
     ]
     for step in steps[::10]:
         at = start + 20 + (step - steps[0])
-        told.append({"time": at, "event": "stage", "stage": "training", "epoch": step // 10 + 1})
-        told.append({"time": at + 9.5, "event": "stage", "stage": "evaluating", "epoch": step // 10 + 1})
-    return told
+        events.append({"time": at, "event": "stage", "stage": "training", "epoch": step // 10 + 1})
+        events.append({"time": at + 9.5, "event": "stage", "stage": "evaluating", "epoch": step // 10 + 1})
+    return events
 
 
 def _sample(node: int, tick: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Cora as the Open Graph Benchmark would ship it, in each of its layouts."""
+"""Cora in each layout of the Open Graph Benchmark."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def nodes_of(graph: Graph) -> LabelledNodes:
 
 
 def ends(sources: torch.Tensor, targets: torch.Tensor) -> EdgePieces:
-    """In pieces, as a generator makes them."""
+    """Edges in pieces, as generators produce them."""
     return EdgePieces(
         sources.numel(),
         lambda: np.array_split(sources.numpy(), 3),
@@ -48,7 +48,7 @@ def ends(sources: torch.Tensor, targets: torch.Tensor) -> EdgePieces:
 
 
 def half_of(graph: Graph) -> EdgePieces:
-    """Each edge once, as citations are: from the larger node to the smaller, or the other way."""
+    """Each edge in one direction, like citations: for half of them from the larger node to the smaller."""
     targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
     sources = graph.indices.to(torch.int64)
     once = torch.where((sources + targets) % 2 == 0, sources < targets, sources > targets)
@@ -56,7 +56,7 @@ def half_of(graph: Graph) -> EdgePieces:
 
 
 def write_cora(name: str, root: Path, graph: Graph) -> Path:
-    """`graph`, of which each edge goes in both directions, in the layout of the data set `name`."""
+    """Write `graph`, which has each edge in both directions, in the layout of the data set `name`."""
     nodes, citations = nodes_of(graph), half_of(graph)
     if name == "ogbn-mag":
         authors = torch.arange(40) * 7

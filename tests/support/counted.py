@@ -1,4 +1,4 @@
-"""Which files below a folder this process opens, and how often it lists or looks at something there."""
+"""Which files below a folder this process opens, and how often it lists or stats something there."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 @dataclass
 class Counted:
-    """What was done below `folder`."""
+    """The file system calls below `folder`."""
 
     folder: str
     opened: Counter[str] = field(default_factory=Counter)  # by path
     listed: Counter[str] = field(default_factory=Counter)
-    looked: Counter[str] = field(default_factory=Counter)  # stat and lstat, where they are called as os.stat
+    looked: Counter[str] = field(default_factory=Counter)  # os.stat and os.lstat
 
     @property
     def opens(self) -> int:
@@ -67,7 +67,7 @@ def _noted(real: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]
 
 @contextmanager
 def counted(folder: Path) -> Iterator[Counted]:
-    """Count until the end of the block. An audit hook cannot be taken away: one serves all blocks of the process."""
+    """Count within the block. An audit hook cannot be removed, so one serves all blocks of the process."""
     global _hooked
     if not _hooked:
         _hooked = True

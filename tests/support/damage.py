@@ -1,4 +1,4 @@
-"""Run directories damaged at random: every file of a run, every kind of damage, all of it decided by one seed."""
+"""Run directories damaged at random: any file of a run, any kind of damage, determined by a seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterctl.spec import Cluster, Job, Resources, SyntheticTrain, to_record
 
 START = 1_767_323_045.0  # 2026-01-02T03:04:05Z
 DRAWS = (
-    "\x1b]52;c;b3duZWQ=\x07",  # OSC 52: into the clipboard
+    "\x1b]52;c;b3duZWQ=\x07",  # OSC 52: writes to the clipboard
     "\x1b]8;;http://example.org\x1b\\link\x1b]8;;\x1b\\",  # OSC 8: a link
     "\x1b]0;title\x07",
     "\x1b[2J\x1b[31mred",
@@ -65,7 +65,7 @@ def _event(rank: int, name: str, seconds: float, **more: Any) -> dict[str, Any]:
 
 
 def _attempt(number: int, ranks: int) -> dict[str, Any]:
-    """The files of an attempt whose ranks are on a node each."""
+    """The files of an attempt with one rank per node."""
     folder, begin = f"attempts/{number}", 100.0 * number
     files: dict[str, Any] = {
         "host.json": {
@@ -178,7 +178,7 @@ def _attempt(number: int, ranks: int) -> dict[str, Any]:
 
 
 def healthy(runs: Path, run_id: str) -> dict[str, Any]:
-    """Every file that a run may have: a table is JSON, a list JSON lines, a text itself."""
+    """Every file that a run may have: dicts become JSON, lists JSON lines, strings text."""
     resources = Resources(nodes=2, tasks_per_node=1, time=1200)
     job = Job(name=run_id.rsplit("-", 3)[0], workload="synthetic", resources=resources, train=SyntheticTrain())
     return {
@@ -230,13 +230,13 @@ def as_bytes(content: Any) -> bytes:
 
 
 def damaged(seed: int, run: Path) -> str:
-    """Write a run that had a bad day to `run`; what was done to it, for whoever must look into it."""
+    """Write a damaged run to `run`, and return a description of the damage."""
     dice = random.Random(seed)
     files = healthy(run.parent, run.name)
     for name in ("finished.json", "cancel.json", "requeue.json", "accounting.json", "attempts/1/hang.json"):
-        if dice.random() < 0.7:  # else every run would have finished
+        if dice.random() < 0.7:  # otherwise every run would have finished
             del files[name]
-    if dice.random() < 0.4:  # it goes on
+    if dice.random() < 0.4:  # it is still running
         for name in ("end", "exit_code"):
             del files["attempts/1/host.json"][name]
     if dice.random() < 0.5:  # a single attempt that failed
@@ -250,7 +250,7 @@ def damaged(seed: int, run: Path) -> str:
 
 
 def _damage_content(dice: random.Random, files: dict[str, Any]) -> str:
-    # what describes the run is read by everything, and there is one of it
+    # run.json is one file among many, but every command reads it
     name = "run.json" if dice.random() < 0.15 else dice.choice(list(files))
     content = files[name]
     if isinstance(content, dict) and dice.random() < 0.85:
@@ -275,7 +275,7 @@ def _damage_content(dice: random.Random, files: dict[str, Any]) -> str:
 
 
 def _changed(dice: random.Random, table: dict[str, Any]) -> tuple[Any, str]:
-    """`table` with one value, at any depth, that is wrong, or missing, or too much."""
+    """`table` with one value, at any depth, that is wrong, missing or added."""
     keys: list[str] = []
     inner: Any = table
     while True:
@@ -317,7 +317,7 @@ def _torn(dice: random.Random, content: bytes) -> tuple[bytes, str]:
 
 
 def _damage_place(dice: random.Random, run: Path) -> str:
-    """Something else where a file or a folder was, or beside it."""
+    """Replace a file or a folder by something else, or put something beside it."""
     everything = [path for path in sorted(run.rglob("*")) if path.parent != run / "code"]
     top = [path for path in everything if path.parent == run]
     path = dice.choice(top if dice.random() < 0.3 else everything)

@@ -1,4 +1,4 @@
-"""A login node elsewhere: a real sshd on loopback, whose user has another home, other folders and another PATH."""
+"""A remote login node: a real sshd on loopback, whose user has another home, other folders and another PATH."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _STEERING = ("CLUSTERCTL_", "SLURM_", "SBATCH_", "SRUN_", "XDG_", "SSH_")
 
 
 def shell_list(values: Mapping[str, str]) -> str:
-    """Variables as sshd_config's SetEnv takes them, in one line."""
+    """Variables in the format of sshd_config's SetEnv."""
     return " ".join(f'"{name}={value}"' for name, value in values.items())
 
 
 @dataclass
 class Far:
-    """The machine elsewhere and this one. Both see one disk, and nothing of each other's home."""
+    """The remote machine and this one. They share the disk, but have different homes."""
 
     folder: Path  # with a short path, as sockets need it
-    shared: Path  # what all tests of a session may share: the archive, and where it is unpacked
+    shared: Path  # shared by all tests of a session: the archive, and the folder it is unpacked into
     server: dict[str, str] = field(default_factory=dict)  # more lines of sshd_config
     client: dict[str, str] = field(default_factory=dict)  # more lines of ssh_config
-    variables: dict[str, str] = field(default_factory=dict)  # of the user there
+    variables: dict[str, str] = field(default_factory=dict)  # of the remote user
     through_relay: bool = False
-    password: str = ""  # that sshd, and the PAM that it asks, know as the user's; nobody else on this machine does
+    password: str = ""  # of the user, known only to this sshd and its PAM
     port: int = 0
     _sshd: subprocess.Popen[bytes] | None = None
 
@@ -79,17 +79,17 @@ class Far:
 
     @property
     def bin(self) -> Path:
-        """First on PATH there."""
+        """First on the remote PATH."""
         return self.folder / "bin"
 
     @property
     def pythons(self) -> Path:
-        """Next on PATH: what is unpacked for all tests goes on with the Python that it was unpacked by."""
+        """Next on PATH: what is unpacked for all tests keeps the Python that unpacked it."""
         return self.shared / "bin"
 
     @property
     def link(self) -> Path:
-        """What the relay reads and writes."""
+        """The folder of the relay's files."""
         return self.folder / "link"
 
     @property
@@ -98,7 +98,7 @@ class Far:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the commands that are typed here."""
+        """The environment of commands on this machine."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_STEERING)}
         here = self.folder / "here"
         return kept | {
@@ -116,7 +116,7 @@ class Far:
         (folder / f"{name}.toml").write_text(f'host = "{HOST}"\n{text}', encoding="utf-8")
 
     def start(self) -> None:
-        """Start sshd; on a port of its own at first, and on the same one afterwards."""
+        """Start sshd, at first on a free port and later on the same one."""
         self.port = self.port or _free_port()
         lines = {
             "Port": str(self.port),
@@ -166,7 +166,7 @@ class Far:
             pytest.skip(f"sshd does not start: {(self.etc / 'log').read_text().strip()[-300:]}")
 
     def stop(self) -> None:
-        """End sshd and the connections; what was started there goes on."""
+        """End sshd and its connections; processes that were started there continue."""
         if self._sshd:
             self.cut()
             self._sshd.kill()
@@ -186,7 +186,7 @@ class Far:
         wait_until(lambda: not any(map(_runs, ended)), 20, "the connections to end")
 
     def sessions(self) -> list[int]:
-        """sshd's processes of connections."""
+        """The processes of sshd's connections."""
         assert self._sshd
         found, waiting = [], [self._sshd.pid]
         while waiting:
@@ -197,7 +197,7 @@ class Far:
         return found
 
     def masters(self) -> list[int]:
-        """ssh's masters on this side; known by the folder of their sockets."""
+        """The ssh masters on this side, recognized by the folder of their sockets."""
         sockets = os.fsencode(self.folder / "here" / "run")
         found = []
         for pid, words in processes().items():
@@ -210,12 +210,12 @@ class Far:
         assert self._sshd
         if self._sshd.poll() is not None:
             raise AssertionError("sshd ended")
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as asked:
-            return bool(asked.recv(4).startswith(b"SSH"))
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            return bool(connection.recv(4).startswith(b"SSH"))
         return False
 
     def _password_files(self) -> str:
-        """Shell lines that give the present mount namespace a password for this user, and PAM rules that ask for it."""
+        """Shell commands that mount a password for this user, and PAM rules that ask for it, over those in /etc."""
         hashed = subprocess.run(
             ["openssl", "passwd", "-6", "-stdin"], input=self.password, capture_output=True, text=True, check=True
         ).stdout.strip()
@@ -230,7 +230,7 @@ class Far:
         return lines
 
     def _write_wrapper(self) -> None:
-        """ssh's own configuration is the user's of this machine: the tests' is given as an option."""
+        """Write an `ssh` that uses the tests' configuration instead of the user's."""
         wrapper = self.folder / "here" / "bin" / "ssh"
         config = shlex.quote(str(self.etc / "ssh_config"))
         wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(str(SSH))} -F {config} "$@"\n')
@@ -239,17 +239,17 @@ class Far:
 
 @dataclass
 class FarStage(Stage):
-    """A scenario whose commands are typed here and whose jobs run there."""
+    """A scenario whose commands run here and whose jobs run on the remote machine."""
 
     far: Far = None  # type: ignore[assignment]
-    settings: str = ""  # of the cluster, besides where its runs are
+    settings: str = ""  # of the cluster file, besides `runs`
 
     def keep_runs_in(self, folder: Path) -> None:
         super().keep_runs_in(folder)
         self.far.write_cluster(f"runs = {json.dumps(str(folder))}\n{self.settings}")
 
     def do(self, *words: str, code: int = 0, answer: str = "") -> str:
-        """A command for the cluster there, which is to leave with `code`; what it printed."""
+        """Run a command for the remote cluster, expect the exit code `code`, and return its output."""
         before, dashes, after = _parted(words)
         done = subprocess.run(
             [CLUSTERCTL, *before, "--cluster", "far", *dashes, *after],
@@ -260,7 +260,7 @@ class FarStage(Stage):
         return done.stdout if code == 0 else done.stderr
 
     def slurm(self, command: str, *words: str) -> str:
-        """Run one of the commands of the Slurm there, or of its stand-in."""
+        """Run a command of the remote Slurm, or of the emulator."""
         found = sorted(Path(self.far.variables["XDG_STATE_HOME"]).glob(f"clusterctl/emulator/bin-*/{command}"))
         environment = {**os.environ, **self.far.variables}
         path = str(found[-1]) if found else command
@@ -283,7 +283,7 @@ def processes() -> dict[int, list[bytes]]:
 
 @contextmanager
 def made(shared: Path, **settings: object) -> Iterator[Far]:
-    """A machine elsewhere, up within the block. Skipped where there is no sshd."""
+    """A remote machine, up within the block. Skipped if there is no sshd."""
     if SSHD is None or SSH is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no sshd; as root: tests/install.sh sshd")
     folder = Path(tempfile.mkdtemp(prefix="far-", dir="/tmp"))
@@ -298,7 +298,7 @@ def made(shared: Path, **settings: object) -> Iterator[Far]:
 
 @pytest.fixture(scope="session")
 def far_shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What all workers share: the archive is made once, and unpacked once."""
+    """Shared by all workers: the archive is made once, and unpacked once."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "far"
     folder.mkdir(exist_ok=True)
@@ -307,7 +307,7 @@ def far_shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def staged(far: Far, tmp_path: Path, settings: str = "", kind: str = "emulator") -> Iterator[FarStage]:
-    """A project here, and the cluster `far` with a runs folder of its own there."""
+    """A project on this machine, and the cluster `far` with its own runs folder."""
     project = tmp_path / "project"
     project.mkdir()
     runs = tmp_path / "runs there"
@@ -353,7 +353,7 @@ def _name(pid: int) -> str:
 
 
 def _runs(pid: int) -> bool:
-    """Whether it is there, and no zombie that nobody has waited for yet."""
+    """Whether the process exists and is not a zombie."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False

@@ -1,8 +1,8 @@
-"""Runs the Python text of each rank in a fork of one interpreter that has imported torch already.
+"""Runs the Python text of each rank in a fork of one interpreter that has already imported torch.
 
-Each rank would import it for 2 s of a core; what the tests ask is what ranks do together, not how they start. It reads
-`{"program": text, "imports": [...], "ranks": [{"environment": {...}, "output": path, "errors": path}, ...]}` from its
-standard input, and prints the exit code of each rank.
+This saves every rank an import of 2 s; the tests are about what ranks do together, not about how they start. It reads
+`{"program": text, "imports": [...], "ranks": [{"environment": {...}, "output": path, "errors": path}, ...]}` from
+stdin, and prints the exit code of each rank.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
-    for name in asked["imports"]:
+    request = json.load(sys.stdin)
+    for name in request["imports"]:
         importlib.import_module(name)
     children = []
-    for rank in asked["ranks"]:
+    for rank in request["ranks"]:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python 3.12 and later: threads of a library, which sleep
+            warnings.simplefilter("ignore")  # Python 3.12 and later warn about a library's sleeping threads
             child = os.fork()
         if child == 0:
             become(rank)
-            exec(compile(asked["program"], "<string>", "exec"), vars(sys.modules["__main__"]))
+            exec(compile(request["program"], "<string>", "exec"), vars(sys.modules["__main__"]))
             return
         children.append(child)
     print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]))

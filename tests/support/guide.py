@@ -1,4 +1,4 @@
-"""Guides whose every command is typed: their blocks, and what the commands are to show."""
+"""Guides whose commands are executed: their blocks, and the expected output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def steps(text: str) -> list[tuple[str, str]]:
 
 
 def commands(block: str) -> list[tuple[str, list[str], int]]:
-    """Each command of a console block with the lines that it shows and its exit code."""
+    """Each command of a console block with its expected output and exit code."""
     found: list[tuple[str, list[str], int]] = []
     for line in block.splitlines():
         if line.startswith("$ "):
@@ -30,7 +30,7 @@ def commands(block: str) -> list[tuple[str, list[str], int]]:
 
 
 def shown_as(expected: list[str]) -> re.Pattern[str]:
-    """A pattern for the lines in their order: `...` is anything, blanks between columns are as many as it takes."""
+    """A pattern for the lines in this order: `...` matches anything, and spaces any number of spaces."""
     lines = []
     for line in expected:
         parts = [re.sub(r"(\\ )+", r"\\s+", re.escape(part.strip())) for part in line.split("...")]
@@ -40,9 +40,9 @@ def shown_as(expected: list[str]) -> re.Pattern[str]:
 
 
 def follow(guide: str, project: Path, environment: dict[str, str]) -> int:
-    """Do all that the guide says in the folder `project`; how many commands that were. `environment` gains exports.
+    """Follow the guide in the folder `project`; return the number of commands. Exports are added to `environment`.
 
-    Files are written where their first line says; blocks of other languages than a file's or "console" are for reading.
+    A file's path is in the first line of its block; `sh` and `dockerfile` blocks are only for reading.
     """
     done = 0
     for language, block in steps(guide):
@@ -69,13 +69,13 @@ def follow(guide: str, project: Path, environment: dict[str, str]) -> int:
             )
             output = ran.stdout + ran.stderr
             assert ran.returncode == code, f"$ {command}\n{output}"
-            assert shown_as(expected).search(output), f"$ {command}\n{output}\nis not as in the guide:\n{expected}"
+            assert shown_as(expected).search(output), f"$ {command}\n{output}\ndiffers from the guide:\n{expected}"
             done += 1
     return done
 
 
 def follow_here(guide: str, folder: Path, **variables: str) -> int:
-    """Do all that the guide of this name says on this machine, as a user without anything yet; how many commands."""
+    """Follow the guide of this name as a new user of this machine; return the number of commands."""
     project = folder / "project"
     (project / "jobs").mkdir(parents=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CLUSTERCTL_")}

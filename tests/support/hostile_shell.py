@@ -1,4 +1,4 @@
-"""What a submitter's shell may export, and sbatch hands on: functions with the names of commands, and options."""
+"""What a submitter's shell may export to the job: functions named like commands, and shell options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusterctl.launch.script import part
 
 
 def hostile_shell(called: Path, *parts: str) -> dict[str, str]:
-    """Variables that shadow every command of these parts of a script; a shadow that is called says so in `called`."""
+    """Variables that shadow every command in these parts of a script; each call of a shadow is logged in `called`."""
     words = {word for name in parts for word in re.findall(r"[a-z]+|\[|:", part(name))}
     builtins = subprocess.run(["bash", "-c", "compgen -b"], capture_output=True, text=True, check=True).stdout.split()
     commands = {word for word in words if word in builtins or shutil.which(word)} - {"builtin"}

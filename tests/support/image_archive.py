@@ -1,4 +1,4 @@
-"""Image archives made by hand: layers as lists of members, in docker's form or OCI's; and what a root holds."""
+"""Image archives made by hand, in docker's or OCI's format, with layers as lists of members; and a root's content."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tar_of(members: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
 
 
 def write_archive(path: Path, layers: Sequence[Layer], form: str = "docker", **config: Any) -> Path:
-    """Write an archive at `path`; `form` is docker, oci, or oci-gzip, `config` what the image says about itself."""
+    """Write an archive to `path`; `form` is docker, oci or oci-gzip, `config` the image's config."""
     tars = [tar_of(layer) for layer in layers]
     diff_ids = [f"sha256:{hashlib.sha256(one).hexdigest()}" for one in tars]
     text = {
@@ -93,11 +93,11 @@ def _oci(blobs: list[bytes], config: bytes, form: str) -> dict[str, bytes]:
 
 
 Described = dict[str, tuple[str, int, int, str, tuple[str, ...], int]]
-_MODE = 0o7777 if os.geteuid() == 0 else 0o1777  # unsquashfs makes setuid files for root alone
+_MODE = 0o7777 if os.geteuid() == 0 else 0o1777  # only for root does unsquashfs create setuid files
 
 
 def described(root: Path) -> Described:
-    """Path -> kind, mode, size, link or digest, the names that share its file, time; as it is on disk."""
+    """Path -> type, mode, size, link target or digest, hard links, mtime, as on disk."""
     names: dict[int, list[str]] = {}
     found: dict[str, tuple[os.stat_result, str]] = {}
     for parent, folders, files in os.walk(root):
@@ -108,7 +108,7 @@ def described(root: Path) -> Described:
             if stat.S_ISLNK(status.st_mode):
                 content = os.fspath(path.readlink())
             elif stat.S_ISREG(status.st_mode):
-                if not os.access(path, os.R_OK):  # without root not even by its owner; its mode is noted above
+                if not os.access(path, os.R_OK):  # only root could read it; its mode is recorded above
                     path.chmod(0o400)
                 content = hashlib.sha256(path.read_bytes()).hexdigest()
                 names.setdefault(status.st_ino, []).append(relative)
@@ -129,7 +129,7 @@ def described(root: Path) -> Described:
 
 
 def _owner(status: os.stat_result) -> int:
-    """What the converter gives the owner: to read, write and enter."""
+    """The permissions that the converter gives the owner."""
     return 0o700 if stat.S_ISDIR(status.st_mode) else 0o600
 
 

@@ -1,7 +1,7 @@
-"""Images for tests, built for real: Debian bootstrapped, wheels, one build, one squashfs.
+"""Images for tests, really built: a bootstrapped Debian, wheels, one build, one squashfs.
 
-The one without torch takes seconds, the one with it minutes: the first is for `make test`. Each is kept in the user's
-cache under a name that says what it was made from: a second run of the tests finds it.
+The image without torch takes seconds and is for `make test`; the one with torch takes minutes. Both are kept in the
+user's cache under a hash of their inputs, so the next run of the tests finds them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEPT_SECONDS = 2 * 86400
 
 
 class Quiet:
-    """A listener that keeps what it hears: pytest shows it with a failure."""
+    """A listener that prints what it receives; pytest shows it with a failure."""
 
     def stage(self, text: str, total: int | None = None) -> None:
         print(f"{time.strftime('%T')} {text}")
@@ -42,19 +42,19 @@ class Quiet:
 
 @pytest.fixture(scope="session")
 def image_engine() -> Engine:
-    """What builds images here. Skipped only where nothing can; on CI that is a failure."""
+    """The engine that builds images here. Without one, tests are skipped, and fail in CI."""
     return working_engine()
 
 
 @pytest.fixture(scope="session")
 def bare_image(image_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A .sqsh with Python, submitit and this clusterctl, its record beside it: what a login node needs."""
+    """A .sqsh with Python, submitit and this clusterctl, and its record: what a login node needs."""
     return _built("bare", (), image_engine, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")
 def cpu_image(image_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with torch for CPUs and PyG, as `make container` builds it."""
+    """The same with PyG and torch for CPUs, as `make container` builds it."""
     return _built("cpu", EXTRAS, image_engine, tmp_path_factory.mktemp("wheel"))
 
 
@@ -77,7 +77,7 @@ def _built(kind: str, extras: tuple[str, ...], engine: Engine, place: Path) -> P
 
 
 def working_engine(chosen: str | None = None) -> Engine:
-    """The engine, if all that a build needs is here."""
+    """The engine, if everything that a build needs is installed."""
     try:
         for program, package in (("mksquashfs", "squashfs-tools"), ("mmdebstrap", "mmdebstrap")):
             if shutil.which(program) is None:
@@ -88,7 +88,7 @@ def working_engine(chosen: str | None = None) -> Engine:
 
 
 def _content(place: Path, extras: tuple[str, ...]) -> str:
-    """A name for all that the image is made from."""
+    """A hash of everything that the image is made from."""
     recipe = [path.read_bytes() for path in sorted((shipped_folder() / "containers").iterdir())]
     parts = [*recipe, write_project_wheel(place).read_bytes()]
     want = wanted(PYTHON, extras, own_torch=False)

@@ -1,4 +1,4 @@
-"""A small check of the part of JSON Schema that clusterctl's schemas use: no further package for it."""
+"""A small validator for the part of JSON Schema that clusterctl's schemas use, to save a dependency."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _BOUNDS = {"minimum": operator.ge, "maximum": operator.le, "exclusiveMinimum": o
 
 
 def schema(name: str) -> dict[str, Any]:
-    """What clusterctl promises of an output (`status`, `nodes-for` ...), or takes in a file (`job`, `cluster`)."""
+    """The schema of an output (`status`, `nodes-for` ...) or of a file (`job`, `cluster`)."""
     return dict(json.loads((SCHEMAS / f"{name}.json").read_text()))
 
 
 def violations(value: Any, schema: dict[str, Any]) -> list[str]:
-    """What in `value` is not as `schema` says."""
+    """The parts of `value` that violate `schema`."""
     return list(_violations(value, schema, schema, "$"))
 
 

@@ -1,4 +1,4 @@
-"""A folder on a file system that shows late what other nodes change, and a node whose clock is an hour off."""
+"""A file system that shows other nodes' changes late, and a node whose clock is an hour off."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = 3600
 
 
 def mountable() -> str:
-    """Why no such file system can be mounted here; nothing where it can."""
+    """Why the file system cannot be mounted here; empty if it can."""
     if os.geteuid() != 0:
         return "only root can mount a file system"
     return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "no /dev/fuse: the kernel has no FUSE"
@@ -27,7 +27,7 @@ def mountable() -> str:
 
 @contextmanager
 def mounted(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
-    """`settings.backing` as `settings.mount`; its server."""
+    """Mount `settings.backing` at `settings.mount` within the block, and yield the server."""
     if why := mountable():
         pytest.skip(why)
     for folder in (settings.backing, settings.mount):
@@ -44,7 +44,7 @@ def mounted(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def faults_of(settings: Settings) -> dict[str, int]:
-    """How often each fault struck, once the file system is unmounted."""
+    """The number of faults of each kind; call it after the file system is unmounted."""
     return dict(json.loads(Path(settings.record).read_text()))
 
 
@@ -57,5 +57,5 @@ def clock_shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def skewed(shim: Path, node: str, seconds: int) -> dict[str, str]:
-    """The environment in which the clock of `node` is off."""
+    """Variables that set the clock of `node` off."""
     return {"LD_PRELOAD": str(shim), "SKEWED_NODE": node, "SKEW_SECONDS": str(seconds)}

@@ -1,10 +1,10 @@
-"""A file system that shows other nodes' changes late, by the FUSE protocol (linux/fuse.h). Only root mounts it.
+"""A file system that shows other nodes' changes late, by the FUSE protocol (linux/fuse.h). Only root can mount it.
 
     python late_mount.py '{"backing": "/there", "mount": "/here", "seed": 1, "least": 3, "most": 30, ...}'
 
-Which node asks is what the environment of its process says: see `node_of`. It has neither hard links nor locks. Now and
-then a request for what a run writes fails, before it was done or after; some of its fsyncs are slow. The
-kernel keeps nothing but the copies of code, which do not change.
+The node of a request comes from the environment of its process (`node_of`). There are neither hard links nor locks.
+Some requests for files that a run writes fail, before or after they were carried out, and some fsyncs are slow. The
+kernel caches only the copies of code, which do not change.
 """
 
 # ruff: noqa: PTH101, PTH116, PTH208 - descriptors, and names as bytes
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # as a program
+sys.path.insert(0, str(Path(__file__).parents[1]))  # when run as a program
 from support.late_views import REAL, Views
 
 LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK, MKNOD, MKDIR = 1, 2, 3, 4, 5, 6, 8, 9
@@ -42,12 +42,12 @@ _MAJOR, _MINOR, _MOST_WRITTEN = 7, 31, 1 << 17
 _ASYNC_READ, _POSIX_LOCKS, _ATOMIC_TRUNC, _BIG_WRITES, _FLOCK = 1, 1 << 1, 1 << 3, 1 << 5, 1 << 10
 _DIRECT_IO = 1
 _PATIENCE_SECONDS = 20.0
-_LONG = 3600  # seconds for which the kernel may keep something
+_LONG = 3600  # seconds for which the kernel may cache something
 _MODE, _UID, _GID, _SIZE, _ATIME, _MTIME, _ATIME_NOW, _MTIME_NOW = 1, 2, 4, 8, 16, 32, 128, 256  # of setattr
-_SMALL = 1 << 16  # files up to this size keep their former content; of larger ones only the size is late
+_SMALL = 1 << 16  # old content is kept of files up to this size; of larger ones, only the size is late
 _NODE = re.compile(rb"(?:^|\0)(?:SLURMD_NODENAME|CLUSTERCTL_SANDBOX_PART)=([^\0]*)")
-# Faults strike what clusterctl writes while a run goes on: not the code and the pickle, which nodes read once and keep,
-# not logs, which Slurm writes, and not what a program saves.
+# Faults strike files that clusterctl writes during a run: not the code and the pickle, which nodes read once, not logs,
+# which Slurm writes, and not what a program saves.
 _STRUCK = re.compile(
     r"[^/]+/(attempts(?!/[0-9]+/(?:host.log|logs))(/|$)|checkpoints($|/[^/]+$|/[^/]+/manifest)|[a-z]+\.json$)"
 )
@@ -64,11 +64,11 @@ class Settings(NamedTuple):
     faults: float = 0.0
     slow: float = 0.0
     slow_seconds: float = 5.0
-    record: str = ""  # a file that takes the number of faults of each kind at the end
+    record: str = ""  # a file that gets the number of faults of each kind at the end
 
 
 class Content(NamedTuple):
-    """A file as it was: its time of change, size, and what was in it, if that is little."""
+    """The old state of a file: its mtime, its size and, if it is small, its content."""
 
     mtime: int
     size: int
@@ -77,11 +77,11 @@ class Content(NamedTuple):
 
 @dataclass(eq=False)
 class Inode:
-    """`descriptor` (O_PATH) keeps it, removed or not, as long as this process lives."""
+    """An open `descriptor` (O_PATH), which keeps the inode even after its removal."""
 
     descriptor: int
     number: int
-    path: str  # as it was first seen
+    path: str  # when it was first seen
 
     @property
     def status(self) -> os.stat_result:
@@ -102,15 +102,15 @@ class Request(NamedTuple):
 
     @property
     def node(self) -> str:
-        """Whoever reads a process's environment waits while it is in execve, or in a page fault: ps too, for ever.
+        """The node of the process. Reading its environment blocks while it is in execve or in a page fault.
 
-        So this is not asked for reads, which may be those, nor for closes (FLUSH is refused, once and for all).
+        So this must not be called for reads, which may be part of those, nor for closes (FLUSH is always refused).
         """
         return node_of(self.pid)
 
 
 def node_of(pid: int) -> str:
-    """The node of a process: as batch scripts, tasks and the daemons of a sandbox have it in their environment."""
+    """The node of a process, from its environment: batch scripts, tasks and a sandbox's daemons have it there."""
     try:
         found = _NODE.search(Path(f"/proc/{pid}/environ").read_bytes())
     except OSError:
@@ -125,7 +125,7 @@ class LateFiles:
     settings: Settings
     inodes: dict[int, Inode] = field(default_factory=dict)
     handles: dict[int, tuple[int, str]] = field(default_factory=dict)  # a descriptor, and the node that opened it
-    busy_since: float | None = None  # with one request
+    busy_since: float | None = None  # when the current request began
     struck: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -188,7 +188,7 @@ class LateFiles:
                 self.busy_since = None
 
     def guard(self, abort: Path) -> None:
-        """Rather than keep processes waiting, give up: all of their requests fail then."""
+        """Abort the connection if a request hangs: all requests fail then, instead of blocking their processes."""
         while True:
             time.sleep(1)
             since = self.busy_since
@@ -202,14 +202,14 @@ class LateFiles:
         except OSError as refusal:
             answer, error = b"", -(refusal.errno or errno.EIO)
         except KeyError:
-            answer, error = b"", -errno.ENOSYS  # the kernel does without such requests from then on
+            answer, error = b"", -errno.ENOSYS  # the kernel stops sending such requests
         try:
             os.write(device, _OUT.pack(_OUT.size + len(answer), error, request.unique) + answer)
-        except OSError:  # who asked has gone
+        except OSError:  # the requesting process has gone
             pass
 
     def _struck(self, request: Request) -> bytes:
-        """The answer, unless a fault strikes: what changes something fails before it was done, or after."""
+        """The answer, unless a fault strikes: then a change fails before or after it was made."""
         answer = self.answers[request.opcode]
         faulty = _FAULTY.get(request.opcode)
         inode = self.inodes.get(request.inode)
@@ -234,7 +234,7 @@ class LateFiles:
     # --- what a node sees
 
     def entry(self, folder: Inode, name: bytes, node: str, look: Any = None) -> Inode | None:
-        """What `node` finds under a name."""
+        """The inode that `node` sees under a name."""
         seen = self.views.seen(("entry", folder.number, name), node, look)
         return self.real_entry(folder, name) if seen is REAL else seen
 
@@ -253,7 +253,7 @@ class LateFiles:
         return made
 
     def content(self, inode: Inode, node: str) -> Content | None:
-        """The former content of a file, where `node` does not see the present one yet."""
+        """The old content of a file if `node` does not see the current one yet."""
         seen = self.views.seen(("content", inode.number), node)
         return None if seen is REAL else seen
 
@@ -456,7 +456,7 @@ class LateFiles:
 
 
 class _Changing:
-    """Within it an entry of a folder is changed; a refusal tells the node what is there."""
+    """A change of a folder's entry; if it is refused, the node learns the current entry."""
 
     def __init__(self, files: LateFiles, folder: Inode, name: bytes, node: str) -> None:
         self._files, self._folder, self._name, self._node = files, folder, name, node
@@ -474,12 +474,12 @@ class _Changing:
 
 
 def _only(flags: int) -> int:
-    """The kernel has seen to the rest of what a file is opened with; offsets are its own, those of appending ours."""
+    """The flags for our own open: the kernel handles the others and offsets; we handle appending."""
     return flags & (os.O_ACCMODE | os.O_TRUNC) | os.O_CLOEXEC
 
 
 def _is_kept(path: str) -> bool:
-    """Whether the kernel may keep what it knows: of the copies of code, which nobody changes."""
+    """Whether the kernel may cache this: only the copies of code, which never change."""
     return path.startswith(".code/") and not path.startswith(".code/.")
 
 
@@ -511,7 +511,7 @@ _CHANGING = {WRITE, CREATE, MKDIR, RENAME, RENAME2}
 
 
 def _abort_file(mount: str) -> Path:
-    """Asked of the list of mounts, as the file system itself answers only later."""
+    """Found in the list of mounts, as the file system itself does not answer yet."""
     fields = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
     device = next(found[2] for found in fields if found[4] == mount)
     return Path("/sys/fs/fuse/connections", device.partition(":")[2], "abort")
@@ -519,7 +519,7 @@ def _abort_file(mount: str) -> Path:
 
 def main() -> None:
     settings = Settings(**json.loads(sys.argv[1]))
-    _LIBC.prctl(1, 15, 0, 0, 0)  # PR_SET_PDEATHSIG: TERM when the tests die
+    _LIBC.prctl(1, 15, 0, 0, 0)  # PR_SET_PDEATHSIG: SIGTERM when the tests die
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions".encode()
     if _LIBC.mount(b"late", settings.mount.encode(), b"fuse", 6, options):  # MS_NOSUID, MS_NODEV

@@ -1,8 +1,8 @@
-"""What each node sees of a file system that other nodes change too: its own changes at once, theirs late.
+"""What each node sees of a shared file system: its own changes at once, those of other nodes late.
 
-As with the caches of NFS, a node that looks at something for the first time sees it as it is. What others change from
-then on, it sees `least` to `most` seconds later; each change has a lateness of its own for each node, so that they may
-arrive in another order than they were made.
+As with NFS caches, a node that looks at something for the first time sees its current state, and later changes by other
+nodes `least` to `most` seconds late. Each change has its own lateness for each node, so changes may become visible in
+another order than they were made.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-REAL = object()  # what is there now
+REAL = object()  # the current state
 
 
 class Change(NamedTuple):
@@ -28,12 +28,12 @@ class Views:
     def __init__(self, seed: int, least: float, most: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seed, self._least, self._most, self._clock = seed, least, most, clock
         self._changes: dict[Hashable, list[Change]] = {}
-        self._looks: dict[tuple[str, Hashable], tuple[float, float]] = {}  # the first one of the cache's life, the last
+        self._looks: dict[tuple[str, Hashable], tuple[float, float]] = {}  # the first and the last of a cache's life
         self._names: dict[int, set[bytes]] = {}  # by folder
         self._count = 0
 
     def change(self, key: Hashable, node: str, before: Any) -> None:
-        """`node` has just changed what `key` names; until then it was `before`."""
+        """Record that `node` has just changed `key`, which was `before`."""
         now = self._clock()
         kept = [change for change in self._changes.get(key, []) if now - change.time <= self._most]
         self._count += 1
@@ -42,7 +42,7 @@ class Views:
         self._changes[key] = [*kept, Change(self._count, now, node, before)]
 
     def seen(self, key: Hashable, node: str, look: Hashable = None) -> Any:
-        """What `node` sees: REAL, or what was there before a change. `look` names what it looks at, if not `key`."""
+        """What `node` sees: REAL, or the state before a change. `look` names what it looks at, if not `key`."""
         known = self._known_since(node, look or key)
         changes = self._changes.get(key, ())
         shown = REAL
@@ -57,11 +57,11 @@ class Views:
         return shown
 
     def changed(self, folder: int) -> set[bytes]:
-        """The names in a folder that have changed of late."""
+        """The names in a folder that have changed."""
         return self._names.get(folder, set())
 
     def learn(self, key: Hashable, node: str) -> None:
-        """The server has refused something to `node`, which knows by that what `key` is."""
+        """Record that `node` knows the current state of `key`, from a refusal of the server."""
         now = self._clock()
         self._looks[node, key] = now, now
 

@@ -1,4 +1,4 @@
-"""A rank that is alone."""
+"""A task with a single rank."""
 
 from __future__ import annotations
 

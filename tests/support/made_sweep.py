@@ -1,4 +1,4 @@
-"""Sweeps and their runs as files, made without a submission."""
+"""The files of sweeps and their runs, without a submission."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START = 1_000_000.0
 
 
 def write_sweep(folder: Path, sweep: str, runs: Iterable[Mapping[str, Any]]) -> SweepDir:
-    """The record of `sweep` in `folder`, the settings of whose runs are `runs`."""
+    """Write the record of `sweep` to `folder`; `runs` are the settings of its runs."""
     made = SweepDir.of(folder, sweep)
     made.path.mkdir(parents=True)
     rows = [[f"{key}={value}" for key, value in settings.items()] for settings in runs]
@@ -24,7 +24,7 @@ def write_sweep(folder: Path, sweep: str, runs: Iterable[Mapping[str, Any]]) -> 
 
 
 def falling(last: float, steps: int = 40, **more: float) -> list[dict[str, float]]:
-    """Metrics of a run whose loss falls to `last`; with the last one come `more`."""
+    """Metrics of a run whose loss falls to `last`; the last record also has `more`."""
     losses = ((step, last + (2 - last) * math.exp(-step / 8)) for step in range(1, steps))
     measured = [{"time": START + step, "step": step, "loss": loss} for step, loss in losses]
     return [*measured, {"time": START + steps, "step": steps, "loss": last, **more}]

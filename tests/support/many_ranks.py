@@ -1,7 +1,6 @@
-"""Run directories of any number of ranks, eight a node, as real runs leave them: for what grows with the ranks.
+"""Run directories like those of real runs with any number of ranks, eight per node: for what grows with the ranks.
 
-Everything lies where `runs.layout` says. How a rank's events and heartbeat are written down is known to `_write_ranks`
-alone.
+All paths come from `runs.layout`. Only `_write_ranks` knows how a rank's events and heartbeat are stored.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ Records = list[dict[str, Any]]
 
 
 class Course(StrEnum):
-    """How the run goes. In the last two one rank, `culprit(ranks)`, is to blame."""
+    """What happens to the run. In the last two, one rank is to blame: `culprit(ranks)`."""
 
     RUNNING = "running"
-    FAILED = "failed"  # one rank raised an error of its own, all others one that names a lost peer
-    HUNG = "hung"  # one rank stood still, and the watchdog ended the run
+    FAILED = "failed"  # one rank raised its own error, all others one about a lost peer
+    HUNG = "hung"  # one rank was stuck, and the watchdog ended the run
 
 
 def culprit(ranks: int) -> int:
@@ -52,7 +51,7 @@ def culprit(ranks: int) -> int:
 
 
 def write_many_ranks(runs: Path, ranks: int, course: Course, now: float) -> RunDir:
-    """A run of `ranks` ranks in the folder `runs`, as it is at `now`, when it has trained for five minutes."""
+    """A run of `ranks` ranks in the folder `runs`, at the time `now`, after five minutes of training."""
     run = RunDir(runs / f"{course}-20260102-030405-{ranks:04x}")
     start, nodes = now - _ENDS_AFTER, -(-ranks // RANKS_A_NODE)
     run.path.mkdir(mode=0o700, parents=True)
@@ -136,7 +135,7 @@ def _events(rank: int, ranks: int, course: Course, start: float) -> Records:
 
 
 def _host_log(ranks: int, course: Course) -> str:
-    """What srun says: the first rank alone, then each node's ranks together."""
+    """The messages of srun: first about the culprit, then about the ranks of each node."""
     if course is Course.RUNNING:
         return ""
     first, code = culprit(ranks), {Course.FAILED: 1, Course.HUNG: EXIT_HUNG}[course]
@@ -152,7 +151,7 @@ def _step(step: int, time: float) -> dict[str, Any]:
 
 
 def go_on(run: RunDir, ranks: int, second: int, now: float) -> None:
-    """Write what a run that trains writes in a second: a step, heartbeats, the telemetry of a fifth of the nodes."""
+    """Write what a run writes in a second of training: a step, heartbeats, the telemetry of a fifth of the nodes."""
     attempt, step = run.attempt(0), DONE + second
     _append(attempt.metrics, [_step(step, now)])
     for node, first in enumerate(range(0, ranks, RANKS_A_NODE)):

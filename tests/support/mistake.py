@@ -1,4 +1,4 @@
-"""A mistake and what must come of it: one row of the tables in tests/misuse, and the desk at which it is made."""
+"""A mistake and the expected message: a row of the tables in tests/misuse, and the desk on which it is made."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SLURM_COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "srun", "sinfo")
 
 @dataclass
 class Desk:
-    """Folders and an environment of its own, where the commands run in this process. Cluster: the emulator."""
+    """A project folder, an environment and an emulated cluster, in which commands run in this process."""
 
     folder: Path
     patch: pytest.MonkeyPatch
@@ -63,7 +63,7 @@ class Desk:
                 self.patch.setenv(name, value)
 
     def use_slurm(self, cluster: str = "", **answers: str) -> None:
-        """From here on the cluster is a Slurm whose commands are shell scripts: the given ones, others say nothing."""
+        """Make the cluster a Slurm whose commands are shell scripts: `answers`; the others print nothing."""
         self.write("cluster/site.toml", f'kind = "slurm"\npolling_floor = 0\n{cluster}')
         for command in _SLURM_COMMANDS:
             path = self.folder / "fakes" / command
@@ -72,7 +72,7 @@ class Desk:
         self.set(CLUSTERCTL_CLUSTER="site", PATH=f"{self.folder / 'fakes'}:{os.environ['PATH']}")
 
     def type(self, words: str | Sequence[str], *, batches: bool = False) -> tuple[int, str, str]:
-        """Run one command; its exit code and what it printed, what every submission says of its `batches` left out."""
+        """Run one command and return its exit code, stdout and stderr, by default without the line on batch sizes."""
         self.capture.readouterr()
         code = cli.run(shlex.split(words) if isinstance(words, str) else words)
         out, err = self.capture.readouterr()
@@ -80,7 +80,7 @@ class Desk:
         return code, out.decode(errors="replace"), text if batches else _BATCHES.sub("", text)
 
     def asked(self, command: str) -> int:
-        """How often one of the fake Slurm's commands was called."""
+        """How often a command of the fake Slurm was called."""
         lines = self._asked.read_text().splitlines() if self._asked.exists() else []
         return sum(line.startswith(f"{command} ") for line in lines)
 
@@ -88,7 +88,7 @@ class Desk:
         return sorted(path for path in self.runs.glob("[!.]*") if path.is_dir()) if self.runs.is_dir() else []
 
     def submitted(self) -> list[Path]:
-        """The jobs that the emulator holds."""
+        """The emulator's jobs."""
         return list((self.folder / "state" / "clusterctl" / "emulator" / "jobs").glob("[0-9]*"))
 
     @property
@@ -98,12 +98,12 @@ class Desk:
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """Prepare, type, and expect: the exit code, a part of the error, a part of the hint, nothing submitted."""
+    """A command, its preparation, and what is expected: the exit code, parts of the error and the hint."""
 
-    what: str  # reads as a sentence
+    what: str  # the ID of the test
     typed: str | tuple[str, ...] = "submit ./job.toml"
     code: int
-    says: str
+    expected: str  # part of the error
     hint: str
     job: str | bytes | None = None  # the content of job.toml
     files: Mapping[str, str | bytes] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Mistake:
     prepare: Callable[[Desk], object] = lambda desk: None
 
     def make(self, desk: Desk) -> None:
-        """Make the mistake at `desk` and check all that must come of it."""
+        """Make the mistake on `desk`; check the message, the exit code, and that nothing was submitted."""
         files = dict(self.files) if self.job is None else {"job.toml": self.job, **self.files}
         for name, content in files.items():
             desk.write(name, content)
@@ -119,17 +119,17 @@ class Mistake:
         self.prepare(desk)
         before = desk.run_directories()
         code, out, err = desk.type(self.typed)
-        check_message(err, self.says, self.hint)
+        check_message(err, self.expected, self.hint)
         assert (code, out) == (self.code, ""), err
         assert desk.run_directories() == before, "a run was left behind"
         assert desk.submitted() == []
 
 
-def check_message(err: str, says: str, hint: str) -> None:
-    """One `error:` and one `hint:`, with these words in them and nothing that moves a cursor."""
+def check_message(err: str, expected: str, hint: str) -> None:
+    """Check for one `error:` with `expected` in it, one `hint:` with `hint` in it, and no control characters."""
     match = _MESSAGE.fullmatch(err)
     assert match, f"not one error and one hint:\n{err}"
-    assert says in match["error"], err
+    assert expected in match["error"], err
     assert hint in match["hint"], err
     assert "Traceback" not in err
     assert len(err) < 10_000
@@ -137,12 +137,12 @@ def check_message(err: str, says: str, hint: str) -> None:
 
 
 def check_plain(text: str) -> None:
-    """No character that a terminal would obey."""
-    obeyed = {c for c in text if c in _BIDI or (unicodedata.category(c) in ("Cc", "Zl", "Zp") and c not in "\n\t")}
-    assert not obeyed, sorted(map(hex, map(ord, obeyed)))
+    """Check that there are no control characters."""
+    control = {c for c in text if c in _BIDI or (unicodedata.category(c) in ("Cc", "Zl", "Zp") and c not in "\n\t")}
+    assert not control, sorted(map(hex, map(ord, control)))
 
 
 def rows(*mistakes: Mistake) -> pytest.MarkDecorator:
-    """The decorator that makes a test of every row; its id is the sentence."""
+    """A decorator that runs the test once per row, with `what` as its ID."""
     assert len({mistake.what for mistake in mistakes}) == len(mistakes)
     return pytest.mark.parametrize("mistake", mistakes, ids=[mistake.what for mistake in mistakes])

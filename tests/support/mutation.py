@@ -1,4 +1,4 @@
-"""A bug put back: a copy of the package with one expression changed, and the tests that run on it."""
+"""A reintroduced bug: a copy of the package with one expression changed, and the tests that run on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) tests/(\S+?::\w+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Mutation:
-    """`new` instead of `old`, which is in `file` of the package once."""
+    """Replaces `old`, which occurs once in `file` of the package, by `new`."""
 
     file: str
     old: str
@@ -28,9 +28,9 @@ class Mutation:
         return f"{self.file}: {self.old} -> {self.new}"
 
     def source(self) -> str:
-        """The changed file. Raises AssertionError where it no longer holds `old` once, or is no Python any more."""
+        """The changed file. Raises an exception if `old` does not occur exactly once or the result is not Python."""
         text = (PACKAGE / self.file).read_text()
-        assert text.count(self.old) == 1, f"{self.file} has {text.count(self.old)} times: {self.old}"
+        assert text.count(self.old) == 1, f"{self.file} contains this {text.count(self.old)} times: {self.old}"
         changed = text.replace(self.old, self.new)
         compile(changed, self.file, "exec")
         return changed

@@ -1,4 +1,4 @@
-"""Jobs as sbatch takes them and squeue shows them, on either back end, by names of the test's own."""
+"""Jobs for sbatch and squeue on either back end, under names that the test chooses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ ELEMENTS = "%i %K %T %r"
 
 
 class NamedJobs:
-    """The numbers differ: `<name>` in a command is replaced by the job's number, and back in what squeue shows."""
+    """Job IDs differ: `<name>` in a command is replaced by the job ID, and the ID by the name in squeue's output."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.numbers: dict[str, str] = {}
-        assert stage.call("nodes", "--cluster", stage.cluster).returncode == 0  # the stand-ins are there from then on
+        # This creates the stand-ins for Slurm's commands.
+        assert stage.call("nodes", "--cluster", stage.cluster).returncode == 0
 
     def submit(self, name: str, text: str, *options: str) -> None:
         script = self.stage.folder / f"{name}.sh"
@@ -30,14 +31,14 @@ class NamedJobs:
         return self._named(self.stage.slurm("squeue", "-h", "--states=all", "-j", self.numbers[name], "-O", FIELDS))
 
     def rows(self, *words: str) -> set[str]:
-        """What squeue shows, a line each, of jobs that have not ended unless `words` say so."""
+        """The lines of squeue, by default for jobs that have not ended."""
         return set(self._named(self.do("squeue", "-h", "-o", ELEMENTS, *words)).splitlines())
 
     def until(self, name: str, *shown: str) -> None:
         wait_until(lambda: self.state(name) in shown, 30, f"{name} to be {shown}", every=0.2)
 
     def until_rows(self, words: str, *rows: str) -> None:
-        """Wait until squeue shows these lines of the jobs that `words` names."""
+        """Wait until squeue shows exactly these lines for the jobs in `words`."""
         wait_until(lambda: self.rows("-j", words) == set(rows), 30, f"{words} to be {rows}", every=0.2)
 
     def do(self, *words: str) -> str:

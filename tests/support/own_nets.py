@@ -28,7 +28,7 @@ class Gat(nn.Module):
 
 
 class Noisy(nn.Module):
-    """With statistics of batches, and dropout that torch draws."""
+    """A model with batch norm and torch's own dropout."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Noisy(nn.Module):
 
 
 class GraphNet(nn.Module):
-    """Names the class of a graph, as PyG's examples do."""
+    """A graph classifier, as in PyG's examples."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class GraphNet(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Rows of nodes whose scalar products tell whether there is an edge."""
+    """Node embeddings whose dot products predict edges."""
 
     def __init__(self, features: int, width: int = 4) -> None:
         super().__init__()

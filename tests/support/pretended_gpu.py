@@ -1,7 +1,7 @@
-"""Tensors that claim to be on a GPU, with their values on the CPU: for what a machine without one can still show.
+"""Tensors that claim to be on a GPU, with their values on the CPU: for tests on a machine without a GPU.
 
-Torch's own fake tensors have no values, so what asks for one ends there. These answer, and every question is counted:
-on a GPU the host would wait for the answer. Without autograd, whose engine needs a real GPU.
+Torch's own fake tensors have no values, so code that reads one fails. These have values, and every read is counted,
+because the host would wait for a real GPU. Autograd does not work, as its engine needs a real GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 GPU = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
-_ASKING = {  # for a value, or for a size that depends on values
+_ASKING = {  # these read a value, or a size that depends on values
     *("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "bincount"),
     *("_unique", "_unique2", "unique_dim", "unique_consecutive"),
 }
@@ -39,13 +39,13 @@ class PretendedTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Only collectives get here: they are no functions of torch's that a mode sees."""
+        """Only collectives get here, as function modes do not see them."""
         func(*tree_map(_host, args), **tree_map(_host, kwargs or {}))
         return args[0], None
 
 
 class HostQuestions(TorchDispatchMode):
-    """Notes in `asked` what a GPU's host would wait for, as if all tensors were there, backward passes included."""
+    """Appends to `asked` what the host would wait for if all tensors were on a GPU, including backward passes."""
 
     def __init__(self, asked: list[str]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class HostQuestions(TorchDispatchMode):
 
 
 class Lists(TorchFunctionMode):
-    """Notes what is no operation on the CPU: conversions into lists, and numbers that a GPU gets as tensors."""
+    """Appends what is not an operation on the CPU: conversions to lists, and numbers copied to a GPU as tensors."""
 
     def __init__(self, asked: list[str]) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Lists(TorchFunctionMode):
 
 
 class OnGpu(TorchFunctionMode):
-    """Within, `cuda` exists: questions to it are noted in `asked`, and mixing devices raises RuntimeError."""
+    """Within it, `cuda` exists: reads from it are appended to `asked`, and mixing devices raises RuntimeError."""
 
     def __init__(self, asked: list[str]) -> None:
         super().__init__()
@@ -90,9 +90,9 @@ class OnGpu(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, given = getattr(func, "__name__", ""), (args, kwargs or {})
-        if name == "_parse_to":  # of nn.Module.to, which reads its arguments by it
+        if name == "_parse_to":  # nn.Module.to parses its arguments with it
             return func(*args, **(kwargs or {}))
-        if name == "_has_compatible_shallow_copy_type":  # so that it makes new parameters
+        if name == "_has_compatible_shallow_copy_type":  # so that nn.Module.to makes new parameters
             return False
         if name == "pin_memory":
             return args[0]
@@ -127,7 +127,7 @@ class OnGpu(TorchFunctionMode):
 
 @contextmanager
 def counted(device: torch.device) -> Iterator[list[str]]:
-    """The questions to `device` within; on the CPU as if it were a GPU."""
+    """The reads from `device` within the block; the CPU is treated as if it were a GPU."""
     asked: list[str] = []
     modes = [OnGpu(asked)] if device.type == "cuda" else [HostQuestions(asked), Lists(asked)]
     with ExitStack() as stack:
@@ -137,7 +137,7 @@ def counted(device: torch.device) -> Iterator[list[str]]:
 
 
 def _check_devices(name: str, tensors: list[Tensor]) -> None:
-    """Raise RuntimeError for tensors on more than one; a number may come from the CPU."""
+    """Raise RuntimeError for tensors on both devices; scalars may be on the CPU."""
     on_gpu = [isinstance(tensor, PretendedTensor) for tensor in tensors if tensor.dim() or tensor.device != _CPU]
     if any(on_gpu) and not all(on_gpu):
         raise RuntimeError(f"{name}: tensors on the CPU and on the GPU")

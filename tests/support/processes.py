@@ -1,4 +1,4 @@
-"""The processes of a run on this machine, for tests that do something to them."""
+"""The processes of a run on this machine, for tests that signal them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from clusterctl.runs.layout import Attempt, RunDir
 
 
 def alive(run: RunDir, rank: int | None = None) -> list[int]:
-    """The processes of the run's tasks that are there; known by their environment, as nodes may number them anew.
+    """The running processes of the run's tasks, found by their environment, as nodes may have their own PID namespaces.
 
-    The environment of a batch script, and so that of its srun, is that of a task 0.
+    A batch script and its srun have the environment of a task 0.
     """
     marks = {f"CLUSTERCTL_RUN_DIR={run.path}"} | ({f"SLURM_PROCID={rank}"} if rank is not None else set())
     found = []

@@ -1,4 +1,4 @@
-"""Small graphs in PyG's terms, and how pyg-lib walks through whole neighbourhoods, step by step in plain Python."""
+"""Small graphs in PyG's format, and pyg-lib's walk through full neighbourhoods in plain Python."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 BOUGHT, BOUGHT_BY, KNOWS = ("user", "bought", "item"), ("item", "bought_by", "user"), ("user", "knows", "user")
-Node = tuple[int, int]  # the number of its seed, and its own
+Node = tuple[int, int]  # the seed's number, the node's number
 
 
 def one_type(nodes: int = 50, edges: int = 600, seed: int = 0) -> Data:
-    """A graph whose edges are sorted by target; node and edge times, weights, features that tell who is who."""
+    """A graph with edges sorted by target, times of nodes and edges, weights, and the node number as its feature."""
     random = torch.Generator().manual_seed(seed)
     edge_index = _sorted(torch.randint(nodes, (2, edges), generator=random))
     return Data(
@@ -55,9 +55,9 @@ def full_walk(
     hops: int,
     sees: Callable[[tuple[str, str, str], int, Node], bool] = lambda *_: True,
 ) -> tuple[dict[str, list[Node]], dict[tuple[str, str, str], list[list[int]]]]:
-    """All nodes within `hops` of the seeds, and edges as [row of source, row of target, place], in pyg-lib's order.
+    """All nodes within `hops` of the seeds, and edges as [row of source, row of target, index], in pyg-lib's order.
 
-    `sees` is asked about an edge type, the place of an edge in it, and the target that would find it.
+    `sees` decides, from an edge type, the index of an edge and its target, whether the walk takes the edge.
     """
     nodes = {node_type: list(seeds.get(node_type, [])) for node_type in node_types}
     found: dict[tuple[str, str, str], list[list[int]]] = {edge_type: [] for edge_type in edges}

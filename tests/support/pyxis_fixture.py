@@ -1,4 +1,4 @@
-"""pyxis for the sandbox: a plugin with its options, which runs each task in its image by clusterctl's own runner."""
+"""pyxis for the sandbox: a plugin with its options, which runs each task in its image with clusterctl's runner."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ esac
 
 @dataclass(frozen=True)
 class Pyxis:
-    """The stand-in. `records` has what each task got, `programs` the enroot of its nodes: put it on PATH."""
+    """The stand-in. `records` has the options of each task, `programs` an enroot to put on PATH."""
 
     records: Path
     store: Path
     programs: Path
 
     def bring(self, trouble: str) -> Path:
-        """Bring trouble about (`slow`, `full`, `keep`: see pyxis.c), until the file is removed."""
+        """Cause trouble (`slow`, `full`, `keep`: see pyxis.c) until the returned file is removed."""
         path = self.store / trouble
         path.touch()
         return path
 
     @property
     def containers(self) -> set[str]:
-        """The containers of all nodes, by their names."""
+        """The names of the containers on all nodes."""
         return {path.name for path in self.store.glob("*/pyxis_*")}
 
 
@@ -53,7 +53,7 @@ def pyxis_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pyxis(sandbox: RunningSandbox, pyxis_plugin: Path, tmp_path: Path) -> Iterator[Pyxis]:
-    """The sandbox has pyxis for as long as the test lasts."""
+    """The sandbox has pyxis during the test."""
     found = Pyxis(tmp_path / "records", tmp_path / "store", tmp_path / "programs")
     for folder in (found.records, found.store, found.programs):
         folder.mkdir()

@@ -13,7 +13,7 @@ NODES = {PAPER: 60, AUTHOR: 40, INSTITUTE: 7}
 
 
 def random_academy(dtype: torch.dtype = torch.float64) -> LabelledHeteroGraph:
-    """No relation leads to an institute. Every tenth target of a relation has no edge of it."""
+    """No relation leads to an institute. In each relation, every tenth target has no edge."""
     random = torch.Generator().manual_seed(0)
 
     def drawn(source: str, target: str, count: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Small graphs, for whoever imports the fixture into its conftest.py."""
+"""Small graphs: import the fixture in a conftest.py."""
 
 from __future__ import annotations
 

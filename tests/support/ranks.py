@@ -1,4 +1,4 @@
-"""Several ranks on this machine, as a batch script would start them: for tests of what ranks do together."""
+"""Several ranks on this machine, started as by a batch script: for tests of what ranks do together."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ENTRY = ("-m", "clusterctl.runs")  # and the run directory
 
 
 def claim(attempt: Attempt) -> None:
-    """What the batch script makes before any task begins."""
+    """Create what the batch script creates before any task starts."""
     attempt.path.mkdir(parents=True, exist_ok=True)
     if not attempt.secret.exists():
         write_text(attempt.secret, secrets.token_hex(32))
 
 
 def environments(attempt: Attempt, tasks_per_node: Sequence[int]) -> list[dict[str, str]]:
-    """The environment of each rank as Slurm sets it, for nodes with the given numbers of tasks."""
+    """The environment that Slurm sets for each rank, on nodes with the given numbers of tasks."""
     claim(attempt)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "TORCHELASTIC_"))}
     places = [(node, local) for node, count in enumerate(tasks_per_node) for local in range(count)]
@@ -58,11 +58,11 @@ def environments(attempt: Attempt, tasks_per_node: Sequence[int]) -> list[dict[s
 
 
 def run_program(program: str, attempt: Attempt, tasks_per_node: Sequence[int], timeout: float = 300) -> list[str]:
-    """Run Python text as every rank; what each printed. Fails with the first failing rank's error."""
+    """Run Python text as every rank and return the outputs. Fails with the stderr of the first failing rank."""
     ranks = environments(attempt, tasks_per_node)
     with tempfile.TemporaryDirectory() as folder:
         files = [(Path(folder, f"{rank}.out"), Path(folder, f"{rank}.err")) for rank in range(len(ranks))]
-        asked = {
+        request = {
             "program": program,
             "imports": ["torch", *re.findall(r"^(?:from|import) (torch_geometric)\b", program, re.MULTILINE)[:1]],
             "ranks": [
@@ -70,14 +70,14 @@ def run_program(program: str, attempt: Attempt, tasks_per_node: Sequence[int], t
                 for own, (output, errors) in zip(ranks, files, strict=True)
             ],
         }
-        codes = _fork(asked, ranks[0], timeout)
+        codes = _fork(request, ranks[0], timeout)
         for rank, (code, (_, errors)) in enumerate(zip(codes, files, strict=True)):
-            assert code == 0, f"rank {rank} left with {code}:\n{errors.read_text()}"
+            assert code == 0, f"rank {rank} exited with {code}:\n{errors.read_text()}"
         return [output.read_text() for output, _ in files]
 
 
 def run_job(job: Job, run: RunDir, tasks_per_node: Sequence[int], timeout: float = 900) -> list[tuple[int, str, str]]:
-    """Run `job` as attempt 0 of `run`, each rank through the entry; exit code, output and errors of each rank."""
+    """Run `job` as attempt 0 of `run` with the real entry point; return each rank's exit code, stdout and stderr."""
     environment = environments(run.attempt(0), tasks_per_node)
     write_json(run.run_json, {"job": to_record(job)})
     return _run([sys.executable, *ENTRY, str(run.path)], environment, timeout)
@@ -92,7 +92,7 @@ def losses_of(run: RunDir) -> list[float]:
     return [record["loss"] for record in metrics_of(run) if "loss" in record]
 
 
-def _fork(asked: dict[str, Any], environment: dict[str, str], timeout: float) -> list[int]:
+def _fork(request: dict[str, Any], environment: dict[str, str], timeout: float) -> list[int]:
     process = subprocess.Popen(
         [sys.executable, _FORKED],
         env=environment,
@@ -102,7 +102,7 @@ def _fork(asked: dict[str, Any], environment: dict[str, str], timeout: float) ->
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(json.dumps(asked), timeout=timeout)
+        output, _ = process.communicate(json.dumps(request), timeout=timeout)
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

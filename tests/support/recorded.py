@@ -1,4 +1,4 @@
-"""What a run left, as tests write and read it: the events and the heartbeats of ranks."""
+"""The events and heartbeats of ranks, for tests that read and write them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from clusterctl.runs.layout import Attempt
 
 
 def recorded(attempt: Attempt, rank: int) -> Iterator[dict[str, Any]]:
-    """The events of a rank, as it or the writer of its node wrote them."""
+    """The events of a rank, written by itself or by the writer of its node."""
     for path in attempt.node_event_files().values():
         yield from (record for record in read_lines(path) if record.get("rank") == rank)
     yield from read_lines(attempt.events(rank))
 
 
 def begun(attempt: Attempt) -> set[int]:
-    """The ranks that have begun."""
+    """The ranks that have started."""
     files = attempt.node_event_files().values()
     events = [record for path in files for record in read_lines(path) if record["event"] == "began"]
     return {record["rank"] for record in events} | attempt.event_files().keys()
@@ -31,7 +31,7 @@ def beat_of(attempt: Attempt, rank: int) -> Beat | None:
 
 
 def write_beat(attempt: Attempt, rank: int, beat: Beat, *, node: int = 0) -> None:
-    """The heartbeat of a rank, at the place of its number among those of `node`."""
+    """Write the heartbeat of a rank to the file of `node`, in the slot of its number."""
     path: Path = attempt.beats(node)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_beats(path, {rank: (rank, beat)})

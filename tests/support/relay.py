@@ -1,9 +1,8 @@
-"""A link between two machines, as ssh's ProxyCommand: it can be slow, break after so many bytes, or fall silent.
+"""A link between two machines, as ssh's ProxyCommand: it can be slow, break after a number of bytes, or stop.
 
-`python relay.py PORT FOLDER`. A file `delay` in FOLDER has the seconds that each byte is under way. A file `cut` has a
-direction and a number of bytes, such as `up 4096`: when so many more have passed, the link breaks, once. A file
-`silent` stops all that passes. `turns` counts how often an answer began after something had been asked, `passed` the
-bytes until then.
+`python relay.py PORT FOLDER`. A file `delay` in FOLDER contains the latency in seconds. A file `cut` contains a
+direction and a number of bytes, such as `up 4096`: after that many more bytes the link breaks, once. While a file
+`silent` exists, nothing passes. `turns` counts the round trips, `passed` the bytes up to the last one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real Slurm for tests: one sandbox for the whole session, and short-lived ones for tests that break theirs."""
+"""A real Slurm for tests: one sandbox for the whole session, and short-lived ones for tests that break them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from clusterctl.spec.values import GpuCount
 
 @dataclass(frozen=True)
 class RunningSandbox:
-    """A sandbox in a state folder of its own: `clusterctl` finds it with `environment`, Slurm's commands too."""
+    """A sandbox in its own state folder; with `environment`, clusterctl and Slurm's commands find it."""
 
     home: Path
 
@@ -44,7 +44,7 @@ class RunningSandbox:
         return kept | {"XDG_STATE_HOME": str(self.home), "SLURM_CONF": slurm_conf, "NO_COLOR": "1"}
 
     def call(self, *argv: str, timeout: float = 60) -> str:
-        """Run a command of Slurm's there; what it prints."""
+        """Run a Slurm command there and return its output."""
         done = self.try_to(*argv, timeout=timeout)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -56,7 +56,7 @@ class RunningSandbox:
 
     @contextmanager
     def paused(self, part: str) -> Iterator[None]:
-        """A daemon that is there and does not answer."""
+        """Stop a daemon within the block, so that it does not answer."""
         found = [process for process in marked_processes.find(self.folder) if process.part == part]
         for process in found:
             os.kill(process.pid, signal.SIGSTOP)
@@ -72,7 +72,7 @@ class RunningSandbox:
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[RunningSandbox]:
-    """Four nodes with four GPUs of type a100 each, up for the whole session. Skipped only where no Slurm can be had."""
+    """Four nodes with four a100 GPUs each, up for the whole session. Skipped only if no Slurm can run here."""
     with _home() as home:
         running = RunningSandbox(home)
         lifecycle.up(running.folder, SandboxRequest(nodes=4, gpus_per_node=GpuCount("a100:4")))
@@ -84,7 +84,7 @@ def sandbox() -> Iterator[RunningSandbox]:
 
 @pytest.fixture
 def sandbox_home() -> Iterator[RunningSandbox]:
-    """Room for a sandbox of the test's own, which is not up; it is down afterwards."""
+    """A state folder for the test's own sandbox, which the test starts; it is stopped afterwards."""
     with _home() as home:
         room = RunningSandbox(home)
         try:

@@ -1,4 +1,4 @@
-"""The stage of a scenario: the real command line, in folders of its own, against one back end."""
+"""The stage of a scenario: the real command line, in its own folders, with one back end."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import pytest
 
 from clusterctl.runs.layout import RunDir
 
-# What both back ends do alike, `make test` tries on one of them and `make test-long` on the other too. Files with
-# THROUGH_A_HOST are tried once more there, on the emulator of a machine elsewhere.
+# Where both back ends behave alike, `make test` uses one of them, and `make test-long` the other too. Files with
+# THROUGH_A_HOST also run there on the emulator of a remote machine.
 BACK_ENDS = ["emulator", pytest.param("sandbox", marks=pytest.mark.long)]
 FAR = pytest.param("far", marks=pytest.mark.long)
 _ON_SLURM = [pytest.param("emulator", marks=pytest.mark.long), "sandbox"]
@@ -33,7 +33,7 @@ CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 def wait_until(
     condition: Callable[[], object], seconds: float = 60, what: str = "the condition", every: float = 0.05
 ) -> Any:
-    """Wait for `condition` to hold, and return what it returned. A busy machine has three times as long."""
+    """Wait until `condition` is true, and return its value. A busy machine gets three times as long."""
     deadline = time.monotonic() + 3 * seconds
     while time.monotonic() < deadline:
         if found := condition():
@@ -43,10 +43,10 @@ def wait_until(
 
 
 def _marks(run: RunDir) -> dict[Path, int]:
-    """When what tells that an attempt has begun or ended, or the run has, was last written."""
+    """The mtimes of the files that change when an attempt or the run starts or ends."""
     found = {}
     for path in (run.path, run.attempts_folder, *(attempt.host_json for attempt in run.attempts())):
-        with suppress(OSError):  # it is not there yet, or its file system is late
+        with suppress(OSError):  # it does not exist yet, or the file system is late
             found[path] = path.stat().st_mtime_ns
     return found
 
@@ -68,7 +68,7 @@ class Stage:
         self.environment["CLUSTERCTL_RUNS"] = str(folder)
 
     def write_job(self, name: str, text: str) -> str:
-        """A job file in the project's folder; the path to type."""
+        """Write a job file to the project's folder, and return the path to type."""
         (self.folder / f"{name}.toml").write_text(text, encoding="utf-8")
         return f"./{name}.toml"
 
@@ -84,7 +84,7 @@ class Stage:
         )
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
-        """Start a command that goes on; it is ended with the scenario."""
+        """Start a command in the background; it is killed when the scenario ends."""
         process = subprocess.Popen(
             [CLUSTERCTL, *words],
             cwd=self.folder,
@@ -93,7 +93,7 @@ class Stage:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            # Under CI the tests may run with SIGINT ignored, which would be handed down: Ctrl-C must arrive.
+            # In CI the tests may run with SIGINT ignored, which children inherit: Ctrl-C must work.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         self.begun.append(process)
@@ -114,7 +114,7 @@ class Stage:
         asked, seen = -math.inf, None
 
         def status() -> dict[str, Any] | None:
-            """Each question is a process: one a second, and at once when an attempt begins or the run ends."""
+            """Ask once a second, as each call is a process, and at once when an attempt starts or the run ends."""
             nonlocal asked, seen
             marks = _marks(run)
             if marks == seen and time.monotonic() < asked + 1:
@@ -126,7 +126,7 @@ class Stage:
         return dict(wait_until(status, seconds, f"{run.id} to be {' or '.join(stages)}", every=0.1))
 
     def slurm(self, command: str, *words: str) -> str:
-        """Run one of Slurm's commands, or the emulator's stand-in for it; what it prints."""
+        """Run a Slurm command, or the emulator's, and return its output."""
         found = sorted(Path(self.environment["XDG_STATE_HOME"]).glob(f"clusterctl/emulator/bin-*/{command}"))
         path = str(found[-1]) if self.cluster == "local" else command
         words = (path, *words)
@@ -141,7 +141,7 @@ class Stage:
 
 @contextmanager
 def ending(stage: Stage) -> Iterator[Stage]:
-    """`stage`, whose commands and runs are ended with the block."""
+    """End the commands and runs of `stage` with the block."""
     try:
         yield stage
     finally:

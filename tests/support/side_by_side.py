@@ -1,4 +1,4 @@
-"""How `make test` spreads over pytest-xdist's workers: what shares a sandbox on one of them, else file by file."""
+"""How `make test` is spread over pytest-xdist's workers: tests that share a sandbox together, others by file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-# All of whose tests need the sandbox; of the other files only those with "sandbox" for a back end. They have one each.
+# In these files all tests need the sandbox; in others, only those with the back end "sandbox". Each group has its own.
 _ON_THE_SANDBOX = (
     "end_to_end/test_guide.py",
     "end_to_end/test_on_slurm.py",
@@ -17,7 +17,7 @@ _ON_THE_SANDBOX = (
 )
 _SANDBOX = "the sandbox"
 _BACK_END = "the sandbox as a back end"
-# What takes longest begins first.
+# The longest groups start first.
 _LONGEST = (
     _SANDBOX,
     _BACK_END,
@@ -53,7 +53,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def _group(nodeid: str) -> str:
-    """Tests of one group run on one worker, one after the other."""
+    """The tests of a group run on one worker, one after the other."""
     path = nodeid.partition("::")[0].removeprefix("tests/")
     if path in _ON_THE_SANDBOX:
         return _SANDBOX

@@ -1,4 +1,4 @@
-/* Preloaded: the clock of one node is off by some seconds. SKEWED_NODE names it ("login": outside of jobs). */
+/* For LD_PRELOAD: the clock of SKEWED_NODE ("login": outside of jobs) is off by SKEW_SECONDS. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-"""A finished link prediction as its files show it: AUC instead of accuracy, tested edges, a loss that starts high."""
+"""The files of a finished link prediction: AUC instead of accuracy, tested edges, a loss that starts high."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a CUDA graph does, on the CPU: operations are recorded once, and repeated on the same memory without Python."""
+"""A CUDA graph on the CPU: operations are recorded once, and repeated on the same memory without Python."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_leaves
 
 
 class Tape(TorchDispatchMode):
-    """Notes every operation with the tensors that it read and made."""
+    """Records every operation with its input and output tensors."""
 
     def __init__(self) -> None:
         super().__init__()
         self._operations: list[tuple[Any, Any, Any, list[Tensor]]] = []
-        self._before: list[tuple[Tensor, Tensor]] = []  # what was written to, and its values before
+        self._before: list[tuple[Tensor, Tensor]] = []  # tensors that were written to, and their old values
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -36,13 +36,13 @@ class Tape(TorchDispatchMode):
         return made
 
     def undo(self) -> None:
-        """Bring back what was there before the recording, which on a GPU executes nothing."""
+        """Restore the values before the recording, which executes nothing on a GPU."""
         with torch._C._AutoDispatchBelowAutograd():
             for tensor, values in reversed(self._before):
                 tensor.copy_(values)
 
     def replay(self) -> None:
-        with torch._C._AutoDispatchBelowAutograd():  # it has done its part
+        with torch._C._AutoDispatchBelowAutograd():  # autograd ran during the recording
             self._repeat()
 
     def _repeat(self) -> None:
@@ -54,7 +54,7 @@ class Tape(TorchDispatchMode):
 
 
 def capture(work: Callable[[], None]) -> Callable[[], None]:
-    """What repeats the work; nothing that it changes is changed now."""
+    """A function that repeats `work`, whose changes are undone now."""
     tape = Tape()
     with tape:
         work()

@@ -22,7 +22,7 @@ class Terminal:
         self.call("resize-window", "-x", str(columns), "-y", str(lines))
 
     def lines(self) -> list[str]:
-        """What it shows, line by line."""
+        """The lines on the screen."""
         return self.call("capture-pane", "-p").split("\n")
 
     def call(self, *words: str) -> str:
@@ -34,7 +34,7 @@ class Terminal:
 def opened(
     socket: Path, size: tuple[int, int], command: list[str], environment: Mapping[str, str]
 ) -> Iterator[Terminal]:
-    """`command` in a terminal of `size`, ended with the block. COLUMNS and LINES are unset: they would fix its size."""
+    """Run `command` in a terminal of `size` within the block, without COLUMNS and LINES, which would fix the size."""
     terminal = Terminal(socket)
     given = [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
     unset = ["env", "-u", "COLUMNS", "-u", "LINES"]

@@ -1,6 +1,6 @@
-"""An image of a few kilobytes that is real in every respect but one: its programs are this machine's, mounted.
+"""A real image of a few kilobytes, except that its programs are mounted from this machine.
 
-For tests of what an image changes, where building one with torch inside would say nothing more.
+For tests of what an image changes, which do not need one with torch inside.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ fi
 
 @dataclass(frozen=True)
 class ThinImage:
-    """The image, and the mounts that it cannot do without."""
+    """The image, and the mounts that it needs."""
 
     path: Path
     mounts: tuple[str, ...]
 
     @property
     def table(self) -> str:
-        """[container] of a job or cluster file."""
+        """The table [container] for a job or cluster file."""
         return f"[container]\nimage = '{self.path}'\nmounts = {list(self.mounts)}\n"
 
 
 def make_thin(folder: Path, name: str = "thin.sqsh", pseudo: Sequence[str] = (), **files: str) -> Path:
-    """Write the image into `folder`; `files` are further ones: etc__environment="A=b", `pseudo` mksquashfs's own."""
+    """Write the image to `folder`; `files` adds files (etc__environment="A=b"), `pseudo` mksquashfs's pseudo files."""
     root = folder / f"{name}.root"
     texts = {
         "etc/profile": _PROFILE,
@@ -82,7 +82,7 @@ def mounts_of_this_python() -> tuple[str, ...]:
 @pytest.fixture(scope="session")
 def thin_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThinImage]:
     if os.geteuid() != 0 and subprocess.run(["unshare", "--user", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("without root no image can be entered: the kernel refuses user namespaces here")
+        pytest.skip("cannot enter an image: not root, and the kernel refuses user namespaces")
     image = ThinImage(make_thin(tmp_path_factory.mktemp("image")), mounts_of_this_python())
     yield image
     unpacked.release(image.path)

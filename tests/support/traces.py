@@ -1,4 +1,4 @@
-"""Traces of runs as `clusterctl why` judges them, made by hand: what a test leaves out is as after a failure."""
+"""Traces of runs, the input of `clusterctl why`, made by hand; the defaults are those after a failure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BEAT = Beat(END - 1, "training", START + 10, 40, END - 2, 0.1, 0.2, 0.1, None, 1
 
 
 def rank(number: int, **changes: Any) -> RankTrace:
-    """A rank that was told to end: two ranks a node, exit code 143."""
+    """A rank that was terminated, with exit code 143; there are two ranks per node."""
     node = f"node{number // 2 + 1}"
     ended = RankTrace(
         number, node, "training", exit_code=143, ended=END, beat=replace(BEAT, host=node, time=END - 1 + number / 10)
@@ -48,20 +48,20 @@ def raised(message: str, type_: str = "ValueError", time: float = END - 5, **cha
 
 
 def failed(message: str, type_: str = "ValueError", time: float = END - 5, **changes: Any) -> dict[str, Any]:
-    """What makes a rank one that raised: for `rank(1, **failed("..."))`."""
+    """The fields of a rank that raised an exception: `rank(1, **failed("..."))`."""
     return {"raised": raised(message, type_, time), "exit_code": 1, "ended": time, **changes}
 
 
 def program_ended(code: int, signal: int | None = None) -> dict[str, Any]:
-    """What makes a rank one whose program failed."""
+    """The fields of a rank whose program failed."""
     cause = Cause.KILLED if signal else Cause.USER
-    told = raised("python train.py failed", "ProgramEnded", cause=cause, code=code, signal=signal)
-    return {"raised": told, "exit_code": code, "ended": told.time}
+    error = raised("python train.py failed", "ProgramEnded", cause=cause, code=code, signal=signal)
+    return {"raised": error, "exit_code": code, "ended": error.time}
 
 
 def attempt(*ranks: RankTrace, lines: str = "", number: int = 0, **changes: Any) -> AttemptTrace:
-    told = {given.rank: given for given in ranks}
-    every = tuple(told.get(r, rank(r)) for r in range(4))
+    given = {one.rank: one for one in ranks}
+    every = tuple(given.get(r, rank(r)) for r in range(4))
     made = AttemptTrace(
         number,
         start=START,

@@ -1,4 +1,4 @@
-"""A webhook on this machine: a real HTTP server that keeps what it is sent, and answers as a test wants."""
+"""A webhook on this machine: a real HTTP server that keeps the requests and answers as a test wants."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WebHook(ThreadingHTTPServer):
         return [str(one.get("text") or one.get("body")) for one in self.received]
 
     def events(self) -> list[str]:
-        """What happened, by messages in the form "json"."""
+        """The events in messages of the format "json"."""
         return [one["event"] for one in self.received]
 
 
@@ -84,7 +84,7 @@ def web_hook() -> Iterator[WebHook]:
 
 
 def dead_url() -> str:
-    """Of a port on which nobody listens."""
+    """The URL of a port that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}/services/{TOKEN}"

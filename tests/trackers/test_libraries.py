@@ -1,4 +1,4 @@
-"""The real trackers get each point once, also from a mirror that died before it could note what it had handed over."""
+"""The real trackers get each point once, even if a mirror crashes before it saves its position."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.spec.track import Track
 from clusterctl.trackers.mirror import Mirror
 
-pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # theirs
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # warnings of the libraries
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def write(run: RunDir, attempt: int, *steps: int) -> None:
             file.write(json.dumps({"time": CREATED + step, "step": step, "loss": 1 / step}) + "\n")
 
 
-def mirror_through_a_restart_and_a_death(run: RunDir, name: str) -> None:
-    """Steps 1 to 3, a mirror that dies having handed over 4, a restart from 2, a failure, a resume to the end."""
+def mirror_through_restart_and_crash(run: RunDir, name: str) -> None:
+    """Steps 1 to 3, a mirror that crashes after sending 4, a restart from 2, a failure, a resume to the end."""
     bookmark = run.trackers / f"{name}.json"
     write(run, 0, 1, 2, 3)
     update(run, name)
@@ -73,7 +73,7 @@ def update(run: RunDir, name: str, stage: Stage = Stage.TRAINING) -> None:
 def test_tensorboard_reads_each_step_once(fabricate: Fabricate) -> None:
     accumulator: Any = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run = tracked_run(fabricate, Track(tensorboard=True))
-    mirror_through_a_restart_and_a_death(run, "tensorboard")
+    mirror_through_restart_and_crash(run, "tensorboard")
     events = accumulator.EventAccumulator(str(run.tensorboard))
     events.Reload()
     assert [(one.step, round(one.value, 3)) for one in events.Scalars("loss")] == [
@@ -86,7 +86,7 @@ def test_tensorboard_reads_each_step_once(fabricate: Fabricate) -> None:
 
 @contextmanager
 def mlflow_server(folder: Path, port: int) -> Iterator[str]:
-    """A real server of MLflow on loopback, with its store in `folder`; its address."""
+    """Start a real MLflow server on loopback with its store in `folder`; yields its address."""
     words = [
         "server",
         "--host=127.0.0.1",
@@ -101,7 +101,7 @@ def mlflow_server(folder: Path, port: int) -> Iterator[str]:
             [sys.executable, "-m", "mlflow", *words], stdout=file, stderr=file, start_new_session=True
         )
     try:
-        wait_until(lambda: _answers(f"{address}/health"), 120, "the server of MLflow")
+        wait_until(lambda: _answers(f"{address}/health"), 120, "the MLflow server")
         yield address
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # a crash, as far as the mirror can tell
@@ -114,12 +114,12 @@ def _answers(address: str) -> bool:
     return False
 
 
-def test_a_server_of_mlflow_has_one_run_with_each_step_once(fabricate: Fabricate, tmp_path: Path, port: int) -> None:
-    """Through a restart of the run, a mirror that dies, and a server that is away for a while."""
+def test_an_mlflow_server_gets_one_run_with_each_step_once(fabricate: Fabricate, tmp_path: Path, port: int) -> None:
+    """Through a restart of the run, a mirror that crashes, and a server outage."""
     tracking: Any = pytest.importorskip("mlflow.tracking")
     with mlflow_server(tmp_path, port) as address:
         run = tracked_run(fabricate, Track(mlflow=address))
-        mirror_through_a_restart_and_a_death(run, "mlflow")
+        mirror_through_restart_and_crash(run, "mlflow")
     write(run, 2, 7)
     began = time.monotonic()
     with pytest.raises(ClusterctlError, match="mlflow: MlflowException: "):
@@ -138,17 +138,17 @@ def test_a_server_of_mlflow_has_one_run_with_each_step_once(fabricate: Fabricate
 
 
 def logged_offline(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """The steps in a file of W&B, with their values. It is a log in the format of LevelDB, of protobuf's messages."""
+    """The steps in a W&B file, with their values: a log of protobuf messages in LevelDB's format."""
     protobuf: Any = pytest.importorskip("wandb.proto.wandb_internal_pb2")
     data, at, message, found = path.read_bytes(), 7, b"", []
     while at + 7 <= len(data):
-        if (left := 32768 - at % 32768) < 7:  # no header fits into the rest of a block
+        if (left := 32768 - at % 32768) < 7:  # the rest of the block is too short for a header
             at += left
             continue
         _, length, kind = struct.unpack_from("<IHB", data, at)
         at += 7 + length
         message += data[at - length : at]
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # a full record, or its last part
             history, message = protobuf.Record.FromString(message).history, b""
             values = {item.nested_key[0]: float(item.value_json) for item in history.item}
             found += [(int(history.step.num), values)] if values else []
@@ -158,17 +158,19 @@ def logged_offline(path: Path) -> list[tuple[int, dict[str, float]]]:
 @pytest.fixture
 def wandb() -> Iterator[Any]:
     library: Any = pytest.importorskip("wandb")
-    library.teardown()  # it keeps the environment of its first run
+    library.teardown()  # it caches the environment of its first run
     yield library
     library.teardown()
 
 
 @pytest.mark.usefixtures("wandb")
-def test_wandb_offline_has_each_step_when_it_was(fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offline, W&B writes a part each time that it is opened: a mirror that died hands over once more in the next."""
+def test_wandb_offline_has_each_step_at_its_original_time(
+    fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offline, W&B starts a new file each time it is opened: step 4 is repeated there after the crash."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = tracked_run(fabricate, Track(wandb="project"))
-    mirror_through_a_restart_and_a_death(run, "wandb")
+    mirror_through_restart_and_crash(run, "wandb")
     parts = [logged_offline(path) for path in run.trackers.glob(f"wandb/offline-run-*/run-{RUN_ID}.wandb")]
     steps = sorted((step, values["loss"], values["_timestamp"]) for part in parts for step, values in part)
     once = [(step, 1 / step, CREATED + step) for step in range(1, 7)]
@@ -176,7 +178,7 @@ def test_wandb_offline_has_each_step_when_it_was(fabricate: Fabricate, monkeypat
 
 
 @pytest.mark.usefixtures("wandb")
-def test_an_unreachable_wandb_server_is_given_up_soon(
+def test_an_unreachable_wandb_server_fails_quickly(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch, port: int
 ) -> None:
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")

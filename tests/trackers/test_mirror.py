@@ -1,4 +1,4 @@
-"""What a tracker gets of a run: each point once, whatever is started again, and however often a mirror dies."""
+"""Mirroring a run to a tracker: each point is sent once, despite restarts and mirror crashes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ TENSORBOARD = Track(tensorboard=True)
 
 
 class Tracker:
-    """A tracker in memory, which dies, or whose mirror dies, on request of a test."""
+    """An in-memory tracker that raises an error on request."""
 
     def __init__(self) -> None:
         self.points: list[tuple[int, str, float]] = []
         self.ends: list[str] = []
         self.openings = 0
-        self.dies: str = ""
+        self.failure: str = ""
 
     def __call__(self, *_: object) -> Tracker:
         self.openings += 1
         return self
 
     def add(self, points: list[TrackedPoint]) -> None:
-        if self.dies:
-            raise ConnectionError(f"{self.dies}\nand more")
+        if self.failure:
+            raise ConnectionError(f"{self.failure}\nand more")
         self.points += [(point.step, name, value) for point in points for name, value in point.values.items()]
 
     def finish(self, stage: Stage) -> None:
@@ -57,11 +57,11 @@ def status_of(run: RunDir, stage: Stage) -> Status:
 
 
 def update(run: RunDir, tracker: Tracker, stage: Stage = Stage.TRAINING) -> int:
-    """As a mirror does that has just been started."""
+    """One update by a newly started mirror."""
     return Mirror("tensorboard", read_record(run), tracker).update(status_of(run, stage))
 
 
-def test_each_look_hands_over_what_was_added(fabricate: Fabricate) -> None:
+def test_each_update_sends_only_new_points(fabricate: Fabricate) -> None:
     tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1, 2)})
     assert (update(run, tracker), update(run, tracker)) == (2, 0)
     with run.attempt(0).metrics.open("a") as file:
@@ -71,10 +71,10 @@ def test_each_look_hands_over_what_was_added(fabricate: Fabricate) -> None:
         file.write('ss": 0.25}\n')
     assert update(run, tracker) == 1
     assert [step for step, _, _ in tracker.points] == [1, 2, 3, 4]
-    assert tracker.openings == 3  # not where there is nothing to say
+    assert tracker.openings == 3  # not opened without new points
 
 
-def test_what_a_restart_repeats_is_handed_over_once(fabricate: Fabricate) -> None:
+def test_steps_repeated_by_a_restart_are_sent_once(fabricate: Fabricate) -> None:
     files = {
         "attempts/0/metrics.jsonl": [*steps(1, 2, 3, 4), {"step": 4, "val_accuracy": 0.5}],
         "attempts/1/metrics.jsonl": [*steps(3, 4, 5), {"step": 5, "val_accuracy": 0.6}],
@@ -86,16 +86,16 @@ def test_what_a_restart_repeats_is_handed_over_once(fabricate: Fabricate) -> Non
     ]  # fmt: skip
 
 
-def test_a_tracker_that_was_away_gets_what_it_missed(fabricate: Fabricate) -> None:
+def test_points_missed_during_an_outage_are_sent_later(fabricate: Fabricate) -> None:
     tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1, 2)})
-    tracker.dies = "no route"
+    tracker.failure = "no route"
     with pytest.raises(ConfigError, match="^tensorboard: ConnectionError: no route$"):
         update(run, tracker)
-    tracker.dies = ""
+    tracker.failure = ""
     assert (update(run, tracker), len(tracker.points)) == (2, 2)
 
 
-def test_the_end_is_copied_once_and_again_after_a_resume(fabricate: Fabricate) -> None:
+def test_the_final_stage_is_sent_once_and_again_after_a_resume(fabricate: Fabricate) -> None:
     tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
     for stage in (Stage.TRAINING, Stage.FAILED, Stage.FAILED, Stage.TRAINING, Stage.FINISHED, Stage.FINISHED):
         update(run, tracker, stage)
@@ -105,8 +105,8 @@ def test_the_end_is_copied_once_and_again_after_a_resume(fabricate: Fabricate) -
     assert tracker.ends == ["failed", "finished"]
 
 
-def test_points_that_come_after_the_end_are_followed_by_the_end(fabricate: Fabricate) -> None:
-    """A tracker considers a reopened run as running."""
+def test_late_points_are_followed_by_the_final_stage_again(fabricate: Fabricate) -> None:
+    """A tracker treats a reopened run as running."""
     tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
     update(run, tracker, Stage.FINISHED)
     with run.attempt(0).metrics.open("a") as file:
@@ -115,14 +115,14 @@ def test_points_that_come_after_the_end_are_followed_by_the_end(fabricate: Fabri
     assert tracker.ends == ["finished", "finished"]
 
 
-def test_a_program_that_counts_no_steps_gets_some_and_counts_are_no_curves(fabricate: Fabricate) -> None:
+def test_missing_steps_are_numbered_and_counters_are_not_sent_as_metrics(fabricate: Fabricate) -> None:
     lines = [{"loss": 0.5, "epoch": 1, "steps": 9}, {"val_accuracy": 0.3}, {"loss": 0.4}, {"name": "x"}]
     tracker = Tracker()
     update(tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": lines}), tracker)
     assert tracker.points == [(1, "loss", 0.5), (1, "val_accuracy", 0.3), (2, "loss", 0.4)]
 
 
-def test_a_damaged_position_begins_again(fabricate: Fabricate) -> None:
+def test_a_damaged_position_starts_from_the_beginning(fabricate: Fabricate) -> None:
     files = {"attempts/0/metrics.jsonl": steps(1), "trackers/tensorboard.json": '{"attempt": "x", "steps": [1]}'}
     assert update(tracked_run(fabricate, TENSORBOARD, files), Tracker()) == 1
 

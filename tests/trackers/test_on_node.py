@@ -38,14 +38,14 @@ def run_of(fabricate: Fabricate, track: Track) -> RunDir:
 
 @contextmanager
 def on_node(run: RunDir) -> Iterator[subprocess.Popen[str]]:
-    """The tracker as the batch script starts it; its input ends with the block or before."""
+    """The tracker as the batch script starts it; its stdin closes at the end of the block or before."""
     words = [sys.executable, "-E", "-u", str(TRACKER), str(run.path)]
     hostile = {"PYTHONPATH": "/nowhere", "PATH": os.environ["PATH"]}
     with subprocess.Popen(words, env=hostile, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         yield process
 
 
-def test_the_rest_and_the_outcome_are_copied_at_the_end(fabricate: Fabricate) -> None:
+def test_remaining_points_and_the_outcome_are_sent_at_the_end(fabricate: Fabricate) -> None:
     run = run_of(fabricate, TENSORBOARD)
     with on_node(run) as process:
         run.attempt(0).host_json.write_text(json.dumps(ENDED))
@@ -57,7 +57,7 @@ def test_the_rest_and_the_outcome_are_copied_at_the_end(fabricate: Fabricate) ->
     assert not (run.trackers / "lease").exists()
 
 
-def test_the_end_of_an_earlier_attempt_is_not_the_end(fabricate: Fabricate) -> None:
+def test_a_requeued_attempt_is_not_the_end_of_the_run(fabricate: Fabricate) -> None:
     run = run_of(fabricate, TENSORBOARD)
     run.attempt(0).host_json.write_text(json.dumps({**ENDED, "exit_code": 75, "requeued": True}))
     with on_node(run) as process:
@@ -66,7 +66,7 @@ def test_the_end_of_an_earlier_attempt_is_not_the_end(fabricate: Fabricate) -> N
     assert (bookmark["step"], bookmark["ended"]) == (5, "")
 
 
-def test_a_missing_library_is_named_once_and_keeps_nothing_from_the_others(fabricate: Fabricate) -> None:
+def test_a_missing_library_is_reported_once_and_does_not_affect_other_trackers(fabricate: Fabricate) -> None:
     run = run_of(fabricate, Track(tensorboard=True, mlflow="http://127.0.0.1:9"))
     with on_node(run) as process:
         _, errors = process.communicate(timeout=60)
@@ -76,7 +76,7 @@ def test_a_missing_library_is_named_once_and_keeps_nothing_from_the_others(fabri
     assert read_json(run.trackers / "tensorboard.json")["step"] == 5
 
 
-def test_where_another_process_tracks_the_run_it_leaves_when_the_attempt_ends(fabricate: Fabricate) -> None:
+def test_the_tracker_idles_if_another_process_tracks_the_run(fabricate: Fabricate) -> None:
     run = run_of(fabricate, TENSORBOARD)
     run.trackers.mkdir()
     with leased(run.trackers / "lease"):
@@ -87,7 +87,7 @@ def test_where_another_process_tracks_the_run_it_leaves_when_the_attempt_ends(fa
 
 
 @pytest.mark.parametrize("damaged", ["{", '{"schema_version": 99}'])
-def test_a_damaged_run_is_a_line_in_the_log(fabricate: Fabricate, damaged: str) -> None:
+def test_a_damaged_run_is_reported_in_one_line(fabricate: Fabricate, damaged: str) -> None:
     run = run_of(fabricate, TENSORBOARD)
     run.run_json.write_text(damaged)
     with on_node(run) as process:

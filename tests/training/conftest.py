@@ -1,4 +1,4 @@
-"""A rank that is alone, and small graphs."""
+"""Fixtures: a single-rank task and small graphs."""
 
 from __future__ import annotations
 

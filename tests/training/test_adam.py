@@ -14,20 +14,20 @@ from clusterctl.training.adam import Adam, TableAdam
 
 @pytest.fixture(params=["fused", "plain"], autouse=True)
 def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test here runs with torch's kernel, and with the arithmetic for a torch without it."""
+    """Run every test with torch's fused kernel and with the fallback for versions without it."""
     monkeypatch.setattr(adam_step, "FUSED", request.param == "fused")
 
 
-def test_torchs_kernel_has_the_arguments_that_are_passed() -> None:
-    """A torch that fails here still trains, with the plain arithmetic: call its kernel as it wants to be called."""
+def test_torchs_fused_kernel_accepts_our_arguments() -> None:
+    """If this fails, training falls back to the plain arithmetic: adapt the call to this torch's kernel."""
     assert adam_step._kernel_is_known()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_number_of_threads_and_the_cuts_do_not_change_a_bit(dtype: torch.dtype) -> None:
-    """Ranks of one run may have different numbers of cores; a table's parts differ with the number of ranks."""
+def test_results_are_bit_identical_for_any_thread_count_and_split(dtype: torch.dtype) -> None:
+    """Ranks may have different core counts, and how a table is split depends on the number of ranks."""
 
-    def moved(threads: int, bounds: list[int]) -> Tensor:
+    def updated(threads: int, bounds: list[int]) -> Tensor:
         generator = torch.Generator().manual_seed(0)
         values = torch.randn(200_003, generator=generator, dtype=dtype)
         mean, square = torch.zeros_like(values), torch.zeros_like(values)
@@ -41,14 +41,14 @@ def test_the_number_of_threads_and_the_cuts_do_not_change_a_bit(dtype: torch.dty
 
     threads = torch.get_num_threads()
     try:
-        whole = moved(1, [])
-        assert all(torch.equal(moved(*how), whole) for how in [(2, []), (3, []), (1, [64_000]), (2, [100_000])])
+        whole = updated(1, [])
+        assert all(torch.equal(updated(*case), whole) for case in [(2, []), (3, []), (1, [64_000]), (2, [100_000])])
     finally:
         torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_it_is_torchs_adam(weight_decay: float) -> None:
+def test_updates_match_torchs_adam(weight_decay: float) -> None:
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(50, generator=generator, dtype=torch.float64)
     theirs = values.clone().requires_grad_()
@@ -64,7 +64,7 @@ def test_it_is_torchs_adam(weight_decay: float) -> None:
 
 
 def rows_and_steps(rows: int = 5000) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """Rows, and for each step the touched ones with their gradients; some rows are never touched."""
+    """Rows, and for each step the touched rows with their gradients; some rows are never touched."""
     torch.manual_seed(0)
     steps = [torch.randperm(rows - 7)[: 50 + 10 * step] for step in range(12)]
     return torch.randn(rows, 3, dtype=torch.float64), [
@@ -74,7 +74,7 @@ def rows_and_steps(rows: int = 5000) -> tuple[Tensor, list[tuple[Tensor, Tensor]
 
 @pytest.mark.parametrize("numbers_at_once", [1000, 1 << 20])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_every_row_of_a_table_moves_as_in_torchs_dense_adam(
+def test_every_row_of_a_table_is_updated_as_by_torchs_dense_adam(
     lone_task: Task, monkeypatch: pytest.MonkeyPatch, weight_decay: float, numbers_at_once: int
 ) -> None:
     monkeypatch.setattr(adam, "_NUMBERS_AT_ONCE", numbers_at_once)
@@ -95,7 +95,7 @@ def test_every_row_of_a_table_moves_as_in_torchs_dense_adam(
     assert (table.rows[: len(values) - 7] != values[: len(values) - 7]).any(1).sum() > steps[-1][0].numel()
 
 
-def test_a_lazy_table_moves_touched_rows_alone_as_torchs_sparse_adam_does_but_for_its_epsilon(lone_task: Task) -> None:
+def test_a_lazy_table_updates_only_touched_rows_like_sparse_adam(lone_task: Task) -> None:
     values, steps = rows_and_steps()
     table = ShardedTable(len(values), 3, seed=0, dtype=torch.float64, lazy=True)
     table.rows.copy_(values)
@@ -103,7 +103,7 @@ def test_a_lazy_table_moves_touched_rows_alone_as_torchs_sparse_adam_does_but_fo
     embedding = torch.nn.Embedding(len(values), 3, sparse=True, _weight=values.clone())
     theirs = torch.optim.SparseAdam(embedding.parameters(), lr=0.05)
     for ids, drawn in steps:
-        gradients = drawn.sign() * (1 + drawn.abs())  # far from epsilon, which SparseAdam scales otherwise
+        gradients = drawn.sign() * (1 + drawn.abs())  # far from epsilon, which SparseAdam scales differently
         (table.fetch(table.route(ids)) * gradients).sum().backward()
         ours.collect()
         ours.step()
@@ -114,7 +114,7 @@ def test_a_lazy_table_moves_touched_rows_alone_as_torchs_sparse_adam_does_but_fo
     assert torch.equal(table.rows[-7:], values[-7:])
 
 
-def test_a_lazy_table_of_which_every_row_is_touched_is_moved_by_adam(lone_task: Task) -> None:
+def test_a_lazy_table_with_every_row_touched_matches_adam(lone_task: Task) -> None:
     tables = [ShardedTable(9, 3, seed=1, dtype=torch.float64, lazy=lazy) for lazy in (False, True)]
     optimizers = [TableAdam(table, 0.05, 0.1) for table in tables]
     for step in range(5):
@@ -125,7 +125,7 @@ def test_a_lazy_table_of_which_every_row_is_touched_is_moved_by_adam(lone_task: 
     torch.testing.assert_close(tables[1].rows, tables[0].rows, rtol=0, atol=1e-12)
 
 
-def test_a_table_goes_on_from_its_state_with_the_same_bits(lone_task: Task) -> None:
+def test_a_table_restored_from_its_state_continues_bit_for_bit(lone_task: Task) -> None:
     def trained(table: ShardedTable, optimizer: TableAdam, steps: range) -> Tensor:
         for step in steps:
             (table.fetch(table.route(torch.arange(step, 9))) ** 2).sum().backward()

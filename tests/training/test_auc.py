@@ -13,7 +13,7 @@ SCORES = st.lists(st.integers(-3, 3), max_size=12)  # few values: many ties
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(SCORES, SCORES)
-def test_it_is_the_share_of_pairs_in_the_right_order_ties_counting_half(
+def test_auc_is_the_share_of_correctly_ordered_pairs_with_ties_counting_half(
     lone_task: Task, positive: list[int], negative: list[int]
 ) -> None:
     found = auc(torch.tensor(positive, dtype=torch.float32), torch.tensor(negative, dtype=torch.float32))

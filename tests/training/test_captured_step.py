@@ -1,4 +1,4 @@
-"""Steps that are recorded once and repeated without Python, against steps that are run: the same losses and weights."""
+"""Steps captured once and replayed without Python give the same losses and weights as eager steps."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ TRAIN = RedditTrain(batch_size=7, fan_out=(3, 2), hidden_channels=4, lr=0.02, we
 
 
 @pytest.mark.parametrize("changes", [{}, {"model": "gcn", "clip_norm": 0.1}, {"cache_first_aggregation": True}])
-def test_repeated_steps_learn_what_steps_that_are_run_do(
+def test_replayed_steps_match_eager_steps(
     changes: dict[str, Any], random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With dropout, other neighbours and another learning rate in every step, and a last step that is padded."""
+    """With dropout, new neighbours and a new learning rate in every step, and a padded last step."""
     monkeypatch.setattr(node_objective, "worth_static", lambda _, *sizes: static_sampling.worth_static(GPU, *sizes))
     train = replace(TRAIN, **changes)
     results = []
@@ -49,11 +49,11 @@ def test_repeated_steps_learn_what_steps_that_are_run_do(
             assert queued.lap.read()["edges_per_second"] > 0
         results.append((torch.tensor(losses, dtype=torch.float64), learner.flat.values))
     assert results[0][0].numel() == 10
-    for run, repeated in zip(*results, strict=True):
-        torch.testing.assert_close(repeated, run, rtol=0, atol=1e-8)  # the learning rate is in float32
+    for eager, replayed in zip(*results, strict=True):
+        torch.testing.assert_close(replayed, eager, rtol=0, atol=1e-8)  # the learning rate is in float32
 
 
-def test_keys_are_those_of_the_step_after_each_fill() -> None:
+def test_keys_follow_the_step_passed_to_fill() -> None:
     keys, counters = ReplayedKeys(torch.device("cpu")), torch.arange(5)
     for epoch, step in ((1, 0), (1, 1), (2, 0)):
         keys.fill(epoch, step)
@@ -70,12 +70,14 @@ def test_keys_are_those_of_the_step_after_each_fill() -> None:
         ({"fan_out": (25, -1)}, False, True, r"not known beforehand, with fan_out = \[25, -1\]"),
     ],
 )
-def test_what_cannot_be_captured_is_refused(changes: dict[str, Any], static: bool, on_gpu: bool, why: str) -> None:
+def test_settings_that_cannot_be_captured_are_refused(
+    changes: dict[str, Any], static: bool, on_gpu: bool, why: str
+) -> None:
     with pytest.raises(TaskError, match=why):
         check_capturable(replace(TRAIN, **changes), static=static, on_gpu=on_gpu)
     check_capturable(TRAIN, static=True, on_gpu=True)
 
 
-def test_a_job_that_wants_it_on_a_cpu_is_refused(random_graph: MakeGraph, lone_task: Task) -> None:
+def test_cuda_graph_on_a_cpu_is_refused(random_graph: MakeGraph, lone_task: Task) -> None:
     with pytest.raises(TaskError, match="it trains on a CPU"):
         NodeClassification(random_graph(), replace(TRAIN, cuda_graph=True), lone_task)

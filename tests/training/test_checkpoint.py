@@ -1,4 +1,4 @@
-"""When the loop saves, what it goes on from, and what it does when saving fails. One rank, a toy objective."""
+"""When the loop saves, what it resumes from, and what happens when saving fails. One rank, a toy objective."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRAIN = LoopTrain(epochs=4, batch_size=5)  # two steps an epoch
 
 @dataclass
 class Line:
-    """Learns y = 2 x; `then` is called with the number of the step that is about to be done."""
+    """Learns y = 2 x; calls `then` with the number of the step that is about to run."""
 
     unit, classes = "nodes", 2
     then: Callable[[int], None] = lambda step: None
@@ -60,7 +60,7 @@ def run(tmp_path: Path) -> RunDir:
 
 @pytest.fixture
 def begin(lone_task: Task, run: RunDir) -> Callable[..., Task]:
-    """The task of a further attempt."""
+    """Make the task of an attempt."""
 
     def begin(number: int = 0, *, restarts: bool = True, every: int = 0, keep: int = 2) -> Task:
         attempt = run.attempt(number)
@@ -104,7 +104,7 @@ def saved(run: RunDir) -> list[str]:
     return sorted(path.name for path in run.checkpoints.iterdir())
 
 
-def test_a_warned_attempt_saves_asks_and_leaves_and_the_next_one_tells_the_scores_so_far(
+def test_a_warned_attempt_saves_and_requeues_and_the_next_one_repeats_its_scores(
     run: RunDir, begin: Callable[..., Task]
 ) -> None:
     interrupt(begin(0), 3)
@@ -132,7 +132,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         f"{FILE} is damaged",
     ),
     "torn": (lambda folder: (folder / "manifest.json").unlink(), "not whole"),
-    "lacking a file": (lambda folder: (folder / FILE).unlink(), "No such file"),
+    "missing a file": (lambda folder: (folder / FILE).unlink(), "No such file"),
     "of another model": (
         lambda folder: write_json(
             folder / "manifest.json",
@@ -145,14 +145,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_spoilt_checkpoint_is_named_and_passed_over_for_the_one_before(
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_is_used(
     run: RunDir, begin: Callable[..., Task], capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
     interrupt(begin(0), 3)
     interrupt(begin(1), 2)
     assert saved(run) == ["0-3", "1-5"]
-    spoil, why = DAMAGES[damage]
-    spoil(run.checkpoints / "1-5")
+    corrupt, why = DAMAGES[damage]
+    corrupt(run.checkpoints / "1-5")
     capsys.readouterr()
     fit(Line(), TRAIN, begin(2))
     assert first_step(run, 2) == 4
@@ -163,7 +163,7 @@ def test_a_spoilt_checkpoint_is_named_and_passed_over_for_the_one_before(
     assert read_json(run.attempt(2).origin_json)["checkpoint"] == "0-3"
 
 
-def test_where_none_is_good_training_begins_anew(run: RunDir, begin: Callable[..., Task]) -> None:
+def test_without_a_usable_checkpoint_training_starts_over(run: RunDir, begin: Callable[..., Task]) -> None:
     interrupt(begin(0), 3)
     flip(run.checkpoints / "0-3" / FILE)
     fit(Line(), TRAIN, begin(1))
@@ -171,7 +171,7 @@ def test_where_none_is_good_training_begins_anew(run: RunDir, begin: Callable[..
     assert read_json(run.attempt(1).origin_json)["checkpoint"] is None
 
 
-def test_a_checkpoint_that_does_not_fit_the_model_is_the_users_error(run: RunDir, begin: Callable[..., Task]) -> None:
+def test_a_checkpoint_that_does_not_fit_the_model_is_a_user_error(run: RunDir, begin: Callable[..., Task]) -> None:
     """The settings are the same, so the data must have changed."""
     from clusterctl.errors import TaskError
 
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_does_not_fit_the_model_is_the_users_error(run: RunDir
         fit(Line(width=3), TRAIN, begin(1))
 
 
-def test_without_a_restart_to_come_a_warned_run_saves_and_goes_on(run: RunDir, begin: Callable[..., Task]) -> None:
+def test_a_warned_run_without_restarts_saves_and_continues(run: RunDir, begin: Callable[..., Task]) -> None:
     task = begin(0, restarts=False)
     fit(Line(warn_at(task, 3)), TRAIN, task)
     assert saved(run) == ["0-3"]
@@ -189,7 +189,7 @@ def test_without_a_restart_to_come_a_warned_run_saves_and_goes_on(run: RunDir, b
 
 
 @pytest.mark.parametrize(("cancelled", "left"), [(False, ["0-2"]), (True, [])])
-def test_after_term_it_saves_unless_the_run_was_cancelled(
+def test_sigterm_saves_a_checkpoint_unless_the_run_was_cancelled(
     run: RunDir, begin: Callable[..., Task], cancelled: bool, left: list[str]
 ) -> None:
     task = begin(0)
@@ -205,7 +205,7 @@ def test_after_term_it_saves_unless_the_run_was_cancelled(
     assert (saved(run) if run.checkpoints.exists() else []) == left
 
 
-def test_a_warning_in_an_evaluation_is_heard_after_it(run: RunDir, begin: Callable[..., Task]) -> None:
+def test_a_warning_during_evaluation_is_handled_afterwards(run: RunDir, begin: Callable[..., Task]) -> None:
     task = begin(0)
     objective = Line()
     evaluate = objective.evaluate
@@ -224,7 +224,7 @@ def test_a_warning_in_an_evaluation_is_heard_after_it(run: RunDir, begin: Callab
     assert [e["epoch"] for e in events(run, 1, "stage") if e["stage"] == "evaluating"] == [2, 3, 4]
 
 
-def test_an_attempt_that_makes_no_step_makes_no_progress(run: RunDir, begin: Callable[..., Task]) -> None:
+def test_an_attempt_without_a_step_makes_no_progress(run: RunDir, begin: Callable[..., Task]) -> None:
     interrupt(begin(0), 2)
     task = begin(1)
     objective = Line()
@@ -235,7 +235,7 @@ def test_an_attempt_that_makes_no_step_makes_no_progress(run: RunDir, begin: Cal
     assert objective.steps <= 1
 
 
-def test_it_saves_in_the_background_when_it_is_time_and_keeps_the_newest(
+def test_due_checkpoints_are_saved_in_the_background_and_the_newest_kept(
     run: RunDir, begin: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from clusterctl.training.checkpoint import Checkpoints
@@ -243,14 +243,13 @@ def test_it_saves_in_the_background_when_it_is_time_and_keeps_the_newest(
     monkeypatch.setattr(Checkpoints, "due", property(lambda self: True))
     fit(Line(), TRAIN, begin(0, every=1, keep=3))
     assert saved(run) == ["0-6", "0-7", "0-8"]
-    told = events(run, 0, "checkpoint")
-    assert [event["name"] for event in told] == [f"0-{step}" for step in range(1, 9)]
+    assert [event["name"] for event in events(run, 0, "checkpoint")] == [f"0-{step}" for step in range(1, 9)]
     assert [line["step"] for line in read_lines(run.attempt(0).metrics) if "checkpoint_seconds" in line] == [
         *range(1, 9)
     ]
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(
+def test_a_checkpoint_that_cannot_be_written_is_reported_and_training_continues(
     run: RunDir, begin: Callable[..., Task], capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = begin(0, restarts=False)
@@ -262,7 +261,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(
     assert [line["step"] for line in read_lines(run.attempt(0).metrics) if "loss" in line][-1] == 8
 
 
-def test_an_attempt_that_was_replaced_publishes_nothing(run: RunDir, begin: Callable[..., Task]) -> None:
+def test_a_replaced_attempt_publishes_nothing(run: RunDir, begin: Callable[..., Task]) -> None:
     old, new = begin(0), begin(1)
     fit(Line(warn_at(old, 3)), TRAIN, replace(old, restarts=False))
     assert saved(run) == []

@@ -18,7 +18,7 @@ def trained(batches: list[Batch]) -> list[int]:
 
 
 @given(st.integers(1, 60), st.integers(1, 90), st.integers(1, 9))
-def test_every_seed_is_trained_once_in_equal_steps_of_equal_shares(seeds: int, size: int, world_size: int) -> None:
+def test_every_seed_is_trained_on_once_in_equal_steps_and_shares(seeds: int, size: int, world_size: int) -> None:
     ranks = epoch_of(seeds, size, world_size)
     assert sorted(node for batches in ranks for node in trained(batches)) == list(range(1000, 1000 + seeds))
     assert len({len(batches) for batches in ranks}) == 1
@@ -32,14 +32,14 @@ def test_every_seed_is_trained_once_in_equal_steps_of_equal_shares(seeds: int, s
 
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 40))
 def test_the_global_batches_do_not_depend_on_the_number_of_ranks(seeds: int, size: int, world_size: int) -> None:
-    """Also where the ranks do not divide the batch, or are more than its seeds."""
+    """Even if the ranks do not divide the batch, or outnumber its seeds."""
     together = [trained([batch]) for batch in epoch_of(seeds, size, 1)[0]]
     split = epoch_of(seeds, size, world_size)
     assert [[node for batch in step for node in trained([batch])] for step in zip(*split, strict=True)] == together
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 9), st.integers(1, 9), st.integers(0, 5))
-def test_other_ranks_that_go_on_in_an_epoch_train_on_the_rest_in_the_same_batches(
+def test_resuming_mid_epoch_on_another_number_of_ranks_keeps_the_batches(
     seeds: int, size: int, before: int, after: int, steps: int
 ) -> None:
     nodes = torch.arange(seeds)
@@ -52,7 +52,7 @@ def test_other_ranks_that_go_on_in_an_epoch_train_on_the_rest_in_the_same_batche
     assert [batch.step for batch in ranks[0]] == list(range(steps, len(whole)))
 
 
-def test_each_epoch_and_seed_shuffles_anew_and_again_alike() -> None:
+def test_each_epoch_and_seed_has_its_own_reproducible_order() -> None:
     orders = [trained(epoch_of(50, 10, 1, epoch, seed)[0]) for epoch, seed in ((1, 0), (2, 0), (1, 1), (1, 0))]
     assert orders[0] == orders[3]
     assert orders[0] != orders[1] != orders[2] != orders[0]

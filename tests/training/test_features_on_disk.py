@@ -1,4 +1,4 @@
-"""Training on features that stay on the disk: the losses and gradients of memory, bit for bit."""
+"""Training with features left on disk: losses and gradients are bit-identical to features in memory."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def trained(objective: NodeClassification | OwnNodeClassification, graph: Graph)
 
 
 @pytest.mark.parametrize("model", ["sage", "gcn"])
-@pytest.mark.parametrize("width", [16, 5])  # the second projects before it aggregates, in inference
+@pytest.mark.parametrize("width", [16, 5])  # with the second, inference projects before it aggregates
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_step_is_that_of_features_in_memory(
+def test_a_step_matches_features_in_memory(
     graph: Graph, lone_task: Task, model: str, width: int, precision: str
 ) -> None:
     train = replace(TRAIN, model=model, hidden_channels=width, precision=precision)
@@ -51,7 +51,7 @@ def test_a_step_is_that_of_features_in_memory(
         assert memory.evaluate(("val", "test")) == disk.evaluate(("val", "test"))
 
 
-def test_so_is_that_of_a_model_for_hops(graph: Graph, lone_task: Task) -> None:
+def test_a_step_of_a_hop_model_matches_features_in_memory(graph: Graph, lone_task: Task) -> None:
     train = NodeClassificationTrain(model="gat", fan_out=(4, 3), options={"dropout": 0.5})
     memory, disk = (OwnNodeClassification(graph, train, lone_task, cache) for cache in (None, CACHE))
     for one, other in zip(trained(memory, graph), trained(disk, graph), strict=True):
@@ -59,7 +59,7 @@ def test_so_is_that_of_a_model_for_hops(graph: Graph, lone_task: Task) -> None:
     assert memory.evaluate(("val", "test")) == disk.evaluate(("val", "test"))
 
 
-def test_a_step_tells_what_the_cache_held_and_what_was_read(graph: Graph, lone_task: Task) -> None:
+def test_a_step_reports_the_cache_hit_rate_and_the_bytes_read(graph: Graph, lone_task: Task) -> None:
     objective = NodeClassification(graph, TRAIN, lone_task, CACHE)
     lone_task.clock.restart("sampling")
     trained(objective, graph)

@@ -16,7 +16,7 @@ def test_parameters_and_gradients_are_views_of_two_vectors(lone_task: Task) -> N
 
     flat = FlatModel(model)
     assert all(torch.equal(new, old) for new, old in zip(model.parameters(), before, strict=True))
-    for _ in range(2):  # a second time does not add to the first
+    for _ in range(2):  # gradients do not accumulate
         loss, _ = flat.backward(model(inputs).square().sum(), StopRequest()).read()
     assert loss == float(model(inputs).square().sum().detach())
     torch.testing.assert_close(flat.gradients, torch.cat([gradient.flatten() for gradient in expected]))
@@ -24,7 +24,7 @@ def test_parameters_and_gradients_are_views_of_two_vectors(lone_task: Task) -> N
     assert all((parameter == 0.5).all() for parameter in model.parameters())
 
 
-def test_a_parameter_that_the_loss_does_not_touch_has_gradient_zero(lone_task: Task) -> None:
+def test_an_unused_parameter_has_zero_gradient(lone_task: Task) -> None:
     model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
     flat = FlatModel(model)
     flat.backward(model[0](torch.ones(1, 2)).sum(), StopRequest())
@@ -32,7 +32,7 @@ def test_a_parameter_that_the_loss_does_not_touch_has_gradient_zero(lone_task: T
     assert (flat.gradients[:6] != 0).all()
 
 
-def test_a_request_to_stop_comes_back_with_the_gradients(lone_task: Task) -> None:
+def test_a_stop_request_is_reduced_with_the_gradients(lone_task: Task) -> None:
     model = nn.Linear(1, 1)
     flat, stop = FlatModel(model), StopRequest()
     assert flat.backward(model(torch.ones(1, 1)).sum(), stop).read()[1] == (False, False, False)

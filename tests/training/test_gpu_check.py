@@ -1,4 +1,4 @@
-"""`make gpu-check` where there is no GPU: what it reports, and its parts on the CPU at small size."""
+"""`make gpu-check` without a GPU: what it reports, and its parts on the CPU at small size."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_without_a_gpu_it_reports_what_to_check(
     assert re.match("error: torch sees no GPU on this machine\nhint: check `nvidia-smi`", capsys.readouterr().err)
 
 
-def test_losses_that_differ_are_wrong_and_end_it_with_1(
+def test_differing_losses_are_reported_as_wrong_and_exit_with_1(
     parts: Any, monkeypatch: pytest.MonkeyPatch, lone_task: Task, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from gpu_correctness import losses

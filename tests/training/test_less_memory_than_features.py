@@ -1,4 +1,4 @@
-"""Training under a real limit of memory, on a table four times as large."""
+"""Training under a real memory limit, with a feature table four times as large."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ with joined(Context({"name": "x", "workload": "reddit"})) as task:
 
 @pytest.fixture
 def limited() -> Iterator[Path]:
-    """A memory cgroup with the limit."""
-    first = Path("/sys/fs/cgroup/memory")  # of version 1
+    """A memory cgroup limited to LIMIT."""
+    first = Path("/sys/fs/cgroup/memory")  # cgroup v1
     folder = (first if first.exists() else first.parent) / f"clusterctl-test-{os.getpid()}"
     try:
         folder.mkdir()
         (folder / ("memory.limit_in_bytes" if first.exists() else "memory.max")).write_text(str(LIMIT))
     except OSError as error:
-        pytest.skip(f"no memory cgroup can be made here: {error}")
+        pytest.skip(f"cannot create a memory cgroup here: {error}")
     yield folder
     folder.rmdir()
 
@@ -62,13 +62,13 @@ def graph(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_a_table_four_times_the_limit_trains_and_is_evaluated(graph: Path, limited: Path) -> None:
+def test_training_and_evaluation_fit_in_a_quarter_of_the_tables_size(graph: Path, limited: Path) -> None:
     def run(where: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-c", RANK, str(graph), str(limited), where]
-        return subprocess.run(words, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-c", RANK, str(graph), str(limited), where]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
     done = run("disk")
     assert done.returncode == 0, done.stderr
     assert "epoch 2/2" in done.stdout
     assert "test accuracy" in done.stdout
-    assert run("memory").returncode == -9, "the limit limits nothing"
+    assert run("memory").returncode == -9, "the limit has no effect"

@@ -1,4 +1,4 @@
-"""The objective on one rank. What several ranks do together is in test_link_rank_counts.py."""
+"""The objective on one rank. Several ranks are tested in test_link_rank_counts.py."""
 
 from __future__ import annotations
 
@@ -28,16 +28,14 @@ def ends_of_pairs(prepared: Pairs) -> torch.Tensor:
 
 
 def messages(prepared: Pairs) -> set[tuple[int, int]]:
-    """Who hears of which item: (user, item)."""
+    """The (user, item) pairs along which a message is passed."""
     block = prepared.sample.hops[0][OF_USER]
     users = block.nodes.repeat_interleave(block.offsets.diff())
     return set(zip(users.tolist(), block.neighbors.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
-def test_no_edge_of_the_global_batch_and_no_copy_of_one_carries_a_message_on_any_rank(
-    lone_task: Task, world_size: int
-) -> None:
+def test_edges_of_the_global_batch_carry_no_messages_on_any_rank(lone_task: Task, world_size: int) -> None:
     trained = objective(lone_task)
     edges = random_shop().relation(OF_USER)
     plans = [EpochPlan(trained.seeds, 16, 0, rank, world_size) for rank in range(world_size)]
@@ -46,12 +44,12 @@ def test_no_edge_of_the_global_batch_and_no_copy_of_one_carries_a_message_on_any
         assert torch.equal(batches[0].everyone.sort().values, seeds.sort().values)
         items, users = ends(edges, seeds)
         hidden = set(zip(users.tolist(), items.tolist(), strict=True))
-        heard = set().union(*(messages(trained.prepare(batch)) for batch in batches))
-        assert not hidden & heard
-    assert heard  # of the others
+        passed = set().union(*(messages(trained.prepare(batch)) for batch in batches))
+        assert not hidden & passed
+    assert passed  # along the other edges
 
 
-def test_a_batch_has_its_edges_and_as_many_pairs_that_are_no_edges(lone_task: Task) -> None:
+def test_a_batch_has_its_edges_and_as_many_non_edges(lone_task: Task) -> None:
     trained = objective(lone_task)
     edges = random_shop().relation(OF_USER)
     (batch, *_) = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
@@ -60,14 +58,14 @@ def test_a_batch_has_its_edges_and_as_many_pairs_that_are_no_edges(lone_task: Ta
     assert has_edge(edges, items, users).tolist() == [True] * 16 + [False] * 16
 
 
-def test_with_replacement_every_user_with_an_item_hears_as_many_as_the_fan_out(lone_task: Task) -> None:
+def test_with_replacement_every_user_with_items_gets_fan_out_neighbours(lone_task: Task) -> None:
     trained = objective(lone_task, replace(TRAIN, fan_out=(50, 4), replace=True))
     (batch, *_) = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
     block = trained.prepare(batch).sample.hops[0][OF_USER]
     assert {*block.offsets.diff().tolist()} == {0, 50}
 
 
-def test_the_loss_is_the_mean_over_all_examples_and_padding_counts_nothing(lone_task: Task) -> None:
+def test_the_loss_is_the_mean_over_all_examples_without_padding(lone_task: Task) -> None:
     trained = objective(lone_task)
     *_, last = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
     assert last.total < 16
@@ -75,11 +73,11 @@ def test_the_loss_is_the_mean_over_all_examples_and_padding_counts_nothing(lone_
     scores = trained._scores(prepared).detach()
     real = last.weights.repeat(2)
     signs = torch.cat([torch.ones(16), -torch.ones(16)])
-    wanted = torch.nn.functional.softplus(-signs * scores)[real].mean()
-    assert float(trained.loss(last, prepared).detach()) == pytest.approx(float(wanted), abs=1e-12)
+    expected = torch.nn.functional.softplus(-signs * scores)[real].mean()
+    assert float(trained.loss(last, prepared).detach()) == pytest.approx(float(expected), abs=1e-12)
 
 
-def test_every_pair_of_a_split_is_scored_once_from_whole_neighbourhoods_whatever_is_sampled(lone_task: Task) -> None:
+def test_every_pair_is_scored_once_from_full_neighbourhoods_whatever_the_fan_out(lone_task: Task) -> None:
     data = random_shop()
     sampling, whole = (objective(lone_task, replace(TRAIN, fan_out=fan_out)) for fan_out in ((3, 2), (-1, -1)))
     for trained in (sampling, whole):
@@ -90,11 +88,11 @@ def test_every_pair_of_a_split_is_scored_once_from_whole_neighbourhoods_whatever
         encoded = sampling._encoded()
         for name in ("val", "test_negatives"):
             pairs = getattr(data, name).to(torch.int64)
-            wanted = whole._scores(whole._pairs((pairs[0], pairs[1]), epoch=0, step=0))
-            torch.testing.assert_close(sampling._scored(pairs, *encoded), wanted, rtol=0, atol=1e-12)
+            expected = whole._scores(whole._pairs((pairs[0], pairs[1]), epoch=0, step=0))
+            torch.testing.assert_close(sampling._scored(pairs, *encoded), expected, rtol=0, atol=1e-12)
 
 
-def test_an_empty_split_counts_nothing(lone_task: Task) -> None:
+def test_an_empty_split_has_a_total_of_zero(lone_task: Task) -> None:
     none = torch.empty(2, 0, dtype=torch.int32)
     trained = LinkPrediction(replace(random_shop(), val=none, val_negatives=none), TRAIN, lone_task)
     assert trained.evaluate(("val",))["val"].total == 0

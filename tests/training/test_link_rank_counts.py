@@ -1,4 +1,4 @@
-"""The same link prediction on 1 and 3 ranks, embeddings split over them: one start per number of ranks."""
+"""The same link prediction on 1 and 3 ranks that split the embeddings, started once per number of ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Losses(list):
             self.append(loss)
 
 place = Place.from_environment()
-said = {{}}
+result = {{}}
 with joined(Context({{"name": "t", "workload": "taobao"}}, attempt=current_attempt())) as task:
     size = {GLOBAL_BATCH} // place.world_size
     for name, options in {{
@@ -49,50 +49,50 @@ with joined(Context({{"name": "t", "workload": "taobao"}}, attempt=current_attem
         objective = LinkPrediction(random_shop(), train, task)
         score = fit(objective, train, task)
         table = objective.model.table
-        said[name] = dict(losses=losses, score=score.share, counts=score[1:])
-        said[name] |= dict(rows=table.rows.tolist(), start=table.start)
+        result[name] = dict(losses=losses, score=score.share, counts=score[1:])
+        result[name] |= dict(rows=table.rows.tolist(), start=table.start)
 
-    # A table against one that is whole: every rank wants other rows, some the same, one none.
+    # A split table against a whole one: the ranks request different rows, some in common, one rank none.
     torch.manual_seed(place.rank)
     table = ShardedTable(11, 2, seed=5, dtype=torch.float64)
     adam = TableAdam(table, 0.1, 0.0)
-    wanted = [[0, 10, 4], [4, 9, 1, 0], []]
-    own = {{rank: ids for rank, ids in enumerate(wanted) if rank % place.world_size == place.rank}}
+    requested = [[0, 10, 4], [4, 9, 1, 0], []]
+    own = {{rank: ids for rank, ids in enumerate(requested) if rank % place.world_size == place.rank}}
     mine = sorted({{row for ids in own.values() for row in ids}})
     weights = {{row: sum(1.0 + rank for rank, ids in own.items() if row in ids) for row in mine}}
-    said["fetched"] = []
+    result["fetched"] = []
     for _ in range(3):
         rows = table.fetch(table.route(torch.tensor(mine[::-1], dtype=torch.int64)))
-        said["fetched"].append(dict(zip(mine[::-1], rows.tolist())))
+        result["fetched"].append(dict(zip(mine[::-1], rows.tolist())))
         scale = torch.tensor([[weights[row]] for row in mine[::-1]], dtype=torch.float64).view(-1, 1)
         (rows * rows.detach().sin() * scale).sum().backward()
         adam.collect()
         adam.step()
-    said["table"], said["table_start"] = table.rows.tolist(), table.start
+    result["table"], result["table_start"] = table.rows.tolist(), table.start
 
     scores = torch.tensor([3.0, 1.0, 2.0, 2.0, 5.0, 0.0, 2.0, 4.0])
     positive, negative = scores[place.rank::place.world_size], scores.flip(0)[:5][place.rank::place.world_size]
-    said["auc"] = auc(positive, negative)
-print(json.dumps(said))
+    result["auc"] = auc(positive, negative)
+print(json.dumps(result))
 """
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
-    """Number of ranks -> what each rank says."""
+    """Number of ranks -> the results of each rank."""
     runs: Path = tmp_path_factory.mktemp("runs")
-    said = {}
+    found = {}
     for tasks_per_node in ([1], [1, 2]):  # nodes may be uneven
         ranks = sum(tasks_per_node)
         outputs = run_program(PROGRAM, RunDir(runs / f"on-{ranks}").attempt(0), tasks_per_node)
-        said[ranks] = [json.loads(output.splitlines()[-1]) for output in outputs]
-    return said
+        found[ranks] = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return found
 
 
-def joined_rows(said: list[dict[str, Any]]) -> list[list[float]]:
+def joined_rows(pieces: list[dict[str, Any]]) -> list[list[float]]:
     """The pieces of all ranks, which must be contiguous."""
     rows: list[list[float]] = []
-    for piece in said:
+    for piece in pieces:
         assert piece["start"] == len(rows)
         rows += piece["rows"]
     return rows
@@ -110,16 +110,16 @@ def test_in_float64_losses_scores_and_embeddings_are_the_same(
         assert rank[name]["score"] == pytest.approx(alone["score"], rel=0, abs=1e-9)
         assert rank[name]["counts"] == alone["counts"]
     flat = [
-        [number for row in joined_rows([rank[name] for rank in said]) for number in row] for said in results.values()
+        [number for row in joined_rows([rank[name] for rank in ranks]) for number in row] for ranks in results.values()
     ]
     assert flat[1] == pytest.approx(flat[0], rel=0, abs=1e-9)
 
 
-def test_a_rank_holds_its_part_of_the_rows_alone(results: dict[int, list[dict[str, Any]]]) -> None:
+def test_a_rank_holds_only_its_own_rows(results: dict[int, list[dict[str, Any]]]) -> None:
     assert [len(rank["adam"]["rows"]) for rank in results[3]] == [34, 34, 32]  # of 100
 
 
-def test_rows_travel_to_who_wants_them_and_gradients_add_up_where_they_live(
+def test_rows_are_fetched_from_their_owner_and_gradients_summed_there(
     results: dict[int, list[dict[str, Any]]],
 ) -> None:
     pieces = [{"rows": rank["table"], "start": rank["table_start"]} for rank in results[3]]
@@ -131,6 +131,6 @@ def test_rows_travel_to_who_wants_them_and_gradients_add_up_where_they_live(
                 assert values == pytest.approx(whole[row], rel=0, abs=1e-12)
 
 
-def test_the_area_under_the_curve_counts_pairs_across_ranks(results: dict[int, list[dict[str, Any]]]) -> None:
-    assert {tuple(rank["auc"]) for said in results.values() for rank in said} == {tuple(results[1][0]["auc"])}
+def test_auc_counts_pairs_across_ranks(results: dict[int, list[dict[str, Any]]]) -> None:
+    assert {tuple(rank["auc"]) for ranks in results.values() for rank in ranks} == {tuple(results[1][0]["auc"])}
     assert results[1][0]["auc"][1:] == [8, 5]

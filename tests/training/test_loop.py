@@ -1,4 +1,4 @@
-"""The loop on a toy objective, one rank. What several ranks do is in test_rank_counts.py."""
+"""The loop on a toy objective, one rank. Several ranks are tested in test_rank_counts.py."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from clusterctl.training.training_log import Fold, TrainingLog
 
 @dataclass
 class Doubling:
-    """Learns y = 2 x on the seeds' numbers, and notes how it is called."""
+    """Learns y = 2 x on the seeds' numbers, and records its calls."""
 
     unit, classes = "nodes", 2
     seeds: Tensor = field(default_factory=lambda: torch.arange(10))
     model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1, bias=False))
     calls: list[tuple[str, bool]] = field(default_factory=list)
-    shares: list[int] = field(default_factory=list)  # validation scores of the first evaluations, of five
+    shares: list[int] = field(default_factory=list)  # correct out of five, in the first evaluations
     weights: list[float] = field(default_factory=list)  # at each evaluation
 
     def prepare(self, batch: Batch) -> Tensor:
@@ -60,7 +60,7 @@ def written(folder: Path, what: str) -> list[dict[str, Any]]:
     return list(read_lines(attempt.metrics) if what == "metrics" else recorded(attempt, 0))
 
 
-def test_it_trains_in_training_mode_evaluates_in_evaluation_mode_and_tests_once(lone_task: Task) -> None:
+def test_the_model_is_in_train_and_eval_mode_and_tested_once(lone_task: Task) -> None:
     objective = Doubling()
     score = fit(objective, LoopTrain(epochs=3, batch_size=6, evaluate_every=1), lone_task)
     epoch = [("loss", True), ("loss", True)]
@@ -68,7 +68,7 @@ def test_it_trains_in_training_mode_evaluates_in_evaluation_mode_and_tests_once(
     assert score == (3, 4)
 
 
-def test_evaluations_can_be_rarer_but_the_last_stays(lone_task: Task) -> None:
+def test_evaluate_every_never_skips_the_last_evaluation(lone_task: Task) -> None:
     for every, expected in ((2, ["val", "val+test"]), (0, ["val+test"])):
         objective = Doubling()
         fit(objective, LoopTrain(epochs=3, batch_size=10, evaluate_every=every), lone_task)
@@ -92,7 +92,7 @@ def test_every_step_and_every_score_is_in_the_metrics(lone_task: Task, tmp_path:
         assert record["seconds"] == pytest.approx(parts, abs=1e-5)
 
 
-def test_it_learns_and_rank_0_tells_every_epoch(lone_task: Task, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_model_learns_and_rank_0_logs_every_epoch(lone_task: Task, capsys: pytest.CaptureFixture[str]) -> None:
     objective = Doubling()
     fit(objective, LoopTrain(epochs=60, batch_size=4, lr=0.05), lone_task)
     (weight,) = objective.model.parameters()
@@ -109,12 +109,12 @@ def test_the_log_warns_of_a_batch_larger_than_the_training_set(
 ) -> None:
     sizes = Batches(LoopTrain(batch_size=4), 8, TrainingSet(10, "nodes"))
     TrainingLog(lone_task, LoopTrain(), 1, Doubling(), None, {}).batches(sizes)
-    said = capsys.readouterr()
-    assert said.out == "global batch 32 (8 ranks x 4); 1 step per epoch of 10 nodes\n"
-    assert said.err.startswith("warning: the global batch of 32 (8 ranks x 4) exceeds the training set of 10 nodes")
+    captured = capsys.readouterr()
+    assert captured.out == "global batch 32 (8 ranks x 4); 1 step per epoch of 10 nodes\n"
+    assert captured.err.startswith("warning: the global batch of 32 (8 ranks x 4) exceeds the training set of 10 nodes")
 
 
-def test_a_terminated_rank_makes_all_leave_at_the_step_with_143(lone_task: Task, tmp_path: Path) -> None:
+def test_sigterm_on_one_rank_ends_all_ranks_with_143(lone_task: Task, tmp_path: Path) -> None:
     lone_task.stop.terminated = True
     with pytest.raises(SystemExit) as leaving:
         fit(Doubling(), LoopTrain(epochs=3, batch_size=4), lone_task)
@@ -122,22 +122,22 @@ def test_a_terminated_rank_makes_all_leave_at_the_step_with_143(lone_task: Task,
     assert [record["step"] for record in written(tmp_path, "metrics")] == [1]
 
 
-def test_a_warning_is_noted_once_and_training_goes_on(lone_task: Task, tmp_path: Path) -> None:
+def test_a_warning_is_recorded_once_and_training_continues(lone_task: Task, tmp_path: Path) -> None:
     lone_task.stop.warned = True
     fit(Doubling(), LoopTrain(epochs=3, batch_size=4), lone_task)
     assert [event.get("epoch") for event in written(tmp_path, "events") if event.get("warned")] == [1]
 
 
-def test_an_empty_training_split_is_the_users_error(lone_task: Task) -> None:
+def test_an_empty_training_split_is_a_user_error(lone_task: Task) -> None:
     with pytest.raises(TaskError, match="training split is empty"):
         fit(Doubling(seeds=torch.arange(0)), LoopTrain(), lone_task)
 
 
-def test_with_patience_it_ends_early_and_tests_the_best_weights_once(lone_task: Task, tmp_path: Path) -> None:
+def test_patience_stops_early_and_tests_the_best_weights_once(lone_task: Task, tmp_path: Path) -> None:
     objective = Doubling(shares=[1, 3, 3, 2, 4])
     fit(objective, LoopTrain(epochs=9, batch_size=10, patience=2), lone_task)
     names = [name for name, _ in objective.calls if name != "loss"]
-    assert names == ["val", "val", "val", "val", "val+test"]  # the third and fourth were no better than the second
+    assert names == ["val", "val", "val", "val", "val+test"]  # the third and fourth are no better than the second
     assert objective.weights[-1] == objective.weights[1] != objective.weights[3]
     assert written(tmp_path, "metrics")[-1]["test_accuracy"] == 0.75
 
@@ -149,7 +149,7 @@ def test_patience_as_long_as_the_training_uses_every_epoch(lone_task: Task) -> N
     assert objective.weights[-1] == objective.weights[1]
 
 
-def test_a_fold_is_labelled_and_counts_on_from_those_before(lone_task: Task, tmp_path: Path) -> None:
+def test_a_fold_is_labelled_and_continues_the_step_count(lone_task: Task, tmp_path: Path) -> None:
     fit(Doubling(), LoopTrain(epochs=2, batch_size=5), lone_task, Fold(2, 3))
     records = written(tmp_path, "metrics")
     assert {(record["fold"], record["folds"], record["steps"]) for record in records} == {(2, 3, 12)}
@@ -158,7 +158,7 @@ def test_a_fold_is_labelled_and_counts_on_from_those_before(lone_task: Task, tmp
     assert {event["fold"] for event in events} == {2}
 
 
-def test_the_rate_and_the_bound_on_gradients_reach_the_optimiser(lone_task: Task) -> None:
+def test_schedule_warmup_and_clip_norm_reach_the_optimizer(lone_task: Task) -> None:
     def weights(**settings: Any) -> float:
         torch.manual_seed(0)
         objective = Doubling()
@@ -171,7 +171,7 @@ def test_the_rate_and_the_bound_on_gradients_reach_the_optimiser(lone_task: Task
     assert len({plain, *others}) == 4
 
 
-def test_every_name_that_the_training_writes_is_in_the_vocabulary(lone_task: Task, tmp_path: Path) -> None:
+def test_every_metric_of_the_loop_is_in_the_vocabulary(lone_task: Task, tmp_path: Path) -> None:
     lone_task.clock.count(nodes=10, edges=10)
     fit(Doubling(), LoopTrain(epochs=2, batch_size=4), lone_task, Fold(1, 2))
     names = {name for record in written(tmp_path, "metrics") for name in record}
@@ -181,12 +181,12 @@ def test_every_name_that_the_training_writes_is_in_the_vocabulary(lone_task: Tas
 
 @pytest.mark.parametrize("score", [Accuracy(1, 2), Auc(1, 1, 1)])
 @pytest.mark.parametrize("objective", [NodeClassification, GraphClassification, LinkPrediction])
-def test_every_score_and_every_unit_has_its_names_in_the_vocabulary(score: Score, objective: Any) -> None:
+def test_every_score_and_unit_is_in_the_vocabulary(score: Score, objective: Any) -> None:
     names = [f"{split}_{score.name.lower()}" for split in ("val", "test")]
     assert KNOWN.keys() >= {*names, f"test_{objective.unit}"}
 
 
-def test_every_name_that_is_written_by_itself_is_in_the_vocabulary() -> None:
+def test_every_metric_written_directly_is_in_the_vocabulary() -> None:
     names = set()
     for room in ("training", "workloads", "graph", "task"):
         for path in (Path(clusterctl.__file__).parent / room).rglob("*.py"):

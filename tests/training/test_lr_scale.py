@@ -15,9 +15,7 @@ def test_a_constant_rate_is_constant(steps: int) -> None:
 
 
 @given(st.sampled_from(["constant", "cosine"]), st.floats(0, 0.99), st.integers(1, 200))
-def test_the_rate_climbs_to_one_at_the_end_of_the_warm_up_and_never_falls_to_zero(
-    schedule: str, warmup: float, steps: int
-) -> None:
+def test_the_scale_peaks_at_one_after_warmup_and_never_reaches_zero(schedule: str, warmup: float, steps: int) -> None:
     scales = [lr_scale(schedule, warmup, step, steps) for step in range(steps)]
     top = scales.index(max(scales))
     assert max(scales) == 1.0
@@ -27,13 +25,13 @@ def test_the_rate_climbs_to_one_at_the_end_of_the_warm_up_and_never_falls_to_zer
     assert top == max(0, int(warmup * steps + 0.5) - 1)
 
 
-def test_a_cosine_is_half_way_in_the_middle() -> None:
+def test_cosine_is_at_half_in_the_middle() -> None:
     assert lr_scale("cosine", 0.0, 50, 100) == pytest.approx(0.5)
-    assert lr_scale("cosine", 0.51, 75, 100) == pytest.approx(0.5)  # the climb ends at step 50
+    assert lr_scale("cosine", 0.51, 75, 100) == pytest.approx(0.5)  # warmup ends at step 50
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=8), st.floats(0.1, 10))
-def test_clipping_is_torchs(values: list[float], bound: float) -> None:
+def test_clipping_matches_torch(values: list[float], bound: float) -> None:
     ours, parameter = torch.tensor(values), torch.nn.Parameter(torch.zeros(len(values)))
     parameter.grad = ours.clone()
     torch.nn.utils.clip_grad_norm_([parameter], bound)

@@ -1,4 +1,4 @@
-"""The accelerations with names: what is exact about them, one rank."""
+"""The optional accelerations on one rank: which of them are exact, and how close the others are."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def loss_and_gradients(graph: Graph, train: NodeTrain, task: Task) -> list[torch
 
 
 @pytest.mark.parametrize("model", ["sage", "gcn"])
-@pytest.mark.parametrize("width", [9, 3])  # the second projects before it aggregates, in inference
-def test_a_cached_first_aggregation_is_that_of_all_neighbours(
+@pytest.mark.parametrize("width", [9, 3])  # with the second, inference projects before it aggregates
+def test_a_cached_first_aggregation_equals_aggregating_all_neighbours(
     random_graph: MakeGraph, lone_task: Task, model: str, width: int
 ) -> None:
     graph, train = random_graph(), replace(EXACT, model=model, hidden_channels=width)
@@ -57,7 +57,7 @@ def test_a_cached_first_aggregation_samples_one_hop_less(random_graph: MakeGraph
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_with_replacement_every_node_with_a_neighbour_has_as_many_as_the_fan_out(
+def test_with_replacement_every_node_with_neighbours_gets_fan_out_of_them(
     random_graph: MakeGraph, lone_task: Task, cached: bool
 ) -> None:
     graph = random_graph()
@@ -75,17 +75,15 @@ def test_bfloat16_keeps_weights_and_gradients_in_float32_and_stays_close(
     graph = random_graph(nodes=2000, edges=600_000)  # degrees above 256, where bfloat16 cannot count
     train = replace(EXACT, model=model, fan_out=(-1, -1), hidden_channels=64, cache_first_aggregation=cached)
     coarse = replace(train, precision="bfloat16")
-    wanted = loss_and_gradients(graph, train, lone_task)
+    expected = loss_and_gradients(graph, train, lone_task)
     got = loss_and_gradients(graph, coarse, lone_task)
     assert {tensor.dtype for tensor in got} == {torch.float32}
-    for ours, exact in zip(got, wanted, strict=True):
+    for ours, exact in zip(got, expected, strict=True):
         assert float((ours - exact).norm() / exact.norm()) < 0.05
     assert NodeClassification(graph, coarse, lone_task).evaluate(("test",))["test"].total == graph.test.numel()
 
 
-def test_a_step_tells_what_it_gathers_computes_and_how_many_edges_it_sampled(
-    random_graph: MakeGraph, lone_task: Task
-) -> None:
+def test_a_step_reports_gathering_compute_and_sampled_edges(random_graph: MakeGraph, lone_task: Task) -> None:
     graph = random_graph()
     objective = NodeClassification(graph, EXACT, lone_task)
     batch = batch_of(graph)

@@ -1,7 +1,7 @@
-"""Every workload on a GPU that is pretended: nothing mixes devices, and no step asks the GPU for anything but its loss.
+"""Every workload on a fake GPU: devices are never mixed, and a step synchronizes only to read its loss.
 
-Sampling, forward and evaluation on tensors that claim to be on a GPU; the whole step, with its backward, on the CPU,
-where every question counts as if its tensors were on a GPU.
+Sampling, forward and evaluation run on tensors that claim to be on a GPU. The whole step, with its backward, runs on
+the CPU, and every synchronization is counted as if the tensors were on a GPU.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ SMALL: dict[str, Any] = {"batch_size": 8, "seed": 1}
 class Workload(NamedTuple):
     train: LoopTrain
     objective: Callable[[Any, Any, Task], Objective[Any]]
-    asks_ahead: bool = False  # sampling it asks for sizes, in the thread that prepares batches
-    checks_loss: bool = False  # asks whether it is finite, on a CPU alone
+    sampling_syncs: bool = False  # it reads sizes, in the thread that prepares batches
+    checks_loss: bool = False  # whether it is finite, on a CPU only
 
 
 def graphs_of(collection: Collection, train: GraphClassificationTrain, task: Task) -> Objective[Any]:
@@ -65,7 +65,7 @@ WORKLOADS = {
         checks_loss=True,
     ),
     "imdb-gin": Workload(GraphClassificationTrain(hidden_channels=8, **SMALL), graphs_of),
-    "taobao": Workload(TaobaoTrain(hidden_channels=8, fan_out=(3, 2), **SMALL), LinkPrediction, asks_ahead=True),
+    "taobao": Workload(TaobaoTrain(hidden_channels=8, fan_out=(3, 2), **SMALL), LinkPrediction, sampling_syncs=True),
 }
 
 
@@ -89,15 +89,15 @@ def data(workload: Workload, random_graph: MakeGraph) -> Any:
 
 def test_sampling_forward_and_evaluation_stay_on_the_gpu(workload: Workload, data: Any, lone_task: Task) -> None:
     task = replace(lone_task, device=GPU)
-    with torch.no_grad(), counted(GPU) as asked:
+    with torch.no_grad(), counted(GPU) as syncs:
         objective = workload.objective(data, workload.train, task)
         batch = next(EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1))
-        asked.clear()
+        syncs.clear()
         prepared = objective.prepare(batch)
-        assert bool(asked) == workload.asks_ahead, asked
-        asked.clear()
+        assert bool(syncs) == workload.sampling_syncs, syncs
+        syncs.clear()
         assert objective.loss(batch, prepared).device == GPU
-        assert not asked
+        assert not syncs
         objective.model.eval()
         scores = objective.evaluate(["val", "test"])
     twin = workload.objective(data, workload.train, lone_task)
@@ -105,7 +105,7 @@ def test_sampling_forward_and_evaluation_stay_on_the_gpu(workload: Workload, dat
     assert twin.evaluate(["val", "test"]) == scores
 
 
-def test_a_step_asks_for_its_loss_alone(
+def test_a_step_synchronizes_only_to_read_its_loss(
     workload: Workload, data: Any, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (node_objective, own_objective):  # the sizes of a sample are known beforehand on GPUs only
@@ -114,15 +114,15 @@ def test_a_step_asks_for_its_loss_alone(
     learner = Learner(objective, replace(workload.train, clip_norm=1.0), lone_task)
     for batch in EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1):
         prepared = objective.prepare(batch)
-        with counted(lone_task.device) as asked:
+        with counted(lone_task.device) as syncs:
             step = learner.train_step(batch, prepared, 1.0, checkpoint_due=False)
-            assert len(asked) == workload.checks_loss, asked
+            assert len(syncs) == workload.checks_loss, syncs
             step.reading.read()
-        assert asked[workload.checks_loss :] == ["tolist"]
+        assert syncs[workload.checks_loss :] == ["tolist"]
 
 
-def test_a_tensor_on_the_wrong_device_and_every_kind_of_question_are_noticed() -> None:
-    asking: list[Callable[[torch.Tensor], Any]] = [
+def test_mixed_devices_and_every_kind_of_synchronization_are_detected() -> None:
+    synchronizing: list[Callable[[torch.Tensor], Any]] = [
         *(int, bool, torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.cpu),
         lambda one: torch.equal(one, one),
         lambda one: one.view(1).nonzero(),
@@ -132,16 +132,16 @@ def test_a_tensor_on_the_wrong_device_and_every_kind_of_question_are_noticed() -
         lambda one: one.view(1).bincount(),
         lambda one: torch.where(one > 0, one, 0),  # the number is copied to the GPU first
     ]
-    with counted(GPU) as asked:
+    with counted(GPU) as syncs:
         one = torch.ones((), dtype=torch.int64, device=GPU)
-        for question in asking:
-            asked.clear()
-            question(one)
-            assert len(asked) >= 1
-        asked.clear()
+        for operation in synchronizing:
+            syncs.clear()
+            operation(one)
+            assert len(syncs) >= 1
+        syncs.clear()
         kept = one.view(1) + one
         kept[0] = 3
-        assert not asked
+        assert not syncs
         with pytest.raises(RuntimeError, match="on the CPU and on the GPU"):
             kept + torch.ones(1)
         with pytest.raises(RuntimeError, match="on the CPU and on the GPU"):

@@ -1,4 +1,4 @@
-"""Graph classification with a model of the user's own: what it is given, any number of ranks, mistakes, data."""
+"""Graph classification with the user's own model: its inputs, any number of ranks, mistakes, data."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ print(json.dumps([losses, score]))
 
 
 class Net(nn.Module):
-    """As PyG's own examples write one."""
+    """Written like the models in PyG's examples."""
 
     def __init__(self, features: int, classes: int, hidden: int = 8) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def some_graphs(_: Path | None = None) -> list[PygData]:
 
 @pytest.fixture(autouse=True)
 def users() -> Iterator[types.ModuleType]:
-    """The module of the user's."""
+    """The user's module."""
     module = types.ModuleType("users")
     vars(module).update(Net=Net, Nodewise=Nodewise, Broken=Broken, Endless=Endless, some_graphs=some_graphs)
     sys.modules["users"] = module
@@ -120,13 +120,13 @@ def whole_batch() -> Batch:
     return Batch(0, 0, everyone, torch.ones(40), 40, everyone)
 
 
-def test_the_model_gets_what_pygs_loader_would_give_it(lone_task: Task) -> None:
+def test_the_model_gets_the_batch_that_pygs_loader_would_make(lone_task: Task) -> None:
     ours = objective(lone_task)
     together = PygBatch.from_data_list(some_graphs())
-    wanted = ours.model(together.x.double(), together.edge_index, together.batch)
+    expected = ours.model(together.x.double(), together.edge_index, together.batch)
     prepared = ours.prepare(whole_batch())
-    assert torch.allclose(ours.scores(prepared, ()), wanted, rtol=1e-12, atol=1e-12)
-    loss = nn.functional.cross_entropy(wanted, together.y)
+    assert torch.allclose(ours.scores(prepared, ()), expected, rtol=1e-12, atol=1e-12)
+    loss = nn.functional.cross_entropy(expected, together.y)
     assert ours.loss(whole_batch(), prepared).item() == pytest.approx(loss.item(), rel=1e-12)
 
 
@@ -147,11 +147,11 @@ def test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks(tmp_path: Path
     [
         ("users:Nodewise", ["forward gives a tensor [180, 3]", "[graphs, classes] = [40, 3]"]),
         ("users:Broken", ["forward fails on x [180, 5], 280 edges, 40 graphs"]),
-        ("users:Endless", ["the loss is no number any more: forward of users:Endless"]),
+        ("users:Endless", ["the loss is not finite: forward of users:Endless"]),
         ("users:Nett", ["users has no Nett"]),
     ],
 )
-def test_a_wrong_model_is_named(lone_task: Task, model: str, words: list[str]) -> None:
+def test_a_wrong_model_is_reported(lone_task: Task, model: str, words: list[str]) -> None:
     def step() -> None:
         ours = objective(lone_task, model=model)
         ours.loss(whole_batch(), ours.prepare(whole_batch()))
@@ -161,7 +161,7 @@ def test_a_wrong_model_is_named(lone_task: Task, model: str, words: list[str]) -
     assert all(word in raised.value.message for word in words), raised.value.message
 
 
-def test_graphs_of_the_users_own_are_stored_as_they_are(tmp_path: Path) -> None:
+def test_the_users_graphs_are_stored_unchanged(tmp_path: Path) -> None:
     save(recipe(Data(load="users:some_graphs")).build(tmp_path), tmp_path / "graphs")
     stored = load(Collection, tmp_path / "graphs")
     assert (stored.num_graphs, stored.num_classes, stored.num_nodes) == (40, 3, 180)
@@ -181,12 +181,12 @@ def test_graphs_of_the_users_own_are_stored_as_they_are(tmp_path: Path) -> None:
         ([PygData(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [5]]), y=torch.tensor(0))], "beyond its 2 nodes"),
     ],
 )
-def test_data_that_cannot_be_trained_on_are_named(graphs: list[PygData], words: str) -> None:
+def test_unusable_data_is_reported(graphs: list[PygData], words: str) -> None:
     with pytest.raises(TaskError, match=words):
         collection_of(graphs, "users:some_graphs")
 
 
-def test_settings_that_mean_nothing_to_the_chosen_model_are_refused() -> None:
+def test_settings_that_the_chosen_model_ignores_are_refused() -> None:
     job = Job(name="t", workload="graph-classification", train=replace(TRAIN, hidden_channels=16))
     (problem,) = contradictions(job, Cluster(name="c"))
     assert problem.path == ("train", "hidden_channels")

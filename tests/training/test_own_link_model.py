@@ -1,4 +1,4 @@
-"""Link prediction with a model of the user's own: messages, exact evaluation, ranks, mistakes, data."""
+"""Link prediction with the user's own model: messages, exact evaluation, ranks, mistakes, data."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ print(json.dumps([losses, score]))
 
 
 class Whole(Encoder):
-    """The same, at once."""
+    """The same model, with `forward` instead of `layer`."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "layer":
@@ -86,7 +86,7 @@ class WrongScore(Encoder):
 
 @pytest.fixture(autouse=True)
 def users() -> Iterator[types.ModuleType]:
-    """The module of the user's."""
+    """The user's module."""
     module = types.ModuleType("users")
     vars(module).update(Encoder=Encoder, Whole=Whole, Scoring=Scoring, WrongScore=WrongScore)
     sys.modules["users"] = module
@@ -104,7 +104,7 @@ def objective(graph: LinkGraph, task: Task, **changes: Any) -> OwnLinkPrediction
 
 
 def messages(prepared: LinkSample) -> set[tuple[int, int]]:
-    """Who hears of whom in any hop: (source, target)."""
+    """The (source, target) pairs along which a message is passed in any hop."""
     found: set[tuple[int, int]] = set()
     for hop in prepared.hops:
         found |= set(map(tuple, hop.nodes[hop.edge_index].t().tolist()))
@@ -112,7 +112,7 @@ def messages(prepared: LinkSample) -> set[tuple[int, int]]:
 
 
 def scores_of(model: Any, graph: LinkGraph, pairs: Tensor) -> Tensor:
-    """By PyG's layers on the whole graph of training edges."""
+    """Scores by PyG's layers on the whole graph of training edges."""
     targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
     edges = torch.stack([graph.indices.long(), targets])
     x = model.last(model.first(graph.x.double(), edges).relu(), edges)
@@ -122,7 +122,7 @@ def scores_of(model: Any, graph: LinkGraph, pairs: Tensor) -> Tensor:
     return (x[pairs[0]] * x[pairs[1]]).sum(1)
 
 
-def test_the_splits_are_parted_by_pairs_without_direction_and_hold_every_edge(graph: LinkGraph) -> None:
+def test_splits_are_disjoint_by_undirected_pair_and_hold_every_edge(graph: LinkGraph) -> None:
     edges = some_links().edge_index
     whole = set(map(tuple, edges[:, edges[0] != edges[1]].t().tolist()))
     training = torch.stack(ends(graph, torch.arange(len(graph.indices))))
@@ -146,18 +146,18 @@ def test_no_example_of_the_global_batch_carries_a_message_in_either_direction(
 ) -> None:
     trained = objective(graph, lone_task)
     plans = [EpochPlan(trained.seeds, 16, 0, rank, world_size) for rank in range(world_size)]
-    heard: set[tuple[int, int]] = set()
+    everything_passed: set[tuple[int, int]] = set()
     for batches in zip(*(plan.batches(1) for plan in plans), strict=True):
         sources, targets = ends(graph, batches[0].everyone)
         hidden = set(zip(sources.tolist(), targets.tolist(), strict=True))
         hidden |= {(target, source) for source, target in hidden}
-        now = set().union(*(messages(trained.prepare(batch)) for batch in batches))
-        assert not hidden & now
-        heard |= now
-    assert heard
+        passed = set().union(*(messages(trained.prepare(batch)) for batch in batches))
+        assert not hidden & passed
+        everything_passed |= passed
+    assert everything_passed
 
 
-def test_a_batch_has_its_edges_and_as_many_pairs_without_one(graph: LinkGraph, lone_task: Task) -> None:
+def test_a_batch_has_its_edges_and_as_many_non_edges(graph: LinkGraph, lone_task: Task) -> None:
     trained = objective(graph, lone_task)
     (batch, *_) = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
     prepared = trained.prepare(batch)
@@ -167,7 +167,7 @@ def test_a_batch_has_its_edges_and_as_many_pairs_without_one(graph: LinkGraph, l
 
 
 @pytest.mark.parametrize("model", ["Encoder", "Whole", "Scoring"])
-def test_evaluation_is_that_of_pygs_layers_on_the_whole_graph(graph: LinkGraph, lone_task: Task, model: str) -> None:
+def test_evaluation_matches_pygs_layers_on_the_whole_graph(graph: LinkGraph, lone_task: Task, model: str) -> None:
     trained = objective(graph, lone_task, model=f"users:{model}")
     found = trained.evaluate(["val", "test"])
     with torch.no_grad():
@@ -189,7 +189,7 @@ def test_losses_and_auc_do_not_depend_on_the_number_of_ranks_and_it_learns(tmp_p
     assert half_wins / (2 * positives * negatives) > 0.7
 
 
-def test_a_wrong_score_is_named(graph: LinkGraph, lone_task: Task) -> None:
+def test_a_wrong_score_is_reported(graph: LinkGraph, lone_task: Task) -> None:
     trained = objective(graph, lone_task, model="users:WrongScore")
     (batch, *_) = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
     prepared = trained.prepare(batch)
@@ -207,7 +207,7 @@ def test_a_wrong_score_is_named(graph: LinkGraph, lone_task: Task) -> None:
         (PygData(x=torch.zeros(3, 1), edge_index=torch.tensor([[0], [1]])), "has 1 edges, too few for"),
     ],
 )
-def test_data_that_cannot_be_trained_on_are_named(data: PygData, words: str) -> None:
+def test_unusable_data_is_reported(data: PygData, words: str) -> None:
     with pytest.raises(TaskError, match=words):
         link_graph(data, "users:load")
 

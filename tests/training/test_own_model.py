@@ -1,4 +1,4 @@
-"""Models of the user's own: what they are given, what is computed with them, and what is said of wrong ones."""
+"""The user's own models: their inputs, their results, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clusterctl.training.own_objective import OwnNodeClassification
 MakeGraph = Callable[..., Graph]
 TRAIN = NodeClassificationTrain(model="users:Net", fan_out=(-1, -1), precision="float64")
 WIDTH = 6
-# PyG's convolutions that take rows of sources and of targets.
+# PyG's convolutions that take separate source and target features.
 LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
     "SAGEConv": pyg.SAGEConv,
     "GraphConv": pyg.GraphConv,
@@ -54,7 +54,7 @@ class Net(nn.Module):
 
 
 class Whole(Net):
-    """The same, at once."""
+    """The same model, with `forward` instead of `layer`."""
 
     layer = None  # type: ignore[assignment]
 
@@ -71,7 +71,7 @@ class Whole(Net):
 
 @pytest.fixture(autouse=True)
 def users() -> Iterator[types.ModuleType]:
-    """The module of the user's."""
+    """The user's module."""
     module = types.ModuleType("users")
     module.Net, module.Whole = Net, Whole  # type: ignore[attr-defined]
     sys.modules["users"] = module
@@ -89,7 +89,7 @@ def loss_of(objective: OwnNodeClassification, graph: Graph) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_pygs_convolutions_compute_what_they_do_on_the_whole_graph(
+def test_pygs_convolutions_match_the_whole_graph(
     random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(own_inference, "_MOST_EDGES", 40)  # many pieces
@@ -99,10 +99,10 @@ def test_pygs_convolutions_compute_what_they_do_on_the_whole_graph(
     targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
     edges, x = torch.stack([graph.indices.long(), targets]), graph.x
     with torch.no_grad():
-        wanted = model.convolutions[1]((hidden := model.convolutions[0]((x, x), edges).relu(), hidden), edges)  # type: ignore[operator, index]
-    loss = nn.functional.cross_entropy(wanted[graph.train], graph.y[graph.train])
+        expected = model.convolutions[1]((hidden := model.convolutions[0]((x, x), edges).relu(), hidden), edges)  # type: ignore[operator, index]
+    loss = nn.functional.cross_entropy(expected[graph.train], graph.y[graph.train])
     torch.testing.assert_close(loss_of(objective, graph).detach(), loss, rtol=0, atol=1e-12)
-    correct = {split: int((wanted.argmax(1) == graph.y)[getattr(graph, split)].sum()) for split in ("val", "test")}
+    correct = {split: int((expected.argmax(1) == graph.y)[getattr(graph, split)].sum()) for split in ("val", "test")}
     for kept in (
         objective,
         OwnNodeClassification(graph, replace(TRAIN, model="users:Whole", options={"kind": kind}), lone_task),
@@ -122,7 +122,7 @@ def test_a_hop_of_all_edges_has_its_targets_first_and_each_edge_once(random_grap
     assert torch.equal(torch.cat(seen, 1), torch.stack([graph.indices.long(), targets])[:, inside])
 
 
-def test_dropout_belongs_to_node_and_step(random_graph: MakeGraph, lone_task: Task) -> None:
+def test_dropout_is_reproducible_for_a_node_and_step(random_graph: MakeGraph, lone_task: Task) -> None:
     graph = random_graph()
     objective = OwnNodeClassification(graph, replace(TRAIN, options={"dropout": 0.5}), lone_task)
     objective.model.train()
@@ -138,7 +138,7 @@ def wrong(users: types.ModuleType, graph: Graph, task: Task, net: Any, **options
     return caught.value
 
 
-def test_a_wrong_model_is_named_with_its_layer(
+def test_a_wrong_model_is_reported_with_its_layer(
     users: types.ModuleType, random_graph: MakeGraph, lone_task: Task
 ) -> None:
     graph = random_graph()
@@ -167,7 +167,7 @@ def test_a_wrong_model_is_named_with_its_layer(
     assert "layer 1 fails on x [" in wrong(users, graph, lone_task, Fails).message
     assert "layer 1 of users:Net gives NaN or infinity" in wrong(users, graph, lone_task, Breaks).message
     assert "cannot be made: " in wrong(users, graph, lone_task, Net, width=3).message
-    assert "no torch.nn.Module: int" in wrong(users, graph, lone_task, lambda *_: 3).message
+    assert "returned int, not a torch.nn.Module" in wrong(users, graph, lone_task, lambda *_: 3).message
     assert "nothing to train" in wrong(users, graph, lone_task, lambda *_: nn.Identity()).message
     del users.Net  # type: ignore[attr-defined]
     with pytest.raises(TaskError, match="users has no Net"):
@@ -176,7 +176,7 @@ def test_a_wrong_model_is_named_with_its_layer(
         OwnNodeClassification(graph, replace(TRAIN, model="nobody:Net"), lone_task)
 
 
-def test_options_are_those_of_the_models_dataclass(
+def test_options_come_from_the_models_dataclass(
     users: types.ModuleType, random_graph: MakeGraph, lone_task: Task
 ) -> None:
     class Chosen(Net):
@@ -198,7 +198,7 @@ def test_options_are_those_of_the_models_dataclass(
     assert "train.options.slope: expected a number, not 'x'" in error.message
 
 
-def test_parameters_that_no_loss_depends_on_are_named(
+def test_unused_parameters_are_reported(
     users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Spare(Net):

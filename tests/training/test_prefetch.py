@@ -8,7 +8,7 @@ import torch
 from clusterctl.training.loop import prefetched
 
 
-def test_items_come_in_order_with_what_was_made_of_them_in_another_thread() -> None:
+def test_items_come_in_order_and_are_prepared_in_another_thread() -> None:
     threads = set()
 
     def prepare(item: int) -> int:

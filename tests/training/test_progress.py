@@ -1,4 +1,4 @@
-"""What a step came to is read when the next one is queued, where the device works behind the host."""
+"""On a device that runs behind the host, a step's results are read once the next step is queued."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Stopping(MetricsWriter):
 
 
 def trained(task: Task, run: RunDir, graph: Graph, stops: list[int]) -> tuple[torch.Tensor, dict[int, float]]:
-    """The weights and the loss of every step, of a training that is asked to stop at some steps and started again."""
+    """The weights and the loss of every step of a training that is stopped at the given steps and restarted."""
     losses: dict[int, float] = {}
     for number, step in enumerate([*stops, None]):
         attempt = run.attempt(number)
@@ -70,7 +70,7 @@ def trained(task: Task, run: RunDir, graph: Graph, stops: list[int]) -> tuple[to
     return torch.cat([parameter.detach().flatten() for parameter in objective.model.parameters()]), losses
 
 
-def test_a_training_that_stops_ends_with_the_same_bits_and_losses(
+def test_an_interrupted_training_ends_with_the_same_weights_and_losses(
     behind: int, graph: Graph, lone_task: Task, tmp_path: Path
 ) -> None:
     undisturbed = trained(lone_task, RunDir(tmp_path / "undisturbed"), graph, [])
@@ -80,7 +80,7 @@ def test_a_training_that_stops_ends_with_the_same_bits_and_losses(
     assert [*stopped[1]] == [*range(1, 9)]
 
 
-def test_a_step_is_queued_before_the_loss_of_the_one_before_is_read(
+def test_a_step_is_queued_before_the_previous_loss_is_read(
     behind: int, graph: Graph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []

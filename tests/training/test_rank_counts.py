@@ -1,4 +1,4 @@
-"""The same training on 1 and 4 ranks, on Cora: one start per number of ranks, all claims in it."""
+"""The same training on 1 and 4 ranks, on Cora, started once per number of ranks for all tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.ranks import CORA, losses_of, metrics_of, run_job, run_program
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Data, Job, RedditTrain
 
-GLOBAL_BATCH = 250  # which four ranks do not divide
+GLOBAL_BATCH = 250  # not divisible by four ranks
 PROGRAM = f"""
 import json, sys, torch
 from dataclasses import replace
@@ -76,14 +76,14 @@ print(json.dumps(result))
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
-    """Number of ranks -> what each rank says."""
+    """Number of ranks -> the results of each rank."""
     runs: Path = tmp_path_factory.mktemp("runs")
-    said = {}
+    found = {}
     for tasks_per_node in ([1], [1, 3]):  # nodes may be uneven
         ranks = sum(tasks_per_node)
         outputs = run_program(PROGRAM, RunDir(runs / f"on-{ranks}").attempt(0), tasks_per_node)
-        said[ranks] = [json.loads(output.splitlines()[-1]) for output in outputs]
-    return said
+        found[ranks] = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return found
 
 
 def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: dict[int, list[dict[str, Any]]]) -> None:
@@ -96,20 +96,22 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
 
 
 @pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor", "on_disk", "users", "rgat"])
-def test_so_they_are_with_every_option_and_dropout(results: dict[int, list[dict[str, Any]]], name: str) -> None:
+def test_with_every_option_and_dropout_losses_and_accuracy_are_the_same(
+    results: dict[int, list[dict[str, Any]]], name: str
+) -> None:
     alone = results[1][0]
     assert results[4][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)
     assert results[4][0][f"{name}_accuracy"] == alone[f"{name}_accuracy"]
 
 
-def test_features_on_disk_change_no_bit(results: dict[int, list[dict[str, Any]]]) -> None:
-    for said in results.values():
-        for rank in said:
+def test_features_on_disk_give_identical_results(results: dict[int, list[dict[str, Any]]]) -> None:
+    for ranks in results.values():
+        for rank in ranks:
             assert rank["on_disk"] == rank["labor"]
             assert rank["on_disk_accuracy"] == rank["labor_accuracy"]
 
 
-def test_in_float32_with_the_defaults_and_their_dropout_the_first_losses_agree(
+def test_in_float32_with_the_defaults_the_first_losses_agree(
     results: dict[int, list[dict[str, Any]]],
 ) -> None:
     alone = results[1][0]["default"]
@@ -117,27 +119,27 @@ def test_in_float32_with_the_defaults_and_their_dropout_the_first_losses_agree(
 
 
 def test_all_ranks_hold_the_same_parameters_bit_for_bit(results: dict[int, list[dict[str, Any]]]) -> None:
-    for said in results.values():
+    for ranks in results.values():
         for name in ("exact_checksum", "default_checksum"):
-            assert len({rank[name] for rank in said}) == 1
+            assert len({rank[name] for rank in ranks}) == 1
 
 
 def test_every_test_node_is_counted_once_and_every_node_inferred_once(results: dict[int, list[dict[str, Any]]]) -> None:
-    for said in results.values():
-        assert {rank["exact_accuracy"][1] for rank in said} == {said[0]["test"]}
-        assert said[0]["exact_accuracy"][0] / said[0]["test"] > 0.8
-        assert {rank["every"][1] for rank in said} == {said[0]["nodes"]}
-        slices = [rank["own"] for rank in said]
+    for ranks in results.values():
+        assert {rank["exact_accuracy"][1] for rank in ranks} == {ranks[0]["test"]}
+        assert ranks[0]["exact_accuracy"][0] / ranks[0]["test"] > 0.8
+        assert {rank["every"][1] for rank in ranks} == {ranks[0]["nodes"]}
+        slices = [rank["own"] for rank in ranks]
         assert [start for start, _, _ in slices] == [0, *(stop for _, stop, _ in slices[:-1])]
-        assert slices[-1][1] == said[0]["nodes"]
+        assert slices[-1][1] == ranks[0]["nodes"]
         assert all(stop - start == outputs for start, stop, outputs in slices)
 
 
-def test_ranks_import_neither_pyg_nor_torchs_compiler_but_for_the_one_that_prepares(
+def test_only_the_rank_that_prepares_imports_pyg_or_torchs_compiler(
     results: dict[int, list[dict[str, Any]]],
 ) -> None:
-    slow = {ranks: [rank["slow_imports"] for rank in said] for ranks, said in results.items()}
-    assert [rank for said in slow.values() for rank in said].count([]) == 4
+    slow = {number: [rank["slow_imports"] for rank in ranks] for number, ranks in results.items()}
+    assert [rank for ranks in slow.values() for rank in ranks].count([]) == 4
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""An interrupted training ends with the weights of an undisturbed one. Ranks stay up; each resume is a new attempt."""
+"""An interrupted training ends with the weights of an undisturbed one. The ranks keep running across attempts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.ranks import CORA, IMDB, run_program
 
 from clusterctl.runs.layout import RunDir
 
-# Trains on each rank; `trained(...)` gives weights, losses and scores of a training that is interrupted at `steps`.
+# Runs on each rank; `trained(...)` returns weights, losses and scores of a training that is interrupted at `steps`.
 PROLOGUE = f"""
 import hashlib, json, os, random, sys, torch
 from dataclasses import replace
@@ -41,7 +41,7 @@ ROOT, IMDB = {str(CORA)!r}, {str(IMDB)!r}
 place = Place.from_environment()
 
 class Metrics(MetricsWriter):
-    # Keeps the losses by step, and asks the run to stop when a step is done: on one rank alone, as a signal would.
+    # Keeps the losses by step, and requests a stop after step `at`, on one rank only, as a signal would.
     def __init__(self, attempt, stop, at, losses):
         super().__init__(attempt, place.rank)
         self.stop, self.at, self.losses = stop, at, losses
@@ -58,28 +58,28 @@ def digest(model):
 
 def trained(task, name, train, objective_of, steps=(), folds=0, every=0, first=0, give_up=False):
     run, losses = RunDir(task.attempt.path.parents[2] / name), {{}}
-    said, scores = {{"left": []}}, []
+    outcome, scores = {{"left": []}}, []
     for number, at in enumerate([*steps, *[None] * (not give_up)], first):
         attempt = run.attempt(number)
         attempt.path.mkdir(parents=True, exist_ok=True)
         stop = StopRequest()
-        now = replace(task, attempt=attempt, stop=stop, checkpoint=Checkpoint(every=every), restarts=True,
+        own = replace(task, attempt=attempt, stop=stop, checkpoint=Checkpoint(every=every), restarts=True,
                       metrics=Metrics(attempt, stop, at, losses), events=Events(attempt, place.rank))
         try:
-            saved = Checkpoints(now, train)
+            saved = Checkpoints(own, train)
             if folds:
                 scores = saved.results
                 for fold in range(len(scores), folds):
-                    objective = objective_of(now, fold)
-                    scores.append(fit(objective, train, now, Fold(fold + 1, folds), saved))
+                    objective = objective_of(own, fold)
+                    scores.append(fit(objective, train, own, Fold(fold + 1, folds), saved))
             else:
-                objective = objective_of(now, 0)
-                scores = [fit(objective, train, now, None, saved)]
+                objective = objective_of(own, 0)
+                scores = [fit(objective, train, own, None, saved)]
             break
         except SystemExit as leaving:
-            said["left"].append([leaving.code, max(losses)])
+            outcome["left"].append([leaving.code, max(losses)])
     whole = torch.cat([p.detach().double().flatten() for p in objective.model.parameters()]).tolist()
-    return said | {{"losses": losses, "digest": digest(objective.model), "scores": scores, "weights": whole[::97]}}
+    return outcome | {{"losses": losses, "digest": digest(objective.model), "scores": scores, "weights": whole[::97]}}
 """
 
 CORA_TASK = """
@@ -90,16 +90,16 @@ with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt
 
 
 @pytest.mark.parametrize("shape", [[1, 1], pytest.param([2, 2], marks=pytest.mark.long)])
-def test_ranks_end_with_the_same_bits_as_in_an_undisturbed_training(tmp_path: Path, shape: list[int]) -> None:
-    """Warned within an epoch, at its last step, and twice; with dropout, a schedule, and selection by patience."""
-    said = interrupted(tmp_path, [[3], [7], [5, 12]], FOLDS + SHOP + OWN, shape)
-    own, own_left_alone = said.pop("own"), said.pop("own-left-alone")
-    gat, gat_left_alone = said.pop("gat"), said.pop("gat-left-alone")
-    rgat, rgat_left_alone = said.pop("rgat"), said.pop("rgat-left-alone")
-    folds = {name: said.pop(name) for name in ("folds", "folds-left-alone")}
-    shop, shop_left_alone = said.pop("shop"), said.pop("shop-left-alone")
-    assert_same(said)
-    assert [leave for leave, _ in said[2]["left"]] == [75, 75]
+def test_interrupted_training_is_bit_identical_to_uninterrupted(tmp_path: Path, shape: list[int]) -> None:
+    """Warned mid-epoch, at its last step, and twice; with dropout, a schedule, and early stopping."""
+    results = interrupted(tmp_path, [[3], [7], [5, 12]], FOLDS + SHOP + OWN, shape)
+    own, own_left_alone = results.pop("own"), results.pop("own-left-alone")
+    gat, gat_left_alone = results.pop("gat"), results.pop("gat-left-alone")
+    rgat, rgat_left_alone = results.pop("rgat"), results.pop("rgat-left-alone")
+    folds = {name: results.pop(name) for name in ("folds", "folds-left-alone")}
+    shop, shop_left_alone = results.pop("shop"), results.pop("shop-left-alone")
+    assert_same(results)
+    assert [leave for leave, _ in results[2]["left"]] == [75, 75]
     left_alone, interrupted_twice = folds["folds-left-alone"], folds["folds"]
     assert [step for _, step in interrupted_twice["left"]] == [6, 10]  # a step later: in the second fold, in the third
     for name in ("losses", "digest", "scores"):
@@ -112,7 +112,7 @@ def test_ranks_end_with_the_same_bits_as_in_an_undisturbed_training(tmp_path: Pa
         assert gat[name] == gat_left_alone[name]
         assert rgat[name] == rgat_left_alone[name]
     assert [leave for leave, _ in gat["left"]] == [leave for leave, _ in rgat["left"]] == [75, 75]
-    assert [leave for leave, _ in own["left"]] == [75, 75]  # a model of the user's, with statistics and torch's dropout
+    assert [leave for leave, _ in own["left"]] == [75, 75]  # a user's model with running statistics and dropout
 
 
 FOLDS = """
@@ -157,9 +157,9 @@ STEPS = [[step] for step in sorted(random.Random(6).sample(range(1, 26), 19))]
 
 
 @pytest.mark.long
-def test_so_they_do_when_preempted_at_twenty_random_steps(tmp_path: Path) -> None:
-    said = interrupted(tmp_path, [*STEPS, [3, 9, 10, 17]])
-    assert_same(said)
+def test_training_preempted_at_twenty_random_steps_is_bit_identical(tmp_path: Path) -> None:
+    results = interrupted(tmp_path, [*STEPS, [3, 9, 10, 17]])
+    assert_same(results)
 
 
 def interrupted(folder: Path, plans: list[list[int]], more: str = "", shape: Sequence[int] = (2, 2)) -> dict[Any, Any]:
@@ -173,25 +173,25 @@ def interrupted(folder: Path, plans: list[list[int]], more: str = "", shape: Seq
 print(json.dumps(result))
 """
     outputs = run_program(PROLOGUE + CORA_TASK + body, RunDir(folder / "ranks").attempt(0), shape, timeout=600)
-    said = [json.loads(output.splitlines()[-1]) for output in outputs]
-    for other in said[1:]:
-        assert {key: value["digest"] for key, value in other.items()} == {k: v["digest"] for k, v in said[0].items()}
-    return {int(key) if key.isdigit() else key: value for key, value in said[0].items()}
+    results = [json.loads(output.splitlines()[-1]) for output in outputs]
+    for other in results[1:]:
+        assert {key: value["digest"] for key, value in other.items()} == {k: v["digest"] for k, v in results[0].items()}
+    return {int(key) if key.isdigit() else key: value for key, value in results[0].items()}
 
 
-def assert_same(said: dict[Any, Any]) -> None:
-    undisturbed = said.pop("none")
+def assert_same(results: dict[Any, Any]) -> None:
+    undisturbed = results.pop("none")
     assert len(undisturbed["losses"]) >= 20
-    for number, one in said.items():
+    for number, one in results.items():
         assert one["left"], f"{number} was not interrupted"
-        assert one["losses"] == undisturbed["losses"], f"run {number}, which left at {one['left']}"
+        assert one["losses"] == undisturbed["losses"], f"run {number}, interrupted at {one['left']}"
         assert one["digest"] == undisturbed["digest"]
         assert one["scores"] == undisturbed["scores"]
 
 
 ANOTHER_NUMBER = """
 class WithTable(NodeClassification):
-    # Has an embedding table besides, whose rows the ranks share out, as large as it likes and unevenly.
+    # Also has an embedding table, whose rows are split unevenly over the ranks.
     def __init__(self, *arguments):
         super().__init__(*arguments)
         rank, size = place.rank, place.world_size
@@ -211,7 +211,7 @@ with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt
     def objective_of(task, fold):
         made.append(WithTable(graph, train, task))
         if not STEPS:
-            made[-1].rows.zero_()  # what is loaded comes from the checkpoint
+            made[-1].rows.zero_()  # so that the loaded rows can only come from the checkpoint
         return made[-1]
     STEPS, FIRST = json.loads(os.environ["PLAN"])
     result = trained(task, "shared", train, objective_of, STEPS, first=FIRST, give_up=bool(STEPS))
@@ -222,19 +222,19 @@ print(json.dumps(result))
 
 
 @pytest.mark.parametrize("others", [[1, 1], pytest.param([2, 2], marks=pytest.mark.long)])
-def test_with_other_numbers_of_ranks_it_ends_with_the_same_weights_to_rounding(
+def test_resuming_on_another_number_of_ranks_gives_the_same_weights_up_to_rounding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[int]
 ) -> None:
-    """Three ranks are interrupted in the second epoch, two or four finish. Rows go to their new owners."""
+    """Three ranks are interrupted in the second epoch; two or four finish. Rows move to their new owners."""
     run = RunDir(tmp_path / "ranks")
     losses: dict[str, float] = {}
     for number, (steps, shape) in enumerate([([10], [1, 2]), ([], others)]):
         monkeypatch.setenv("PLAN", json.dumps([steps, number]))
         outputs = run_program(PROLOGUE + ANOTHER_NUMBER, run.attempt(number), shape)
-        said = [json.loads(output.splitlines()[-1]) for output in outputs]
-        losses |= said[0]["losses"]
+        results = [json.loads(output.splitlines()[-1]) for output in outputs]
+        losses |= results[0]["losses"]
     assert [int(step) for step in losses] == list(range(1, len(losses) + 1))
-    assert said[0]["weights"] == pytest.approx(said[0]["none"], rel=0, abs=1e-9)
-    for rank in said:
+    assert results[0]["weights"] == pytest.approx(results[0]["none"], rel=0, abs=1e-9)
+    for rank in results:
         start, rows = rank["rows"]
         assert rows == [[float(start + row)] * 3 for row in range(len(rows))]

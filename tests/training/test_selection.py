@@ -11,7 +11,7 @@ from clusterctl.training.objective import Accuracy
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.integers(1, 4))
-def test_it_waits_for_as_many_scores_as_it_has_patience_and_keeps_the_first_best(
+def test_patience_counts_scores_without_improvement_and_the_first_best_is_kept(
     scores: list[int], patience: int
 ) -> None:
     values = torch.tensor([0.0])
@@ -29,6 +29,6 @@ def test_it_waits_for_as_many_scores_as_it_has_patience_and_keeps_the_first_best
     assert values.item() == first_best
 
 
-def test_there_is_nothing_to_choose_by_in_an_empty_split() -> None:
+def test_patience_needs_a_validation_split() -> None:
     with pytest.raises(TaskError, match="validation split is empty"):
         Best(torch.zeros(1), 2).offer(Accuracy(0, 0))

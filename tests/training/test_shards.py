@@ -25,7 +25,7 @@ def cut(start: int, stop: int) -> dict[str, Sharded]:
     return {name: Sharded(rows[start:stop], start, 12) for name, rows in WHOLE.items()}
 
 
-def wanted(start: int, stop: int) -> dict[str, Sharded]:
+def empty(start: int, stop: int) -> dict[str, Sharded]:
     return {name: Sharded(torch.zeros_like(rows[start:stop]), start, 12) for name, rows in WHOLE.items()}
 
 
@@ -41,26 +41,26 @@ def test_any_rows_can_be_read_whichever_ranks_wrote_them(
 ) -> None:
     folder = tmp_path_factory.mktemp("shards")
     write_with(folder, sorted(bounds))
-    pieces = wanted(*sorted((one, other)))
+    pieces = empty(*sorted((one, other)))
     read(pieces, folder)
     for name, piece in pieces.items():
         assert torch.equal(piece.rows, WHOLE[name][piece.start : piece.start + len(piece.rows)])
 
 
-def test_the_package_safetensors_reads_the_same(tmp_path: Path) -> None:
+def test_the_safetensors_package_reads_the_same(tmp_path: Path) -> None:
     write_with(tmp_path, [])
     found = load_file(tmp_path / "rank_00000.safetensors")
     assert found.keys() == WHOLE.keys()
     assert all(torch.equal(found[name], rows) for name, rows in WHOLE.items())
 
 
-def test_rows_that_nobody_wrote_are_missed(tmp_path: Path) -> None:
+def test_missing_rows_are_reported(tmp_path: Path) -> None:
     write(cut(0, 5), tmp_path, 0)
-    read(wanted(0, 5), tmp_path)
+    read(empty(0, 5), tmp_path)
     with pytest.raises(ValueError, match=r"it lacks rows of model\.values"):
-        read(wanted(3, 7), tmp_path)
+        read(empty(3, 7), tmp_path)
     with pytest.raises(ValueError, match=r"it has no model\.values"):
-        read(wanted(7, 9), tmp_path)
+        read(empty(7, 9), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_rows_that_nobody_wrote_are_missed(tmp_path: Path) -> None:
         pickle.dumps({"x": 1}),
     ],
 )
-def test_a_damaged_file_is_an_error_with_its_name(tmp_path: Path, content: bytes) -> None:
+def test_the_error_names_a_damaged_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "rank_00000.safetensors").write_bytes(content)
     with pytest.raises(ValueError, match=r"rank_00000\.safetensors"):
-        read(wanted(0, 12), tmp_path)
+        read(empty(0, 12), tmp_path)
 
 
 def test_offsets_beyond_the_end_of_the_file_are_refused(tmp_path: Path) -> None:
@@ -90,4 +90,4 @@ def test_offsets_beyond_the_end_of_the_file_are_refused(tmp_path: Path) -> None:
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
     with pytest.raises(ValueError, match="does not hold all of counts"):
-        read(wanted(0, 12), tmp_path)
+        read(empty(0, 12), tmp_path)

@@ -1,4 +1,4 @@
-"""A slow rank among waiting ones, found by the heartbeats of real ranks."""
+"""Finding the slow rank that the others wait for, from the heartbeats of real ranks."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ print(json.dumps(asdict(heart.beat_at(time.time()))))
 
 
 @pytest.mark.long
-def test_the_slow_rank_of_three_is_found_though_all_steps_take_equally_long(tmp_path: Path) -> None:
-    told = run_program(TRAIN, RunDir(tmp_path / "run").attempt(0), [3])
-    beats = {rank: Beat(**json.loads(text)) for rank, text in enumerate(told)}
+def test_the_slow_rank_is_found_even_if_all_ranks_step_equally_often(tmp_path: Path) -> None:
+    outputs = run_program(TRAIN, RunDir(tmp_path / "run").attempt(0), [3])
+    beats = {rank: Beat(**json.loads(text)) for rank, text in enumerate(outputs)}
     pace = [beat.step_seconds or 0.0 for beat in beats.values()]
     assert max(pace) < 1.3 * min(pace)
     assert [straggler.rank for straggler in stragglers({rank: beat.busy_seconds for rank, beat in beats.items()})] == [

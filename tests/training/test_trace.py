@@ -1,4 +1,4 @@
-"""A trace of some steps of the loop, on one rank; several ranks' traces are in tests/end_to_end/test_profile.py."""
+"""Tracing steps of the loop on one rank; several ranks are tested in tests/end_to_end/test_profile.py."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def train(**settings: Any) -> LoopTrain:
 
 
 def trace_in(folder: Path) -> list[dict[str, Any]]:
-    """The events that have a duration, in the order of their begin."""
+    """The events that have a duration, in order of their start."""
     with gzip.open(folder / "rank_00000.json.gz") as file:
         events = json.load(file)["traceEvents"]
     return sorted((event for event in events if event["ph"] == "X"), key=lambda event: float(event["ts"]))
@@ -80,7 +80,7 @@ def within(outer: dict[str, Any], events: list[dict[str, Any]], category: str) -
     ]
 
 
-def test_the_steps_of_the_window_have_the_stages_of_the_loop_and_what_they_compute(task: Task, tmp_path: Path) -> None:
+def test_traced_steps_hold_the_stages_of_the_loop_and_their_operators(task: Task, tmp_path: Path) -> None:
     fit(Squares(), train(profile=(4, 7)), task)  # five steps an epoch
     events = trace_in(tmp_path / "run/attempts/0/profile")
     assert steps_of(events) == [4, 5, 6, 7]
@@ -91,14 +91,14 @@ def test_the_steps_of_the_window_have_the_stages_of_the_loop_and_what_they_compu
         region = next(event for event in events if event["name"] == name)
         assert operator in within(region, events, "cpu_op")
     sampled = [event for event in events if event["name"] == "sample"]
-    assert sampled or torch.__version__ < "2.8"  # compares versions: an older torch sees the main thread alone
+    assert sampled or torch.__version__ < "2.8"  # older torch traces only the main thread
     assert {event["tid"] for event in sampled}.isdisjoint({event["tid"] for event in events if event["name"] in STAGES})
     table = (tmp_path / "run/attempts/0/profile/rank_00000.txt").read_text()
     assert "aten::" in table
     assert "wait for batch" in table
 
 
-def test_what_is_traced_computes_the_same_bits(task: Task, tmp_path: Path) -> None:
+def test_tracing_does_not_change_the_results(task: Task, tmp_path: Path) -> None:
     def losses_and_weights(**settings: Any) -> tuple[list[float], list[float]]:
         attempt = RunDir(tmp_path / "run").attempt(0)
         before = sum("loss" in record for record in read_lines(attempt.metrics))
@@ -132,32 +132,30 @@ def test_without_a_window_nothing_is_recorded_wrapped_or_written(
         ((15, 15), 3, [15]),
     ],
 )
-def test_a_training_that_is_shorter_than_the_window_is_traced_as_far_as_it_goes(
+def test_a_training_shorter_than_the_window_is_still_traced(
     task: Task, tmp_path: Path, window: tuple[int, int], epochs: int, expected: list[int]
 ) -> None:
     fit(Squares(), train(epochs=epochs, profile=window), task)
     assert steps_of(trace_in(tmp_path / "run/attempts/0/profile")) == expected
 
 
-def test_one_that_ends_before_it_has_begun_says_so(
-    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ending_before_the_window_is_reported(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit(Squares(), train(epochs=9, patience=1, profile=(12, 20)), task)  # no score is better than the first
     assert "no trace: the training ended before step 12" in capsys.readouterr().out
     assert not (tmp_path / "run/attempts/0/profile").exists()
 
 
-def test_rank_0_tells_where_the_trace_lies_and_what_opens_it(
+def test_rank_0_reports_where_the_trace_is_and_how_to_open_it(
     task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fit(Squares(), train(profile=(4, 7)), task)
-    told = capsys.readouterr().out
-    assert f"trace of steps 4 to 7, a file a rank: {tmp_path}/run/attempts/0/profile\n" in told
-    assert "https://ui.perfetto.dev" in told
+    output = capsys.readouterr().out
+    assert f"trace of steps 4 to 7, a file a rank: {tmp_path}/run/attempts/0/profile\n" in output
+    assert "https://ui.perfetto.dev" in output
 
 
-def test_a_rank_that_leaves_within_the_window_leaves_with_its_own_exit_code_and_no_trace(tmp_path: Path) -> None:
-    """Python would crash at its end: torch 2.13 cannot be unloaded while it records."""
+def test_exiting_inside_the_window_keeps_the_exit_code_and_writes_no_trace(tmp_path: Path) -> None:
+    """Otherwise Python crashes on exit: torch 2.13 cannot be unloaded while it profiles."""
     program = """
 from types import SimpleNamespace
 import torch
@@ -176,7 +174,7 @@ for number, _ in trace.steps(prefetched(range(99), trace.named("sample", lambda 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_trace_that_cannot_be_written_costs_no_training(
+def test_a_trace_that_cannot_be_written_does_not_stop_training(
     task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run/attempts/0/profile").touch()
@@ -184,9 +182,7 @@ def test_a_trace_that_cannot_be_written_costs_no_training(
     assert "warning: the trace could not be written" in capsys.readouterr().err
 
 
-def test_steps_count_from_the_beginning_of_an_attempt_and_are_called_as_the_run_counts_them(
-    task: Task, tmp_path: Path
-) -> None:
+def test_the_window_counts_the_attempts_steps_and_labels_use_the_runs_numbers(task: Task, tmp_path: Path) -> None:
     trace = StepTrace(task, (2, 3), done=100, left=4)
     assert list(trace.steps(iter("abcd"), 4)) == list("abcd")
     trace.close()
@@ -202,7 +198,7 @@ def test_an_older_torch_traces_the_main_thread_alone(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Older:
-        """Of torch 2.6, which does not know the other threads."""
+        """As in torch 2.6, which cannot trace other threads."""
 
         def __new__(cls) -> Any:
             return _ExperimentalConfig()
@@ -214,7 +210,7 @@ def test_an_older_torch_traces_the_main_thread_alone(
     assert "sample" not in names
 
 
-def test_the_watchdog_does_not_take_writing_for_standing_still(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_a_trace_counts_as_checkpointing_for_the_watchdog(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     phases = []
 
     def compress(export: object, path: Path) -> None:
@@ -225,7 +221,7 @@ def test_the_watchdog_does_not_take_writing_for_standing_still(task: Task, monke
     assert phases == ["checkpointing"]
 
 
-def test_without_a_run_directory_it_lies_in_the_current_folder(
+def test_without_a_run_directory_the_trace_is_in_the_current_folder(
     lone_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

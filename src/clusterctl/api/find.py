@@ -63,7 +63,7 @@ def as_run(run: Run | str, cluster: str | None = None) -> Run:
 
 
 def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
-    """The runs with these names, each once; a sweep stands for all its runs. Raises what `find` raises."""
+    """The runs with these names, each once; a sweep means all its runs. Raises what `find` raises."""
     folder = chosen_runs_folder(cluster)
     found: dict[Run, None] = {}
     for name in names:

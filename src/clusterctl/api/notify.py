@@ -25,7 +25,7 @@ _NEWS_SECONDS = 7 * 86400.0  # runs that ended earlier are ignored
 class Notified:
     """The attempted messages, and problems with reading runs."""
 
-    told: tuple[Try, ...]
+    tries: tuple[Try, ...]
     problems: tuple[ClusterctlError, ...]
 
 
@@ -41,14 +41,14 @@ def notify_about(wanted: Query) -> Notified:
     """Like `notify`; for repeated calls keep `wanted`, which caches ended runs."""
     found = wanted.look()
     notifier = Notifier(dict(os.environ), Slurm.of)
-    told: list[Try] = []
+    tries: list[Try] = []
     problems: list[ClusterctlError] = [*found.problems]
     for status in found.statuses:
         if status.ended is not None and found.as_of - status.ended > _NEWS_SECONDS:
             continue
         try:
-            told += notifier.send_pending(status)
+            tries += notifier.send_pending(status)
         except (ClusterctlError, OSError) as error:  # must not affect the other runs
             run = status.record.run
             problems.append(ConfigError(f"cannot notify about {run.id}: {reason(error)}", f"see: ls -l {run.notified}"))
-    return Notified(tuple(told), tuple(problems))
+    return Notified(tuple(tries), tuple(problems))

@@ -1,7 +1,7 @@
 """The runs and sweeps that a new run waits for, found by name and passed to sbatch as job IDs.
 
 Slurm forgets a job minutes after its end, and does not wait for unknown jobs. So only the job IDs of runs that have not
-ended are passed on, and ended runs are checked here by their directories. A sweep stands for all its runs.
+ended are passed on, and ended runs are checked here by their directories. A sweep means all its runs.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ def notify(names: tuple[str, ...], watch: bool, cluster: str | None) -> int:
     while True:
         found = notify_about(wanted)
         warn_of(found.problems)
-        for one in found.told:
+        for one in found.tries:
             line = f"{one.delivery.outcome}: {one.run} {one.what.event} ({one.channel})"
             click.echo(plain(f"{line}: {one.delivery.reason}" if one.delivery.reason else line))
         if not watch:
-            return int(any(one.delivery.outcome is not Outcome.SENT for one in found.told))
+            return int(any(one.delivery.outcome is not Outcome.SENT for one in found.tries))
         time.sleep(WATCH_SECONDS)

@@ -101,7 +101,7 @@ def explain_waiting(status: Status, slurm: Slurm) -> Waiting:
 
 
 def gather_pending(status: Status, slurm: Slurm, clock: Callable[[], float] = time.time) -> QueueEvidence:
-    """Query why the queued run of `status` is waiting, and what is free. Queries without an answer go to `unknown`."""
+    """Query Slurm about the queued run of `status` and free resources; queries without an answer go to `unknown`."""
     record, unknown = status.record, []
     job = WaitingJob(status.job_id or "", status.reason, record.job.resources.partition or "", None, "")
     try:
@@ -112,7 +112,7 @@ def gather_pending(status: Status, slurm: Slurm, clock: Callable[[], float] = ti
     try:
         inventory = slurm.nodes()
     except SlurmError as error:
-        unknown.append(f"what is free: {error.message}")
+        unknown.append(f"free resources: {error.message}")
     resources, typed = record.job.resources, tuple(submission(record))
     return QueueEvidence(record.run.id, job, resources, typed, clock(), inventory, unknown=tuple(unknown))
 
@@ -130,7 +130,7 @@ def try_changes(evidence: QueueEvidence, record: RunRecord, changes: Sequence[Ch
             if smallest_change(evidence)[0]:
                 break
     except ClusterctlError as error:
-        problem = f"what else would start now: {error.message}"
+        problem = f"smaller requests that would start now: {error.message}"
         evidence = replace(evidence, unknown=(*evidence.unknown, problem))
     return evidence
 
@@ -270,7 +270,7 @@ def _shorter(resources: Resources, partition: Partition | None) -> Iterator[Chan
 
 
 def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Iterator[Change]:
-    """Less memory, fewer GPUs or fewer nodes: what is free now."""
+    """Less memory, fewer GPUs or fewer nodes: as many as are free now."""
     starting = [node for node in nodes if node.can_start]
     if resources.memory and asked.memory:
         free = sorted((node.memory_unallocated for node in starting), reverse=True)[: asked.nodes]

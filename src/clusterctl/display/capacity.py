@@ -28,7 +28,7 @@ _LONGEST_NAME = 256  # of a host; int() rejects numbers of thousands of digits
 
 
 def show_partitions(console: Console, inventory: Inventory) -> None:
-    """One line per partition: what is free now, and the largest job that would fit."""
+    """One line per partition: free resources, and the largest job that would fit."""
     rows = [_partition_row(partition, inventory) for partition in inventory.partitions.values()]
     show_columns(console, ("PARTITION", "NODES", "GPUS FREE", "CPUS FREE", "LARGEST JOB NOW"), rows)
 

@@ -1,5 +1,5 @@
-"""Graphs and what is computed on them: storage, neighbour sampling, blocks, convolutions, full-graph inference.
+"""Graphs and computation on them: storage, neighbour sampling, blocks, convolutions, full-graph inference.
 
 Read `storage`, `neighbors`, `sampling`, `blocks`, `convolutions`, `inference` in this order. Randomness is in
-`hashing`: counter-based, so that a draw depends on what it is for and never on who draws it.
+`hashing`. It is counter-based: a draw depends on its purpose and never on the rank or thread that draws it.
 """

@@ -19,20 +19,20 @@ from clusterctl.graph.hashing import keyed_dropout
 from clusterctl.graph.products import Linear
 
 SLOPE = 0.2  # of the leaky ReLU below zero
-WORTH_COMPILING = 1 << 22  # edges x heads x channels: the import of numba takes a second
+WORTH_COMPILING = 1 << 22  # edges x heads x channels: importing numba takes a second
 
 
 @dataclass(frozen=True)
 class Neighborhoods:
-    """Edges listed by target: those into target `i` come from the rows `columns[offsets[i]:offsets[i + 1]]` of a table.
+    """Edges by target: those into target `i` come from the rows `columns[offsets[i]:offsets[i + 1]]` of a table.
 
-    In that table the targets themselves are the rows `own`.
+    The targets themselves are the rows `own` of that table.
     """
 
     columns: Tensor  # int32 [edges]
     offsets: Tensor  # int32 [targets + 1]
     own: Tensor  # int64 [targets]
-    counted: Tensor | None = None  # bool [edges]: those that are edges, the others are padding; None: all are
+    edge_mask: Tensor | None = None  # bool [edges]: False marks padding; None: there is no padding
 
     def targets(self) -> Tensor:
         """int64 [edges]: the target of each edge."""
@@ -40,11 +40,11 @@ class Neighborhoods:
         return numbers.repeat_interleave(self.offsets.diff(), output_size=self.columns.numel())
 
     def with_self_loops(self) -> Neighborhoods:
-        """With one edge from each target to itself, behind its others, whether there was one or not."""
+        """A copy in which each target has exactly one edge to itself, after its other edges."""
         targets = self.targets()
         is_kept = self.columns != self.own.index_select(0, targets)
-        if self.counted is not None:
-            return self._with_loops_behind(targets, is_kept & self.counted)
+        if self.edge_mask is not None:
+            return self._with_loops_behind(targets, is_kept & self.edge_mask)
         before = torch.zeros(targets.numel() + 1, dtype=torch.int64, device=targets.device)
         torch.cumsum(is_kept, 0, out=before[1:])  # kept edges before each edge
         offsets = before.index_select(0, self.offsets.to(torch.int64))
@@ -55,21 +55,21 @@ class Neighborhoods:
         return Neighborhoods(columns, offsets.to(torch.int32), self.own)
 
     def _with_loops_behind(self, targets: Tensor, is_kept: Tensor) -> Neighborhoods:
-        """With all present edges, of which those that are not kept become padding: nothing depends on a value."""
+        """Keep all edges and mark those to drop as padding, so that no size depends on a value."""
         edges, loops = self.columns.numel(), self.own.numel()
         ends = self.offsets + torch.arange(loops + 1, dtype=torch.int32, device=targets.device)
-        columns, counted = self.columns.new_empty(edges + loops), is_kept.new_ones(edges + loops)
+        columns, edge_mask = self.columns.new_empty(edges + loops), is_kept.new_ones(edges + loops)
         places = torch.arange(edges, device=targets.device) + targets
-        columns[places], counted[places] = self.columns, is_kept
+        columns[places], edge_mask[places] = self.columns, is_kept
         columns[ends[1:].to(torch.int64) - 1] = self.own.to(torch.int32)
-        return Neighborhoods(columns, ends, self.own, counted)
+        return Neighborhoods(columns, ends, self.own, edge_mask)
 
 
 class GatConv(nn.Module):
     """GATv2: the neighbours' projected rows `W_left h_u`, weighted by a softmax over the neighbours of each target.
 
-    The softmax is of `a . leaky_relu(W_left h_u + W_right h_v)`, for each head. As PyG's GATv2Conv with bipartite
-    input; self loops are the caller's. Heads lie side by side, or are averaged (`mean`).
+    The softmax is over `a . leaky_relu(W_left h_u + W_right h_v)`, for each head. Equivalent to PyG's GATv2Conv with
+    bipartite input; the caller adds self loops. Heads are concatenated, or averaged (`mean`).
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class GatConv(nn.Module):
             nn.init.zeros_(bias)
 
     def send(self, rows: Tensor) -> Tensor:
-        """What these rows [rows, in] send to their neighbours [rows, heads * out]."""
+        """The messages [rows, heads * out] of these rows [rows, in] to their neighbours."""
         return self.left(rows)  # type: ignore[no-any-return]
 
     def receive(self, edges: Neighborhoods, sent: Tensor, rows: Tensor, factors: Tensor | None = None) -> Tensor:
-        """The targets' new rows, from a table that went through `send` and the targets' own `rows` [targets, in].
+        """The targets' new rows, from the output of `send` and the targets' own `rows` [targets, in].
 
-        `factors` [edges, heads] are multiplied to the softmax: dropout.
+        The softmax is multiplied by `factors` [edges, heads], for dropout.
         """
         out = attend(sent, self.right(rows), self.attention, edges, factors)
         if self._mean:
@@ -113,17 +113,17 @@ class GatConv(nn.Module):
 
 
 def dropped(sources: Tensor, targets: Tensor, attention: Tensor, share: float, key: int) -> Tensor:
-    """What dropout multiplies to the softmax [edges, heads], of edges between these nodes (int64), by both ends."""
+    """The dropout factors [edges, heads] of edges between these nodes (int64), keyed by both ends."""
     ends = (targets << 32) + sources  # ids are below 2**31
     ones = torch.ones(ends.numel(), len(attention), dtype=attention.dtype, device=ends.device)
     return keyed_dropout(ones, ends, share, key)
 
 
 def attend(left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None) -> Tensor:
-    """The attention-weighted sums of the neighbours' rows [targets, heads * channels], zero where there are none.
+    """The attention-weighted sums of the neighbours' rows [targets, heads * channels], zero for isolated targets.
 
-    `left` [rows, heads * channels] are the projected rows of sources, `right` [targets, heads * channels] those of
-    targets, `attention` is [heads, channels]. Sums are in float32 or float64; the result has the type of `left`.
+    `left` [rows, heads * channels] holds the projected rows of sources, `right` [targets, heads * channels] those of
+    targets; `attention` is [heads, channels]. Sums are in float32 or float64; the result has the dtype of `left`.
     """
     if _worth_compiling(left, edges):
         from clusterctl.graph.compiled_attention import attend_compiled
@@ -135,19 +135,19 @@ def attend(left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods,
 def attend_plain(
     left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None
 ) -> Tensor:
-    """As `attend`, in torch's own operations, with several tensors of edges x heads x channels."""
+    """Like `attend`, in plain torch operations, with several tensors of edges x heads x channels."""
     targets, counts = edges.targets(), edges.offsets.diff().to(torch.int64)
     exact = attention.dtype
-    sources = by_head(_taken(left.to(exact), edges.columns), attention)
-    summed = sources + by_head(_taken(right.to(exact), targets), attention)
+    sources = by_head(_select_rows(left.to(exact), edges.columns), attention)
+    summed = sources + by_head(_select_rows(right.to(exact), targets), attention)
     logits = (F.leaky_relu(summed, SLOPE) * attention).sum(-1)
-    if edges.counted is not None:
-        logits = logits.masked_fill(~edges.counted[:, None], -torch.inf)
+    if edges.edge_mask is not None:
+        logits = logits.masked_fill(~edges.edge_mask[:, None], -torch.inf)
     highest = torch.segment_reduce(logits.detach(), "max", lengths=counts, unsafe=True)
-    highest = highest.clamp(min=torch.finfo(exact).min)  # of a target with nothing but padding
+    highest = highest.clamp(min=torch.finfo(exact).min)  # for targets that have only padding
     weights = (logits - highest.index_select(0, targets)).exp()
     totals = torch.segment_reduce(weights, "sum", lengths=counts, unsafe=True)
-    weights = weights / _taken(totals.clamp(min=1), targets)  # the highest weight is 1: no less where there are edges
+    weights = weights / _select_rows(totals.clamp(min=1), targets)  # at least 1 for a target with edges
     if factors is not None:
         weights = weights * factors
     messages = (sources * weights[..., None]).flatten(1)
@@ -159,12 +159,12 @@ def by_head(table: Tensor, attention: Tensor) -> Tensor:
     return table.view(len(table), *attention.shape)
 
 
-def _taken(table: Tensor, rows: Tensor) -> Tensor:
-    return _Take.apply(table, rows)  # type: ignore[no-any-return, no-untyped-call]
+def _select_rows(table: Tensor, rows: Tensor) -> Tensor:
+    return _SelectRows.apply(table, rows)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _Take(torch.autograd.Function):
-    """`table.index_select(0, rows)`; its gradient is a sum over bags, where torch's own adds in any order on a GPU."""
+class _SelectRows(torch.autograd.Function):
+    """`table.index_select(0, rows)` with a segment sum as its gradient; torch's own adds in random order on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
@@ -180,9 +180,9 @@ class _Take(torch.autograd.Function):
 
 
 def _worth_compiling(left: Tensor, edges: Neighborhoods) -> bool:
-    """Whether numba pays off, and is installed. Its loops know no padding."""
+    """Whether numba pays off and is installed. The compiled loops do not support padding."""
     work = edges.columns.numel() * left.size(1)
-    plain = left.device.type != "cpu" or edges.counted is not None
+    plain = left.device.type != "cpu" or edges.edge_mask is not None
     return not plain and work >= WORTH_COMPILING and _has_numba()
 
 

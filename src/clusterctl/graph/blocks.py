@@ -21,7 +21,7 @@ class Adjacency:
     """Edges by target (CSC): the sources of those into `v` are `indices[indptr[v]:indptr[v + 1]]`."""
 
     indptr: Tensor  # int64 [targets + 1]
-    indices: Tensor  # int32 [edges]; ascending for each target, or in one order of all sources; copies are adjacent
+    indices: Tensor  # int32 [edges]; ascending for each target, or in one order of all sources; duplicates are adjacent
 
     @cached_property
     def degree(self) -> Tensor:
@@ -31,11 +31,11 @@ class Adjacency:
 
 @dataclass(frozen=True)
 class Block:
-    """The sampled edges into `nodes`, by target: those of `nodes[i]` are `offsets[i]` up to `offsets[i + 1]`.
+    """The sampled edges into `nodes`, by target: those into `nodes[i]` are `offsets[i]` up to `offsets[i + 1]`.
 
     `columns` are the rows of the source table that hold each neighbour's values. In the outermost block the source
-    table is the graph's own features and `columns` are the neighbours themselves, so nothing is gathered or renumbered;
-    in the others its first rows are those of `nodes`.
+    table is the graph's feature table and `columns` are the neighbours themselves, so nothing is gathered or
+    renumbered. In the other blocks the first rows of the source table are those of `nodes`.
     """
 
     graph: Adjacency
@@ -46,40 +46,41 @@ class Block:
 
     @property
     def sampled(self) -> Tensor:
-        """int32 [targets]: how many edges there are of each."""
+        """int32 [targets]: the number of edges into each target."""
         return self.offsets.diff()
 
     @property
-    def counted(self) -> Tensor | None:
-        """bool [edges]: which are edges and not padding; None: all are."""
+    def edge_mask(self) -> Tensor | None:
+        """bool [edges]: False marks padding; None: there is no padding."""
         return None
 
     @property
     def rows(self) -> Tensor:
-        """`columns`, where an edge from a target to itself has the target's own row."""
+        """`columns`, but a self loop refers to the target's own row."""
         return self.columns
 
     def padded(self) -> Block:
-        """The block with a few more targets without edges, a `rounded` number; nobody reads what they become."""
+        """The block padded to a `rounded` number of targets; the extra ones have no edges, their outputs are unused."""
         missing = rounded(self.nodes.numel()) - self.nodes.numel()
         nodes = torch.cat([self.nodes, self.nodes[:1].expand(missing)])
         return replace(self, nodes=nodes, offsets=torch.cat([self.offsets, self.offsets[-1:].expand(missing)]))
 
     def mean(self, table: Tensor) -> Tensor:
-        """The mean of the neighbours' rows, zero where there are none. Makes no tensor of edges x channels."""
+        """The mean of the neighbours' rows, zero for isolated nodes. Allocates no tensor of edges x channels."""
         return _Mean.apply(table, self.columns, self.offsets)  # type: ignore[no-any-return, no-untyped-call]
 
     def weighted_sum(self, table: Tensor, weights: Tensor) -> Tensor:
-        """The sum of the neighbours' rows, each times its edge's weight."""
+        """The sum of the neighbours' rows, each multiplied by its edge's weight."""
         return F.embedding_bag(
             self.columns, table, self.offsets, mode="sum", per_sample_weights=weights, include_last_offset=True
         )
 
 
 def row_bounds(rows: Tensor, count: int) -> Tensor:
-    """Where the places of each of `count` rows begin, and the last one's end, were these `rows` sorted [count + 1].
+    """The offsets [count + 1] of each of `count` rows if these `rows` were sorted.
 
-    As a bincount; on a GPU that asks for the largest row. Sums of whole numbers are the same in any order.
+    Like a cumulative `bincount`, which would synchronize a GPU to find the largest row. Integer sums are the same in
+    any order.
     """
     bounds = rows.new_zeros(count + 1)
     bounds[1:].index_add_(0, rows, torch.ones_like(rows))
@@ -87,7 +88,7 @@ def row_bounds(rows: Tensor, count: int) -> Tensor:
 
 
 def edge_ranges(bounds: Tensor, most_edges: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of targets with at most so many edges together, or of one target."""
+    """Consecutive ranges of targets with at most `most_edges` edges in total, or of a single target."""
     start, targets = 0, bounds.numel() - 1
     while start < targets:
         limit = bounds[start] + most_edges
@@ -99,8 +100,8 @@ def edge_ranges(bounds: Tensor, most_edges: int) -> Iterator[tuple[int, int]]:
 class _Mean(torch.autograd.Function):
     """The mean of each bag of rows.
 
-    Two sums over bags of torch's, forwards those of the block, backwards those of the transposed one. Its own means and
-    its own gradients first write down the bag of every edge and add up rows where they belong, at four times the cost
+    Two calls of torch's `embedding_bag` in sum mode: forward on the block, backward on the transposed block. The mean
+    mode and its gradient first materialize the bag of every edge and then scatter-add, which costs four times as much
     on a CPU (torch 2.13).
     """
 

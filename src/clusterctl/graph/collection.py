@@ -1,4 +1,4 @@
-"""Many small labelled graphs, laid end to end in one set of arrays, and batches cut out of them without a loop."""
+"""Many small labelled graphs, concatenated in one set of arrays, and batches cut out of them without a loop."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Collection:
-    """Graph `g` has the nodes from `bounds[g]` up to `bounds[g + 1]`. Edges are kept by target, as in `Graph`.
+    """Graph `g` has the nodes from `bounds[g]` up to `bounds[g + 1]`. Edges are stored by target, as in `Graph`.
 
-    It stays on the CPU, which knows how large a batch becomes; a GPU would have to be asked.
+    It stays on the CPU, where the size of a batch is known; on a GPU computing the size would synchronize.
     """
 
     bounds: Tensor  # int64 [graphs + 1]
     indptr: Tensor  # int64 [nodes + 1]
     indices: Tensor  # int32 [edges], sources as node ids of the whole collection
-    x: Tensor  # float [nodes, features]; a data set without features has none
+    x: Tensor  # float [nodes, features]; no columns if the data set has no features
     y: Tensor  # int64 [graphs]
     num_classes: int
 
@@ -45,7 +45,7 @@ class Collection:
         return self.indptr.diff()
 
     def batch(self, graphs: Tensor) -> GraphBatch:
-        """The graphs with these int64 numbers, in this order; one may be wanted more than once."""
+        """The graphs with these int64 numbers, in this order; a number may repeat."""
         first, last = self.bounds.index_select(0, graphs), self.bounds.index_select(0, graphs + 1)
         bounds, nodes = _ranges(first, last - first)
         incoming = _cut(self.indptr, self.indices, first, last, bounds, nodes)
@@ -55,7 +55,7 @@ class Collection:
 
     @cached_property
     def outgoing(self) -> tuple[Tensor, Tensor]:
-        """`indptr` and `indices` of the outgoing edges; the very same tensors where every edge has its reverse."""
+        """`indptr` and `indices` of the outgoing edges; the same tensor objects if every edge has its reverse."""
         targets = torch.arange(self.num_nodes, device=self.indptr.device).repeat_interleave(self.degree)
         indptr, indices = compressed(torch.stack([targets, self.indices.to(torch.int64)]), self.num_nodes)
         same = torch.equal(indptr, self.indptr) and torch.equal(indices, self.indices)
@@ -68,7 +68,7 @@ Rows = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class GraphBatch:
-    """Some graphs of a collection as one graph without edges between them."""
+    """Several graphs of a collection as one disconnected graph."""
 
     nodes: Tensor  # int64 [nodes], ids in the collection
     bounds: Tensor  # int64 [graphs + 1], rows of each graph's nodes
@@ -82,19 +82,19 @@ class GraphBatch:
         return GraphBatch(nodes, bounds, cast("Rows", tuple(incoming)), cast("Rows", tuple(outgoing)))
 
     def neighbor_sum(self, rows: Tensor) -> Tensor:
-        """The sum of each node's neighbours' rows, zero where there are none."""
+        """The sum of each node's neighbours' rows, zero for isolated nodes."""
         summed: Tensor = _NeighborSum.apply(rows, self.incoming, self.outgoing)  # type: ignore[no-untyped-call]
         return summed
 
     def readout(self, rows: Tensor, mode: str) -> Tensor:
-        """The "sum" or "mean" of each graph's rows."""
+        """The "sum" or "mean" over each graph's rows."""
         sizes = self.bounds.diff()
         parts = sizes.clamp(min=1)[:, None] if mode == "mean" else None
         return _Readout.apply(rows, self.bounds, sizes, parts)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _NeighborSum(torch.autograd.Function):
-    """Its gradient is a neighbour sum too, along the reversed edges; torch's own sorts the edges for it every time."""
+    """Its gradient is a neighbour sum along the reversed edges; torch's own gradient sorts the edges every time."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, incoming: Rows, outgoing: Rows) -> Tensor:
@@ -107,7 +107,7 @@ class _NeighborSum(torch.autograd.Function):
 
 
 class _Readout(torch.autograd.Function):
-    """The sum of each graph's rows, for a mean divided by `parts`. Its gradient gives each row that of its graph."""
+    """The sum of each graph's rows, divided by `parts` for a mean. Each row gets the gradient of its graph."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, bounds: Tensor, sizes: Tensor, parts: Tensor | None) -> Tensor:
@@ -123,13 +123,13 @@ class _Readout(torch.autograd.Function):
 
 
 def sum_rows(taken: Rows, rows: Tensor) -> Tensor:
-    """The sum of the `rows` that each of `taken` has, zero where there are none."""
+    """The sum of the `rows` in each range of `taken`, zero for empty ranges."""
     offsets, places = taken
     return F.embedding_bag(places, rows, offsets, mode="sum", include_last_offset=True)
 
 
 def _cut(indptr: Tensor, indices: Tensor, first: Tensor, last: Tensor, bounds: Tensor, nodes: Tensor) -> Rows:
-    """The edges of the graphs whose nodes are those from `first` up to `last`, as rows of the batch."""
+    """The edges of the graphs with the nodes from `first` up to `last`, as rows of the batch."""
     begin = indptr.index_select(0, first)
     edges = indptr.index_select(0, last) - begin
     edge_bounds, taken = _ranges(begin, edges)
@@ -140,13 +140,13 @@ def _cut(indptr: Tensor, indices: Tensor, first: Tensor, last: Tensor, bounds: T
 
 
 def joined_graphs(graphs: Sequence[tuple[int, Tensor]]) -> tuple[Tensor, Tensor]:
-    """`bounds`, and all edges as int64 [2, edges] with the collection's node ids, of (number of nodes, own edges)."""
+    """`bounds`, and all edges as int64 [2, edges] with node ids of the collection, from (number of nodes, edges)."""
     bounds = torch.tensor([0, *(nodes for nodes, _ in graphs)]).cumsum(0)
     return bounds, torch.cat([edges + start for (_, edges), start in zip(graphs, bounds, strict=False)], dim=1)
 
 
 def _ranges(starts: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """The ranges of these starts and sizes one after the other, and where each begins and the last ends."""
+    """The offsets of these ranges when concatenated, and their concatenation."""
     bounds = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
     total = int(bounds[-1])
     shift = (starts - bounds[:-1]).repeat_interleave(sizes, output_size=total)

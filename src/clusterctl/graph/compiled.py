@@ -1,7 +1,7 @@
 """The samplers' loops compiled by numba, for large graphs on a CPU: the same samples, bit for bit.
 
-Serial and without the interpreter's lock: sampling runs beside the step before (see `loop.prefetched`), and several
-ranks share a node's cores anyway. Compiled code is kept in NUMBA_CACHE_DIR.
+Serial, and without the GIL: sampling overlaps with the previous step (see `loop.prefetched`), and several ranks share
+a node's cores anyway. Compiled code is cached in NUMBA_CACHE_DIR.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _U = np.uint64
 GOLDEN_BITS, _FIRST, _SECOND = (_U(number % (1 << 64)) for number in (GOLDEN, FIRST, SECOND))
 _S27, _S30, _S31, _S32, _S33 = (
     _U(shift) for shift in (27, 30, 31, 32, 33)
-)  # numba turns int64 with uint64 into float64
+)  # numba promotes int64 and uint64 to float64
 _LAST = np.int64((1 << 63) - 1)
 
 
 def sample_neighbors_compiled(
     graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None, *, replace: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """As `neighbors.sample_neighbors`."""
+    """Like `neighbors.sample_neighbors`."""
     start, degree = remaining(graph, nodes, excluded)
     taken = sizes(degree, count, replace)
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
@@ -43,8 +43,10 @@ def sample_neighbors_compiled(
     return offsets, neighbors
 
 
-def sample_labor_compiled(graph: Adjacency, nodes: Tensor, count: int, key: int, copies: int) -> tuple[Tensor, Tensor]:
-    """As `labor.sample_labor`."""
+def sample_labor_compiled(
+    graph: Adjacency, nodes: Tensor, count: int, key: int, duplicates: int
+) -> tuple[Tensor, Tensor]:
+    """Like `labor.sample_labor`."""
     start, degree = remaining(graph, nodes, None)
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
     torch.cumsum(sizes(degree, count, replace=False), 0, out=offsets[1:])
@@ -52,16 +54,16 @@ def sample_labor_compiled(graph: Adjacency, nodes: Tensor, count: int, key: int,
     arrays = (array.numpy() for array in (graph.indices, start, degree, offsets, neighbors))
     window = max(count, 0) * WINDOW
     _fill_labor(
-        *arrays, window, np.empty((2, window + 1), dtype=np.int64), _U(key % (1 << 64)), turn_of(key), copies > 1
+        *arrays, window, np.empty((2, window + 1), dtype=np.int64), _U(key % (1 << 64)), turn_of(key), duplicates > 1
     )
     return offsets, neighbors
 
 
 class Renumbering:
-    """`neighbors.renumbered` for neighbours among `num_nodes` nodes; not for two threads at a time."""
+    """`neighbors.renumbered` for a graph of `num_nodes` nodes; not thread-safe."""
 
     def __init__(self, num_nodes: int) -> None:
-        self._row = np.full(num_nodes, -1, dtype=np.int32)  # of each node, while a block is renumbered
+        self._row = np.full(num_nodes, -1, dtype=np.int32)  # per node, while a block is renumbered
 
     def __call__(self, nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
         """The source nodes of a block, `nodes` first and then the new ones, and the neighbours' rows among them."""
@@ -72,13 +74,13 @@ class Renumbering:
 
 
 def compiled(loop: Any) -> Any:
-    """The loop, compiled at its first call, without the interpreter's lock."""
+    """The loop, compiled on its first call; it releases the GIL."""
     return numba.njit(nogil=True, cache=True)(loop)
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
 def mix(value: Any) -> Any:
-    """SplitMix64 of an uint64, as `hashing.draws`."""
+    """SplitMix64 of a uint64, like `hashing.draws`."""
     value = value + GOLDEN_BITS
     value = (value ^ (value >> _S30)) * _FIRST
     value = (value ^ (value >> _S27)) * _SECOND
@@ -136,7 +138,7 @@ def _fill_labor(
     scratch: Any,
     key: Any,
     turn: Any,
-    has_copies: bool,
+    has_duplicates: bool,
 ) -> None:
     ranks, kept = scratch
     for target in range(starts.size):
@@ -149,15 +151,15 @@ def _fill_labor(
             continue
         size = min(degree, window)
         first = (degree * turn) >> 32 if degree > window else 0
-        head = min(size, degree - first)  # the others are at the beginning of the list
+        head = min(size, degree - first)  # the rest wraps around to the beginning of the list
         for place in range(head):
             ranks[place] = _rank(indices[start + first + place], key, place)
         for place in range(head, size):
             ranks[place] = _rank(indices[start + place - head], key, place)
         repeated = 0
-        if has_copies:
+        if has_duplicates:
             for edge in range(start + first, start + first + head):
-                repeated += indices[edge] == indices[edge - 1]  # or as the end of the list before: no harm
+                repeated += indices[edge] == indices[edge - 1]  # or like the end of the previous list: harmless
             for edge in range(start, start + size - head):
                 repeated += indices[edge] == indices[edge - 1]
         if repeated:
@@ -168,7 +170,7 @@ def _fill_labor(
                     copy += 1
                 if copy:
                     ranks[place] = _rank(indices[start + position] + (np.int64(copy) << 32), key, place)
-        share = (count + 3.0 * np.sqrt(count) + 1.0) / size  # of the window, in which nearly always are enough
+        share = (count + 3.0 * np.sqrt(count) + 1.0) / size  # of the window; nearly always large enough
         while True:
             bound = np.int64(share * 2147483648.0) << 32 if share < 1.0 else _LAST
             found = 0
@@ -197,7 +199,7 @@ def _rank(counter: Any, key: Any, place: Any) -> Any:
 @compiled
 def _find_new(row: Any, nodes: Any, neighbors: Any) -> Any:
     targets = nodes.size
-    for place in range(targets - 1, -1, -1):  # backwards: a node's first place wins
+    for place in range(targets - 1, -1, -1):  # backwards, so that a node's first place wins
         row[nodes[place]] = place
     new = np.empty(neighbors.size, dtype=np.int64)
     count = 0

@@ -1,8 +1,8 @@
 """Attention over neighbours in loops that numba compiles, forward and backward: no tensor of edges x channels.
 
-The forward keeps the softmax [edges, heads]; the backward computes the rest again from the projected rows. Threads
-share out the targets forward and the heads backward, so each number is written by one thread, and the result does not
-depend on how many there are.
+The forward saves the softmax [edges, heads]; the backward recomputes the rest from the projected rows. Threads split
+the targets in the forward and the heads in the backward, so only one thread writes each number and the result does not
+depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
     from clusterctl.graph.attention import Neighborhoods
 
-_PIECES = 4  # of the targets for each thread: degrees are uneven
-# What lets a sum of products use vectors. NaN and infinity still mean what they do.
+_PIECES = 4  # per thread: degrees are uneven
+# Allows vectorized sums of products. NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "nsz"}
 
 
 def attend_compiled(
     left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None
 ) -> Tensor:
-    """As `attention.attend`."""
+    """Like `attention.attend`."""
     return _Attend.apply(left, right, attention, edges.columns, edges.offsets, factors)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -56,16 +56,21 @@ class _Attend(torch.autograd.Function):
         exact = attention.dtype
         tables = left, right, gradients[0]
         rows, own, gradient = (by_head(table.detach().to(exact).contiguous(), attention) for table in tables)
-        of_rows, of_own = torch.zeros_like(rows), torch.zeros_like(own)
-        of_attention = torch.zeros_like(attention, dtype=torch.float64)
+        rows_gradient, own_gradient = torch.zeros_like(rows), torch.zeros_like(own)
+        attention_gradient = torch.zeros_like(attention, dtype=torch.float64)
         tensors = (rows, own, attention.detach(), columns, offsets, factors, weights, gradient)
-        arrays = [tensor.numpy() for tensor in (*tensors, of_rows, of_own, of_attention)]
+        arrays = [tensor.numpy() for tensor in (*tensors, rows_gradient, own_gradient, attention_gradient)]
         _in_threads(lambda first, last: _backward(*arrays, SLOPE, first, last), len(attention), 1)
-        return of_rows.flatten(1).to(left.dtype), of_own.flatten(1).to(right.dtype), of_attention.to(exact), *[None] * 3
+        return (
+            rows_gradient.flatten(1).to(left.dtype),
+            own_gradient.flatten(1).to(right.dtype),
+            attention_gradient.to(exact),
+            *[None] * 3,
+        )
 
 
 def _in_threads(work: Callable[[int, int], None], count: int, pieces: int) -> None:
-    """Call `work` for slices of `range(count)`, so many for each of torch's threads."""
+    """Call `work` for slices of `range(count)`, `pieces` for each of torch's threads."""
     threads = torch.get_num_threads()
     size = max(1, -(-count // (threads * pieces)))
     slices = [(first, min(first + size, count)) for first in range(0, count, size)]
@@ -141,9 +146,9 @@ def _backward(
     factors: Any,
     weights: Any,
     gradient: Any,
-    of_rows: Any,
-    of_own: Any,
-    of_attention: Any,
+    rows_gradient: Any,
+    own_gradient: Any,
+    attention_gradient: Any,
     slope: Any,
     first: Any,
     last: Any,
@@ -153,7 +158,7 @@ def _backward(
     longest = 0
     for target in range(offsets.size - 1):
         longest = max(longest, offsets[target + 1] - offsets[target])
-    of_weights = np.empty((longest, last - first), dtype=attention.dtype)
+    weights_gradient = np.empty((longest, last - first), dtype=attention.dtype)
     means = np.empty(last - first, dtype=attention.dtype)
     sums = np.empty((last - first, channels), dtype=attention.dtype)
     for target in range(offsets.size - 1):
@@ -168,22 +173,22 @@ def _backward(
                     product += gradient[target, head, channel] * rows[row, head, channel]
                 if factors.size:
                     product *= factors[edge, head]
-                of_weights[edge - begin, head - first] = product
+                weights_gradient[edge - begin, head - first] = product
                 means[head - first] += weights[edge, head] * product
         for edge in range(begin, end):
             row = columns[edge]
             for head in range(first, last):
                 weight = weights[edge, head]
-                of_logit = weight * (of_weights[edge - begin, head - first] - means[head - first])
+                logit_gradient = weight * (weights_gradient[edge - begin, head - first] - means[head - first])
                 if factors.size:
                     weight *= factors[edge, head]
                 for channel in range(channels):
                     value = rows[row, head, channel] + own[target, head, channel]
                     factor = attention.dtype.type(1) if value > 0 else slope
-                    sums[head - first, channel] += of_logit * factor * value
-                    passed = of_logit * factor * attention[head, channel]
-                    of_own[target, head, channel] += passed
-                    of_rows[row, head, channel] += passed + weight * gradient[target, head, channel]
+                    sums[head - first, channel] += logit_gradient * factor * value
+                    passed = logit_gradient * factor * attention[head, channel]
+                    own_gradient[target, head, channel] += passed
+                    rows_gradient[row, head, channel] += passed + weight * gradient[target, head, channel]
         for head in range(first, last):
             for channel in range(channels):
-                of_attention[head, channel] += sums[head - first, channel]
+                attention_gradient[head, channel] += sums[head - first, channel]

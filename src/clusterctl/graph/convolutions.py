@@ -1,7 +1,7 @@
 """Graph convolutions on blocks, and networks of them.
 
-A layer can take what the neighbours send in two forms, with the same result: their plain rows (`forward`), or, where
-that is narrower, rows that `send` has projected already (`receive`): projection and aggregation are both linear.
+A layer accepts the neighbours' rows in two forms, with the same result: unprojected (`forward`), or already projected
+by `send` where that is narrower (`receive`). Projection and aggregation are both linear.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from clusterctl.graph.blocks import Block
 
-_PRODUCTS_AN_ADDITION = 5  # of a number of a neighbour's row: it comes from a cache or from memory
+_PRODUCTS_PER_ADDITION = 5  # adding a neighbour's value is as slow, as it comes from a cache or memory
 
 
 class Convolution(nn.Module):
-    """What `Network` and `inference` need of a layer. `weight` is what it multiplies the neighbours' rows with."""
+    """The interface that `Network` and `inference` use. `weight` projects the neighbours' rows."""
 
     weight: Tensor
 
@@ -37,32 +37,32 @@ class Convolution(nn.Module):
         return self.combine(self.aggregate(block, table, targets), targets)
 
     def aggregate(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
-        """The part of a call that has no parameters: the aggregated neighbour features."""
+        """The part of the forward without parameters: the aggregated neighbour features."""
         raise NotImplementedError
 
     def combine(self, aggregated: Tensor, targets: Tensor) -> Tensor:
-        """The other part: a call is `combine(aggregate(block, table, targets), targets)`."""
+        """The rest: the forward is `combine(aggregate(block, table, targets), targets)`."""
         raise NotImplementedError
 
     def send(self, rows: Tensor) -> Tensor:
-        """What these rows send to their neighbours: projected, or as they are, whichever is narrower."""
+        """The messages of these rows to their neighbours: projected or unprojected, whichever is narrower."""
         return linear(rows, self.weight) if self.projects_first else rows
 
     def receive(self, block: Block, sent: Tensor, targets: Tensor) -> Tensor:
-        """As a call, from a source table that went through `send`."""
+        """Like `forward`, from the output of `send`."""
         if self.projects_first:
             return self.from_projected(block, sent, targets)
         return self(block, sent, targets)  # type: ignore[no-any-return]
 
     def from_projected(self, block: Block, projected: Tensor, targets: Tensor) -> Tensor:
-        """As a call, from a source table that was multiplied with `weight`."""
+        """Like `forward`, from a source table that was projected by `weight`."""
         raise NotImplementedError
 
 
 class SageConv(Convolution):
     """GraphSAGE with the mean of the neighbours (Hamilton et al., "Inductive representation learning on large graphs").
 
-    `W_neighbor mean(h_u) + b + W_root h_v`, as PyG's SAGEConv; an isolated node's mean is zero.
+    `W_neighbor mean(h_u) + b + W_root h_v`, like PyG's SAGEConv; an isolated node's mean is zero.
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -89,9 +89,9 @@ class SageConv(Convolution):
 class GcnConv(Convolution):
     """A graph convolution (Kipf and Welling, "Semi-supervised classification with graph convolutional networks").
 
-    `W (sum h_u / sqrt(d_u d_v) + h_v / d_v) + b`, as PyG's GCNConv on all neighbours of a graph without self loops.
+    `W (sum h_u / sqrt(d_u d_v) + h_v / d_v) + b`, like PyG's GCNConv on all neighbours of a graph without self loops.
     `d` counts the neighbours in the whole graph and the node itself: with a sample's degrees, training and full-graph
-    inference would weigh differently. For the same reason `k` sampled ones of `n` neighbours count `n / k` times.
+    inference would use different weights. For the same reason `k` sampled neighbours out of `n` count `n / k` times.
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -112,7 +112,7 @@ class GcnConv(Convolution):
 
 def _normalized_sum(block: Block, table: Tensor, targets: Tensor) -> Tensor:
     degree = block.graph.degree
-    exact = torch.promote_types(table.dtype, torch.float32)  # bfloat16 counts only to 256
+    exact = torch.promote_types(table.dtype, torch.float32)  # bfloat16 cannot count beyond 256
     of_target = degree.index_select(0, block.nodes).to(exact)
     of_neighbors = degree.index_select(0, block.neighbors).to(exact).add_(1).rsqrt_()
     scale = of_target / block.sampled.clamp(min=1) * (of_target + 1).rsqrt()
@@ -121,7 +121,7 @@ def _normalized_sum(block: Block, table: Tensor, targets: Tensor) -> Tensor:
 
 
 class Network(nn.Module):
-    """One convolution between each two neighbouring `widths`; between convolutions a ReLU and dropout."""
+    """One convolution for each pair of adjacent `widths`, with ReLU and dropout in between."""
 
     def __init__(self, convolution: Callable[[int, int], nn.Module], widths: Sequence[int], dropout: float) -> None:
         super().__init__()
@@ -134,10 +134,10 @@ class Network(nn.Module):
         return cast("list[Convolution]", list(self.layers))
 
     def gather(self, block: Block, x: Tensor, aggregated: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """What the outermost block takes from the features `x` of the whole graph: the part without parameters.
+        """The outermost block's input from the features `x` of the whole graph; it involves no parameters.
 
-        The aggregated neighbour features, and the targets' own rows. Where the first layer's aggregation of all
-        neighbours is known (`inference.first_aggregation`), it replaces that of the block.
+        Returns the aggregated neighbour features and the targets' own rows. A precomputed aggregation of all neighbours
+        (`inference.first_aggregation`) replaces that of the block.
         """
         targets = x.index_select(0, block.nodes)  # on a CPU several times faster than x[nodes]
         if aggregated is not None:
@@ -145,7 +145,7 @@ class Network(nn.Module):
         return self.convolutions[0].aggregate(block, x, targets), targets
 
     def gather_own(self, block: Block, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """As `gather`, from the `rows` of the block's own source table, whose first are its targets'."""
+        """Like `gather`, from the `rows` of the block's own source table, which begins with its targets."""
         targets = rows[: block.nodes.numel()]
         return self.convolutions[0].aggregate(block, rows, targets), targets
 
@@ -154,12 +154,12 @@ class Network(nn.Module):
     ) -> Tensor:
         """The outputs of the last block's nodes; `x` holds the features of the whole graph.
 
-        `randomness` are the numbers that dropout is keyed by: seed, epoch and step.
+        `randomness` holds the numbers that key dropout: seed, epoch and step.
         """
         return self.transform(blocks, self.gather(blocks[0], x, aggregated), randomness)
 
     def transform(self, blocks: list[Block], gathered: tuple[Tensor, Tensor], randomness: tuple[int, ...]) -> Tensor:
-        """As `forward`, from what was gathered."""
+        """Like `forward`, from the output of `gather`."""
         first, *others = self.convolutions
         rows = first.combine(*gathered)
         for depth, (layer, block, width) in enumerate(zip(others, blocks[1:], self._widths[2:], strict=True)):
@@ -176,7 +176,7 @@ class Network(nn.Module):
 
 
 def _worth_projecting(block: Block, rows: Tensor, width: int) -> bool:
-    """Whether projecting all rows to `width` before the aggregation is cheaper than projecting what it comes to."""
+    """Whether projecting all rows to `width` before the aggregation is cheaper than projecting its result."""
     added = block.neighbors.numel() * (rows.size(1) - width)
     multiplied = (rows.size(0) - block.nodes.numel()) * rows.size(1) * width
-    return added * _PRODUCTS_AN_ADDITION > multiplied
+    return added * _PRODUCTS_PER_ADDITION > multiplied

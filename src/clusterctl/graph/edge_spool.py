@@ -1,8 +1,8 @@
-"""The adjacency of edges that come piece by piece, in less memory than the edges themselves would take.
+"""Build the adjacency of edges that arrive in chunks, in less memory than the edges themselves would take.
 
-They are spooled to two files of int32 in a scratch folder, and read back some at a time: twice, once to count the
-edges of each target and once to put every edge into its place. At the peak there are 4 bytes for each edge of the
-result, that is 8 for each one spooled if it counts in both directions, about 60 bytes for each node, and 200 MB.
+They are spooled to two int32 files in a scratch folder and read back in chunks, twice: once to count the edges of each
+target, and once to put every edge in its place. Peak memory is 4 bytes per edge of the result (8 per spooled edge if
+edges count in both directions), about 60 bytes per node, and 200 MB.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _HALF, _LOWER = 32, 0xFFFFFFFF  # of a key: a target above, a source below
 
 
 class EdgeSpool:
-    """Two files, of the sources and the targets of edges; each may be written in pieces of its own.
+    """Two files, for the sources and the targets of edges; they may be written in different chunks.
 
-    The `folder` must exist. Used as a context manager while the edges are written.
+    The `folder` must exist. Use it as a context manager while writing the edges.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,7 +47,7 @@ class EdgeSpool:
         self._targets.close()
 
     def add_sources(self, nodes: Numbers) -> None:
-        """Append int64 [edges] sources, each in 0 to `MOST_NODES`."""
+        """Append int64 [edges] sources, each from 0 to `MOST_NODES`."""
         _write(self._sources, nodes)
 
     def add_targets(self, nodes: Numbers) -> None:
@@ -55,7 +55,7 @@ class EdgeSpool:
         _write(self._targets, nodes)
 
     def read(self) -> Iterator[tuple[Ends, Ends]]:
-        """The sources and targets, int32 [edges], a piece at a time."""
+        """The sources and targets, int32 [edges], one chunk at a time."""
         sources_path, targets_path = self._paths
         with sources_path.open("rb") as sources, targets_path.open("rb") as targets:
             while len(piece := np.fromfile(sources, np.int32, _EDGES_AT_ONCE)):
@@ -69,9 +69,9 @@ def _write(file: BinaryIO, nodes: Numbers) -> None:
 def adjacency(
     spool: EdgeSpool, num_targets: int, num_sources: int, *, undirected: bool, shuffled: bool
 ) -> tuple[Tensor, Tensor]:
-    """`indptr` and `indices` of the spooled edges, as `storage.compressed` makes them.
+    """`indptr` and `indices` of the spooled edges, in the format of `storage.compressed`.
 
-    An edge that repeats counts once. With `undirected`, for nodes of one type, every edge counts in both directions.
+    Duplicate edges count once. With `undirected`, for nodes of one type, every edge counts in both directions.
     `shuffled` lists the sources of every target in one random order of all nodes, instead of ascending.
     """
     order = shuffled_order(num_sources).to(torch.int32).numpy() if shuffled else None
@@ -81,7 +81,7 @@ def adjacency(
     _fill(places, indptr[:-1].copy(), _keys(spool, place, undirected))
     place = None
     _tidy_rows(places, indptr)
-    places.resize(int(indptr[-1]), refcheck=False)  # in place: a copy would need all the memory once more
+    places.resize(int(indptr[-1]), refcheck=False)  # in place: a copy would double the memory
     if order is not None:
         _renumber(places, order)
     return torch.from_numpy(indptr), torch.from_numpy(places)
@@ -94,7 +94,7 @@ def _inverse(order: Ends) -> Ends:
 
 
 def _offsets(spool: EdgeSpool, num_targets: int, undirected: bool) -> Numbers:
-    """Where the edges of each target begin, int64 [targets + 1], repeated ones included."""
+    """The offsets of each target's edges, int64 [targets + 1], including duplicates."""
     indptr = np.zeros(num_targets + 1, dtype=np.int64)
     for sources, targets in spool.read():
         for ends in (sources, targets) if undirected else (targets,):
@@ -103,7 +103,7 @@ def _offsets(spool: EdgeSpool, num_targets: int, undirected: bool) -> Numbers:
 
 
 def _keys(spool: EdgeSpool, place: Ends | None, undirected: bool) -> Iterator[Numbers]:
-    """The edges, some at a time, as int64 keys that sort by target and then by source, or by the source's `place`."""
+    """The edges, in chunks, as int64 keys that sort by target and then by source, or by the source's `place`."""
     for sources, targets in spool.read():
         directions = [(sources, targets), (targets, sources)] if undirected else [(sources, targets)]
         yield np.concatenate(
@@ -112,7 +112,7 @@ def _keys(spool: EdgeSpool, place: Ends | None, undirected: bool) -> Iterator[Nu
 
 
 def _fill(places: Ends, free: Numbers, keys: Iterator[Numbers]) -> None:
-    """Put the lower half of every key where its target's edges are; `free` has the next free place of each target."""
+    """Put the lower half of every key among its target's edges; `free` has the next free place of each target."""
     for piece in keys:
         piece.sort()
         targets = piece >> _HALF
@@ -125,7 +125,7 @@ def _fill(places: Ends, free: Numbers, keys: Iterator[Numbers]) -> None:
 
 
 def _tidy_rows(places: Ends, indptr: Numbers) -> None:
-    """Sort the places of every row and keep each once, in place: what is left moves to the front."""
+    """Sort and deduplicate the places of every row in place, closing the gaps."""
     written = first = 0
     while first < len(indptr) - 1:
         begin = int(indptr[first])
@@ -144,7 +144,7 @@ def _tidy_rows(places: Ends, indptr: Numbers) -> None:
 
 
 def _renumber(places: Ends, order: Ends) -> None:
-    """The nodes at these places of the order, in place."""
+    """Replace these places in the order by the nodes there, in place."""
     for start in range(0, len(places), _EDGES_AT_ONCE):
         piece = places[start : start + _EDGES_AT_ONCE]
         piece[:] = order[piece]

@@ -1,6 +1,6 @@
-"""Where a training takes the features of a batch from: a table in memory, or a file with its hot rows in memory.
+"""The source of a batch's features: a table in memory, or a file whose hot rows are cached in memory.
 
-Either gives the same rows, bit for bit. From a file they are fetched ahead, while the step before computes.
+Both give the same rows, bit for bit. Rows from a file are fetched ahead, while the previous step computes.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _SLOT = 4  # bytes of a node in the index of the cache
 
 
 class Fetch(Protocol):
-    """Rows that were asked for."""
+    """Requested rows."""
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Metrics of this fetch; call `rows` before."""
+        """Metrics of this fetch; call `rows` first."""
 
     def rows(self) -> Tensor:
-        """Wait for the rows [nodes, features]. To be called once."""
+        """Wait for the rows [nodes, features]. Call it once."""
 
 
 class Features(Protocol):
     """The features of all nodes."""
 
     def fetch(self, nodes: Tensor) -> Fetch:
-        """Ask for the rows of these nodes (int64)."""
+        """Request the rows of these nodes (int64)."""
 
     def piece(self, start: int, stop: int) -> Tensor:
         """The rows of consecutive nodes."""
@@ -66,7 +66,7 @@ class FeaturesInMemory:
 
 @dataclass(frozen=True)
 class FetchFromMemory:
-    """Rows that are read when they are used."""
+    """Rows that are read on use."""
 
     table: Tensor
     nodes: Tensor
@@ -77,11 +77,11 @@ class FetchFromMemory:
 
 
 class FeaturesOnDisk:
-    """A table that is mapped from a file, and the rows that are read most often in memory.
+    """A table that is mapped from a file, with the most frequently read rows cached in memory.
 
-    The cache and its index take `budget` bytes of a node's memory at most, however many ranks there are: those without
-    GPUs share it, on GPUs each has its part. `visits` tells how often each node is read, float [nodes]. A collective of
-    the node's ranks, as far as its construction goes.
+    The cache and its index take at most `budget` bytes of a node's memory, regardless of the number of ranks: ranks
+    without GPUs share the cache, ranks with GPUs split the budget. `visits` returns how often each node is read, float
+    [nodes]. Construction is a collective of the node's ranks.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class FeaturesOnDisk:
         return rows.to(self._device)
 
     def begun(self, fetch: FetchFromDisk) -> Future[Fetched]:
-        """The rows of a fetch that will be used now: the next one begins."""
+        """The rows of a fetch that is about to be used; also starts the next fetch."""
         with self._lock:
             if fetch is self._ahead:
                 self._ahead = None
@@ -129,13 +129,13 @@ class FeaturesOnDisk:
         return fetch.begun
 
     def _begin_next(self) -> None:
-        """One fetch is ahead of those in use, however many were asked for: each holds memory from its beginning on."""
+        """Keep only one fetch ahead, however many were requested: each holds memory from the start."""
         if self._ahead is None and self._waiting:
             self._ahead = self._waiting.popleft()
             self._ahead.begun = self._threads.submit(self._gather, self._ahead.nodes)
 
     def _gather(self, nodes: Tensor) -> Fetched:
-        """Read the rows that are not in the cache, and meanwhile copy those that are."""
+        """Read the missing rows while copying the cached ones."""
         ids = nodes.cpu()
         slots = self._slots.index_select(0, ids)
         missing, present = (slots == 0).nonzero().squeeze(1), slots.nonzero().squeeze(1)
@@ -149,7 +149,7 @@ class FeaturesOnDisk:
         return Fetched(rows.to(self._device), {"cache_hit_rate": round(hits, 4), "bytes_read": reading.size})
 
     def _fill(self, nodes: Tensor) -> None:
-        """Read the rows of these nodes, ascending, into the cache. Slots count from 1: a table begins as zeros."""
+        """Read the rows of these nodes, ascending, into the cache. Slots count from 1, as 0 means not cached."""
         slots = torch.arange(nodes.numel())
         self._slots[nodes] = slots.to(torch.int32) + 1
         self._file.begin(nodes, self._cache, slots).wait()
@@ -163,7 +163,7 @@ class Fetched(NamedTuple):
 
 
 class FetchFromDisk:
-    """Rows that are read ahead of their use, if they are the next ones to be used."""
+    """Rows that are read ahead of their use if they are next."""
 
     def __init__(self, features: FeaturesOnDisk, nodes: Tensor) -> None:
         self._features, self.nodes = features, nodes
@@ -172,16 +172,16 @@ class FetchFromDisk:
 
     def rows(self) -> Tensor:
         rows, self.numbers = self._features.begun(self).result()
-        self.begun = None  # the caller alone keeps the rows
+        self.begun = None  # only the caller keeps the rows
         return rows
 
 
 def placed(
     graph: G, task: Task, dtype: torch.dtype, cache: int | None, start: Callable[[], Tensor], fan_out: Sequence[int]
 ) -> tuple[G, Features]:
-    """The graph on the task's device, and its features: in memory, or on the disk with a `cache` of so many bytes.
+    """The graph on the task's device, and its features: in memory, or on disk with a cache of `cache` bytes.
 
-    In the second case the graph keeps the mapped `x`. `start` returns that of `expected_visits`; only the rank that
+    With a cache the graph keeps the mapped `x`. `start` returns the `start` of `expected_visits`; only the rank that
     fills a cache calls it. A collective of the node's ranks.
     """
     if cache is None:
@@ -192,15 +192,15 @@ def placed(
 
 
 def hottest(visits: Tensor, most: int) -> Tensor:
-    """The nodes that are visited most often, int64, ascending, at most so many; of equal ones any."""
+    """The at most `most` nodes that are visited most often, int64, ascending; ties are broken arbitrarily."""
     chosen = visits.topk(most, sorted=False)
     return chosen.indices[chosen.values > 0].sort().values
 
 
 def expected_visits(graph: Adjacency, start: Tensor, fan_out: Sequence[int]) -> Tensor:
-    """How often samples reach each node, in expectation, if `start` is how often it is a seed: float32 [nodes].
+    """The expected number of visits to each node, float32 [nodes]; `start` is how often each node is a seed.
 
-    Each hop adds to the nodes reached so far their neighbours, each with the probability that the sampler takes it.
+    Each hop adds the neighbours of the nodes reached so far, weighted by the probability of being sampled.
     """
     visits = start.to(torch.float32, copy=True)
     for count in fan_out:

@@ -1,4 +1,4 @@
-"""The graph attention network that `train.model = "gat"` names: layers of GATv2, each for one hop."""
+"""The graph attention network for `train.model = "gat"`: one GATv2 layer per hop."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ATTENTION = 1  # the number of the second dropout in a layer, see `Hop.dropout`
 
 
 class Gat(nn.Module):
-    """One `GatConv` a hop; between them an ELU and dropout, the last one averages its heads.
+    """One `GatConv` per hop, with ELU and dropout in between; the last layer averages its heads.
 
-    `send` and `receive` are the two halves of a layer in evaluation, where every row is projected once for all
-    its neighbours.
+    Evaluation calls a layer in two halves, `send` and `receive`, so that every row is projected only once for all its
+    neighbours.
     """
 
     def __init__(self, features: int, classes: int, layers: int, options: GatOptions) -> None:
@@ -42,11 +42,11 @@ class Gat(nn.Module):
         return self._received(i, edges, self.send(i, x), x[: hop.targets], self._factors(i, hop, edges))
 
     def send(self, i: int, x: Tensor) -> Tensor:
-        """What layer `i` makes of rows `x` for their neighbours."""
+        """The messages of the rows `x` to their neighbours in layer `i`."""
         return self._convolution(i).send(x)
 
     def receive(self, i: int, edges: Neighborhoods, sent: Tensor, x: Tensor) -> Tensor:
-        """The new rows of targets whose rows are `x`, from the table `sent` that their neighbours' rows are in."""
+        """The new rows of the targets with rows `x`, from the table `sent` of their neighbours' messages."""
         return self._received(i, self._edges(edges), sent, x, None)
 
     def _received(self, i: int, edges: Neighborhoods, sent: Tensor, x: Tensor, factors: Tensor | None) -> Tensor:
@@ -57,7 +57,7 @@ class Gat(nn.Module):
         return edges.with_self_loops() if self._options.self_loops else edges
 
     def _factors(self, i: int, hop: Hop, edges: Neighborhoods) -> Tensor | None:
-        """Those of attention dropout, where there is any."""
+        """The factors of attention dropout, or None."""
         share = self._options.attention_dropout
         if hop.randomness is None or not share:
             return None

@@ -1,8 +1,8 @@
-"""Graph isomorphism networks, which name the class of a whole graph.
+"""Graph isomorphism networks, which classify whole graphs.
 
-Xu et al., "How powerful are graph neural networks?" (2019). Features do not change while training, so their first
-neighbourhood sum is an input: the networks take it instead of the features (`first_sum`). In it many rows are equal (in
-IMDB-BINARY 85 of 100), and the first layer, whose rows know nothing else, computes each of them once.
+Xu et al., "How powerful are graph neural networks?" (2019). Features do not change during training, so their first
+neighbourhood sum is precomputed: the networks take it as input instead of the features (`first_sum`). Many of its rows
+are equal (85 of 100 in IMDB-BINARY), and the first layer computes each distinct row only once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROWS_AT_ONCE = 1 << 16
 
 
 class GinConv(nn.Module):
-    """`network(h_v + sum h_u)`, as PyG's GINConv with its default epsilon of zero."""
+    """`network(h_v + sum h_u)`, like PyG's GINConv with its default epsilon of zero."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -41,23 +41,23 @@ def first_sum(collection: Collection, features: Tensor) -> Distinct:
 
 @dataclass(frozen=True)
 class Distinct:
-    """A table whose row `i` is `rows[of[i]]`: of equal rows there is one.
+    """A table whose row `i` is `rows[of[i]]`: equal rows are stored once.
 
-    `of` is on the CPU, `rows` where they are used.
+    `of` is on the CPU, `rows` on the device that uses them.
     """
 
     rows: Tensor  # [distinct, channels]
     of: Tensor  # int64 [rows]
 
     def select(self, wanted: Tensor) -> Copied:
-        """The table's rows with these int64 numbers, of equal ones one."""
+        """The table's rows with these int64 numbers, deduplicated."""
         which, place, counts = torch.unique(self.of.index_select(0, wanted), return_inverse=True, return_counts=True)
         bounds = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         found = moved((which, place, bounds, place.argsort(stable=True)), self.rows.device)
         return Copied(self.rows.index_select(0, found[0]), found[1], (found[2], found[3]))
 
     def select_all(self, wanted: Tensor) -> Copied:
-        """The same with the equal ones too, where little is computed of each."""
+        """Like `select`, but without deduplication, for when little is computed per row."""
         (which,) = moved([self.of.index_select(0, wanted)], self.rows.device)
         return Copied(self.rows.index_select(0, which))
 
@@ -68,17 +68,17 @@ class Copied:
 
     rows: Tensor  # [distinct, channels]
     place: Tensor | None = None  # int64 [all]
-    copies: Rows | None = None  # the `i` that have each of `rows`
+    copies: Rows | None = None  # for each of `rows`, the `i` that refer to it
 
     def spread(self, values: Tensor) -> Tensor:
-        """What `values` [distinct, any] of the distinct rows are for all rows."""
+        """Expand `values` [distinct, any] of the distinct rows to all rows."""
         if self.place is None:
             return values
         return _Spread.apply(values, self.place, self.copies)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Spread(torch.autograd.Function):
-    """Its gradient is a sum over bags; torch's own adds row by row, on a GPU in any order."""
+    """Its gradient is a segment sum; torch's own adds row by row, in random order on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, place: Tensor, copies: Rows) -> Tensor:
@@ -91,7 +91,7 @@ class _Spread(torch.autograd.Function):
 
 
 def distinct(rows: Tensor) -> Distinct:
-    """The table of these floats [rows, channels]."""
+    """Deduplicate these float rows [rows, channels]."""
     factors = draws(0, torch.arange(rows.size(1), device=rows.device))
     bits = {4: torch.int32, 8: torch.int64}[rows.element_size()]
     keys = [(part.view(bits) * factors).sum(1) for part in torch.split(rows.contiguous(), _ROWS_AT_ONCE)]
@@ -103,7 +103,7 @@ def distinct(rows: Tensor) -> Distinct:
 
 
 class PlainGin(nn.Module):
-    """Convolutions with one linear map each; the last one's outputs, read out, are the scores of the classes."""
+    """Convolutions with one linear layer each; the readout of the last one gives the class scores."""
 
     def __init__(self, inputs: int, hidden: int, classes: int, layers: int, readout: str) -> None:
         super().__init__()
@@ -120,10 +120,10 @@ class PlainGin(nn.Module):
 
 
 class Gin(nn.Module):
-    """Convolutions with two-layer perceptrons; every layer is read out and adds its own scores, as in the paper.
+    """Convolutions with two-layer perceptrons; the readout of every layer contributes to the scores, as in the paper.
 
-    Rows are normalised one by one (LayerNorm) and not over the batch as in the paper: batch statistics would differ
-    with the number of ranks and count the padding of the last step.
+    Rows are normalised individually (LayerNorm), not over the batch as in the paper: batch statistics would depend on
+    the number of ranks and include the padding of the last step.
     """
 
     def __init__(self, inputs: int, hidden: int, classes: int, layers: int, readout: str, dropout: float = 0.0) -> None:

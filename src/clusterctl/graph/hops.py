@@ -1,4 +1,4 @@
-"""A hop as a model of the user's own sees it: edges between rows of one table, in the form that PyG's layers take."""
+"""A hop as seen by a user-defined model: edges between rows of one table, in the format of PyG's layers."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hop:
-    """What one layer computes: new rows for the first `targets` rows of its input, from the rows at their edges.
+    """The input of one layer, which computes new rows for the first `targets` rows from the rows at their edges.
 
     With `x` the input, PyG's bipartite convolutions take `((x, x[:hop.targets]), hop.edge_index)`.
     """
 
     edge_index: Tensor  # int64 [2, edges]: the row of the source, the row of the target; ascending by target
     targets: int
-    nodes: Tensor  # int64 [rows]: which node of the graph each row is
-    degree: Tensor  # int64 [targets]: the neighbours in the whole graph, of which the edges may be a sample
-    neighborhoods: Neighborhoods  # the edges once more, by target
+    nodes: Tensor  # int64 [rows]: the graph node of each row
+    degree: Tensor  # int64 [targets]: the number of neighbours in the whole graph; the edges may be a sample
+    neighborhoods: Neighborhoods  # the same edges, by target
     randomness: tuple[int, ...] | None = None  # of the step and layer; None in evaluation
 
     def dropout(self, rows: Tensor, share: float, number: int = 0) -> Tensor:
-        """`rows`, those of the input or of the targets, with a `share` of their values dropped in training.
+        """Dropout of a `share` of the values of `rows`, which are the input's or the targets'; a no-op in evaluation.
 
-        What is dropped depends on the node and the step, not on the rank; torch's own dropout differs with the number
-        of ranks. A second dropout in one layer needs another `number`.
+        The mask depends on the node and the step, not on the rank; torch's own dropout changes with the number of
+        ranks. A second dropout in the same layer needs a different `number`.
         """
         if self.randomness is None or not share:
             return rows
@@ -46,17 +46,17 @@ class Hop:
 
 
 def sampled_hops(blocks: Sequence[Block], randomness: tuple[int, ...] | None) -> list[Hop]:
-    """The hops of a sample whose outermost block has no edges, only the nodes that are read; in the layers' order."""
+    """The hops of a sample in the order of the layers. The outermost block has no edges, only the nodes to read."""
     hops = []
     for number, (before, block) in enumerate(pairwise(blocks)):
         degree = block.graph.degree.index_select(0, block.nodes)
         key = None if randomness is None else (*randomness, number)
-        hops.append(_hop(block.rows, block.offsets, before.nodes, degree, key, block.counted))
+        hops.append(_hop(block.rows, block.offsets, before.nodes, degree, key, block.edge_mask))
     return hops
 
 
 def whole_hops(graph: Adjacency, own: range, most_edges: int) -> Iterator[Hop]:
-    """All edges into the nodes `own`, a hop for as many of them as have `most_edges` together, and at least one."""
+    """All edges into the nodes `own`, split into hops of at most `most_edges` edges or a single node."""
     bounds = graph.indptr[own.start : own.stop + 1]
     for start, stop in edge_ranges(bounds, most_edges):
         targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
@@ -66,9 +66,9 @@ def whole_hops(graph: Adjacency, own: range, most_edges: int) -> Iterator[Hop]:
 
 
 def whole_neighborhoods(graph: Adjacency, own: range, most_edges: int) -> Iterator[tuple[slice, Neighborhoods]]:
-    """All edges into the nodes `own`, in the pieces of `whole_hops`, and which of `own` each piece is for.
+    """All edges into the nodes `own`, in the pieces of `whole_hops`, and the slice of `own` of each piece.
 
-    The rows of their table are all nodes: nothing is renumbered. There is at least one piece, if an empty one.
+    Their table has a row for every node: nothing is renumbered. There is at least one piece, possibly empty.
     """
     bounds = graph.indptr[own.start : own.stop + 1]
     for start, stop in list(edge_ranges(bounds, most_edges)) or [(0, 0)]:
@@ -84,10 +84,10 @@ def _hop(
     nodes: Tensor,
     degree: Tensor,
     randomness: tuple[int, ...] | None = None,
-    counted: Tensor | None = None,
+    edge_mask: Tensor | None = None,
 ) -> Hop:
-    """The hop of these edges (`Block.rows`, `offsets`, `counted`), whose targets are the first of `nodes`."""
+    """The hop of these edges (`Block.rows`, `offsets`, `edge_mask`); the targets are the first of `nodes`."""
     targets = torch.arange(degree.numel(), device=columns.device)
-    neighborhoods = Neighborhoods(columns, offsets, targets, counted)
+    neighborhoods = Neighborhoods(columns, offsets, targets, edge_mask)
     edge_index = torch.stack([columns.to(torch.int64), neighborhoods.targets()])
     return Hop(edge_index, degree.numel(), nodes, degree, neighborhoods, randomness)

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NODES_AT_ONCE = 16384  # bounds what a layer holds in addition to its input and output
-_NODES_AT_ONCE_FROM_DISK = 4096  # as many, with the features of their neighbours
+_NODES_AT_ONCE_FROM_DISK = 4096  # the same limit with the features of their neighbours
 
 
 @torch.no_grad()
 def infer(
     network: Network, graph: Graph, task: Task, aggregated: Tensor | None = None, features: Features | None = None
 ) -> tuple[range, Tensor]:
-    """The nodes of this rank (equal slices in the order of the ranks) and the network's outputs for them.
+    """This rank's nodes (equal slices in rank order) and the network's outputs for them.
 
-    A collective: all ranks of the world call it. Every layer shares what the nodes send, and nothing wider; the first
-    one nothing where its aggregation is known. With `features` the graph's table is not read, but these are, in order.
+    A collective of all ranks. Every layer shares only the nodes' messages, and the first layer nothing if its
+    aggregation is known. With `features`, these are read in order instead of the graph's table.
     """
     own = own_slice(graph.num_nodes)
     rows = graph.x[own.start : own.stop]
@@ -59,8 +59,8 @@ def infer(
 def _first_layer(layer: Convolution, graph: Graph, own: range, features: Features, task: Task) -> Tensor:
     """The layer's rows of the nodes `own`, without a table of all features in memory.
 
-    Either what all nodes send is narrower, and is computed as their features are read, in order; or the features of a
-    piece's neighbours are fetched while the piece before is computed.
+    If the messages are narrower than the features, they are computed as the features are read, in order. Otherwise the
+    features of a piece's neighbours are fetched while the previous piece is computed.
     """
     piece = partial(own_piece, features, own)
     if layer.projects_first:
@@ -86,12 +86,12 @@ def own_piece(features: Features, own: range, part: slice) -> Tensor:
 
 
 def slices(count: int, at_once: int = _NODES_AT_ONCE) -> list[slice]:
-    """Consecutive parts of so many nodes; at least one, if an empty one."""
+    """Consecutive slices of `at_once` nodes; at least one, possibly empty."""
     return [slice(start, min(count, start + at_once)) for start in range(0, max(1, count), at_once)]
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
-    """The items, each when the next one is there too."""
+    """The items, each delayed until the next one is available."""
     waiting: deque[T] = deque()
     for item in items:
         waiting.append(item)
@@ -102,9 +102,9 @@ def one_ahead(items: Iterable[T]) -> Iterator[T]:
 
 @torch.no_grad()
 def first_aggregation(network: Network, graph: Graph, task: Task) -> Tensor:
-    """What the first layer aggregates for every node [nodes, features]: without parameters before it, a constant.
+    """The first layer's aggregation for every node [nodes, features]; constant, as no parameters come before it.
 
-    A collective, split over the ranks as `infer`. The whole result is there once a node, or once a GPU.
+    A collective, split over the ranks like `infer`. There is one copy of the whole result per node, or per GPU.
     """
     own = own_slice(graph.num_nodes)
     layer, rows = network.convolutions[0], graph.x[own.start : own.stop]
@@ -113,15 +113,15 @@ def first_aggregation(network: Network, graph: Graph, task: Task) -> Tensor:
 
 
 def own_slice(nodes: int) -> range:
-    """This rank's part of so many nodes: equal slices in the order of the ranks, the last ones shorter."""
+    """This rank's part of `nodes` nodes: equal slices in rank order, the last ones shorter."""
     size = -(-nodes // dist.get_world_size())
     return range(nodes)[dist.get_rank() * size : (dist.get_rank() + 1) * size]
 
 
 def blocks(graph: Adjacency, own: range, at_once: int = _NODES_AT_ONCE) -> Iterator[tuple[slice, Block]]:
-    """The blocks of all edges into a rank's nodes, and which of these each is for; at least one, if an empty one.
+    """The blocks of all edges into a rank's nodes, each with its slice of these nodes; at least one, possibly empty.
 
-    They are pieces of the graph's own arrays; the rows of the source table are all nodes.
+    They are views of the graph's own arrays; the source table has a row for every node.
     """
     for place in slices(len(own), at_once):
         part = own[place]
@@ -133,9 +133,9 @@ def blocks(graph: Adjacency, own: range, at_once: int = _NODES_AT_ONCE) -> Itera
 
 
 def shared_rows(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task) -> Tensor:
-    """The rows of all `nodes` below each other, as wide as `like`, from the `parts` of each rank's own slice.
+    """A table of the rows of all `nodes`, as wide as `like`, from the `parts` of each rank's own slice.
 
-    They are there once a node, or once a GPU. A collective.
+    There is one copy per node, or per GPU. A collective.
     """
     ranks, own = dist.get_world_size(), dist.get_rank()
     size = -(-nodes // ranks)
@@ -147,7 +147,7 @@ def shared_rows(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task) -
         if task.device.type == "cpu" and task.node.size() == ranks:
             return table[:nodes]
         unwanted = torch.empty_like(slices[own])
-        for rank, piece in enumerate(slices):  # one slice travels at a time: no rank holds them all
+        for rank, piece in enumerate(slices):  # one slice at a time: no rank holds them all
             arriving = piece if writes or rank == own else unwanted
-            dist.broadcast(arriving.view(torch.uint8), rank)  # as bytes: not every back end knows every type
+            dist.broadcast(arriving.view(torch.uint8), rank)  # as bytes: not every backend supports every dtype
     return table[:nodes]

@@ -1,14 +1,14 @@
-"""LABOR-0: targets with common neighbours take the same ones of them, so that a batch reads fewer different rows.
+"""LABOR-0: targets with common neighbours sample the same ones, so a batch reads fewer distinct rows.
 
 Balin and Catalyurek, "Layer-Neighbor Sampling: Defusing Neighborhood Explosion in GNNs" (NeurIPS 2023), as a bottom-k
-draw: every source has one random number a hop, the same for all targets, and a target takes the neighbours with the
-smallest ones. So the fan-out is exact, each neighbour of a target is equally likely, and what a target takes depends on
-the key and its own list alone.
+draw: every source has one random number per hop, the same for all targets, and a target takes the neighbours with the
+smallest numbers. So the fan-out is exact, each neighbour of a target is equally likely, and the sample of a target
+depends only on the key and its own list.
 
-A hub does not look at all of its list, but at a window of it. Windows begin at the same share of every list; as lists
-have their sources in one order (`storage.compressed` with `shuffled`), windows of different targets show the same part
-of the nodes. Their place is uniform, whatever the order is; that it is random keeps neighbours in one window as
-different as neighbours are.
+A hub examines only a window of its list. Windows begin at the same fraction of every list. Because all lists have their
+sources in the same order (`storage.compressed` with `shuffled`), the windows of different targets cover the same part
+of the nodes. The position of a window is uniform for any order of the list; the random order keeps the neighbours in
+one window as diverse as all neighbours.
 
 Plain torch on any device; `compiled` does the same in loops that numba compiles.
 """
@@ -26,16 +26,16 @@ from clusterctl.graph.neighbors import remaining
 if TYPE_CHECKING:
     from clusterctl.graph.blocks import Adjacency
 
-WINDOW = 4  # times the fan-out; 8 reads 3 % fewer of Reddit's rows, and draws for a third longer
+WINDOW = 4  # times the fan-out; 8 reads 3 % fewer of Reddit's rows, but drawing takes a third longer
 _EDGES_AT_ONCE = 1 << 24
 _CANDIDATES_AT_ONCE = 1 << 22
 _LAST = torch.iinfo(torch.int64).max
 
 
-def sample_labor(graph: Adjacency, nodes: Tensor, count: int, key: int, copies: int) -> tuple[Tensor, Tensor]:
+def sample_labor(graph: Adjacency, nodes: Tensor, count: int, key: int, duplicates: int) -> tuple[Tensor, Tensor]:
     """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids.
 
-    `copies` is `most_copies` of the graph.
+    `duplicates` is `max_duplicates` of the graph.
     """
     start, degree = remaining(graph, nodes, None)
     taken = degree if count < 0 else degree.clamp(max=count)
@@ -46,34 +46,34 @@ def sample_labor(graph: Adjacency, nodes: Tensor, count: int, key: int, copies: 
     drawn = (degree > count).nonzero().squeeze(1)
     if count > 0 and drawn.numel():
         places = offsets[drawn] + torch.arange(count, device=nodes.device)[:, None]
-        positions[places] = start[drawn] + choose_labor(graph, start[drawn], degree[drawn], count, key, copies)
+        positions[places] = start[drawn] + choose_labor(graph, start[drawn], degree[drawn], count, key, duplicates)
     return offsets.to(torch.int32), graph.indices.index_select(0, positions)
 
 
-def choose_labor(graph: Adjacency, start: Tensor, degree: Tensor, count: int, key: int, copies: int) -> Tensor:
-    """`count` different numbers below each `degree`, which must exceed it: int64 [count, nodes].
+def choose_labor(graph: Adjacency, start: Tensor, degree: Tensor, count: int, key: int, duplicates: int) -> Tensor:
+    """`count` distinct numbers below each `degree`, which must exceed it: int64 [count, nodes].
 
-    They are places in the list of edges that begins at `start`, those with the smallest random number first. For a
-    degree that does not exceed the count they mean nothing.
+    They are places in the list of edges that begins at `start`, in ascending order of their random numbers. Results for
+    degrees that do not exceed the count are meaningless.
     """
     width = max(1, _CANDIDATES_AT_ONCE // (count * WINDOW))
     parts = [
-        _chosen(graph.indices, *part, count, key, copies)
+        _chosen(graph.indices, *part, count, key, duplicates)
         for part in zip(torch.split(start, width), torch.split(degree, width), strict=True)
     ]
     return torch.cat(parts).T
 
 
 def turn_of(key: int) -> int:
-    """Where windows begin: the share of a list, in 2**-32."""
+    """Where windows begin, as a fraction of the list in units of 2**-32."""
     return (stream(Purpose.WINDOW, key) >> 32) & 0xFFFFFFFF
 
 
-def most_copies(graph: Adjacency) -> int:
-    """How often one source has an edge into the same target, at most. Reads all edges once, 1 GB/s.
+def max_duplicates(graph: Adjacency) -> int:
+    """The largest number of duplicates of an edge. Reads all edges once, at 1 GB/s.
 
-    Copies of an edge have random numbers of their own. With one number a source they would be taken all or none, and a
-    neighbour without copies too often.
+    Each duplicate has its own random number. With one number per source, either all duplicates or none would be
+    sampled, and neighbours without duplicates too often.
     """
     indices = graph.indices
     found = []
@@ -89,8 +89,8 @@ def most_copies(graph: Adjacency) -> int:
     return 1 + int(runs[1].max())
 
 
-def _chosen(indices: Tensor, start: Tensor, degree: Tensor, count: int, key: int, copies: int) -> Tensor:
-    """[nodes, count], as `choose_labor` for a few nodes."""
+def _chosen(indices: Tensor, start: Tensor, degree: Tensor, count: int, key: int, duplicates: int) -> Tensor:
+    """[nodes, count], like `choose_labor` for a few nodes."""
     window = count * WINDOW
     places = torch.arange(window, device=start.device)
     first = (((degree * turn_of(key)) >> 32) * (degree > window))[:, None]  # torch.where would copy its 0 to a GPU
@@ -101,7 +101,7 @@ def _chosen(indices: Tensor, start: Tensor, degree: Tensor, count: int, key: int
     source = indices[edge].to(torch.int64)
     counter = source
     same = inside
-    for back in range(1, copies):
+    for back in range(1, duplicates):
         same = same & (position >= back) & (indices[(edge - back).clamp(min=0)] == source)
         counter = counter + (same.to(torch.int64) << 32)
     rank = (shift_right(draws(key, counter), 33) << 32) | places

@@ -1,6 +1,6 @@
-"""Edges as examples: their ends, their copies, and pairs of nodes without one.
+"""Edges as examples: their ends, their duplicates, and pairs of nodes without an edge.
 
-An edge is a place in `graph.indices` (int64). Sources ascend for each target, so an edge is found by halving.
+An edge is a place in `graph.indices` (int64). The sources of each target ascend, so edges are found by bisection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from clusterctl.graph.hashing import Purpose, below, draws, stream
 if TYPE_CHECKING:
     from clusterctl.graph.blocks import Adjacency
 
-_MOST_DRAWS = 1000  # of a pair without an edge; a graph that has one in a hundred gives up once in 20,000 pairs
+_MOST_DRAWS = 1000  # per negative; if 1 % of the pairs have no edge, 1 in 20,000 examples finds none
 
 
 def ends(graph: Adjacency, edges: Tensor) -> tuple[Tensor, Tensor]:
@@ -25,19 +25,19 @@ def ends(graph: Adjacency, edges: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def how_often(graph: Adjacency) -> Tensor:
-    """How often each node is an end of an example or of its random counterpart, in expectation: float32 [nodes]."""
+    """The expected number of times each node is an end of an example or of its negative: float32 [nodes]."""
     nodes, edges = graph.degree.numel(), graph.indices.numel()
     return graph.degree + graph.indices.bincount(minlength=nodes) + torch.full((nodes,), 2 * edges / max(1, nodes))
 
 
 def first_at_least(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
-    """For each pair the first edge into the target from a source not below this one, or the end of its edges."""
+    """For each pair, the first edge into the target from `source` or a larger id, or the end of the target's edges."""
     low, high = graph.indptr[targets], graph.indptr[targets + 1]
     longest = int((high - low).max()) if targets.numel() else 0
     for _ in range(longest.bit_length()):
         middle = (low + high) >> 1
-        open_still = middle < high
-        less = open_still & (graph.indices[middle * open_still] < sources)
+        is_open = middle < high
+        less = is_open & (graph.indices[middle * is_open] < sources)
         low, high = torch.where(less, middle + 1, low), torch.where(less, high, middle)
     return low
 
@@ -51,8 +51,8 @@ def has_edge(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
     return inside & (graph.indices[place * inside] == sources)
 
 
-def with_copies(graph: Adjacency, edges: Tensor) -> Tensor:
-    """These edges and all others between the same nodes, each once, ascending."""
+def with_duplicates(graph: Adjacency, edges: Tensor) -> Tensor:
+    """These edges and their duplicates, each once, ascending."""
     sources, targets = ends(graph, edges)
     first, behind = first_at_least(graph, sources, targets), first_at_least(graph, sources + 1, targets)
     counts = behind - first
@@ -63,17 +63,17 @@ def with_copies(graph: Adjacency, edges: Tensor) -> Tensor:
 
 
 def both_ways(graph: Adjacency, edges: Tensor) -> Tensor:
-    """As `with_copies`, and all edges the other way, between nodes of one type."""
+    """Like `with_duplicates`, plus all edges in the opposite direction, between nodes of one type."""
     sources, targets = ends(graph, edges)
     back = has_edge(graph, targets, sources)
     backwards = first_at_least(graph, targets[back], sources[back])
-    return with_copies(graph, torch.cat([edges, backwards]))
+    return with_duplicates(graph, torch.cat([edges, backwards]))
 
 
 def negatives(graph: Adjacency, num_sources: int, examples: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-    """For each example (int64, its place in the whole training split) a pair without an edge: sources and targets.
+    """A pair without an edge for each example (int64, its place in the training split): sources and targets.
 
-    Uniform among all such pairs, both ends at random; keyed by (seed, epoch, example, draw). Raises TaskError where
+    Uniform among all such pairs, with both ends random; keyed by (seed, epoch, example, draw). Raises TaskError if
     pairs without an edge are too rare to be found.
     """
     num_targets = graph.indptr.numel() - 1

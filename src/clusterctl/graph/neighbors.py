@@ -1,6 +1,6 @@
-"""Which neighbours a sample takes, in plain torch on any device: uniform, with or without replacement.
+"""Uniform neighbour sampling with or without replacement, in plain torch on any device.
 
-A draw depends on its key and the node alone. `compiled` does the same in loops that numba compiles.
+A draw depends only on its key and the node. `compiled` does the same in loops that numba compiles.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def sample_neighbors(
 ) -> tuple[Tensor, Tensor]:
     """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids.
 
-    With `replace` there are `count` of every node that has one, however few it has; each is drawn from all of them.
-    `excluded` are edges, as different ascending places in `graph.indices` (int64), that are not there for this sample.
+    With `replace`, every node with at least one neighbour gets `count` of them, each drawn from all its neighbours.
+    `excluded` edges, given as distinct ascending places in `graph.indices` (int64), are ignored in this sample.
     """
     offsets, positions = sample_positions(graph, nodes, count, key, excluded, replace=replace)
     return offsets.to(torch.int32), graph.indices.index_select(0, positions)
@@ -33,7 +33,7 @@ def sample_neighbors(
 def sample_positions(
     graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None, *, replace: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """As `sample_neighbors`, both int64, the edges as their places in `graph.indices`."""
+    """Like `sample_neighbors`, but all int64 and with the edges as places in `graph.indices`."""
     start, degree = remaining(graph, nodes, excluded)
     offsets, positions = sample_ranges(start, degree, nodes, count, key, replace=replace)
     if excluded is not None:
@@ -44,9 +44,9 @@ def sample_positions(
 def sample_ranges(
     start: Tensor, degree: Tensor, counters: Tensor, count: int, key: int, *, replace: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """At most `count` places in each range of `degree` places from `start` on, as `sample_positions` takes them.
+    """At most `count` places in each range of `degree` places from `start` on, like `sample_positions`.
 
-    A draw depends on the key and the range's counter (int64) alone.
+    A draw depends only on the key and the range's counter (int64).
     """
 
     def pick(drawn: Tensor) -> Tensor:
@@ -60,8 +60,8 @@ def take(
 ) -> tuple[Tensor, Tensor]:
     """At most `count` places in each range of `degree` places from `start` on, as offsets and places, int64.
 
-    `pick` gives `count` numbers below the degree of each of these ranges, int64 [count, ranges]; it is asked about
-    those of which not all is taken.
+    `pick` returns `count` numbers below the degree of each range, int64 [count, ranges]; it is called only for the
+    ranges that are not taken completely.
     """
     taken = sizes(degree, count, replace)
     offsets = torch.zeros(start.numel() + 1, dtype=torch.int64, device=start.device)
@@ -76,14 +76,14 @@ def take(
 
 
 def sizes(degree: Tensor, count: int, replace: bool) -> Tensor:
-    """How many edges are taken of nodes that have `degree` of them, int64."""
+    """The number of edges to sample for nodes of these degrees, int64."""
     if count < 0:
         return degree
     return degree.clamp(max=1) * count if replace else degree.clamp(max=count)
 
 
 def remaining(graph: Adjacency, nodes: Tensor, excluded: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Where the edges into each node begin, and how many there are, were those in `excluded` cut out of the array."""
+    """Where the edges into each node begin, and their number, in the array without the `excluded` edges."""
     start, end = graph.indptr.index_select(0, nodes), graph.indptr.index_select(0, nodes + 1)
     if excluded is not None:
         start, end = (bound - torch.searchsorted(excluded, bound) for bound in (start, end))
@@ -91,17 +91,18 @@ def remaining(graph: Adjacency, nodes: Tensor, excluded: Tensor | None) -> tuple
 
 
 def gaps(excluded: Tensor) -> Tensor:
-    """An edge that lies at `p` without the excluded ones lies at `p` plus the number of gaps up to `p` with them."""
+    """Offsets to restore places: place `p` without the excluded edges is `p` plus the number of gaps up to `p`."""
     return excluded - torch.arange(excluded.numel(), device=excluded.device)
 
 
 def choose(degree: Tensor, count: int, keys: Tensor, *, replace: bool = False) -> Tensor:
-    """`count` different numbers below each `degree`, which must exceed it: every set is equally likely.
+    """`count` distinct numbers below each `degree`, which must exceed it: int64 [count, nodes].
 
-    With `replace` each is any number below the degree, whatever the others are. int64 [count, nodes].
+    With `replace`, the numbers are independent and may repeat.
 
-    Without, it is Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), all nodes at once:
-    pick j is uniform up to `degree - count + j`, and that bound itself where the pick was taken before.
+    Otherwise every set is equally likely. This is Robert Floyd's algorithm (Bentley and Floyd, "A sample of
+    brilliance", CACM 1987) for all nodes at once: pick j is uniform up to `degree - count + j`, and becomes that bound
+    if it repeats an earlier pick.
     """
     counters = torch.arange(count, device=degree.device)
     highest = degree - 1 if replace else degree - count + counters[:, None]
@@ -115,7 +116,7 @@ def choose(degree: Tensor, count: int, keys: Tensor, *, replace: bool = False) -
 def renumbered(nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
     """The source nodes of a block, `nodes` first and then the new ones, and the neighbours' rows among them (int32).
 
-    A node that is in `nodes` more than once is found at its first place, on every device.
+    A node that repeats in `nodes` has the row of its first occurrence, on every device.
     """
     unique, inverse = torch.unique(torch.cat([nodes, neighbors.to(torch.int64)]), return_inverse=True)
     targets = nodes.numel()

@@ -1,4 +1,4 @@
-"""Matrix products, where torch's own choice of a library is the slow one."""
+"""Matrix products for cases in which torch picks the slower library."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_WORTH_COMPILING = 1 << 26  # multiplications; oneDNN compiles for every new number of rows, some 0.5 ms
+_WORTH_COMPILING = 1 << 26  # multiplications; oneDNN compiles a kernel, in about 0.5 ms, for every number of rows
 
 
 class Linear(nn.Linear):
-    """torch's, by `linear`."""
+    """`torch.nn.Linear` computed by `linear`."""
 
     def forward(self, rows: Tensor) -> Tensor:
         return linear(rows, self.weight, self.bias)
@@ -19,19 +19,19 @@ class Linear(nn.Linear):
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`rows @ weight.T + bias`: [rows, in], [out, in] and [out] make [rows, out].
 
-    In float32 torch leaves products on a CPU to MKL, which does without AVX-512 on AMD's processors; convolutions it
-    leaves to oneDNN, which does not. A convolution of one pixel over a line of pixels is the same product, 2.4 times
-    faster on an EPYC (Zen 5, torch 2.13), its gradients too.
+    For float32 products on a CPU, torch calls MKL, which does not use AVX-512 on AMD processors. For convolutions it
+    calls oneDNN, which does. A 1x1 convolution over a line of pixels is the same product, and 2.4 times as fast on an
+    EPYC (Zen 5, torch 2.13), gradients included.
     """
     if not _faster_as_convolution(rows, weight):
         return F.linear(rows, weight, bias)
     line = rows.contiguous()[None, None].permute(0, 3, 1, 2)  # batch, channels, height, width: the bytes stay in place
-    # With one pixel the dilation changes nothing, except that torch uses oneDNN for a single thread too.
+    # With one pixel the dilation has no effect, except that torch then uses oneDNN on a single thread too.
     return F.conv2d(line, weight[:, :, None, None], bias, dilation=2).permute(0, 2, 3, 1)[0, 0]
 
 
 def rounded(count: int) -> int:
-    """The next of few numbers, at most a thirty-second above: products of so many rows are compiled once."""
+    """Round up by at most 1/32, so that few different numbers of rows occur and oneDNN compiles few kernels."""
     return count + -count % (1 << max(0, count.bit_length() - 6))
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class NeighborLoader(NodeLoader):  # type: ignore[misc]
-    """Batches of seed nodes with sampled neighbourhoods, as torch_geometric.loader.NeighborLoader gives them."""
+    """Batches of seed nodes with sampled neighbourhoods, like torch_geometric.loader.NeighborLoader."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class NeighborLoader(NodeLoader):  # type: ignore[misc]
 
 
 class LinkNeighborLoader(LinkLoader):  # type: ignore[misc]
-    """Batches of edges with their ends' sampled neighbourhoods, as torch_geometric.loader.LinkNeighborLoader's."""
+    """Batches of edges with sampled neighbourhoods of their ends, like torch_geometric.loader.LinkNeighborLoader."""
 
     def __init__(
         self,

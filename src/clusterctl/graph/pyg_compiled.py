@@ -1,6 +1,6 @@
-"""The loops of sampling for PyG's loaders, compiled by numba: the same samples, bit for bit.
+"""The sampling loops for PyG's loaders, compiled by numba: the same samples, bit for bit.
 
-Serial and without the interpreter's lock, as in `compiled`.
+Serial, and without the GIL, as in `compiled`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _S32 = _U(32)
 def sample_ranges_compiled(
     start: Tensor, degree: Tensor, counters: Tensor, count: int, key: int, *, replace: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """As `neighbors.sample_ranges`."""
+    """Like `neighbors.sample_ranges`."""
     offsets = torch.zeros(start.numel() + 1, dtype=torch.int64)
     torch.cumsum(sizes(degree, count, replace), 0, out=offsets[1:])
     positions = torch.empty(int(offsets[-1]), dtype=torch.int64)
@@ -31,7 +31,7 @@ def sample_ranges_compiled(
 
 
 def end_by_time_compiled(start: Tensor, end: Tensor, latest: Tensor, time: Tensor, sources: Tensor | None) -> Tensor:
-    """As `pyg_times.end_by_time`."""
+    """Like `pyg_times.end_by_time`."""
     found = torch.empty_like(start)
     of_node = sources is not None
     by_edge = time.new_empty(0, dtype=torch.int64) if sources is None else sources
@@ -40,14 +40,14 @@ def end_by_time_compiled(start: Tensor, end: Tensor, latest: Tensor, time: Tenso
 
 
 def first_compiled(waits: Tensor, offsets: Tensor, count: int) -> Tensor:
-    """As `pyg_weights.first`."""
+    """Like `pyg_weights.first`."""
     picks = torch.empty(count, offsets.numel() - 1, dtype=torch.int64)
     _first(waits.numpy(), offsets.numpy(), picks.numpy())
     return picks
 
 
 class CompiledNumbering:
-    """As `pyg_numbering.Numbering`: a table of slots, each with the row of an id or -1, at most half of them taken."""
+    """Like `pyg_numbering.Numbering`, with a hash table of rows, at most half full; -1 marks an empty slot."""
 
     def __init__(self, seeds: Tensor) -> None:
         self._ids = seeds.numpy().astype(np.int64)
@@ -60,18 +60,18 @@ class CompiledNumbering:
 
     @property
     def ids(self) -> Tensor:
-        """As `Numbering.ids`."""
+        """Like `Numbering.ids`."""
         return torch.from_numpy(self._ids[: self._count])
 
     def add(self, ids: Tensor) -> Tensor:
-        """As `Numbering.add`."""
+        """Like `Numbering.add`."""
         self._make_room(ids.numel())
         rows = torch.empty_like(ids)
         self._count = _add(self._slots, self._ids, self._count, ids.numpy(), rows.numpy())
         return rows
 
     def find(self, ids: Tensor) -> Tensor:
-        """As `Numbering.find`."""
+        """Like `Numbering.find`."""
         rows = torch.empty_like(ids)
         _find(self._slots, self._ids, ids.numpy(), rows.numpy())
         return rows

@@ -1,4 +1,4 @@
-"""Numbers for nodes in the order in which a sample finds them, as pyg-lib gives them."""
+"""Numbers nodes in the order in which a sample finds them, like pyg-lib."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 class Numbering:
-    """The nodes of a sample: the seeds first, each new one at the end.
+    """The nodes of a sample: the seeds first, then new nodes in the order of discovery.
 
-    An id is a node's, or that of a node in one seed's tree; they are int64, and none is negative.
+    An id denotes a node, or a node in one seed's tree. Ids are int64 and not negative.
     """
 
     def __init__(self, seeds: Tensor) -> None:
@@ -20,11 +20,11 @@ class Numbering:
 
     @property
     def ids(self) -> Tensor:
-        """All ids so far. A seed that was given twice is in there twice."""
+        """All ids so far. Duplicate seeds are repeated."""
         return self._ids
 
     def add(self, ids: Tensor) -> Tensor:
-        """The row of each of these ids, int64, after those that are new were added; of equal ids the first row."""
+        """Add the new ones of these ids; returns the row of each, int64. Equal ids share the first row."""
         known = len(self)
         everything = torch.cat([self._ids, ids])
         unique, inverse = torch.unique(everything, return_inverse=True)
@@ -37,7 +37,7 @@ class Numbering:
         return row[inverse[known:]]
 
     def find(self, ids: Tensor) -> Tensor:
-        """The row of each of these ids, int64; -1 where it is not one of the sample's."""
+        """The row of each of these ids, int64; -1 for ids that are not in the sample."""
         ordered, row = self._ids.sort(stable=True)
         place = torch.searchsorted(ordered, ids).clamp_(max=max(len(self) - 1, 0))
         if not len(self):

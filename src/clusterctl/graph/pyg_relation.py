@@ -1,4 +1,4 @@
-"""The edges of one type as PyG's samplers hold them, and which of them a hop takes."""
+"""The edges of one type as PyG's samplers store them, and how a hop samples them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Times:
-    """When edges came to be, for sampling that sees no future."""
+    """When edges came into being, for temporal sampling."""
 
-    values: Tensor  # of each edge, or of each source node
+    values: Tensor  # per edge, or per source node
     of_sources: bool
-    last: bool  # take the latest edges that a seed may see, not any of them
+    last: bool  # take the latest edges that a seed may see, not random ones
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Relation:
 
 
 class Kernels(NamedTuple):
-    """The loops of sampling: in plain torch, or compiled by numba with the same results."""
+    """The sampling loops: in plain torch, or compiled by numba with the same results."""
 
     sample_ranges: Callable[..., tuple[Tensor, Tensor]]
     end_by_time: EndByTime
@@ -57,7 +57,7 @@ class Kernels(NamedTuple):
 
 
 def kernels(edges: int) -> Kernels:
-    """By numba where a graph has so many edges that it pays off and numba is installed, else in plain torch."""
+    """The numba kernels if the graph is large enough and numba is installed, otherwise the plain torch ones."""
     if edges >= WORTH_COMPILING and find_spec("numba") is not None:
         from clusterctl.graph import pyg_compiled as compiled
 
@@ -72,7 +72,7 @@ def kernels(edges: int) -> Kernels:
 
 @dataclass(frozen=True)
 class Draw:
-    """How a hop draws from one relation: `count` edges a node (-1: all), at random by `key` and each node's counter."""
+    """How a hop samples one relation: `count` edges per node (-1: all), keyed by `key` and each node's counter."""
 
     count: int
     key: int
@@ -82,9 +82,9 @@ class Draw:
 def sample_edges(
     relation: Relation, nodes: Tensor, counters: Tensor, latest: Tensor | None, draw: Draw, by: Kernels
 ) -> tuple[Tensor, Tensor]:
-    """The edges that are taken of each node: offsets [nodes + 1] and their places in `indices`, int64.
+    """Sample edges of each node: offsets [nodes + 1] and their places in `indices`, int64.
 
-    Of edges with times, only those not later than `latest` [nodes] count.
+    If edges have times, only those not later than `latest` [nodes] count.
     """
     start = relation.indptr[nodes].to(torch.int64)
     end = relation.indptr[nodes + 1].to(torch.int64)

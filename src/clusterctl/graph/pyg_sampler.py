@@ -1,14 +1,14 @@
-"""Our sampling behind PyG's own loaders, which else need pyg-lib or torch-sparse: neither has a wheel on PyPI.
+"""Our sampling behind PyG's loaders, which otherwise need pyg-lib or torch-sparse: neither has a wheel on PyPI.
 
     from torch_geometric.loader import LinkLoader, NodeLoader
 
     sampler = PygNeighborSampler(data, [25, 10])
     for batch in NodeLoader(data, sampler, input_nodes=data.train_mask, batch_size=1024, shuffle=True): ...
 
-PyG's rules hold here: a hop samples only nodes that the hop before found first (ours, in `sampling`, samples all of the
-frontier again); randomness comes from torch's generator (`torch.manual_seed`); negatives of link loaders are PyG's,
-which may be positives, and seed edges are not left out of the messages. How data is read, and what of it is refused, is
-PyG's own code. `pyg` has the loaders that bring their sampler along.
+PyG's rules apply here: a hop samples only the nodes that the previous hop discovered (ours, in `sampling`, samples the
+whole frontier again); randomness comes from torch's generator (`torch.manual_seed`); negatives of link loaders are
+PyG's, which may be positives, and seed edges still carry messages. PyG's own code reads and validates the data. `pyg`
+has loaders that create this sampler themselves.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Counts: TypeAlias = list[int] | Mapping[EdgeType, list[int]]
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
-_ONLY = ""  # the node type of a graph that has one
+_ONLY = ""  # the node type of a homogeneous graph
 _HOMOGENEOUS: EdgeType = (_ONLY, _ONLY, _ONLY)
 _HIGHEST = torch.iinfo(torch.int64).max
 
@@ -51,7 +51,7 @@ _HIGHEST = torch.iinfo(torch.int64).max
 class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
     """Samples neighbours in a PyG Data, a HeteroData, or a pair of stores; -1 takes all.
 
-    The arguments are those of PyG's NeighborSampler. Where pyg-lib and torch-sparse differ, pyg-lib's behaviour holds.
+    The arguments are those of PyG's NeighborSampler. Where pyg-lib and torch-sparse differ, this follows pyg-lib.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
     def begin_epoch(self) -> None:
         """Draw the key of all samples up to the next call, from torch's generator.
 
-        Loader workers share it, so that samples do not depend on which worker draws them.
+        Loader workers share it, so samples do not depend on the worker that draws them.
         """
         if self._epoch is None:
             self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
@@ -107,7 +107,7 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, **_: Any
     ) -> Output:
-        """The neighbourhood of the seed edges' ends, and of negatives if asked for."""
+        """The neighbourhood of the ends of the seed edges, and of negatives if requested."""
         examples, epoch = _examples(inputs.input_id, inputs.row), self._epoch_key()
         sample = partial(self._sample, examples=examples, epoch=epoch)
         with torch.random.fork_rng(devices=[]):  # PyG draws negatives from torch's generator
@@ -159,7 +159,7 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
         examples: Tensor,
         epoch: int,
     ) -> Output:
-        """What PyG's loaders and `edge_sample` ask for; `examples` are the numbers of the loader's inputs."""
+        """The sample function for PyG's loaders and `edge_sample`; `examples` are indices of the loader's inputs."""
         is_induced = self.subgraph_type == SubgraphType.induced
         if self.disjoint and is_induced:
             raise ValueError("'disjoint' sampling not supported for neighbor sampling with `subgraph_type='induced'`")
@@ -216,7 +216,7 @@ def _digest(examples: Tensor) -> int:
 
 @contextmanager
 def _as_with_pyg_lib() -> Iterator[None]:
-    """PyG's constructor without its demand for pyg-lib, for edges with times or weights, and without its warning."""
+    """Disable the pyg-lib requirement for edges with times or weights, and the warning, in PyG's constructor."""
     flags = ("WITH_PYG_LIB", "WITH_EDGE_TIME_NEIGHBOR_SAMPLE", "WITH_WEIGHTED_NEIGHBOR_SAMPLE")
     before = {flag: getattr(torch_geometric.typing, flag) for flag in flags}
     try:

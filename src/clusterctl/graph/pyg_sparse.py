@@ -1,6 +1,6 @@
-"""Graphs that hold torch's own sparse `adj_t`: PyG's loaders read edges or torch-sparse, so they get edges meanwhile.
+"""Graphs with torch's own sparse `adj_t`. PyG's loaders read only edges or torch-sparse, so `adj_t` becomes edges.
 
-`adj_t[target, source]` is an edge; its values travel along, and the batches have an `adj_t` of the same layout again.
+`adj_t[target, source]` is an edge. Its values are kept, and batches get an `adj_t` of the same layout again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _VALUES = "adj_t_values"
 
 @dataclass(frozen=True)
 class SparseAgain:
-    """A transform of batches: edges become an `adj_t` of their type's layout, before the user's own transform."""
+    """A batch transform: turns edges back into an `adj_t` of the same layout, then applies the user's transform."""
 
     layouts: Mapping[EdgeType | None, torch.layout]
     transform: Callable[[Any], Any] | None
 
     def __call__(self, batch: Any) -> Any:
-        """The batch, changed in place, or what the user's transform makes of it."""
+        """The batch, changed in place, or the result of the user's transform."""
         for edge_type, store in _stores(batch):
             if edge_type in self.layouts:
                 size = tuple(reversed(store.size()))
@@ -43,7 +43,7 @@ class SparseAgain:
 
 
 def without_sparse(data: Any, transform: Callable[[Any], Any] | None) -> tuple[Any, Callable[[Any], Any] | None]:
-    """Data to sample from, and the transform of its batches; both as given if there is no sparse tensor of torch's."""
+    """Data to sample from, and the transform of its batches; both unchanged if no `adj_t` is a torch sparse tensor."""
     if not isinstance(data, Data | HeteroData):
         return data, transform
     layouts = {
@@ -58,7 +58,7 @@ def without_sparse(data: Any, transform: Callable[[Any], Any] | None) -> tuple[A
         edges.num_nodes = data.num_nodes
     for edge_type, store in _stores(edges):
         if edge_type in layouts:
-            adjacency = store["adj_t"].to_sparse_csr()  # by target, the order of all else that edges have
+            adjacency = store["adj_t"].to_sparse_csr()  # by target, like the other attributes of edges
             crow, sources = adjacency.crow_indices(), adjacency.col_indices()
             targets = torch.arange(crow.numel() - 1).repeat_interleave(crow.diff())
             store["edge_index"], store[_VALUES] = torch.stack([sources, targets]), adjacency.values()

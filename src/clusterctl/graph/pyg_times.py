@@ -1,4 +1,4 @@
-"""Which edges a seed may see, where nodes or edges have times: none that is later than the seed."""
+"""Temporal sampling: a seed sees no nodes or edges later than itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     class EndByTime(Protocol):
-        """`end_by_time`, or what does as it does."""
+        """The signature of `end_by_time`."""
 
         def __call__(
             self, start: Tensor, end: Tensor, latest: Tensor, time: Tensor, sources: Tensor | None
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def end_by_time(start: Tensor, end: Tensor, latest: Tensor, time: Tensor, sources: Tensor | None) -> Tensor:
-    """Where the edges of each range (int64 `start` and `end`) become later than `latest`, by bisection, int64.
+    """The first edge in each range (int64 `start` and `end`) that is later than `latest`, by bisection, int64.
 
-    `time` is that of each edge, or, if there are `sources`, of each source node; it ascends in each range.
+    `time` is per edge, or per source node if `sources` is given; it ascends within each range.
     """
     low, high = start.clone(), end.clone()
     unsettled = (low < high).nonzero().squeeze(1)
@@ -34,7 +34,7 @@ def end_by_time(start: Tensor, end: Tensor, latest: Tensor, time: Tensor, source
 
 
 def check_sorted(start: Tensor, end: Tensor, time: Tensor, sources: Tensor | None) -> None:
-    """RuntimeError, in pyg-lib's words, if the last edge of a range is earlier than its first."""
+    """Raise RuntimeError, worded as in pyg-lib, if the last edge of a range is earlier than its first."""
     several = end - start > 1
     first, last = start[several], end[several] - 1
     if sources is not None:

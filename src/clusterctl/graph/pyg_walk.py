@@ -1,7 +1,7 @@
-"""A sampled neighbourhood by PyG's rules: hop by hop, a hop samples only the nodes that the hop before found first.
+"""Neighbourhood sampling by PyG's rules: each hop samples only the nodes that the previous hop discovered.
 
-A graph of one type is one with a single node type and a single edge type. In disjoint samples every seed has a tree of
-its own: a node that two seeds find is there twice.
+A homogeneous graph is one with a single node type and a single edge type. In disjoint samples every seed has its own
+tree: a node that two seeds reach occurs twice.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class TypedGraph:
 
 @dataclass(frozen=True)
 class Trees:
-    """What holds for each seed's tree in a disjoint sample; the seeds are counted over all types."""
+    """Per-seed data for the trees of a disjoint sample; seeds are numbered across all types."""
 
-    keys: Tensor  # int64: what its draws depend on, besides the node
-    latest: Tensor | None  # the time that it may not see beyond
+    keys: Tensor  # int64: the key of its draws, combined with the node
+    latest: Tensor | None  # the time up to which it may see
 
 
 @dataclass(frozen=True)
@@ -53,24 +53,24 @@ class Edges:
 
 @dataclass
 class Neighborhood:
-    """What was found, by type: the seeds come first, then hop by hop what is new."""
+    """The sample, by type: first the seeds, then the new nodes of each hop."""
 
     nodes: dict[str, Tensor]  # int64
-    trees: dict[str, Tensor] | None  # int64: which seed's tree a node belongs to, in a disjoint sample
+    trees: dict[str, Tensor] | None  # int64: the seed whose tree a node belongs to, in a disjoint sample
     edges: dict[EdgeType, Edges]
-    num_nodes: dict[str, list[int]] | None  # the seeds, and new ones of each hop
+    num_nodes: dict[str, list[int]] | None  # the number of seeds, then of new nodes per hop
     num_edges: dict[EdgeType, list[int]] | None
 
 
 @dataclass
 class _Hops:
-    """The sample while it grows. In a disjoint one an id is `tree * number of nodes + node`."""
+    """The sample under construction. In a disjoint sample an id is `tree * number of nodes + node`."""
 
     graph: TypedGraph
     trees: Trees | None
     found: dict[str, Numbering]
     edges: dict[EdgeType, list[Edges]]
-    ends: dict[str, list[int]] = field(default_factory=dict)  # how many nodes there are before each hop
+    ends: dict[str, list[int]] = field(default_factory=dict)  # the number of nodes before each hop
 
     def nodes_and_trees(self, node_type: str, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         if self.trees is None:
@@ -87,7 +87,7 @@ def walk(
     replace: bool = False,
     trees: Trees | None = None,
 ) -> Neighborhood:
-    """The sampled neighbourhood of the seeds, `counts[edge type][hop]` edges a node; disjoint if there are `trees`."""
+    """Sample `counts[edge type][hop]` edges per node, starting from the seeds; disjoint if `trees` is given."""
     hops = _start(graph, seeds, trees)
     for hop in range(max(map(len, counts.values()), default=0)):
         for node_type, found in hops.found.items():
@@ -99,7 +99,7 @@ def walk(
 
 
 def induced(graph: TypedGraph, sample: Neighborhood) -> Neighborhood:
-    """All edges among the nodes of a sample that is not disjoint, by target; hops do not count any more."""
+    """All edges among the nodes of a non-disjoint sample, by target, no longer separated into hops."""
     found = {node_type: graph.by.numbering(nodes) for node_type, nodes in sample.nodes.items()}
     edges = {}
     for edge_type, relation in graph.relations.items():

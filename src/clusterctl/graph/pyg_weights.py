@@ -1,8 +1,8 @@
-"""Edges drawn by their weights, as PyG's `weight_attr` asks for.
+"""Weighted edge sampling, for PyG's `weight_attr`.
 
-Without replacement each edge of a node waits for a time that is exponential with its weight as the rate, and the first
-ones are taken: the same as drawing one after the other among those left (Efraimidis and Spirakis, "Weighted random
-sampling with a reservoir", IPL 2006). An edge without weight comes after all others.
+Without replacement, each edge of a node gets an exponential waiting time with its weight as the rate, and the shortest
+waits are taken. This is equivalent to drawing one edge after another from those remaining (Efraimidis and Spirakis,
+"Weighted random sampling with a reservoir", IPL 2006). Edges of weight zero come last.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from clusterctl.graph.neighbors import take
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LEVELS = 1 << 31  # of a weight, for draws with replacement: whole numbers add up exactly
+_LEVELS = 1 << 31  # resolution of a weight in draws with replacement: integers add up exactly
 
 
 def checked_weights(weights: Tensor) -> Tensor:
-    """The weights as float64; RuntimeError, in torch's words, if one is negative or not finite."""
+    """The weights as float64. Raises RuntimeError, worded as in torch, if one is negative or not finite."""
     if not bool((weights.isfinite() & (weights >= 0)).all()):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
     return weights.to(torch.float64)
@@ -37,9 +37,9 @@ def sample_weighted(
     key: int,
     first: Callable[[Tensor, Tensor, int], Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """As `neighbors.sample_ranges`, without replacement, by float64 `weights` of all places.
+    """Like `neighbors.sample_ranges`, without replacement, by float64 `weights` of all places.
 
-    `first` is the function of that name, or does as it does. RuntimeError where all weights to draw from are zero.
+    `first` is the function below or its compiled version. Raises RuntimeError if all weights to draw from are zero.
     """
 
     def pick(drawn: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def sample_weighted(
 def sample_weighted_again(
     levels: Tensor, start: Tensor, degree: Tensor, counters: Tensor, count: int, key: int
 ) -> tuple[Tensor, Tensor]:
-    """As `neighbors.sample_ranges` with replacement, by `summed_levels` of the weights."""
+    """Like `neighbors.sample_ranges` with replacement, by `summed_levels` of the weights."""
 
     def pick(drawn: Tensor) -> Tensor:
         begin = levels[start[drawn]]
@@ -72,9 +72,9 @@ def sample_weighted_again(
 
 
 def first(waits: Tensor, offsets: Tensor, count: int) -> Tensor:
-    """The places of the `count` shortest waits between each two offsets, shortest first: int64 [count, ranges].
+    """The places of the `count` shortest waits in each range, shortest first: int64 [count, ranges].
 
-    Of equal ones the first place wins. Each range has more than `count` places.
+    On ties the first place wins. Each range has more than `count` places.
     """
     owner = torch.arange(offsets.numel() - 1).repeat_interleave(offsets.diff(), output_size=waits.numel())
     order = waits.argsort(stable=True)
@@ -83,9 +83,9 @@ def first(waits: Tensor, offsets: Tensor, count: int) -> Tensor:
 
 
 def summed_levels(weights: Tensor, indptr: Tensor) -> Tensor:
-    """The sums of the weights before each edge and after the last, each weight as a share of its target's largest.
+    """The cumulative sums of the weights, each relative to the largest weight of its target: int64 [edges + 1].
 
-    int64 [edges + 1]. A weight is rounded to a multiple of 2**-31 of that largest.
+    A weight is rounded to a multiple of 2**-31 of that largest weight.
     """
     owner = torch.arange(indptr.numel() - 1).repeat_interleave(indptr.diff(), output_size=weights.numel())
     largest = weights.new_zeros(indptr.numel() - 1).scatter_reduce_(0, owner, weights, "amax")

@@ -1,6 +1,7 @@
-"""Who will want what: a bipartite GraphSAGE over users and items, the model of PyG's example on Taobao.
+"""A recommender: bipartite GraphSAGE over users and items, the model of PyG's Taobao example.
 
-Items look at items that users take together with them; users look at their items, as rows and through such a layer.
+Items aggregate the items that users take together with them. Users aggregate their items, both the raw rows and the
+output of such an item layer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TOGETHER = (ITEM, "to", ITEM)  # items with users in common
 
 
 class ItemEncoder(nn.Module):
-    """Two layers over items that go together, and a linear map."""
+    """Two layers over items that users take together, and a linear layer."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -34,13 +35,13 @@ class ItemEncoder(nn.Module):
         self.last = Linear(channels, channels)
 
     def forward(self, block: Block, hidden: Tensor, targets: Tensor) -> Tensor:
-        """For the targets of a block; `hidden` and `targets` are rows after the first layer."""
+        """Encode the targets of a block; `hidden` and `targets` are outputs of the first layer."""
         out: Tensor = self.last(self.second(block, hidden, targets).relu())
         return out
 
 
 class UserEncoder(nn.Module):
-    """A user's items, first as they are, then after a layer of their own; and a linear map."""
+    """Aggregates a user's items, first their raw rows, then the output of an item layer; and a linear layer."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -49,13 +50,13 @@ class UserEncoder(nn.Module):
         self.last = Linear(channels, channels)
 
     def forward(self, block: Block, items: Tensor, hidden: Tensor, users: Tensor) -> Tensor:
-        """For the targets of a block, whose rows are `users`; `items` are rows, `hidden` theirs after their layer."""
+        """Encode the targets of a block, with rows `users`; `items` are raw rows, `hidden` the item layer's output."""
         out: Tensor = self.last(self.second(block, hidden, self.first(block, items, users).relu()).relu())
         return out
 
 
 class Recommender(nn.Module):
-    """Scores pairs of users and items (logits): both encoded, then a two-layer perceptron on the two rows."""
+    """Scores pairs of users and items (logits): encodes both, then applies a two-layer perceptron to the two rows."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -66,7 +67,7 @@ class Recommender(nn.Module):
         """The scores [pairs].
 
         `users` and `items` are the rows of the sample's nodes [nodes, channels]; `pairs` are (user, item) as places
-        among its seeds. The first aggregation over items is the same for both encoders, and computed once.
+        among its seeds. The first aggregation over items is the same for both encoders and is computed once.
         """
         outer, of_items, of_users = sample.hops[1][TOGETHER], sample.hops[0][TOGETHER], sample.hops[0][OF_USER]
         rows = items[: outer.nodes.numel()]
@@ -84,9 +85,9 @@ class Recommender(nn.Module):
 
     @torch.no_grad()
     def encode(self, graph: HeteroGraph, users: Tensor, items: Tensor, task: Task) -> tuple[Tensor, Tensor]:
-        """All users and all items of the graph encoded [nodes, channels], exactly: with all of their neighbours.
+        """Encode all users and items of the graph [nodes, channels] exactly, with all of their neighbours.
 
-        `users` and `items` are the rows of this rank's own slices. A collective, layer by layer as `inference.infer`.
+        `users` and `items` are the rows of this rank's own slices. A collective, layer by layer like `inference.infer`.
         """
         together, of_user = graph.relation(TOGETHER), graph.relation(OF_USER)
         item_count, user_count = graph.num_nodes[ITEM], graph.num_nodes[USER]
@@ -106,5 +107,5 @@ class Recommender(nn.Module):
 
 
 def fan_outs(first: int, second: int) -> dict[tuple[str, str, str], tuple[int, ...]]:
-    """What the model needs: `first` items of a user or item, and `second` of each of those."""
+    """The fan-out for the model: `first` items per user or item, and `second` for each of those."""
     return {OF_USER: (first,), TOGETHER: (first, second)}

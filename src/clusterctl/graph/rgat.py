@@ -1,6 +1,6 @@
-"""The relational attention network that `train.model = "rgat"` names: in each layer a GATv2 for each relation.
+"""The relational attention network for `train.model = "rgat"`: in each layer one GATv2 per relation.
 
-What the relations into a node give is added up, as PyG's `HeteroConv` does with `aggr="sum"`.
+The outputs of the relations into a node are summed, like PyG's `HeteroConv` with `aggr="sum"`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def relations_by_layer(relations: Collection[EdgeType], node_type: str, layers: int) -> list[list[EdgeType]]:
-    """Which relations each layer needs for the last one's rows of this type: those into the types that are read.
+    """The relations that each layer needs so that the last one can compute the rows of `node_type`.
 
-    A type without a relation into it has rows in the first layer alone, as in PyG's `HeteroConv`.
+    A type without incoming relations has rows only in the first layer, as in PyG's `HeteroConv`.
     """
     possible, types = [], {kind for source, _, target in relations for kind in (source, target)}
     for _ in range(layers):
@@ -41,7 +41,7 @@ def relations_by_layer(relations: Collection[EdgeType], node_type: str, layers: 
 
 
 def fan_outs(by_layer: Sequence[Sequence[EdgeType]], fan_out: Sequence[int]) -> dict[EdgeType, tuple[int, ...]]:
-    """The fan-out of each relation, the seeds' hop first: that of the hop, or 0 where no layer needs it."""
+    """The fan-out of each relation per hop, the seeds' hop first; 0 where no layer needs the relation."""
     return {
         relation: tuple(
             count if relation in needed else 0 for count, needed in zip(fan_out, by_layer[::-1], strict=True)
@@ -52,22 +52,22 @@ def fan_outs(by_layer: Sequence[Sequence[EdgeType]], fan_out: Sequence[int]) -> 
 
 @dataclass(frozen=True)
 class RelationHop:
-    """The edges of one relation that one layer reads, and which rows of the source type they come from."""
+    """The edges of one relation that one layer reads, and the rows of the source type that they refer to."""
 
-    rows: Tensor  # int64 [sources], ascending: nothing else is projected
+    rows: Tensor  # int64 [sources], ascending: only these are projected
     edges: Neighborhoods  # between places in `rows` and the first rows of the target type
 
 
 @dataclass(frozen=True)
 class LayerHops:
-    """What one layer computes: new rows for the first `targets[type]` rows of its input."""
+    """The input of one layer, which computes new rows for the first `targets[type]` rows."""
 
     relations: dict[EdgeType, RelationHop]
     targets: dict[str, int]
 
 
 def layer_hops(sample: HeteroSample, *, self_loops: bool) -> list[LayerHops]:
-    """The hops of a sample in the layers' order, with the self loops of relations between nodes of one type."""
+    """The hops of a sample in the order of the layers; relations between nodes of one type can get self loops."""
     hops = []
     for blocks in reversed(sample.hops):
         relations = {}
@@ -82,7 +82,7 @@ def layer_hops(sample: HeteroSample, *, self_loops: bool) -> list[LayerHops]:
 
 
 def _compact(edges: Neighborhoods, rows: int) -> RelationHop:
-    """Without the rows of the table that no edge reads."""
+    """Drop the rows of the table that no edge refers to."""
     columns = edges.columns
     is_read = torch.zeros(rows, dtype=torch.bool, device=columns.device)
     is_read[columns.long()] = True
@@ -92,9 +92,9 @@ def _compact(edges: Neighborhoods, rows: int) -> RelationHop:
 
 
 class Rgat(nn.Module):
-    """A `GatConv` for each layer and each relation that it needs; between layers an ELU and dropout.
+    """One `GatConv` for each layer and each relation that it needs, with ELU and dropout between layers.
 
-    The last layer averages its heads. `send` and `receive` are the halves of a relation's layer in evaluation.
+    The last layer averages its heads. Evaluation calls `GatConv.send` and `receive` separately.
     """
 
     def __init__(
@@ -123,10 +123,10 @@ class Rgat(nn.Module):
         x: Mapping[str, Tensor],
         randomness: tuple[int, ...] | None,
     ) -> dict[str, Tensor]:
-        """The last layer's rows of its targets, of each type.
+        """The last layer's rows of its targets, by type.
 
-        `nodes` are those of the sample, `x` the features of the whole graph. `randomness` are the numbers that dropout
-        is keyed by: seed, epoch and step; None in evaluation.
+        `nodes` are the nodes of the sample, `x` the features of the whole graph. `randomness` holds the numbers that
+        key dropout: seed, epoch and step; None in evaluation.
         """
         rows: Mapping[str, Tensor] = x
         for i, hop in enumerate(hops):
@@ -137,7 +137,7 @@ class Rgat(nn.Module):
                 source, _, target = relation
                 reads, writes = own.rows, torch.arange(hop.targets[target], device=own.rows.device)
                 factors = self._factors(i, number, relation, own, nodes, randomness)
-                if i == 0:  # of the features of the whole graph
+                if i == 0:  # reads the features of the whole graph
                     reads, writes = nodes[source].index_select(0, reads), nodes[target][: hop.targets[target]]
                 targets = rows[target].index_select(0, writes)
                 layer = self.of(i, relation)
@@ -147,12 +147,12 @@ class Rgat(nn.Module):
         return dict(rows)
 
     def joined(self, i: int, received: Iterable[Tensor]) -> Tensor:
-        """The new rows of one type in layer `i`, from what its relations give."""
+        """The new rows of one type in layer `i`, from the outputs of its relations."""
         rows = reduce(torch.add, received)
         return rows if i == len(self.layers) - 1 else F.elu(rows)
 
     def receive(self, i: int, relation: EdgeType, edges: Neighborhoods, sent: Tensor, x: Tensor) -> Tensor:
-        """What a relation gives to targets whose rows are `x`, from the table `sent` of all its sources."""
+        """The output of a relation for targets with rows `x`, from the messages `sent` of all its sources."""
         loops = self._options.self_loops and relation[0] == relation[2]
         return self.of(i, relation).receive(edges.with_self_loops() if loops else edges, sent, x)
 
@@ -177,7 +177,7 @@ class Rgat(nn.Module):
         nodes: Mapping[str, Tensor],
         randomness: tuple[int, ...] | None,
     ) -> Tensor | None:
-        """Those of attention dropout, where there is any."""
+        """The factors of attention dropout, or None."""
         share = self._options.attention_dropout
         if randomness is None or not share:
             return None

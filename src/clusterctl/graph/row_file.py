@@ -1,8 +1,8 @@
-"""Rows of a table that is mapped from a file, read in large pieces by threads, and not through the page cache.
+"""Rows of a table that is mapped from a file, read in large pieces by threads, bypassing the page cache.
 
-A fault of the mapping reads one page and waits for it. Here the rows of a whole batch are wanted at once: they are read
-in the order of the file, many at a time, and what lies between two of them is read too where that is cheaper than a
-second request. The page cache is left to the graph's edges, which are mapped.
+A page fault of the mapping reads one page and waits for it. Here the rows of a whole batch are requested at once: they
+are read in file order, many at a time, including the gap between two rows where that is cheaper than a second request.
+The page cache is left to the graph's edges, which are mapped.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-_PAGE = 4096  # what O_DIRECT wants offsets, lengths and memory to be multiples of, on any file system
-_GAP = 1 << 16  # bytes that are read needlessly rather than by a request more
-_MOST = 1 << 20  # bytes of a request, and its last row
+_PAGE = 4096  # O_DIRECT requires offsets, lengths and memory aligned to this on every file system
+_GAP = 1 << 16  # bytes to read needlessly rather than issue another request
+_MOST = 1 << 20  # bytes per request, plus its last row
 _THREADS = 32
 
 
 class RowsOnTheWay(NamedTuple):
-    """Rows on their way. `size` counts the bytes that are read for them."""
+    """Rows being read. `size` is the number of bytes read for them."""
 
     size: int
     parts: list[Future[None]]
 
     def wait(self) -> None:
-        """Return when they are all there."""
+        """Wait until all rows have been read."""
         for part in self.parts:
             part.result()
 
@@ -47,7 +47,7 @@ class RowsOnTheWay(NamedTuple):
 class RowFile:
     """The file of a mapped `table` [rows, width]; `begin` may be called from any thread.
 
-    Reads go past the page cache if they are `direct`, and the file system can do that; else they leave it at once.
+    With `direct`, reads bypass the page cache if the file system supports it; otherwise each read drops its pages.
     """
 
     def __init__(self, table: Tensor, *, direct: bool = True) -> None:
@@ -60,7 +60,7 @@ class RowFile:
         self._most = _MOST + -(-self._row // _PAGE) * _PAGE + _PAGE
 
     def begin(self, ids: Tensor, rows: Tensor, places: Tensor) -> RowsOnTheWay:
-        """Begin to read the rows `ids` (int64, ascending; some may repeat) to these `places` of `rows`."""
+        """Start reading the rows `ids` (int64, ascending, may repeat) into these `places` of `rows`."""
         if ids.numel() == 0:
             return RowsOnTheWay(0, [])
         numbers = ids.numpy()
@@ -87,7 +87,7 @@ class RowFile:
             rows.index_copy_(0, places[first:last], wanted.to(rows.dtype))
 
     def _fill(self, view: memoryview, begin: int, needed: int) -> None:
-        """Read the file from `begin` on; the last page may lie partly beyond its end."""
+        """Read the file from `begin` on; the last page may extend beyond the end of the file."""
         done = 0
         while done < needed:
             page = done - done % _PAGE  # a short read may end anywhere
@@ -99,22 +99,22 @@ class RowFile:
             os.posix_fadvise(self._file, begin, len(view), os.POSIX_FADV_DONTNEED)
 
     def _scratch(self) -> mmap.mmap:
-        """This thread's own memory, which begins at a page."""
+        """This thread's own page-aligned buffer."""
         if not hasattr(self._own, "memory"):
             self._own.memory = mmap.mmap(-1, self._most)
         memory: mmap.mmap = self._own.memory
         return memory
 
     def close(self) -> None:
-        """Wait for what was begun, and close the file."""
+        """Wait for pending reads, and close the file."""
         self._threads.shutdown()
         os.close(self._file)
 
 
 def _requests(offsets: Numbers, size: int) -> Numbers:
-    """Which rows to read together, int64 [requests, 4]: the first row, the last one + 1, the first byte, the last + 1.
+    """The rows to read together, int64 [requests, 4]: the first row, the last one + 1, the first byte, the last + 1.
 
-    `offsets` are the ascending places of rows of so many bytes.
+    `offsets` are the ascending offsets of rows of `size` bytes.
     """
     begins = offsets // _PAGE * _PAGE
     ends = -(-(offsets + size) // _PAGE) * _PAGE
@@ -125,7 +125,7 @@ def _requests(offsets: Numbers, size: int) -> Numbers:
 
 
 def mapped_from(tensor: Tensor) -> tuple[str, int]:
-    """The file that a tensor's memory is mapped from, and the place of its first byte there (see proc(5))."""
+    """The file that a tensor's memory is mapped from, and the offset of its first byte there (see proc(5))."""
     address = tensor.data_ptr()
     for start, stop, offset, path in _mappings():
         if start <= address < stop and path.startswith("/"):
@@ -142,7 +142,7 @@ def _mappings() -> Iterator[tuple[int, int, int, str]]:
 
 
 def _opened(path: str, direct: bool) -> tuple[int, bool]:
-    """The open file, and whether its reads go past the page cache; not every file system can do that."""
+    """The open file, and whether its reads bypass the page cache; not every file system supports that."""
     if direct:
         with suppress(OSError):
             file = os.open(path, os.O_RDONLY | os.O_DIRECT)

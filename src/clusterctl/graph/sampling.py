@@ -1,8 +1,8 @@
-"""Neighbour sampling, uniform (`neighbors`) or LABOR (`labor`): in plain torch, on large graphs on a CPU by numba.
+"""Neighbour sampling, uniform (`neighbors`) or LABOR (`labor`): in plain torch, or by numba for large graphs on a CPU.
 
-What is sampled for a node depends on (seed, epoch, step, hop, node) alone. Every node of a frontier is sampled at every
-hop, the seeds too (as DGL does; PyG samples only nodes that are new to the hop, which makes a node's neighbours depend
-on the rest of its batch).
+The sample of a node depends only on (seed, epoch, step, hop, node). Every hop samples every node of the frontier,
+including the seeds (as in DGL; PyG samples only nodes that are new to the hop, so a node's neighbours depend on the
+rest of its batch).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.hashing import Purpose, stream
-from clusterctl.graph.labor import most_copies, sample_labor
+from clusterctl.graph.labor import max_duplicates, sample_labor
 from clusterctl.graph.neighbors import renumbered, sample_neighbors
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     from clusterctl.graph.storage import EdgeType, FeatureGraph, HeteroGraph
 
-WORTH_COMPILING = 2_000_000  # edges: the import of numba takes a second
+WORTH_COMPILING = 2_000_000  # edges: importing numba takes a second
 Sampled = tuple[Tensor, Tensor]
 
 
 class NeighborSampler:
-    """Samples `fan_out` neighbours a node and hop, the seeds' hop first; -1 takes all.
+    """Samples `fan_out` neighbours per node and hop, the seeds' hop first; -1 takes all.
 
-    With `replace` every neighbour is drawn from all of them, so that one may come more than once. `labor` samples as in
-    the module of that name, without replacement.
+    With `replace`, neighbours are drawn with replacement and may repeat. `labor` samples as in the module of that name,
+    without replacement.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class NeighborSampler:
         engine = _engine(graph.indices.numel(), graph.indices.device)
         self._renumbered = engine.renumbering(graph.num_nodes)
         if labor:
-            self._sample_neighbors = partial(engine.sample_labor, copies=most_copies(graph))
+            self._sample_neighbors = partial(engine.sample_labor, duplicates=max_duplicates(graph))
         else:
             self._sample_neighbors = partial(engine.sample_neighbors, replace=replace)
 
     def sample(self, seeds: Tensor, epoch: int, step: int, excluded: Tensor | None = None) -> list[Block]:
-        """The blocks in the order of the layers: the outermost first, the last one's nodes are `seeds`.
+        """The blocks in the order of the layers: the outermost first, the one with the nodes `seeds` last.
 
-        Edges are `excluded` as by `neighbors.sample_neighbors`; not with LABOR.
+        `excluded` is passed to `neighbors.sample_neighbors`; LABOR does not support it.
         """
         absent = () if excluded is None else (excluded,)
         blocks, nodes = [], seeds
@@ -70,8 +70,8 @@ class NeighborSampler:
 class HeteroSample:
     """The blocks of each hop, the seeds' first, and all nodes of each type.
 
-    The nodes of a type begin with its seeds; every hop adds its new ones at the end. So one table of rows for `nodes`
-    serves the blocks of all hops, and the targets of a block are its first rows.
+    The nodes of a type begin with its seeds; every hop appends its new nodes. So the blocks of all hops share one table
+    of rows for `nodes`, and the targets of a block are its first rows.
     """
 
     hops: list[dict[EdgeType, Block]]
@@ -79,7 +79,7 @@ class HeteroSample:
 
 
 class HeteroSampler:
-    """Samples `fan_out[edge type][hop]` sources a target; -1 takes all. Edge types without fan-out do not count.
+    """Samples `fan_out[edge type][hop]` sources per target; -1 takes all. Edge types without a fan-out are ignored.
 
     Randomness is keyed by (seed, epoch, step, hop, relation, node). `replace` is as for `NeighborSampler`.
     """
@@ -98,9 +98,9 @@ class HeteroSampler:
     def sample(
         self, seeds: Mapping[str, Tensor], epoch: int, step: int, excluded: Mapping[EdgeType, Tensor] | None = None
     ) -> HeteroSample:
-        """The neighbourhood of these nodes (int64 of each type), without the `excluded` edges of each type.
+        """The neighbourhood of these nodes (int64, by type).
 
-        Edges are excluded as by `neighbors.sample_neighbors`.
+        The `excluded` edges of each type are passed to `neighbors.sample_neighbors`.
         """
         empty = next(iter(seeds.values())).new_empty(0)
         nodes = {node_type: seeds.get(node_type, empty) for node_type in self._graph.num_nodes}
@@ -136,7 +136,7 @@ class HeteroSampler:
 
 
 class _Engine(NamedTuple):
-    """How to sample: `neighbors.sample_neighbors`, `labor.sample_labor`, and `renumbered` for a number of nodes."""
+    """The sampling functions, and a factory of `neighbors.renumbered` for a number of nodes."""
 
     sample_neighbors: Callable[..., Sampled]
     sample_labor: Callable[..., Sampled]
@@ -144,7 +144,7 @@ class _Engine(NamedTuple):
 
 
 def _engine(edges: int, device: torch.device) -> _Engine:
-    """By numba where it pays off and is installed, else in plain torch."""
+    """The numba engine if it pays off and is installed, otherwise plain torch."""
     if device.type == "cpu" and edges >= WORTH_COMPILING and find_spec("numba") is not None:
         from clusterctl.graph.compiled import Renumbering, sample_labor_compiled, sample_neighbors_compiled
 

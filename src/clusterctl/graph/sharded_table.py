@@ -1,4 +1,4 @@
-"""A table of trained rows (embeddings) that is split over the ranks: contiguous ranges, only touched rows travel."""
+"""An embedding table that is sharded over the ranks in contiguous ranges; only touched rows are communicated."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch import distributed as dist
 
 from clusterctl.graph.hashing import Purpose, stream
 
-_ROWS_AT_ONCE = 65536  # drawn from one generator at the start
+_ROWS_AT_ONCE = 65536  # drawn from one generator at initialization
 
 
 class Route(NamedTuple):
     """Which rank holds which of the wanted rows."""
 
-    order: Tensor | None  # the wanted rows by owner; None: they are in this order
-    ids: Tensor  # int64, in that order
-    counts: list[int]  # of each owner
+    order: Tensor | None  # sorts the wanted rows by owner; None: they already are
+    ids: Tensor  # int64, sorted by owner
+    counts: list[int]  # per owner
 
 
 class ShardedTable(nn.Module):
-    """`total` rows of `channels` numbers, begun as torch.nn.Embedding does: standard normal.
+    """`total` rows of `channels` numbers, initialized like torch.nn.Embedding: standard normal.
 
-    Rank r holds `size` rows from `r * size` on (the last ones fewer). They are no parameters: a step takes the rows
-    that it needs with `fetch`, and returns their gradients with `collect`. The values do not depend on the number
-    of ranks. `lazy` tells the optimiser to move touched rows alone.
+    Rank r holds `size` rows from `r * size` on (the last ranks may hold fewer). They are not parameters: a step gets
+    the rows that it needs with `fetch`, and their gradients with `collect`. The values do not depend on the number of
+    ranks. With `lazy`, the optimizer updates only touched rows.
     """
 
     rows: Tensor
@@ -41,7 +41,7 @@ class ShardedTable(nn.Module):
         self._fetched: tuple[Route, Tensor] | None = None
 
     def route(self, ids: Tensor) -> Route:
-        """The way to these rows (int64, each once). No collective: it can be found ahead of time."""
+        """The route to these rows (int64, distinct). Not a collective: it can be computed ahead of time."""
         if dist.get_world_size() == 1:
             return Route(None, ids, [ids.numel()])
         ordered, order = ids.sort()
@@ -50,7 +50,7 @@ class ShardedTable(nn.Module):
         return Route(order, ordered, [b - a for a, b in zip([0, *cuts], [*cuts, ids.numel()], strict=True)])
 
     def fetch(self, route: Route) -> Tensor:
-        """The rows [wanted, channels], a leaf whose gradient `collect` takes. A collective."""
+        """The rows [wanted, channels], a leaf tensor whose gradient `collect` reads. A collective."""
         asked = self._exchanged_ids(route)
         with torch.no_grad():
             rows = self.rows.index_select(0, asked - self.start)
@@ -65,7 +65,7 @@ class ShardedTable(nn.Module):
         return rows
 
     def collect(self) -> tuple[Tensor, Tensor]:
-        """The own rows (int64, each once, ascending) that any rank touched, and their gradients' sums. A collective."""
+        """This rank's rows that any rank touched (int64, distinct), and the sums of their gradients. A collective."""
         assert self._fetched is not None
         (route, rows), self._fetched = self._fetched, None
         gradients = rows.grad if rows.grad is not None else torch.zeros_like(rows)
@@ -77,11 +77,11 @@ class ShardedTable(nn.Module):
         touched, place = torch.unique(asked - self.start, return_inverse=True)
         sums = gradients.new_zeros(touched.numel(), gradients.size(1))
         for part, rows_of_rank in zip(torch.split(place, counts), torch.split(arrived, counts), strict=True):
-            sums[part] += rows_of_rank  # rank by rank: the same order every time, and no row twice
+            sums[part] += rows_of_rank  # rank by rank: a fixed order, and no duplicates within a part
         return touched, sums
 
     def whole(self) -> Tensor:
-        """All rows [total, channels], on rank 0; what the others get is nothing. A collective."""
+        """All rows [total, channels] on rank 0, and no rows on the others. A collective."""
         own = self.rows.new_zeros(self._size, self.rows.size(1))
         own[: len(self.rows)] = self.rows
         leads = dist.get_rank() == 0
@@ -90,7 +90,7 @@ class ShardedTable(nn.Module):
         return torch.cat(parts)[: self.total] if parts else own[:0]
 
     def _exchanged_ids(self, route: Route) -> Tensor:
-        """The ids that the ranks want of this one; noted for the way back."""
+        """The ids that the ranks request from this one; kept for `collect`."""
         if route.order is None:
             return route.ids
         ours = torch.tensor(route.counts, device=route.ids.device)
@@ -104,13 +104,13 @@ class ShardedTable(nn.Module):
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """What `model.state_dict()` would be on one rank alone: with all rows of its tables, on rank 0. A collective."""
+    """`model.state_dict()` with all rows of its sharded tables, complete on rank 0. A collective."""
     tables = {f"{name}.rows": module for name, module in model.named_modules() if isinstance(module, ShardedTable)}
     return model.state_dict() | {name: table.whole() for name, table in tables.items()}
 
 
 def _drawn(own: range, channels: int, seed: int, dtype: torch.dtype) -> Tensor:
-    """The first values of these rows: a function of seed and row, drawn in blocks of the whole table."""
+    """The initial values of these rows: a function of seed and row, drawn in blocks of the whole table."""
     rows = torch.empty(len(own), channels, dtype=dtype)
     for block in range(own.start // _ROWS_AT_ONCE, -(-own.stop // _ROWS_AT_ONCE)):
         generator = torch.Generator().manual_seed(stream(Purpose.ROWS, seed, block))

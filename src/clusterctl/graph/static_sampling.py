@@ -1,8 +1,8 @@
-"""The same samples in tensors whose sizes are known beforehand: a GPU's host asks it for nothing.
+"""The same samples in tensors of sizes known in advance, so that sampling never synchronizes with the GPU.
 
-Every target has as many places as the fan-out, and those without a neighbour count for nothing. Nodes that are reached
-twice are computed twice, from the same neighbours and with the same dropout, as both are keyed by the node: the result
-is that of the blocks of `sampling`, at the cost of some more rows.
+Every target has as many slots as the fan-out; slots without a neighbour are padding. A node that is reached twice is
+computed twice, with the same neighbours and dropout, because both are keyed by the node. So the result equals that of
+the blocks of `sampling`, at the cost of some extra rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.hashing import Purpose, draws, stream
-from clusterctl.graph.labor import choose_labor, most_copies
+from clusterctl.graph.labor import choose_labor, max_duplicates
 from clusterctl.graph.neighbors import choose, remaining, sizes
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from clusterctl.graph.storage import Graph
 
 
-_MOST_ROWS = 1 << 20  # of a layer: beyond, what is computed twice weighs more than waiting
+_MOST_ROWS = 1 << 20  # per layer: beyond this, duplicate work costs more than synchronization
 
 
 def worth_static(device: torch.device, fan_out: Sequence[int], batch_size: int) -> bool:
-    """Whether blocks of known sizes suit batches of so many seeds."""
+    """Whether blocks of known sizes pay off for batches of `batch_size` seeds."""
     rows = batch_size
     for count in fan_out[:-1]:
         rows *= 1 + count
@@ -37,12 +37,12 @@ def worth_static(device: torch.device, fan_out: Sequence[int], batch_size: int) 
 
 @dataclass(frozen=True)
 class StaticBlock(Block):
-    """A block of equally many places a target, of which the first `filled` are edges; the others name the target.
+    """A block with a fixed number of slots per target: the first `filled` are edges, the others refer to the target.
 
-    In an inner block place `j` of target `i` has row `targets + i * fan_out + j` of the source table to itself.
+    In an inner block, slot `j` of target `i` has its own row `targets + i * fan_out + j` of the source table.
     """
 
-    filled: Tensor  # int32 [targets]: places with an edge
+    filled: Tensor  # int32 [targets]: slots with an edge
     inner: bool
 
     @property
@@ -50,13 +50,13 @@ class StaticBlock(Block):
         return self.filled
 
     @property
-    def counted(self) -> Tensor:
+    def edge_mask(self) -> Tensor:
         places = torch.arange(self._fan_out, device=self.filled.device)
         return (places < self.filled[:, None]).flatten()
 
     @property
     def rows(self) -> Tensor:
-        """Inner blocks compute the target's own row again for such an edge, to the same values."""
+        """Self loops refer to the target's own row; in an inner block `columns` would refer to an equal copy of it."""
         targets = torch.arange(self.nodes.numel(), dtype=torch.int32, device=self.nodes.device)[:, None]
         loops = self.neighbors.view(-1, self._fan_out) == self.nodes[:, None]
         return torch.where(loops, targets, self.columns.view(-1, self._fan_out)).flatten()
@@ -69,7 +69,7 @@ class StaticBlock(Block):
         return sums / self.filled.clamp(min=1)[:, None].to(table.dtype)
 
     def weighted_sum(self, table: Tensor, weights: Tensor) -> Tensor:
-        weights = weights * self.counted
+        weights = weights * self.edge_mask
         if not self.inner:
             return super().weighted_sum(table, weights)
         targets = self.nodes.numel()
@@ -82,16 +82,16 @@ class StaticBlock(Block):
 
 
 class StaticSampler:
-    """As `sampling.NeighborSampler`, for fan-outs that are not -1."""
+    """Like `sampling.NeighborSampler`, but a fan-out cannot be -1."""
 
     def __init__(
         self, graph: Graph, fan_out: Sequence[int], seed: int, *, replace: bool = False, labor: bool = False
     ) -> None:
         self._graph, self._fan_out, self._seed, self._replace = graph, fan_out, seed, replace
-        self._copies = most_copies(graph) if labor else None
+        self._duplicates = max_duplicates(graph) if labor else None
 
     def sample(self, seeds: Tensor, epoch: int, step: int) -> list[StaticBlock]:
-        """The blocks in the order of the layers, as from `NeighborSampler`."""
+        """The blocks in the order of the layers, as in `NeighborSampler`."""
         blocks, nodes = [], seeds
         for hop, count in enumerate(self._fan_out):
             key = stream(Purpose.SAMPLING, self._seed, epoch, step, hop)
@@ -106,17 +106,17 @@ class StaticSampler:
         return blocks[::-1]
 
     def _neighbors(self, nodes: Tensor, count: int, key: int) -> tuple[Tensor, Tensor]:
-        """How many of `count` places each node fills, and the node in every place [nodes * count], both int32."""
+        """How many of `count` slots each node fills, and the node in every slot [nodes * count], both int32."""
         start, degree = remaining(self._graph, nodes, None)
         sampled = sizes(degree, count, self._replace).to(torch.int32)
         if count == 0 or self._graph.indices.numel() == 0:
             return sampled, nodes.to(torch.int32).repeat_interleave(count, output_size=nodes.numel() * count)
         places = torch.arange(count, device=nodes.device)[:, None]
         enough = degree.clamp(min=1 if self._replace else count + 1)
-        if self._copies is None:
+        if self._duplicates is None:
             drawn = choose(enough, count, draws(key, nodes), replace=self._replace)
         else:
-            drawn = choose_labor(self._graph, start, degree, count, key, self._copies)
+            drawn = choose_labor(self._graph, start, degree, count, key, self._duplicates)
         picks = drawn if self._replace else torch.where(degree > count, drawn, places)
         is_edge = places < sampled
         found = self._graph.indices.index_select(0, ((start + picks) * is_edge).T.flatten())

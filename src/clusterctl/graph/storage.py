@@ -1,7 +1,7 @@
-"""Arrays that all ranks of a node share: one file, memory-mapped, so a node holds one copy however many ranks it runs.
+"""Arrays that all ranks of a node share: one memory-mapped file, so a node holds one copy for any number of ranks.
 
-Ranks import torch alone. What reads the data set's own format runs once, in the preparation (see `runs.once`). The file
-carries a checksum of each array, and one rank a node compares them when a run opens it: a damaged file is made anew.
+Ranks import only torch. The code that reads the data set's own format runs once, in the preparation (see `runs.once`).
+The file has a checksum of each array, which one rank per node verifies when a run opens it; a damaged file is rebuilt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.task.task import Task
 
 EdgeType = tuple[str, str, str]
-"""The type of the source, the name of the relation, the type of the target; as PyG writes it."""
+"""The type of the source, the name of the relation, the type of the target, as in PyG."""
 
 
 class Stored(Protocol):
@@ -40,14 +40,14 @@ class Stored(Protocol):
 
 T = TypeVar("T", bound="Stored")
 
-FORMAT = 3  # of the prepared files; part of its name
+FORMAT = 3  # of the prepared files; part of the folder's name
 FILE = "graph.pt"
 _ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
 class FeatureGraph(Adjacency):
-    """A graph of one node type, with features of its nodes."""
+    """A graph of one node type, with node features."""
 
     x: Tensor  # float [nodes, features]
 
@@ -64,7 +64,7 @@ class FeatureGraph(Adjacency):
 class Graph(FeatureGraph):
     """A graph with classes and splits of its nodes.
 
-    Those that workloads prepare list the sources of a target in one random order of all nodes, for `labor`.
+    Graphs prepared by workloads list the sources of each target in one random order of all nodes, for `labor`.
     """
 
     y: Tensor  # int64 [nodes]
@@ -79,7 +79,7 @@ G = TypeVar("G", bound=FeatureGraph)
 
 @dataclass(frozen=True)
 class HeteroGraph:
-    """Nodes and edges of several types: an `Adjacency` of each relation; features for the node types that have any."""
+    """Nodes and edges of several types: an `Adjacency` per relation, and features for the node types that have any."""
 
     num_nodes: dict[str, int]
     indptr: dict[EdgeType, Tensor]
@@ -91,7 +91,7 @@ class HeteroGraph:
         return Adjacency(self.indptr[edge_type], self.indices[edge_type])
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
-        """The graph on `device`, features as `dtype`; on the CPU nothing is copied that is there already."""
+        """The graph on `device` with features of `dtype`; tensors that already match are not copied."""
         return replace(
             self,
             indptr={edge_type: indptr.to(device) for edge_type, indptr in self.indptr.items()},
@@ -102,9 +102,9 @@ class HeteroGraph:
 
 @dataclass(frozen=True)
 class LabelledHeteroGraph(HeteroGraph):
-    """One with classes and splits of the nodes of one type."""
+    """A heterogeneous graph with classes and splits of the nodes of one type."""
 
-    node_type: str  # that of the nodes with classes
+    node_type: str  # the type of the nodes with classes
     y: Tensor  # int64 [nodes of that type]
     train: Tensor  # int64, ascending, as `val` and `test`
     val: Tensor
@@ -113,7 +113,7 @@ class LabelledHeteroGraph(HeteroGraph):
 
 
 def resident(graph: G, task: Task, dtype: torch.dtype) -> G:
-    """The graph on the task's device with features of `dtype`; on the CPU a node holds one copy.
+    """The graph on the task's device with features of `dtype`; on the CPU there is one copy per node.
 
     A collective of the node's ranks.
     """
@@ -121,7 +121,7 @@ def resident(graph: G, task: Task, dtype: torch.dtype) -> G:
 
 
 def resident_relations(graph: LabelledHeteroGraph, task: Task, dtype: torch.dtype) -> LabelledHeteroGraph:
-    """As `resident`, of a graph with several types."""
+    """Like `resident`, for a graph with several types."""
     x = {node_type: _resident_features(x, task, dtype) for node_type, x in graph.x.items()}
     indptr, indices = (
         {edge_type: array.to(task.device) for edge_type, array in arrays.items()}
@@ -131,7 +131,7 @@ def resident_relations(graph: LabelledHeteroGraph, task: Task, dtype: torch.dtyp
 
 
 def _moved(graph: Any, task: Task) -> dict[str, Any]:
-    """The tensors of a graph but for its features, on the task's device."""
+    """All tensors of a graph except its features, on the task's device."""
     found = {name: value for name, value in _record(graph).items() if isinstance(value, Tensor) and name != "x"}
     return {name: value.to(task.device) for name, value in found.items()}
 
@@ -150,12 +150,11 @@ def _resident_features(x: Tensor, task: Task, dtype: torch.dtype) -> Tensor:
 def shared_table(
     task: Task, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None
 ) -> Iterator[tuple[Tensor, bool]]:
-    """A table of zeros on the task's device, or on `device`, and whether this rank's writes are wanted; ready for all
-    at the end.
+    """A table of zeros on the task's device, or on `device`, and whether this rank should write shared pieces.
 
-    On the CPU the ranks of a node get the same memory, and all may write to it; where a piece is known to more than
-    one of them, the one with `True` should. With GPUs each rank has a table of its own. A collective of the node's
-    ranks.
+    On the CPU the ranks of a node share the memory, and all may write to it; if several ranks know a piece, the one
+    with `True` should write it. With GPUs each rank has its own table. When the context exits, all ranks of the node
+    see the table. A collective of the node's ranks.
     """
     if task.device.type != "cpu" or task.node.size() == 1:
         yield torch.zeros(shape, dtype=dtype, device=device or task.device), True
@@ -166,9 +165,9 @@ def shared_table(
 
 
 def _mapped(task: Task, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """The table in a file without a name, which goes with its last mapping: no rank has to remove it.
+    """The table in an anonymous file, which disappears with its last mapping: no rank has to remove it.
 
-    The others open it through /proc, so containers that mount a /tmp or a small /dev/shm of their own do not matter.
+    The other ranks open it through /proc, so it works in containers with their own /tmp or a small /dev/shm.
     """
     count = torch.Size(shape).numel()
     where = torch.zeros(2, dtype=torch.int64)
@@ -189,7 +188,7 @@ def _mapped(task: Task, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 def compressed(
     edges: Tensor, num_nodes: int, num_sources: int | None = None, *, shuffled: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """`indptr` and `indices` of edges given as int64 [2, edges], sources above targets.
+    """`indptr` and `indices` of edges given as int64 [2, edges], sources in the first row.
 
     `num_sources` is for edges between nodes of two types. `shuffled` lists the sources of every target in one random
     order of all nodes, instead of ascending; it is the same in every process.
@@ -207,7 +206,7 @@ def compressed(
 
 
 def shuffled_order(num_nodes: int) -> Tensor:
-    """All nodes, int64, in the one random order of their number; it is the same in every process."""
+    """All nodes, int64, in a random order that depends only on `num_nodes`; it is the same in every process."""
     return draws(stream(Purpose.SHUFFLE), torch.arange(num_nodes)).argsort(stable=True)
 
 
@@ -219,9 +218,10 @@ def row_offsets(targets: Tensor, num_targets: int) -> Tensor:
 
 
 class Recipe(NamedTuple, Generic[T]):
-    """How prepared data is made.
+    """How to prepare a data set.
 
-    The identity holds what the data depends on: change it, and they are prepared anew. `build` gets a scratch folder.
+    The identity holds everything the data depends on: if it changes, the data is prepared again. `build` gets a scratch
+    folder.
     """
 
     name: str
@@ -243,15 +243,15 @@ class Recipe(NamedTuple, Generic[T]):
 
 
 def shared(task: Task, kind: type[T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:
-    """What `build` makes of the data with this `identity`, made once and shared; a dataclass `kind` of tensors."""
+    """The result of `build` for this `identity`, built once and shared; a dataclass `kind` of tensors."""
     recipe = Recipe(name, identity, build)
     return load(kind, task.prepared(recipe.folder, recipe.prepare, whole) / FILE)
 
 
 def whole(folder: Path) -> bool:
-    """Whether the file in this folder of the cache is as it was written: reads all of it, about 1 GB/s.
+    """Whether the file in this folder of the cache is intact: reads all of it, at about 1 GB/s.
 
-    torch.save writes a zip archive, in which every array has its CRC-32.
+    torch.save writes a zip archive with a CRC-32 for every array.
     """
     try:
         with zipfile.ZipFile(folder / FILE) as archive:
@@ -261,7 +261,7 @@ def whole(folder: Path) -> bool:
 
 
 def save(value: Stored, path: Path) -> None:
-    """Write `value`; it is on the disk on return."""
+    """Write `value`; it is on disk when this returns."""
     with path.open("wb") as file:
         torch.save(_record(value), file)
         file.flush()
@@ -269,7 +269,7 @@ def save(value: Stored, path: Path) -> None:
 
 
 def load(kind: type[T], path: Path) -> T:
-    """What was saved in `path`, mapped: pages are read when touched, and shared with whoever mapped them before."""
+    """The value saved in `path`, memory-mapped: pages are read when touched, and shared between processes."""
     return kind(**torch.load(path, mmap=True, weights_only=True))
 
 

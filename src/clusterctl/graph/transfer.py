@@ -1,4 +1,4 @@
-"""How a GPU gets what the host has made."""
+"""Copies from the host to a GPU."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launch.code_files import CodeFile
 
-QUIET_SECONDS = 2.0  # two changes within one tick of the file system's clock cannot be told apart
+QUIET_SECONDS = 2.0  # two changes within one tick of the file system's clock have the same timestamp
 _FORM = 2
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 

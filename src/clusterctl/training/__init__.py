@@ -1,6 +1,6 @@
-"""The training loop: `loop.fit` reads top to bottom; the rest is what it calls.
+"""The training loop. Start reading at `loop.fit`.
 
-`epoch_plan` says who trains on which seeds, `flat` keeps parameters and gradients as two vectors, `adam` moves one
-along the other. `objective` is the contract with what is trained: nodes (`node_objective`), links (`link_objective`) or
+`epoch_plan` assigns seeds to ranks, `flat` stores parameters and gradients as two vectors, and `adam` updates the
+parameters. `objective` is the interface of a learning problem: nodes (`node_objective`), links (`link_objective`) or
 whole graphs (`graph_objective`).
 """

@@ -1,4 +1,4 @@
-"""Adam on one vector, and on the rows of a table that is split over the ranks."""
+"""Adam for one vector, and for the rows of a table that is sharded over the ranks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from clusterctl.training.state import PartState, Sharded
 if TYPE_CHECKING:
     from clusterctl.graph.sharded_table import ShardedTable
 
-_NUMBERS_AT_ONCE = 1 << 20  # of a table on the CPU, whose caches hold them; a GPU would be asked where to cut
+_NUMBERS_AT_ONCE = 1 << 20  # of a table on the CPU, to fit in its caches; on a GPU, chunking would synchronize
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015) with L2 weight decay, as torch.optim.Adam with its default betas.
+    """Adam (Kingma and Ba, 2015) with L2 weight decay, like torch.optim.Adam with its default betas.
 
-    torch.optim imports torch's compiler, which costs every rank 1.8 s at its start (torch 2.13); this calls the same
-    kernel on a flat vector of parameters.
+    torch.optim imports torch's compiler, which delays the start of every rank by 1.8 s (torch 2.13). This class calls
+    the same kernel on a flat vector of parameters.
     """
 
     def __init__(self, values: Tensor, gradients: Tensor, lr: float, weight_decay: float) -> None:
@@ -30,7 +30,7 @@ class Adam:
         self._steps = 0
         self._mean = torch.zeros_like(values)
         self._square = torch.zeros_like(values)
-        self._now = torch.zeros(2, device=values.device)  # learning rate and number of the step, for `move`
+        self._lr_and_step = torch.zeros(2, device=values.device)  # for `move`
 
     def state(self) -> PartState:
         return PartState({"mean": self._mean, "square": self._square, "steps": torch.tensor([self._steps])})
@@ -41,29 +41,29 @@ class Adam:
         self._steps = int(state.same["steps"])
 
     def step(self, lr_scale: float = 1.0) -> None:
-        """Move the values against the gradients, by `lr_scale` of the learning rate."""
+        """Update the values, with the learning rate scaled by `lr_scale`."""
         self._steps += 1
         lr = lr_scale * self._lr
         adam_step(self._values, self._gradients, self._mean, self._square, lr, self._weight_decay, self._steps)
 
     def advance(self, lr_scale: float) -> None:
-        """The first half of a `step` whose other half, `move`, may be a CUDA graph."""
+        """The first half of a `step` whose second half, `move`, may be a CUDA graph."""
         self._steps += 1
-        (now,) = moved([torch.tensor([lr_scale * self._lr, self._steps])], self._values.device)
-        self._now.copy_(now)
+        (lr_and_step,) = moved([torch.tensor([lr_scale * self._lr, self._steps])], self._values.device)
+        self._lr_and_step.copy_(lr_and_step)
 
     def move(self) -> None:
-        """The second half. Rounds the learning rate to float32."""
-        lr, steps = self._now
+        """The second half of a `step`. Rounds the learning rate to float32."""
+        lr, steps = self._lr_and_step
         adam_step(self._values, self._gradients, self._mean, self._square, lr, self._weight_decay, steps)
 
 
 class TableAdam:
     """Adam for a table in which only a few rows have gradients.
 
-    A row without a gradient moves too, along its means, and so it does here: every row in every step. Where the table
-    is lazy, rows and means without a gradient stay as they are, as in torch.optim.SparseAdam, which is another
-    optimiser and faster.
+    In Adam, rows without a gradient keep moving along their running means, so every step updates every row. If the
+    table is lazy, rows without a gradient and their means do not change, as in torch.optim.SparseAdam. That is faster,
+    but a different optimizer.
     """
 
     def __init__(self, table: ShardedTable, lr: float, weight_decay: float) -> None:
@@ -75,7 +75,7 @@ class TableAdam:
         self._touched = torch.empty(0, dtype=torch.int64, device=table.rows.device)
 
     def state(self) -> PartState:
-        """The table's rows with their means, of which each rank has its part."""
+        """The table's rows and their running means, sharded over the ranks."""
         parts = {"rows": self._table.rows, "mean": self._mean, "square": self._square}
         sharded = {name: Sharded(part, self._table.start, self._table.total) for name, part in parts.items()}
         return PartState({"steps": torch.tensor([self._steps])}, sharded)
@@ -87,12 +87,12 @@ class TableAdam:
         self._steps = int(state.same["steps"])
 
     def collect(self) -> None:
-        """Take the gradients of the step. A collective."""
+        """Collect the gradients of the step. A collective."""
         self._touched, self.gradients = self._table.collect()
 
     @torch.no_grad()
     def step(self, lr_scale: float = 1.0) -> None:
-        """Move the rows against the gradients, by `lr_scale` of the learning rate."""
+        """Update the rows, with the learning rate scaled by `lr_scale`."""
         self._steps += 1
         if self._table.lazy:
             self._move_touched(lr_scale * self._lr)

@@ -1,7 +1,7 @@
-"""One step of Adam on a tensor, in place: torch's fused kernel where there is one, else the same arithmetic.
+"""One in-place Adam step on a tensor: torch's fused kernel if available, otherwise the same arithmetic.
 
-The kernel reads and writes everything once. It is what `torch.optim.Adam(fused=True)` calls, private to torch, and
-this is the only module that calls it: where its arguments are not those known here, the arithmetic below is used.
+The kernel reads and writes everything once. `torch.optim.Adam(fused=True)` calls it, but it is private to torch. Only
+this module calls it, and falls back to the arithmetic below if its arguments differ from those known here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ARGUMENTS = (
 
 def _kernel_is_known() -> bool:
     """Whether this torch has the kernel, with the arguments that `adam_step` passes (torch 2.6 to 2.13 do)."""
-    schemas = torch._C._jit_get_schemas_for_operator("aten::_fused_adam_")  # noqa: SLF001 - the only way
+    schemas = torch._C._jit_get_schemas_for_operator("aten::_fused_adam_")  # noqa: SLF001 - there is no public API
     known = [tuple(part.name for part in schema.arguments) for schema in schemas if not schema.overload_name]
     return known == [_ARGUMENTS]
 
@@ -43,8 +43,8 @@ def adam_step(
     """Step number `steps` (from 1) of Adam (Kingma and Ba, 2015) with L2 weight decay and torch's default betas.
 
     All tensors have one shape, dtype (float32 or float64) and device. `values` and their moments `mean` and `square`
-    are contiguous and changed in place; the gradients stay as they are. Where FUSED, `lr` and `steps` may be float32
-    tensors without dimensions.
+    are contiguous and updated in place; the gradients do not change. If FUSED, `lr` and `steps` may be 0-dimensional
+    float32 tensors.
     """
     if not FUSED:
         _plain_step(values, gradients, mean, square, float(lr), weight_decay, int(steps))
@@ -67,6 +67,6 @@ def _plain_step(
         gradients = gradients.add(values, alpha=weight_decay)
     mean.lerp_(gradients, 1 - _BETA1)
     square.mul_(_BETA2).addcmul_(gradients, gradients, value=1 - _BETA2)
-    scale = (1 - _BETA2**steps) ** 0.5  # of the root of the square; taken out of the division for one pass less
+    scale = (1 - _BETA2**steps) ** 0.5  # of the root of the square; factored out of the division to save a pass
     step_size = lr * scale / (1 - _BETA1**steps)
     values.addcdiv_(mean, square.sqrt().add_(_EPSILON * scale), value=-step_size)

@@ -1,10 +1,11 @@
-"""A step as two CUDA graphs: the host starts each with one call, where it else starts some hundred kernels by name.
+"""A step as two CUDA graphs: the host launches each with one call instead of launching hundreds of kernels.
 
-The first samples, computes and differentiates; the second clips and moves the parameters. The sum over the ranks is
-between them, as in any other step: NCCL's watchdog, its flight recorder and the requests to stop stay what they are.
+The first graph samples and runs forward and backward; the second clips the gradients and updates the parameters. The
+all-reduce happens between them, as in any other step, so NCCL's watchdog and flight recorder and stop requests work
+unchanged.
 
-A graph repeats its kernels on the same memory. So a batch is copied into buffers, and what changes from step to step is
-in tensors too: the keys of randomness (`hashing.ReplayedKeys`), the learning rate and the number of the step.
+A graph replays its kernels on the same memory. So the batch is copied into buffers, and everything else that changes
+from step to step is in tensors too: the random keys (`hashing.ReplayedKeys`), the learning rate and the step number.
 https://docs.pytorch.org/docs/2.13/notes/cuda.html#cuda-graphs
 """
 
@@ -28,18 +29,18 @@ if TYPE_CHECKING:
 
     Capture = Callable[[Callable[[], None]], Callable[[], None]]
 
-_WARM_UPS = 3  # steps before the capture: libraries set themselves up in their first calls, which no graph can hold
+_WARM_UPS = 3  # steps before the capture: libraries initialize in their first calls, which cannot be captured
 
 
 class CapturedStep:
-    """`Learner.train_step` for batches of one size, whose first steps are run as usual and captured then.
+    """`Learner.train_step` for batches of a fixed size: runs the first steps normally, then captures and replays them.
 
-    `capture` makes of some work what repeats it. Raises TaskError.
+    `capture` turns a callable into one that replays it. Raises TaskError.
     """
 
     def __init__(self, learner: Learner, device: torch.device, clip: float, capture: Capture | None = None) -> None:
         if not FUSED:
-            raise TaskError("train.cuda_graph needs a torch whose fused Adam is known", "leave it out", Cause.USER)
+            raise TaskError("train.cuda_graph needs a torch with a supported fused Adam", "leave it out", Cause.USER)
         self._learner, self._clip, self._clock = learner, clip, learner.clock
         self._keys = ReplayedKeys(device)
         self._batch: Batch | None = None
@@ -48,13 +49,13 @@ class CapturedStep:
         self._move = _Repeated(self._clip_and_update, device, capture)
 
     def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> QueuedStep:  # noqa: ARG002
-        """As `Learner.train_step`; nothing is prepared. A collective."""
+        """Like `Learner.train_step`, but nothing is prepared. A collective."""
         flat, optimizer = self._learner.flat, self._learner.optimizer
         self._clock.enter("compute", "forward")
         self._fill(batch)
         with self._clock.paused():
             self._differentiate()
-        self._clock.count(nodes=batch.total, edges=self._clock.work["edges"])  # as many in every step
+        self._clock.count(nodes=batch.total, edges=self._clock.work["edges"])  # constant over steps
         reading = flat.add_up(self._learner.stop, checkpoint_due)
         lap = self._clock.lap("compute", "optimizer")
         optimizer.advance(lr_scale)
@@ -62,7 +63,7 @@ class CapturedStep:
         return QueuedStep(reading, lap)
 
     def _fill(self, batch: Batch) -> None:
-        """Bring the batch to where the graphs read it; the weights are those of a mean."""
+        """Copy the batch into the buffers of the graphs; the weights are scaled to give a mean."""
         weights = batch.weights.to(self._learner.flat.values.dtype) / batch.total
         if self._batch is None:
             keys = self._keys
@@ -84,7 +85,7 @@ class CapturedStep:
 
 
 class _Repeated:
-    """Work that is done as it is written some times, in a stream beside the usual one, and captured then."""
+    """Work that runs normally a few times, on a side stream, and is then captured and replayed."""
 
     def __init__(self, work: Callable[[], None], device: torch.device, capture: Capture) -> None:
         self._work, self._capture, self._on_gpu = work, capture, device.type == "cuda"
@@ -94,15 +95,15 @@ class _Repeated:
     def __call__(self) -> None:
         if self._left:
             self._left -= 1
-            _beside(self._work) if self._on_gpu else self._work()
+            _on_side_stream(self._work) if self._on_gpu else self._work()
             return
         if self._repeat is None:
-            self._repeat = self._capture(self._work)  # which executes nothing
+            self._repeat = self._capture(self._work)  # does not execute it
         self._repeat()
 
 
-def _beside(work: Callable[[], None]) -> None:
-    """Do the work in another stream than the usual one, as a capture will, and in its place."""
+def _on_side_stream(work: Callable[[], None]) -> None:
+    """Run the work on a side stream, as a capture will, ordered with the current stream."""
     usual, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(usual)
     with torch.cuda.stream(side):
@@ -111,9 +112,9 @@ def _beside(work: Callable[[], None]) -> None:
 
 
 def _cuda_graph(work: Callable[[], None]) -> Callable[[], None]:
-    """What launches `work` as a CUDA graph."""
+    """Capture `work` as a CUDA graph; returns its launch function."""
     graph = torch.cuda.CUDAGraph()
-    # Other threads go on meanwhile: NCCL's watchdog asks for events, which "global" would take for a mistake of ours.
+    # Other threads keep running: NCCL's watchdog queries events, which is an error in a "global" capture.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         work()
     return graph.replay

@@ -1,7 +1,8 @@
-"""When a training is saved and what it goes on from: the loop's side of checkpoints.
+"""Saving and restoring a training: the loop's side of checkpoints.
 
-All ranks call everything here at the same step. What is saved is copied at the step boundary; a thread writes it while
-the training goes on, and talks to its peers through rank 0's store, so that no collective meets the training's.
+All ranks call everything here at the same step. The state is copied at the step boundary, and a thread writes it while
+training continues. The thread talks to its peers through rank 0's store, so that its collectives do not interleave
+with those of the training.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ if TYPE_CHECKING:
     from clusterctl.training.state import Sharded, Stateful
 
 LAST_SAVE_SECONDS = 20.0  # after TERM; Slurm kills after KillWait, 30 s by default
-# What may be changed when a run is resumed; with any other value it would be another training.
+# Keys that may change when a run resumes. Changing any other key would make it a different training.
 _CHANGEABLE = {"epochs", "batch_size", "global_batch_size", "lr", "schedule", "warmup", "clip_norm", "weight_decay"}
 _CHANGEABLE |= {"device", "cuda_graph", "evaluate_every", "patience", "folds", "profile"}
 
 
 class Position(NamedTuple):
-    """How far a training is, between two steps."""
+    """The progress of a training, between two steps."""
 
     fold: int = 1
     epoch: int = 1
-    seeds: int = 0  # of the epoch, that all ranks together have trained on
-    step: int = 0  # of all epochs and folds, as the metrics count
+    seeds: int = 0  # of the epoch, done by all ranks together
+    step: int = 0  # over all epochs and folds, as in the metrics
     loss: float = 0.0  # of the epoch so far
 
 
@@ -71,7 +72,7 @@ class Checkpoints:
         self._saved_at = time.monotonic()
         self._last_step = -1
         self._warned = False
-        self.results: list[Accuracy] = []  # of the folds that are done
+        self.results: list[Accuracy] = []  # of the completed folds
         self.metrics: dict[str, float] = {}  # the newest value of each name, for the metrics of the next attempt
         self._found: tuple[Path, dict[str, Any]] | None = None
         if task.attempt is not None and task.attempt.number > 0:
@@ -79,10 +80,10 @@ class Checkpoints:
         if self._found:
             self.results = [Accuracy(*counts) for counts in self._found[1]["position"]["results"]]
 
-    # Going on
+    # Resuming
 
     def restore(self, parts: Mapping[str, Stateful], fold: int = 1) -> Position:
-        """Bring the parts to where the run was, if it was in `fold`; the position to go on from."""
+        """Restore the parts if the checkpoint is of `fold`; returns the position to continue from."""
         found, self._found = self._found, None
         if found is None:
             return Position(fold)
@@ -96,7 +97,7 @@ class Checkpoints:
             read(wanted, folder)
         except ValueError as error:
             raise TaskError(
-                f"checkpoint {folder.name} does not fit: {error}", "has the data set changed? submit the job anew"
+                f"checkpoint {folder.name} does not fit: {error}", "has the data set changed? submit the job again"
             ) from error
         for part, stateful in parts.items():
             state = stateful.state()
@@ -104,12 +105,12 @@ class Checkpoints:
             stateful.load(state._replace(same=same))
         self._last_step = position.step
         self.metrics = dict(saved["metrics"])
-        self._print(f"going on from checkpoint {folder.name}, epoch {position.epoch}, step {position.step}")
+        self._print(f"resuming from checkpoint {folder.name}, epoch {position.epoch}, step {position.step}")
         self._task.events.record("resumed", checkpoint=folder.name, epoch=position.epoch, step=position.step)
         return position
 
     def _choose(self, attempt: Attempt) -> tuple[Path, dict[str, Any]] | None:
-        """The newest whole checkpoint of this run's lineage, all ranks reading a share of its files each."""
+        """The newest intact checkpoint of this run's lineage; each rank verifies a share of its files."""
         leads = self._task.place.rank == 0
         group = self._task.agreeing
         kept = RunDir(attempt.path.parents[1]).checkpoints
@@ -127,12 +128,12 @@ class Checkpoints:
                 self._task.events.record("checkpoint-refused", name=folder.name, why=wrong)
         if leads:
             checkpoints.note_origin(attempt, None)
-        self._print("there is no checkpoint to go on from: training begins anew")
+        self._print("no checkpoint to resume from: training starts from scratch")
         return None
 
     def _judge(self, folder: Path, manifest: dict[str, Any] | None) -> str:
         if manifest is None:
-            return "it is not whole"
+            return "it is incomplete"
         wrong = checkpoints.mismatch(manifest, self._fingerprint)
         share = slice(self._task.place.rank, None, self._task.place.world_size)
         return wrong or checkpoints.damage(folder, manifest, share)
@@ -141,23 +142,23 @@ class Checkpoints:
 
     @property
     def due(self) -> bool:
-        """Whether rank 0 finds that it is time for the next one."""
+        """Whether the next checkpoint is due, on rank 0; False on the others."""
         every = self._task.checkpoint.every
         if self._task.attempt is None or self._task.place.rank != 0 or not every:
             return False
         return time.monotonic() - self._saved_at >= every and not (self._writer and self._writer.is_alive())
 
     def boundary(self, stop: Stops, position: Position, parts: Mapping[str, Stateful]) -> None:
-        """Between two steps: save when it is time, and save and leave when this run was asked to.
+        """Call between two steps: saves if a checkpoint is due; saves and exits if the run was asked to stop.
 
-        Raises SystemExit where it leaves: 75 when the batch script is asked to start the run again, 143 after TERM.
+        Raises SystemExit to exit: with 75 to make the batch script restart the run, with 143 after TERM.
         """
         attempt = self._task.attempt
         if first_warning := stop.warned and not self._warned:
             self._warned = True
             self._task.events.stage(Stage.TRAINING, epoch=position.epoch, warned=True)
         if stop.terminated:
-            if attempt is not None and self._goes_on(attempt):
+            if attempt is not None and self._may_resume(attempt):
                 self._task.stop.hold(LAST_SAVE_SECONDS)
                 self._save(position, parts, wait=True)
             raise SystemExit(EXIT_TERMINATED)
@@ -171,7 +172,7 @@ class Checkpoints:
             self._save(position, parts, wait=False)
 
     def keep_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Leave rank 0's trained parameters in the run directory, on the CPU and by name: what torch.load reads."""
+        """Save the trained parameters of rank 0 in the run directory, as a CPU state dict for torch.load."""
         attempt = self._task.attempt
         if attempt is None or self._task.place.rank != 0 or checkpoints.newer_attempt(attempt) is not None:
             return
@@ -181,12 +182,12 @@ class Checkpoints:
         aside.replace(path)
 
     def finish(self) -> None:
-        """Wait until what is being written is written."""
+        """Wait until the pending checkpoint is written."""
         if self._writer:
             self._writer.join()
 
     def _leave(self, attempt: Attempt, position: Position) -> None:
-        """Ask to be started again, and leave when that is written."""
+        """Request a restart, and exit once the request is written."""
         if self._task.place.rank == 0:
             names = [checkpoints.parse_name(path.name) for path in checkpoints.candidates(attempt)]
             made = any(name and name.attempt == attempt.number for name in names)
@@ -194,8 +195,8 @@ class Checkpoints:
         dist.barrier(self._task.agreeing)
         raise SystemExit(EXIT_RESTART)
 
-    def _goes_on(self, attempt: Attempt) -> bool:
-        """Whether the run may be wanted again: nobody cancelled it, and no newer attempt has it."""
+    def _may_resume(self, attempt: Attempt) -> bool:
+        """Whether the run may be resumed later: it was not cancelled, and there is no newer attempt."""
         cancel = RunDir(attempt.path.parents[1]).cancel_json
 
         def wanted() -> bool:
@@ -235,11 +236,11 @@ class Checkpoints:
     # In the writing thread
 
     def _write(self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any]) -> None:
-        """Write one checkpoint. A failure is recorded, and the training goes on."""
+        """Write one checkpoint. If it fails, record that and continue training."""
         began, rank, events = time.monotonic(), self._task.place.rank, self._task.events
         try:
             self._write_or_raise(attempt, step, staged, facts)
-        except Exception as error:  # a full disk, a peer that is gone: a training can do without this checkpoint
+        except Exception as error:  # a full disk, a lost peer: training can continue without this checkpoint
             why = reason(error)
             if rank == 0:
                 print(f"checkpoint of step {step} failed: {why}", file=sys.stderr, flush=True)
@@ -250,7 +251,7 @@ class Checkpoints:
             events.record("checkpoint", name=name, step=step, seconds=time.monotonic() - began)
 
     def _write_or_raise(self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any]) -> None:
-        """All ranks call this; what goes wrong on one is raised on every one."""
+        """All ranks call this; an error on one rank is raised on all of them."""
         rank, talk = self._task.place.rank, self._task.writing.begin()
         aside = checkpoints.aside_folder(attempt, step)
 
@@ -275,6 +276,6 @@ class Checkpoints:
 
 
 def fingerprint(train: LoopTrain) -> dict[str, Any]:
-    """What makes a training the same one: two with the same values can go on from each other's checkpoints."""
+    """The identity of a training: trainings with equal fingerprints can resume from each other's checkpoints."""
     kept = {name: value for name, value in to_record(train).items() if name not in _CHANGEABLE}
     return {"train": type(train).__name__, **kept, "patience": bool(getattr(train, "patience", 0))}

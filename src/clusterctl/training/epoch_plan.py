@@ -1,4 +1,4 @@
-"""Which seeds each rank trains on, step by step: the same global batches for any number of ranks, nothing dropped."""
+"""Assigns seeds to ranks, step by step: the same global batches for any number of ranks, without dropping seeds."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Batch:
 
     epoch: int
     step: int  # within the epoch
-    seeds: Tensor  # int64 [seeds per rank], as many on every rank and in every step
+    seeds: Tensor  # int64 [seeds per rank], the same number on every rank and in every step
     weights: Tensor  # [seeds per rank]: 1 for a seed, 0 for padding
     total: int  # seeds of all ranks in this step, without padding
-    everyone: Tensor  # int64 [total], those seeds
+    everyone: Tensor  # int64 [total], the seeds of all ranks
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """All ranks shuffle alike, and step `s` takes the seeds from `s * global_size` on, whatever the number of ranks.
+    """All ranks shuffle identically, and step `s` takes the seeds from `s * global_size` on for any number of ranks.
 
-    Each rank gets an equal share of them, to one seed; where shares differ, where the last step has fewer seeds, and
-    where there are fewer seeds than ranks, seeds of weight zero fill it up. So every rank makes the same steps.
+    The ranks' shares differ by at most one seed. Seeds of weight zero pad unequal shares, a smaller last step, and
+    batches with fewer seeds than ranks. So every rank makes the same number of steps.
     """
 
     seeds: Tensor
-    global_size: int  # seeds of all ranks together; more than there are count as all
+    global_size: int  # seeds of all ranks together, capped at the number of seeds
     seed: int
     rank: int
     world_size: int
@@ -45,9 +45,9 @@ class EpochPlan:
         return -(-self.seeds.numel() // self._size)
 
     def batches(self, epoch: int, done: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch without its first `done` seeds, on which all ranks together have trained already.
+        """The batches of an epoch after its first `done` seeds, which all ranks together have already trained on.
 
-        That may have been another number of ranks: steps are numbered so that the last keeps its usual number.
+        They may have been trained on by a different number of ranks: steps are numbered back from the last one.
         """
         generator = torch.Generator().manual_seed(stream(Purpose.EPOCH_PLAN, self.seed, epoch))
         order = torch.randperm(self.seeds.numel(), generator=generator).to(self.seeds.device)

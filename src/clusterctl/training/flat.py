@@ -1,8 +1,8 @@
 """A model's parameters as one vector, and their gradients as another.
 
-One collective then averages everything, in the order of the parameters. DistributedDataParallel orders its buckets
-anew after a process's first backward, so from 3 ranks on a resumed run adds up differently; and it weighs ranks, not
-seeds.
+One collective then averages everything, in the order of the parameters. DistributedDataParallel rebuilds its buckets
+after a process's first backward, so with 3 or more ranks a resumed run adds in a different order; and it weights ranks
+equally, not seeds.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Stops(NamedTuple):
-    """Whether any rank was asked to stop, as all ranks know it."""
+    """Whether any rank was asked to stop; the same on all ranks."""
 
     warned: bool
     terminated: bool
-    due: bool = False  # rank 0 finds that it is time for a checkpoint
+    due: bool = False  # a checkpoint is due
 
 
 NOBODY_STOPS = Stops(warned=False, terminated=False)
 
 
 class LossReading:
-    """A loss and who stops, on their way from the device to the host: `numbers`, as `FlatModel` lays them out."""
+    """A loss and stop flags in transfer from the device to the host: `numbers`, in the layout of `FlatModel`."""
 
     def __init__(self, numbers: Tensor, heart: Heart) -> None:
         self._heart = heart
@@ -49,9 +49,9 @@ class LossReading:
             self._numbers = numbers.clone()  # the next step overwrites them
 
     def read(self) -> tuple[float, Stops]:
-        """The whole loss, and whether any rank was asked to stop. Waits for the device to come so far."""
+        """The loss over all ranks, and whether any rank was asked to stop. Waits for the device."""
         if self._there is not None:
-            self._heart.wait()  # it may be this rank's GPU that waits for the others'
+            self._heart.wait()  # this rank's GPU may be waiting for the others
             self._there.synchronize()
             self._heart.go_on()
         loss, *stops = self._numbers.tolist()
@@ -59,9 +59,9 @@ class LossReading:
 
 
 class FlatModel:
-    """Moves the trained parameters of `model` into one vector, in place: they and their gradients become views.
+    """Moves the trained parameters of `model` into one vector; parameters and gradients become views of vectors.
 
-    `clock` and `heart` learn when this rank waits for the others.
+    `clock` and `heart` are notified when this rank waits for the others.
     """
 
     def __init__(self, model: nn.Module, clock: StepClock | None = None, heart: Heart | None = None) -> None:
@@ -77,20 +77,21 @@ class FlatModel:
             parameter.grad = self.gradients[part].view_as(parameter)
 
     def broadcast(self) -> None:
-        """Begin with the parameters of rank 0 everywhere."""
+        """Copy the parameters of rank 0 to all ranks."""
         dist.broadcast(self.values, 0)
 
     def backward(self, loss: Tensor, stop: StopRequest, due: bool = False) -> LossReading:
-        """Differentiate this rank's part of the loss and add up those of all ranks, in one collective.
+        """Differentiate this rank's part of the loss and sum gradients and loss over all ranks, in one collective.
 
-        What comes back is the whole loss, and whether any rank was asked to stop: all ranks read it at the same step.
+        The reading is the loss over all ranks, and whether any rank was asked to stop; all ranks read it at the same
+        step.
         """
         self._clock.enter("compute", "backward")
         self.differentiate(loss)
         return self.add_up(stop, due)
 
     def differentiate(self, loss: Tensor) -> None:
-        """Fill the gradients with those of this rank's part of the loss, and note the loss."""
+        """Compute the gradients of this rank's part of the loss, and store the loss next to them."""
         self._reduced.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         self._reduced[-4] = loss.detach()
@@ -105,7 +106,7 @@ class FlatModel:
         return LossReading(self._reduced[-4:], self._heart)
 
     def agree(self, stop: StopRequest, due: bool = False) -> Stops:
-        """The stops that `backward` returns, without anything to differentiate."""
+        """The stops that `backward` reads, without a loss."""
         flags = self._reduced[-3:]
         flags[0], flags[1], flags[2] = stop.warned, stop.terminated, due
         dist.all_reduce(flags)

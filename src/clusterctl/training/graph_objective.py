@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from clusterctl.training.epoch_plan import Batch
 
 PARTS = 10
-_DEGREES = 128  # classes of the degree feature; the last one is for all above
+_DEGREES = 128  # classes of the degree feature; the last one includes all higher degrees
 
 
 class Graphs(NamedTuple):
-    """Some graphs as one, and the rows that the model takes for their nodes; on the task's device."""
+    """Several graphs as one disconnected graph, and the model's input rows for their nodes; on the task's device."""
 
     batch: GraphBatch
     rows: Copied
@@ -38,7 +38,7 @@ class Graphs(NamedTuple):
 
 
 class GraphClassification:
-    """Trains a network to name the class of a graph; part `fold` of ten is the test split, the next the validation."""
+    """Trains a network to classify graphs; part `fold` of ten is the test split, the next one the validation split."""
 
     unit = "graphs"
 
@@ -62,7 +62,7 @@ class GraphClassification:
         self._clock = task.clock
 
     def table_of(self, features: Tensor) -> Distinct:
-        """What the model takes instead of the features [nodes, channels]."""
+        """The model's input, computed from the features [nodes, channels]."""
         return first_sum(self._graphs, features)
 
     def network_of(self, train: GraphClassificationTrain, features: int) -> nn.Module:
@@ -81,7 +81,7 @@ class GraphClassification:
         return self._splits["train"]
 
     def prepare(self, batch: Batch) -> Graphs:
-        """The batch's graphs as one."""
+        """The batch's graphs as one disconnected graph."""
         return self._cut(batch.seeds, batch.weights)
 
     def loss(self, batch: Batch, prepared: Graphs) -> Tensor:
@@ -94,7 +94,7 @@ class GraphClassification:
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
-        """The accuracy on each split: every graph is counted once, by one rank."""
+        """The accuracy on each split: each graph is evaluated once, by one rank."""
         counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=self._device)
         for split, count in zip(splits, counts, strict=True):
             own = self._splits[split][dist.get_rank() :: dist.get_world_size()]
@@ -119,7 +119,7 @@ class GraphClassification:
 
 
 def stratified(y: Tensor, seed: int) -> list[Tensor]:
-    """Ten parts of equal size (to one graph) that hold equal shares of each class, the same for the same seed."""
+    """Ten parts whose sizes and class counts differ by at most one graph; they depend only on the seed."""
     generator = torch.Generator().manual_seed(stream(Purpose.SPLIT, seed))
     order = torch.randperm(y.numel(), generator=generator)
     by_class = order[y[order].argsort(stable=True)]
@@ -133,5 +133,5 @@ def features_of(graphs: Collection, kind: str) -> Tensor:
     if kind == "ones":
         return torch.ones(graphs.num_nodes, 1)
     if graphs.x.size(1) == 0:
-        raise TaskError("the data set gives its nodes no features", 'set train.features = "degree"', Cause.DATA)
+        raise TaskError("the data set has no node features", 'set train.features = "degree"', Cause.DATA)
     return graphs.x

@@ -1,10 +1,11 @@
-"""Asynchronous successive halving: a run of a sweep stops early where others of it did better at the same epoch.
+"""Asynchronous successive halving: a run of a sweep stops early if other runs did better at the same epoch.
 
-    .sweeps/<sweep>/rungs/<epoch>/<place>.json     the validation score of a run at that epoch, and whether it went on
+    .sweeps/<sweep>/rungs/<epoch>/<place>.json     the validation score of a run at that epoch, and whether it continued
 
-There is no controller. At epochs e, 2e, 4e, ... each run writes its score down, reads what the others have written by
-then, and goes on if it is in the better half of them. The first to come always goes on, as in the algorithm's
-asynchronous form (Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, with eta = 2).
+There is no controller. At epochs e, 2e, 4e, ... each run writes its score, reads the scores that other runs have
+written so far, and continues if it is in the better half. The first run to arrive always continues, as in the
+asynchronous form of the algorithm (Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, with
+eta = 2).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Halving:
-    """The decisions of one run; none for a run that is part of no sweep, or that has not asked for it."""
+    """The decisions of one run; none if the run is not part of a sweep or has not enabled halving."""
 
     def __init__(self, first_epoch: int, task: Task) -> None:
         self._first, self._task = first_epoch, task
@@ -39,9 +40,9 @@ class Halving:
         return times & (times - 1) == 0
 
     def stops(self, epoch: int, score: float) -> bool:
-        """Whether the run ends after `epoch`, with this validation score. A collective of all ranks.
+        """Whether the run stops after `epoch`, with this validation score. A collective of all ranks.
 
-        A run that is started again decides as it did before.
+        A restarted run repeats its earlier decision.
         """
         assert self._rungs is not None
         rung = self._rungs / str(epoch)
@@ -51,7 +52,7 @@ class Halving:
         return bool(stops)
 
     def _judge(self, rung: Path, score: float) -> tuple[int, int, bool]:
-        """How many of how many others are better, and whether that ends this run."""
+        """The number of better runs, the number of other runs, and whether this run stops."""
         own = make_private(rung) / f"{self._place}.json"
         known = read_fields(own)
         if not known.absent and not known.problem:

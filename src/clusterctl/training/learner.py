@@ -1,4 +1,4 @@
-"""One step of a training: the parameters, their optimizers, and what moves them by a batch."""
+"""One training step: the parameters, their optimizers, and the update from a batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Learner:
-    """What training changes: all parameters in one vector, the rows of sharded tables, and an optimizer for each."""
+    """The trained state: all parameters in one vector, the rows of sharded tables, and an optimizer for each."""
 
     def __init__(self, objective: Objective[Any], train: LoopTrain, task: Task) -> None:
         self.objective = objective
@@ -38,9 +38,9 @@ class Learner:
         self._max_norm = train.clip_norm
 
     def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> QueuedStep:
-        """Move the parameters by one batch: forward, backward, one sum over all ranks, clip, update. A collective.
+        """Train on one batch: forward, backward, all-reduce, clip, update. A collective.
 
-        The reading is the mean loss over the seeds of all ranks, and who asked to stop.
+        The reading is the mean loss over the seeds of all ranks, and whether any rank was asked to stop.
         """
         self.clock.enter("compute", "forward")
         reading = self.flat.backward(self.objective.loss(batch, prepared), self.stop, checkpoint_due)
@@ -55,7 +55,7 @@ class Learner:
         return QueuedStep(reading, lap)
 
     def parts(self) -> dict[str, Stateful]:
-        """What a checkpoint holds of it, by name."""
+        """The parts that a checkpoint saves, by name."""
         parts: dict[str, Stateful] = {"model": self.flat, "optimizer": self.optimizer}
         parts |= {f"table{number}": optimizer for number, optimizer in enumerate(self.table_optimizers)}
         return parts | ({"objective": self.objective} if isinstance(self.objective, Stateful) else {})
@@ -64,7 +64,7 @@ class Learner:
 def clip_norm(gradients: Tensor, bound: float, sharded: Sequence[Tensor] = ()) -> None:
     """Scale the gradients of all parameters together to a Euclidean norm of at most `bound`.
 
-    Of `sharded` gradients every rank has its own rows: with any, this is a collective.
+    For `sharded` gradients every rank has its own rows; with any of them, this is a collective.
     """
     square = gradients.square().sum()
     if sharded:

@@ -1,4 +1,4 @@
-"""The objective of link prediction between users and items: binary cross-entropy with as many negatives, exact AUC."""
+"""Link prediction between users and items: binary cross-entropy with one negative per positive, exact AUC."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.graph.inference import own_slice
-from clusterctl.graph.links import ends, negatives, with_copies
+from clusterctl.graph.links import ends, negatives, with_duplicates
 from clusterctl.graph.recommender import ITEM, OF_USER, USER, Recommender, fan_outs
 from clusterctl.graph.sampling import HeteroSample, HeteroSampler
 from clusterctl.graph.sharded_table import Route, ShardedTable
@@ -30,29 +30,29 @@ _PAIRS_AT_ONCE = 65536  # scored
 
 @dataclass(frozen=True)
 class Interactions(HeteroGraph):
-    """Who took what. The edges are the training split; they are the examples and carry the messages.
+    """Interactions of users with items. The edges are the training split: both the examples and the message edges.
 
-    The other splits are pairs, users above items, int32 [2, pairs]; `*_negatives` are as many pairs without an edge in
-    any split.
+    The other splits are pairs, users in the first row, int32 [2, pairs]; `*_negatives` are equally many pairs without
+    an edge in any split.
     """
 
     val: Tensor
     val_negatives: Tensor
     test: Tensor
     test_negatives: Tensor
-    best_auc: float  # what no model can surpass in expectation, where data was generated; nan where nobody knows
+    best_auc: float  # the best expected AUC of any model on generated data; nan if unknown
 
 
 class Pairs(NamedTuple):
     """Pairs to score, with their sampled neighbourhood."""
 
     sample: HeteroSample
-    route: Route  # to the rows of the sample's users, and then items
+    route: Route  # to the rows of the sample's users, then items
     pairs: tuple[Tensor, Tensor]  # users and items as places among the seeds
 
 
 class LinkModel(nn.Module):
-    """The recommender, and one table for the rows of all users and then all items."""
+    """The recommender, and one table for the rows of all users, then all items."""
 
     def __init__(self, network: Recommender, table: ShardedTable) -> None:
         super().__init__()
@@ -60,10 +60,10 @@ class LinkModel(nn.Module):
 
 
 class LinkPrediction:
-    """Trains a network to tell pairs with an edge from those without.
+    """Trains a network to distinguish pairs with an edge from pairs without one.
 
-    A step's own examples, and their copies, carry no message in that step: on no rank, since all leave out those of the
-    global batch.
+    A step's own examples and their duplicates carry no messages in that step, on any rank: all ranks exclude the edges
+    of the global batch.
     """
 
     unit = "edges"
@@ -93,10 +93,10 @@ class LinkPrediction:
         return torch.arange(self._edges.indices.numel(), device=self._edges.indices.device)
 
     def prepare(self, batch: Batch) -> Pairs:
-        """The batch's edges and then as many pairs without one, with their neighbourhood."""
+        """The batch's edges, then equally many negatives, with their neighbourhood."""
         items, users = ends(self._edges, batch.seeds)
         others = negatives(self._edges, self._graph.num_nodes[ITEM], batch.seeds, self._seed, batch.epoch)
-        hidden = with_copies(self._edges, batch.everyone)
+        hidden = with_duplicates(self._edges, batch.everyone)
         pairs = (torch.cat([users, others[1]]), torch.cat([items, others[0]]))
         return self._pairs(pairs, batch.epoch, batch.step, hidden)
 
@@ -110,13 +110,13 @@ class LinkPrediction:
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:
-        """The AUC on each split, with whole neighbourhoods: every pair is scored once, by one rank."""
+        """The AUC on each split, with full neighbourhoods: each pair is scored once, by one rank."""
         with self._precision.autocast(self._edges.indices.device):
             encoded = self._encoded()
             return {split: auc(*(self._scored(pairs, *encoded) for pairs in self._splits[split])) for split in splits}
 
     def _encoded(self) -> tuple[Tensor, Tensor]:
-        """All users and all items."""
+        """All users and items, encoded."""
         nodes, table = self._graph.num_nodes, self.model.table
         own = own_slice(nodes[USER]), own_slice(nodes[ITEM])
         ids = [first + torch.arange(part.start, part.stop) for first, part in zip((0, nodes[USER]), own, strict=True)]
@@ -149,7 +149,7 @@ class LinkPrediction:
 class Auc(NamedTuple):
     """How often a positive example scores above a negative one; ties count half."""
 
-    half_wins: int  # pairs of a positive and a negative: 2 where the positive is above, 1 for a tie
+    half_wins: int  # sum over (positive, negative) pairs: 2 if the positive scores higher, 1 for a tie
     total: int  # positives
     negatives: int
 
@@ -164,11 +164,12 @@ class Auc(NamedTuple):
 
 
 def auc(positive: Tensor, negative: Tensor) -> Auc:
-    """Of all ranks' scores together; each rank gives its own. A collective.
+    """The AUC over the scores of all ranks; each rank passes its own scores. A collective.
 
-    Every rank gets the negatives of all and counts for its own positives: with n scores, O(n log n) and whole numbers.
+    Every rank gathers all negatives and counts the wins of its own positives: O(n log n) for n scores, in exact
+    integers.
     """
-    below, positive = _everyones(negative).sort().values, positive.contiguous()
+    below, positive = _gathered(negative).sort().values, positive.contiguous()
     wins = torch.searchsorted(below, positive).sum() + torch.searchsorted(below, positive, right=True).sum()
     counts = torch.stack([wins, wins.new_tensor(positive.numel())])
     dist.all_reduce(counts)
@@ -176,8 +177,8 @@ def auc(positive: Tensor, negative: Tensor) -> Auc:
     return Auc(half_wins, positives, below.numel())
 
 
-def _everyones(scores: Tensor) -> Tensor:
-    """The scores of all ranks, which may have different numbers of them."""
+def _gathered(scores: Tensor) -> Tensor:
+    """The scores of all ranks; their numbers may differ."""
     world = dist.get_world_size()
     counts = torch.zeros(world, dtype=torch.int64, device=scores.device)
     counts[dist.get_rank()] = scores.numel()

@@ -1,6 +1,6 @@
-"""Training: epochs of steps, exact evaluation in between, the same numbers for any number of ranks.
+"""The training loop: epochs of steps with exact evaluation in between, and the same results for any number of ranks.
 
-`fit` is the bookkeeping: epochs, metrics, checkpoints. `Learner.train_step` is the arithmetic of one step.
+`fit` does the bookkeeping: epochs, metrics, checkpoints. `Learner.train_step` does the arithmetic of one step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clusterctl.task.task import Task
     from clusterctl.training.objective import Objective, Score
 
-_AHEAD = 2  # batches prepared; a second one in waiting evens out slow ones
+_AHEAD = 2  # prepared batches; the second one makes up for slow ones
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -47,10 +47,10 @@ def fit(
     fold: Fold | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Score:
-    """Train for `train.epochs` epochs; the score on the test split, evaluated once, at the end.
+    """Train for `train.epochs` epochs; returns the score on the test split, evaluated once, at the end.
 
-    With `train.patience`, training ends when the validation score no longer rises, and the best weights are tested;
-    with `train.stop_early`, when other runs of the sweep are better.
+    With `train.patience`, training stops when the validation score no longer improves, and the best weights are tested;
+    with `train.stop_early`, it stops when other runs of the sweep are better.
     An interrupted run continues from its last checkpoint. Folds share theirs: pass the same `checkpoints` to each.
     """
     examples = TrainingSet(objective.seeds.numel(), objective.unit)
@@ -104,7 +104,7 @@ def fit(
             scores = scores if train.patience else _evaluated(objective, ("val", "test"), log)
             break
         progress.position = progress.position._replace(epoch=epoch + 1, seeds=0, loss=0.0)
-        if scores and not last:  # an evaluation may take long: a request to stop that came meanwhile is handled now
+        if scores and not last:  # evaluation can take long: handle a stop request that arrived meanwhile
             checkpoints.boundary(learner.flat.agree(task.stop, checkpoints.due), progress.position, parts)
 
     if train.patience:
@@ -119,10 +119,10 @@ def fit(
 
 
 def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Iterator[tuple[T, P]]:
-    """Each item with what `prepare` makes of it, in order; an error of `prepare` is raised at its item.
+    """Each item with the result of `prepare`, in order; an error in `prepare` is raised at its item.
 
-    One thread, no processes: nothing is copied, and nothing needs shared memory. It computes with one core, as all of
-    them belong to the step.
+    It uses one thread and no processes: nothing is copied, and nothing needs shared memory. The thread uses a single
+    core, because the step needs the others.
     """
     waiting: deque[tuple[T, Future[P]]] = deque()
     with ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (1,)) as pool:
@@ -136,7 +136,7 @@ def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Iterator[tuple[
 
 
 class Best:
-    """Keeps `values` and the rows of `tables` as they were at the best score; of equal scores the earliest."""
+    """Keeps a copy of `values` and the rows of `tables` from the best score; on ties, from the earliest."""
 
     def __init__(self, values: Tensor, patience: int, tables: Sequence[ShardedTable] = ()) -> None:
         self._values, self._patience, self._tables = [values, *(table.rows for table in tables)], patience, tables
@@ -144,7 +144,7 @@ class Best:
         self._share, self._waited = -1.0, 0
 
     def state(self) -> PartState:
-        """The best share, the scores waited, and the best weights where they may be restored."""
+        """The best score, the number of scores since, and the best weights if they may be restored."""
         noted = torch.tensor([self._share, self._waited], dtype=torch.float64)
         if not self._patience:
             return PartState({"noted": noted})
@@ -160,10 +160,10 @@ class Best:
             _copy([state.same["kept"], *(part.rows for part in state.sharded.values())], self._kept)
 
     def offer(self, score: Score) -> bool:
-        """Note a score of the present values; whether `patience` scores in a row were no better."""
+        """Record a score of the current values; returns whether `patience` scores in a row were no better."""
         if score.total == 0:
             raise TaskError(
-                "the validation split is empty, and train.patience chooses by it", "set train.patience = 0", Cause.DATA
+                "the validation split is empty, but train.patience needs it", "set train.patience = 0", Cause.DATA
             )
         if score.share > self._share:
             self._share, self._waited = score.share, 0
@@ -173,7 +173,7 @@ class Best:
         return self._waited >= self._patience
 
     def restore(self) -> None:
-        """Bring the kept values back."""
+        """Restore the kept values."""
         _copy(self._kept, self._values)
 
 
@@ -183,10 +183,10 @@ def _copy(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
 
 
 def lr_scale(schedule: str, warmup: float, step: int, steps: int) -> float:
-    """The share of the learning rate to use at `step`, counted from 0, of `steps`.
+    """The factor of the learning rate at `step`, counted from 0, of `steps`.
 
-    It rises linearly to 1 over the first share `warmup` of the steps; then it stays ("constant"), or falls along half a
-    cosine ("cosine") that would reach 0 one step after the last.
+    It rises linearly to 1 over the fraction `warmup` of the steps. Then it stays constant ("constant"), or falls along
+    half a cosine ("cosine") that would reach 0 one step after the last.
     """
     rising = int(warmup * steps + 0.5)
     if step < rising:

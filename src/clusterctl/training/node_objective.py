@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class FetchedSample(NamedTuple):
-    """Sampled blocks in the order of the layers, and the rows of features that were fetched for them.
+    """Sampled blocks in the order of the layers, and the feature rows fetched for them.
 
-    Where nothing was fetched, the first block's source table is that of all nodes.
+    Without a fetch, the first block's source table is the whole feature table.
     """
 
     blocks: list[Block]
@@ -41,12 +41,12 @@ class FetchedSample(NamedTuple):
 
 
 class NodeClassification:
-    """Trains a network to name the class of a node from its sampled neighbourhood."""
+    """Trains a network to classify nodes from their sampled neighbourhoods."""
 
     unit = "nodes"
 
     def __init__(self, graph: Graph, train: NodeTrain, task: Task, cache: int | None = None) -> None:
-        """With a `cache` of so many bytes the features of `graph` stay in the file that they are mapped from."""
+        """With a cache of `cache` bytes, the features of `graph` stay in the file that they are mapped from."""
         if cache is not None and train.cache_first_aggregation:
             message = "train.cache_first_aggregation keeps a table as large as the features in memory"
             raise TaskError(message, "leave data.cache out, or set train.cache_first_aggregation = false", Cause.USER)
@@ -61,7 +61,7 @@ class NodeClassification:
         self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
         self._fetches = cache is not None
-        if self._fetches:  # a hop more, of no edges: its targets are the rows to fetch
+        if self._fetches:  # an extra hop without edges: its targets are the rows to fetch
             fan_out = (*fan_out, 0)
         batch_size = Batches(train, task.place.world_size).per_rank
         static = not self._fetches and worth_static(task.device, fan_out, batch_size)
@@ -104,7 +104,7 @@ class NodeClassification:
         return (losses * batch.weights).sum() / batch.total
 
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
-        """The accuracy on each split from exact full-graph inference: every node is counted once, by one rank."""
+        """The accuracy on each split from exact full-graph inference: each node is counted once, by one rank."""
         with self._precision.autocast(self._task.device):
             features = self._features if self._fetches else None
             own, outputs = infer(self.model, self._graph, self._task, self._aggregated, features)
@@ -117,7 +117,7 @@ def seeds_of(graph: Graph) -> Tensor:
 
 
 def chosen_labor(train: NodeTrain | NodeClassificationTrain) -> bool:
-    """Whether to sample by LABOR. Raises TaskError where that contradicts the rest, which torchrun lets through."""
+    """Whether to sample with LABOR. Raises TaskError on a conflict, as torchrun skips the checks of `submit`."""
     labor = train.sampling == "labor"
     if labor and train.replace:
         raise TaskError("train.sampling = labor draws without replacement", "set train.replace = false", Cause.USER)
@@ -125,7 +125,7 @@ def chosen_labor(train: NodeTrain | NodeClassificationTrain) -> bool:
 
 
 def check_capturable(train: NodeTrain, *, static: bool, on_gpu: bool) -> None:
-    """Raise TaskError where a step cannot be captured as a CUDA graph."""
+    """Raise TaskError if a step cannot be captured as a CUDA graph."""
     why = ""
     if not on_gpu:
         why = "it trains on a CPU"

@@ -1,4 +1,4 @@
-"""What can be trained: the contract between the loop and a learning problem, and the number formats."""
+"""The interface between the training loop and a learning problem, and the number formats."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Score(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is, as a user reads it."""
+        """The name shown to users."""
 
     @property
     def share(self) -> float:
-        """From 0 to 1; more is better."""
+        """From 0 to 1; higher is better."""
 
     @property
     def total(self) -> int:
-        """The examples that count."""
+        """The number of evaluated examples."""
 
 
 class Accuracy(NamedTuple):
@@ -49,33 +49,33 @@ class Accuracy(NamedTuple):
 
 
 class Precision(NamedTuple):
-    """Weights, gradients and the optimiser's state are `weights`; features and what layers compute are `values`."""
+    """`weights` is the dtype of weights, gradients and optimizer state; `values` that of features and activations."""
 
     weights: torch.dtype
     values: torch.dtype
 
     def autocast(self, device: torch.device) -> torch.autocast:
-        """The context in which layers compute."""
+        """The autocast context for the layers."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.values == torch.bfloat16)
 
 
 PRECISIONS = {
     "float32": Precision(torch.float32, torch.float32),
     "float64": Precision(torch.float64, torch.float64),
-    "bfloat16": Precision(torch.float32, torch.bfloat16),  # not float16: its range ends at sums over large degrees
+    "bfloat16": Precision(torch.float32, torch.bfloat16),  # not float16: sums over large degrees overflow
 }
 
 
 class Objective(Protocol[Prepared]):
-    """A learning problem. All ranks call its methods at the same time, so they may hold collectives."""
+    """A learning problem. All ranks call its methods at the same time, so methods may use collectives."""
 
     @property
     def unit(self) -> str:
-        """What a seed is, in the plural: nodes, graphs, edges."""
+        """The plural noun for seeds: nodes, graphs, edges."""
 
     @property
     def classes(self) -> int:
-        """How many classes there are to choose from: the score of a guess is 1 / classes, its loss log(classes)."""
+        """The number of classes: a random guess scores 1 / classes, with the loss log(classes)."""
 
     @property
     def model(self) -> nn.Module:
@@ -86,7 +86,7 @@ class Objective(Protocol[Prepared]):
         """All training seeds, the same on every rank."""
 
     def prepare(self, batch: Batch) -> Prepared:
-        """What `loss` needs of the batch besides the parameters; called ahead of time, in another thread."""
+        """The input of `loss` other than the parameters; called ahead of time, in another thread."""
 
     def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
         """This rank's part of the step's mean loss: the parts of all ranks add up to it."""

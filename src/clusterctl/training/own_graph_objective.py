@@ -1,4 +1,4 @@
-"""The objective of graph classification with a model of the user's own: `forward(x, edge_index, batch)`, as PyG's."""
+"""Graph classification with a user-defined model: `forward(x, edge_index, batch)`, as in PyG."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class OwnGraphClassification(GraphClassification):
-    """Trains the model that `train.model` names."""
+    """Trains the model `train.model`."""
 
     def __init__(self, collection: Collection, train: GraphClassificationTrain, task: Task, fold: int) -> None:
         super().__init__(collection, train, task, fold)
@@ -59,7 +59,7 @@ class OwnGraphClassification(GraphClassification):
     def loss(self, batch: Batch, prepared: Graphs) -> Tensor:
         self._training.begin_step(self._seed, batch.epoch, batch.step)
         loss = super().loss(batch, prepared)
-        if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU the question would wait for the step
+        if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU this check would synchronize
             raise self._training.no_number("forward")
         return loss
 
@@ -75,6 +75,6 @@ class OwnGraphClassification(GraphClassification):
 
 
 def _owners(bounds: Tensor, rows: int) -> Tensor:
-    """int64 [rows]: which of the ranges from `bounds[i]` up to `bounds[i + 1]` each of the `rows` lies in."""
+    """int64 [rows]: the range, from `bounds[i]` up to `bounds[i + 1]`, that contains each of the `rows`."""
     numbers = torch.arange(len(bounds) - 1, device=bounds.device)
     return numbers.repeat_interleave(bounds.diff(), output_size=rows)

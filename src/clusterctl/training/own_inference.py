@@ -1,4 +1,4 @@
-"""What a model makes of every node, with all neighbours: layer by layer, split over the ranks, where it has layers."""
+"""Full-graph inference with user-defined models: layer by layer and split over the ranks if the model has layers."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from clusterctl.task.task import Task
     from clusterctl.training.own_model import OwnModel
 
-_MOST_EDGES = 1 << 19  # of a piece: layers of PyG's write down a row for each
-_SEEDS_AT_ONCE = 128  # where a model can only do all layers at once
+_MOST_EDGES = 1 << 19  # per piece: PyG's layers materialize a row for each edge
+_SEEDS_AT_ONCE = 128  # if the model can only run all layers at once
 
 
 class OwnInference:
-    """The last layer's rows of `own` on the nodes of `graph`, which has as many layers as `depth`."""
+    """The outputs of the model `own`, which has `depth` layers, for the nodes of `graph`."""
 
     def __init__(self, own: OwnModel, graph: FeatureGraph, features: Features, depth: int, task: Task) -> None:
         self._own, self._graph, self._features, self._depth, self._task = own, graph, features, depth, task
 
     def rows(self, nodes: range) -> Tensor:
-        """Those of a rank's slice of all nodes: every layer for all nodes, before the next. A collective."""
+        """The outputs for this rank's slice of the nodes, one layer at a time for all nodes. A collective."""
         model = self._own.model
         return self._by_sending(model, nodes) if isinstance(model, Gat) else self._by_layer(nodes)
 
     def rows_at_once(self, nodes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """A few of these nodes, int64, with their rows, again and again: all layers on their whole neighbourhood."""
+        """These nodes in chunks, int64, with their outputs: all layers at once, on the full neighbourhood."""
         sampler = NeighborSampler(self._graph, (*[-1] * self._depth, 0), 0)
         for seeds in torch.split(nodes, _SEEDS_AT_ONCE):
             blocks = sampler.sample(seeds, 0, 0)
@@ -51,7 +51,7 @@ class OwnInference:
         return shared_rows([rows], self._like(rows), self._graph.num_nodes, self._task)
 
     def _by_sending(self, model: Gat, nodes: range) -> Tensor:
-        """In every layer what each node sends is computed once, and shared."""
+        """In every layer, the messages of each node are computed once and shared."""
         piece: Callable[[slice], Tensor] = partial(own_piece, self._features, nodes)
         for number in range(self._depth):
             sending = (model.send(number, piece(part)) for part in slices(len(nodes)))
@@ -75,7 +75,7 @@ class OwnInference:
         return rows
 
     def _like(self, rows: Tensor) -> Tensor:
-        """An empty table as wide as rank 0's: a rank without nodes does not know how wide a layer is."""
-        width = torch.tensor([rows.size(1)], device=rows.device)  # NCCL takes nothing from the CPU
+        """An empty table as wide as rank 0's: a rank without nodes does not know the width of a layer."""
+        width = torch.tensor([rows.size(1)], device=rows.device)  # NCCL does not support CPU tensors
         dist.broadcast(width, 0)
         return rows.new_empty(0, int(width))

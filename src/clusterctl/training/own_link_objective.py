@@ -1,4 +1,4 @@
-"""The objective of link prediction with a model of the user's own: cross-entropy with as many negatives, exact AUC."""
+"""Link prediction with a user-defined model: cross-entropy with one negative per positive, exact AUC."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _PAIRS_AT_ONCE = 65536  # scored
 
 @dataclass(frozen=True)
 class LinkGraph(FeatureGraph):
-    """A graph of the training split's edges: they are the examples and carry the messages.
+    """A graph of the training split's edges: both the examples and the message edges.
 
-    The other splits are pairs, sources above targets, int32 [2, pairs]; `*_negatives` are as many pairs without an edge
-    in any split, in either direction.
+    The other splits are pairs, sources in the first row, int32 [2, pairs]; `*_negatives` are equally many pairs without
+    an edge in any split, in either direction.
     """
 
     val: Tensor
@@ -60,16 +60,16 @@ class LinkSample(NamedTuple):
 
 
 class OwnLinkPrediction:
-    """Trains the model that `train.model` names to tell pairs with an edge from those without.
+    """Trains the model `train.model` to distinguish pairs with an edge from pairs without one.
 
-    A step's own examples, their copies and the same edges the other way carry no message in that step, on no rank.
+    A step's own examples, their duplicates and their reverse edges carry no messages in that step, on any rank.
     """
 
     unit = "edges"
     classes = 2  # a pair with an edge, and one without
 
     def __init__(self, graph: LinkGraph, train: LinkPredictionTrain, task: Task, cache: int | None = None) -> None:
-        """With a `cache` of so many bytes the features of `graph` stay in the file that they are mapped from."""
+        """With a cache of `cache` bytes, the features of `graph` stay in the file that they are mapped from."""
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         model = built(train.model, {"features": graph.num_features}, train.options)
@@ -88,7 +88,7 @@ class OwnLinkPrediction:
         return torch.arange(self._graph.indices.numel(), device=self._graph.indices.device)
 
     def prepare(self, batch: Batch) -> LinkSample:
-        """The batch's edges and then as many pairs without one, with their neighbourhood."""
+        """The batch's edges, then equally many negatives, with their neighbourhood."""
         others = negatives(self._graph, self._graph.num_nodes, batch.seeds, self._seed, batch.epoch)
         pairs = torch.cat([torch.stack(ends(self._graph, batch.seeds)), torch.stack(others)], 1)
         seeds, places = torch.unique(pairs, return_inverse=True)
@@ -112,14 +112,14 @@ class OwnLinkPrediction:
         wanted = torch.cat([scores.new_ones(count), scores.new_zeros(count)])
         losses = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none")
         loss = (losses * batch.weights.repeat(2)).sum() / (2 * batch.total)
-        if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU the question would wait for the step
+        if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU this check would synchronize
             with self._precision.autocast(x.device):
                 raise self._training.no_number(self._own.where_it_breaks(prepared.hops, x))
         return loss
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:
-        """The AUC on each split, with all neighbours: every pair is scored once, by one rank. A collective."""
+        """The AUC on each split, with all neighbours: each pair is scored once, by one rank. A collective."""
         self._training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._task.device):
@@ -136,7 +136,7 @@ class OwnLinkPrediction:
         self._training.load(state)
 
     def _rows(self, own: range) -> Tensor:
-        """What the model makes of this rank's nodes."""
+        """The model's outputs for this rank's nodes."""
         if self._own.by_layer:
             return self._inference.rows(own)
         nodes = torch.arange(own.start, own.stop, device=self._graph.indptr.device)
@@ -150,7 +150,7 @@ class OwnLinkPrediction:
         return torch.cat([self._scores(rows, part) for part in parts])
 
     def _scores(self, rows: Tensor, pairs: Tensor) -> Tensor:
-        """By the model's own `score(sources, targets)`, or their scalar products. Raises TaskError."""
+        """The scores by the model's `score(sources, targets)`, or dot products. Raises TaskError."""
         sources, targets = (rows.index_select(0, side) for side in pairs)
         score: Any = getattr(self.model, "score", None)
         scores = (sources * targets).sum(1) if score is None else score(sources, targets)

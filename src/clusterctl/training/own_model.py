@@ -1,4 +1,4 @@
-"""A model from the user's own code: found, built, and tried, so that what is wrong with it is said with its layer."""
+"""Finds, builds and calls a model from the user's code, with error messages that name the layer."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def found(name: str, what: str) -> Any:
-    """The object that `name`, "module:attribute", means in the code of the run; `what` it is to be, for messages."""
+    """Import `name`, "module:attribute", from the code of the run; `what` is the key it comes from, for messages."""
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name != module_name.partition(".")[0] and error.name != module_name:
-            raise  # of something that the module itself imports
-        hint = f"it is looked for as {module_name.replace('.', '/')}.py in the folder that `code` of the job names"
+            raise  # the module itself imports something that is missing
+        hint = f"expected {module_name.replace('.', '/')}.py in the folder that the job's `code` key points to"
         raise TaskError(f"{what} = {name}: there is no module {module_name}", hint, Cause.USER) from None
     if not hasattr(module, attribute):
         near = nearest(attribute, vars(module))
@@ -41,19 +41,19 @@ def found(name: str, what: str) -> Any:
 
 
 def built_in(name: str, features: int, classes: int, layers: int, options: Mapping[str, Any]) -> nn.Module:
-    """The model of ours with this name. Raises TaskError."""
+    """The built-in model with this name. Raises TaskError."""
     return Gat(features, classes, layers, options_of(name, options))
 
 
 def options_of(name: str, options: Mapping[str, Any]) -> GatOptions:
-    """The options of the model of ours with this name. Raises TaskError."""
+    """The options of the built-in model with this name. Raises TaskError."""
     return _chosen(BUILT_IN[name], name, options)  # type: ignore[no-any-return]
 
 
 def built(name: str, sizes: Mapping[str, int], options: Mapping[str, Any]) -> nn.Module:
-    """The user's model `name`, for so many features and, where there are any, classes. Raises TaskError.
+    """The user's model `name` for these numbers of features and, if any, classes. Raises TaskError.
 
-    Called with `options` as an instance of its dataclass `Options`, if it has one, else as keyword arguments.
+    It gets `options` as an instance of its dataclass `Options`, if it has one, otherwise as keyword arguments.
     """
     make: Callable[..., Any] = found(name, "train.model")
     kind = getattr(make, "Options", None)
@@ -63,10 +63,12 @@ def built(name: str, sizes: Mapping[str, int], options: Mapping[str, Any]) -> nn
         else:
             model = make(*sizes.values(), **options)
     except TypeError as error:
-        hint = f"it is called with the number of {' and of '.join(sizes)}, and train.options by name"
+        hint = f"it is called with the number of {' and of '.join(sizes)}, and train.options as keyword arguments"
         raise TaskError(f"train.model = {name} cannot be made: {error}", hint, Cause.USER) from error
     if not isinstance(model, nn.Module):
-        raise TaskError(f"train.model = {name} gives no torch.nn.Module: {type(model).__name__}", cause=Cause.USER)
+        raise TaskError(
+            f"train.model = {name} returned {type(model).__name__}, not a torch.nn.Module", cause=Cause.USER
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise TaskError(f"train.model = {name} has nothing to train: no parameters", cause=Cause.USER)
     return model
@@ -83,9 +85,9 @@ def _chosen(kind: Any, name: str, options: Mapping[str, Any]) -> Any:
 
 
 class OwnModel:
-    """The calls of a model: layer by layer where it has `layer(i, hop, x)`, else as a whole, `forward(hops, x)`.
+    """Calls a model layer by layer if it has `layer(i, hop, x)`, otherwise as a whole with `forward(hops, x)`.
 
-    Without `classes` the last rows may be as wide as the model likes.
+    Without `classes`, the output may have any width.
     """
 
     def __init__(self, model: nn.Module, name: str, classes: int | None) -> None:
@@ -93,7 +95,7 @@ class OwnModel:
         self.by_layer = hasattr(model, "layer")
 
     def outputs(self, hops: Sequence[Hop], x: Tensor) -> Tensor:
-        """The scores of the last hop's targets [targets, classes]. Raises TaskError where they have another shape."""
+        """The scores of the last hop's targets [targets, classes]. Raises TaskError if they have another shape."""
         if not self.by_layer:
             return self._shaped(self.model(list(hops), x), (hops[-1].targets, self.classes), "forward")
         for number, hop in enumerate(hops):
@@ -101,7 +103,7 @@ class OwnModel:
         return x
 
     def layer(self, number: int, hop: Hop, x: Tensor, *, last: bool) -> Tensor:
-        """The new rows of the hop's targets. Raises TaskError where there are more or fewer of them."""
+        """The new rows of the hop's targets. Raises TaskError if the number of rows is wrong."""
         try:
             rows = self.model.layer(number, hop, x)  # type: ignore[operator]
         except (RuntimeError, IndexError, ValueError) as error:
@@ -120,7 +122,7 @@ class OwnModel:
 
     @torch.no_grad()
     def where_it_breaks(self, hops: Sequence[Hop], x: Tensor) -> str:
-        """Which part is the first to give numbers that are none."""
+        """The first part of the model with a NaN or infinity."""
         for name, parameter in self.model.named_parameters():
             if not parameter.isfinite().all():
                 return f"the parameter {name}"

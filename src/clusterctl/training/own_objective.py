@@ -1,4 +1,4 @@
-"""The objective of node classification with a user's own model or one of ours: cross-entropy, exact accuracy."""
+"""Node classification with a user-defined or built-in model: cross-entropy, exact accuracy."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 
 class Prepared(NamedTuple):
-    """A sample: the rows of features, and the hops."""
+    """A sample: the feature rows, and the hops."""
 
     fetch: Fetch
     hops: list[Hop]
 
 
 class OwnNodeClassification:
-    """Trains the model that `train.model` names."""
+    """Trains the model `train.model`."""
 
     unit = "nodes"
 
     def __init__(self, graph: Graph, train: NodeClassificationTrain, task: Task, cache: int | None = None) -> None:
-        """With a `cache` of so many bytes the features of `graph` stay in the file that they are mapped from."""
+        """With a cache of `cache` bytes, the features of `graph` stay in the file that they are mapped from."""
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         self.classes = graph.num_classes
@@ -64,7 +64,7 @@ class OwnNodeClassification:
         self._graph, self._features = placed(graph, task, self._precision.values, cache, start, train.fan_out)
         labor = chosen_labor(train)
         fan_out = (*train.fan_out, 0)
-        # A user's layer takes edges alone, no padding: its sizes are known to a GPU only.
+        # A user-defined layer takes edges without padding, whose number is known only on the GPU.
         static = is_ours and worth_static(task.device, fan_out, Batches(train, task.place.world_size).per_rank)
         sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
         self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
@@ -97,7 +97,7 @@ class OwnNodeClassification:
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
         losses = F.cross_entropy(outputs.to(self._precision.weights), self._graph.y[batch.seeds], reduction="none")
         loss = (losses * batch.weights).sum() / batch.total
-        if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU the question would wait for the step
+        if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU this check would synchronize
             with self._precision.autocast(x.device):
                 place = self._own.where_it_breaks(prepared.hops, x)
             raise self._training.no_number(place)
@@ -105,7 +105,7 @@ class OwnNodeClassification:
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
-        """The accuracy on each split with all neighbours: every node is counted once, by one rank. A collective."""
+        """The accuracy on each split with all neighbours: each node is counted once, by one rank. A collective."""
         self._training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._task.device):
@@ -113,7 +113,7 @@ class OwnNodeClassification:
         return accuracies(self._graph, own, predicted, splits)
 
     def _at_once(self, own: range, splits: Sequence[str]) -> Tensor:
-        """The classes of this rank's nodes in the `splits`; -1 of the others."""
+        """The predicted classes of this rank's nodes in the `splits`; -1 for other nodes."""
         predicted = torch.full((len(own),), -1, dtype=torch.int64, device=self._graph.y.device)
         for split in splits:
             nodes = getattr(self._graph, split)

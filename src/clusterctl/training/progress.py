@@ -1,6 +1,6 @@
-"""How far a training is, where the device works behind the host: what a step came to is read when the next is queued.
+"""The progress of a training on an asynchronous device: a step's loss is read once the next step is queued.
 
-On a GPU the host only queues work. Were it to wait for each loss, the queue would be empty whenever it goes on.
+On a GPU the host only queues work. If it waited for each loss, the queue would run empty after every step.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from clusterctl.training.flat import LossReading
     from clusterctl.training.training_log import TrainingLog
 
-STEPS_BEHIND = {"cpu": 0, "cuda": 1}  # queued behind the one that is read: on a CPU a step is done when it is queued
+STEPS_BEHIND = {"cpu": 0, "cuda": 1}  # steps queued after the one being read; on a CPU a step is done when it returns
 
 
 class QueuedStep(NamedTuple):
-    """A step that is queued."""
+    """A queued step."""
 
     reading: LossReading
     lap: Lap
 
 
 class Progress:
-    """The `position` behind the last step that is read, of an epoch of `seeds`. All ranks read at the same step."""
+    """The `position` after the last step that was read, in an epoch of `seeds`. All ranks read at the same step."""
 
     def __init__(self, log: TrainingLog, position: Position, seeds: int, device: torch.device) -> None:
         self.position = position
@@ -38,16 +38,16 @@ class Progress:
         self._queued: deque[tuple[Batch, QueuedStep]] = deque()
 
     def add(self, batch: Batch, step: QueuedStep) -> Stops:
-        """Note a queued step, and read the one before it; where that one stops, this one too.
+        """Add a queued step and read the previous one; if that one requests a stop, read the new one too.
 
-        So the position is that of the parameters wherever any of the stops is set.
+        So whenever a stop is set, the position matches the parameters.
         """
         self._queued.append((batch, step))
         stops = self._read(down_to=self._behind)
         return self._read(down_to=0, so_far=stops) if any(stops) else stops
 
     def catch_up(self) -> Stops:
-        """Read all that is queued."""
+        """Read all queued steps."""
         return self._read(down_to=0)
 
     def _read(self, down_to: int, so_far: Stops = NOBODY_STOPS) -> Stops:

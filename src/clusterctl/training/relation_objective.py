@@ -1,4 +1,4 @@
-"""The objective of node classification on a graph with several types of nodes and edges: cross-entropy, accuracy."""
+"""Node classification on a graph with several types of nodes and edges: cross-entropy, exact accuracy."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from clusterctl.training.epoch_plan import Batch
     from clusterctl.training.objective import Accuracy
 
-_MOST_EDGES = 1 << 19  # of a piece in evaluation
+_MOST_EDGES = 1 << 19  # per piece, in evaluation
 
 
 class RelationSample(NamedTuple):
-    """A sample: all its nodes, of each type, and what each layer reads."""
+    """A sample: its nodes by type, and the input of each layer."""
 
     nodes: dict[str, Tensor]
     hops: list[LayerHops]
 
 
 class RelationNodeClassification:
-    """Trains a relational attention network to name the class of a node from its sampled neighbourhood."""
+    """Trains a relational attention network to classify nodes from their sampled neighbourhoods."""
 
     unit = "nodes"
 
@@ -84,16 +84,16 @@ class RelationNodeClassification:
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
-        """The accuracy on each split with all neighbours: every node is counted once, by one rank. A collective."""
+        """The accuracy on each split with all neighbours: each node is counted once, by one rank. A collective."""
         own = own_slice(self._graph.num_nodes[self._type])
         with self._precision.autocast(self._graph.y.device):
             predicted = self._infer().argmax(1)
         return accuracies(self._graph, own, predicted, splits)
 
     def _infer(self) -> Tensor:
-        """The last layer's rows of this rank's nodes: every layer for all nodes, before the next. A collective.
+        """The last layer's rows of this rank's nodes, one layer at a time for all nodes. A collective.
 
-        What the nodes send in a relation is computed once and shared, for one relation at a time.
+        The nodes' messages in a relation are computed once and shared, one relation at a time.
         """
         graph, model = self._graph, self.model
         own = {kind: own_slice(count) for kind, count in graph.num_nodes.items()}

@@ -1,8 +1,8 @@
-"""State on disk: every rank writes its rows into a file of its own, any number of ranks reads them.
+"""State on disk: every rank writes its rows to its own file, and any number of ranks can read them.
 
-The files are safetensors files - a JSON header, then the bytes of the tensors (huggingface.co/docs/safetensors) - so
-that reading one executes nothing, and other programs can read them too. The header's metadata says which rows of the
-whole tensor a file has: "start total".
+The files are safetensors files: a JSON header, then the bytes of the tensors (huggingface.co/docs/safetensors). Reading
+one executes no code, and other programs can read them too. The header's metadata records which rows of the whole tensor
+a file has: "start total".
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_MOST_BYTES = 100_000_000  # of a header: what the format allows
+_MOST_BYTES = 100_000_000  # of a header: the limit of the format
 _ALIGNMENT = 8
 
 
 def write(pieces: Mapping[str, Sharded], folder: Path, rank: int) -> Path:
-    """Write the rows of `rank`, on the CPU, into a new file in `folder`, down to the disk. Raises OSError."""
+    """Write the rows of `rank`, which are on the CPU, to a new file in `folder`, and fsync it. Raises OSError."""
     header: dict[str, Any] = {"__metadata__": {}}
     kept, end = [], 0
     for name, piece in pieces.items():
@@ -64,9 +64,9 @@ def write(pieces: Mapping[str, Sharded], folder: Path, rank: int) -> Path:
 
 
 def read(pieces: Mapping[str, Sharded], folder: Path) -> None:
-    """Fill the rows of `pieces`, in place, from the files in `folder`. No other rank is waited for.
+    """Fill the rows of `pieces`, in place, from the files in `folder`. Not a collective.
 
-    Raises ValueError with what does not fit: a tensor that is missing, or of another shape or dtype.
+    Raises ValueError if a tensor is missing or has another shape or dtype.
     """
     missing = {name: len(piece.rows) for name, piece in pieces.items()}
     for path in sorted(folder.glob("rank_*.safetensors")):
@@ -108,7 +108,7 @@ def _stored(file: BufferedReader) -> Iterator[tuple[str, _Stored]]:
 
 
 def _fill(name: str, piece: Sharded, stored: _Stored, file: BufferedReader) -> int:
-    """Read the rows that `piece` wants and the file has; their number."""
+    """Read the rows that both `piece` and the file contain; returns their number."""
     wanted = (piece.total, *piece.rows.shape[1:]), piece.rows.dtype
     found = (stored.total, *stored.shape[1:]), stored.dtype
     if found != wanted:
@@ -128,7 +128,7 @@ def _fill(name: str, piece: Sharded, stored: _Stored, file: BufferedReader) -> i
 
 
 def _bytes_of(rows: Tensor) -> memoryview:
-    """The memory of a tensor on the CPU, for reading and writing."""
+    """The memory of a CPU tensor, for reading and writing."""
     return rows.detach().view(-1).view(torch.uint8).numpy().data
 
 

@@ -1,4 +1,4 @@
-"""The state of a training as tensors: what each part must keep to continue exactly, and the rows each rank writes."""
+"""Training state as tensors: what each part needs to resume exactly, and the rows that each rank writes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_SHARED_OUT = 1 << 14  # elements; a smaller tensor is written by rank 0 alone
+_MIN_SPLIT = 1 << 14  # elements; only rank 0 writes a smaller tensor
 
 
 class Sharded(NamedTuple):
-    """Rows [start, start + len(rows)) of a tensor of `total` rows, of which every rank holds others.
+    """Rows [start, start + len(rows)) of a tensor of `total` rows that is sharded over the ranks.
 
-    Together they are all of it. The ranges may be others at the next start: rows are found by their numbers.
+    Together the ranks hold all rows. The ranges may change at the next start: rows are found by their numbers.
     """
 
     rows: Tensor
@@ -25,9 +25,9 @@ class Sharded(NamedTuple):
 
 
 class PartState(NamedTuple):
-    """Tensors by name: those that are the same on every rank, and those of which each rank holds its rows.
+    """Tensors by name: those that are equal on all ranks, and those that are sharded over the ranks.
 
-    They may be views of the living ones: they are copied, or read into, at once.
+    They may be views of the live tensors, as they are copied or read into immediately.
     """
 
     same: Mapping[str, Tensor]
@@ -36,22 +36,22 @@ class PartState(NamedTuple):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A part of a training that is in its checkpoints: model, optimiser, selection, an objective that has more."""
+    """A part of a training that checkpoints include: model, optimizer, selection, an objective with extra state."""
 
     def state(self) -> PartState:
-        """What there is to keep now, with the same names, shapes and dtypes in every process of a run."""
+        """The current state, with the same names, shapes and dtypes in every process of a run."""
 
     def load(self, state: PartState) -> None:
-        """Go on from `state`, which has the names of `state()`, and this rank's present rows of what is sharded."""
+        """Restore `state`, which has the names of `state()` and, of sharded tensors, this rank's current rows."""
 
 
 def pieces(parts: Mapping[str, Stateful], rank: int, world_size: int) -> dict[str, Sharded]:
-    """The rows that `rank` writes, by "part.tensor": views of the living tensors."""
+    """The rows that `rank` writes, by "part.tensor": views of the live tensors."""
     return _by_name(parts, lambda tensor: _share(tensor, rank, world_size))
 
 
 def wholes(parts: Mapping[str, Stateful]) -> dict[str, Sharded]:
-    """All rows that a rank needs to go on, by "part.tensor": fresh tensors on the host, or the living ones' rows."""
+    """All rows that a rank needs to resume, by "part.tensor": new tensors on the host, or rows of live tensors."""
     return _by_name(parts, lambda tensor: Sharded(torch.empty(tensor.shape, dtype=tensor.dtype), 0, tensor.size(0)))
 
 
@@ -65,15 +65,15 @@ def _by_name(parts: Mapping[str, Stateful], rows_of: Callable[[Tensor], Sharded]
 
 
 class Staging:
-    """Host memory for the copies, used again for each: fresh pages cost as much as the copying."""
+    """Reusable host memory for the copies: allocating new pages takes as long as copying."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
 
-    def copy(self, living: Mapping[str, Sharded]) -> dict[str, Sharded]:
-        """Copies of the pieces, as they are now."""
-        copies = {name: piece._replace(rows=self._copied(name, piece.rows)) for name, piece in living.items()}
-        if any(piece.rows.is_cuda for piece in living.values()):
+    def copy(self, live: Mapping[str, Sharded]) -> dict[str, Sharded]:
+        """Copies of the current pieces."""
+        copies = {name: piece._replace(rows=self._copied(name, piece.rows)) for name, piece in live.items()}
+        if any(piece.rows.is_cuda for piece in live.values()):
             torch.cuda.synchronize()
         return copies
 
@@ -87,7 +87,7 @@ class Staging:
 
 def _share(tensor: Tensor, rank: int, world_size: int) -> Sharded:
     rows = tensor.size(0)
-    if tensor.numel() < _SHARED_OUT:
+    if tensor.numel() < _MIN_SPLIT:
         return Sharded(tensor if rank == 0 else tensor[:0], 0, rows)
     start, stop = rows * rank // world_size, rows * (rank + 1) // world_size
     return Sharded(tensor[start:stop], start, rows)

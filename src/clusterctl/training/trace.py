@@ -1,7 +1,7 @@
-"""A trace of some training steps: what each operator, kernel and stage of the loop took, on every rank.
+"""A trace of some training steps: the time of each operator, kernel and stage of the loop, on every rank.
 
-A file a rank in Chrome's trace format (https://ui.perfetto.dev, chrome://tracing), and the costliest operators as text.
-The steps are called `ProfilerStep#n`, as by torch's own profiler, n counting as the metrics do.
+One file per rank in Chrome's trace format (https://ui.perfetto.dev, chrome://tracing), and a table of the costliest
+operators. Steps are named `ProfilerStep#n`, as in torch's own profiler, with the step numbers of the metrics.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
 
     from clusterctl.task.task import Task
 
-_ROWS = 30  # of the text
-_QUIET = "99"  # else the profiler writes to stderr when it starts and stops
+_ROWS = 30  # of the table
+_QUIET = "99"  # otherwise the profiler logs to stderr when it starts and stops
 
 T = TypeVar("T")
 P = TypeVar("P")
 
 
 class StepTrace:
-    """Records what happens from step `first` to step `last` of `window`, both included; nothing where it is empty.
+    """Records the steps from `first` to `last` of `window`, inclusive; nothing if the window is empty.
 
-    Steps count from 1 in every attempt: the first ones warm up caches and allocators. If training is shorter, its
+    Steps count from 1 in every attempt: the first ones warm up caches and allocators. If training ends earlier, its
     second half is recorded.
     """
 
     def __init__(self, task: Task, window: Sequence[int], done: int, left: int) -> None:
-        """`done` steps of the run are over, `left` are to come."""
+        """`done` steps of the run are complete, `left` remain."""
         self._task, self._done, self._step = task, done, 0
         first, self._last = window or (0, 0)
         self._first = first if first <= left else left // 2 + 1
         self._recording: Any = None  # torch's profiler has no types
-        self._regions: list[Any] = []  # a step and its stage, as far as they are open
+        self._regions: list[Any] = []  # the open regions: a step and its stage
 
     def named(self, name: str, work: Callable[[T], P]) -> Callable[[T], P]:
-        """`work`, as a region of the trace."""
+        """Wrap `work` in a region of the trace."""
 
         def region(item: T) -> P:
             with record_function(name):
@@ -58,7 +58,7 @@ class StepTrace:
         return region if self._first else work
 
     def steps(self, items: Iterable[T], count: int) -> Iterator[T]:
-        """The items, of which there are `count`; each is waited for and used within a step."""
+        """The `count` items; waiting for an item and using it are part of its step."""
         items = iter(items)
         for _ in range(count if self._first else 0):
             self._begin()
@@ -67,7 +67,7 @@ class StepTrace:
         yield from items
 
     def close(self) -> None:
-        """The training is over: write what is not yet written."""
+        """Call after training: writes the trace if it is still recording."""
         if self._recording:
             self._write(self._recording)
         elif self._step < self._first and self._task.place.rank == 0:
@@ -78,7 +78,7 @@ class StepTrace:
         if self._step == self._first:
             self._recording = _recorder(self._task.device.type)
             self._recording.__enter__()
-            atexit.register(self._recording.__exit__, None, None, None)  # else Python crashes at its end (torch 2.13)
+            atexit.register(self._recording.__exit__, None, None, None)  # otherwise Python crashes at exit (torch 2.13)
         if self._recording:
             self._open(f"ProfilerStep#{self._done + self._step}")
             self._task.clock.listener = self._stage
@@ -90,12 +90,12 @@ class StepTrace:
             self._regions.pop().__exit__(None, None, None)
         if self._recording and self._step == self._last:
             self._write(self._recording)
-            self._task.clock.restart("sampling")  # the time of writing is no step's
+            self._task.clock.restart("sampling")  # do not charge the writing to a step
 
     def _stage(self, name: str) -> None:
         if len(self._regions) > 1:
             self._regions.pop().__exit__(None, None, None)
-        if name != "sampling":  # the clock's word for what the next step waits for
+        if name != "sampling":  # the clock's name for waiting for the next step
             self._open(name)
 
     def _open(self, name: str) -> None:
@@ -106,7 +106,7 @@ class StepTrace:
     def _write(self, recording: Any) -> None:
         self._recording = None
         heart = self._task.events.heart
-        heart.enter(Stage.CHECKPOINTING.value)  # for the watchdog: it may take longer than any step
+        heart.enter(Stage.CHECKPOINTING.value)  # for the watchdog: writing may take longer than any step
         atexit.unregister(recording.__exit__)
         recording.__exit__(None, None, None)
         attempt, rank = self._task.attempt, self._task.place.rank
@@ -127,17 +127,17 @@ class StepTrace:
 
 
 def _recorder(device: str) -> Any:
-    """What `torch.profiler.profile` wraps; that one imports torch's compiler, which takes it seconds (torch 2.13)."""
+    """The class under `torch.profiler.profile`, which would import torch's compiler and take seconds (torch 2.13)."""
     os.environ.setdefault("KINETO_LOG_LEVEL", _QUIET)
     try:
-        threads = _ExperimentalConfig(profile_all_threads=True)  # that of `prefetch` samples
-    except TypeError:  # an older torch sees the main thread alone
+        threads = _ExperimentalConfig(profile_all_threads=True)  # the `prefetch` thread samples
+    except TypeError:  # older versions of torch record only the main thread
         threads = _ExperimentalConfig()
     return profile(use_cpu=True, use_device=None if device == "cpu" else device, experimental_config=threads)
 
 
 def _compress(export: Callable[[str], object], path: Path) -> None:
-    """Write aside, then rename; the uncompressed trace, tens of megabytes, stays on this node."""
+    """Write to a temporary file, then rename it; the uncompressed trace, tens of megabytes, stays on this node."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.touch(0o600)
     with tempfile.TemporaryDirectory(prefix="clusterctl-") as scratch:

@@ -1,4 +1,4 @@
-"""What a training reports: every step and score in the metrics, every epoch in a line of rank 0."""
+"""The training's output: every step and score in the metrics, and one line per epoch on rank 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Fold(NamedTuple):
-    """Which training of a cross-validation this is, counted from 1."""
+    """The number of a training in a cross-validation, counted from 1."""
 
     number: int
     of: int
@@ -40,20 +40,20 @@ class TrainingLog:
         number, of = fold or (1, 1)
         self._newest = newest
         self._first_step = (number - 1) * train.epochs * steps
-        self.steps_done = self._first_step  # of all epochs and folds
+        self.steps_done = self._first_step  # over all epochs and folds
         self._labels = {"fold": number, "folds": of} if fold else {}
         self._counts = {**self._labels, "steps": of * train.epochs * steps, "epochs": train.epochs}
         self._counts["classes"] = objective.classes
         self._began = self._evaluation_began = time.monotonic()
 
     def resume(self, epoch: int, steps: int) -> None:
-        """The training continues in `epoch`, of which `steps` are done; the newest values are recorded again."""
+        """Continue in `epoch`, of which `steps` are done, and record the newest values again."""
         self.steps_done = self._first_step + (epoch - 1) * self._steps + steps
         self._counts["epoch"] = epoch
         self._task.metrics.write(step=self.steps_done, **self._counts, **self._newest)
 
     def batches(self, batches: Batches) -> None:
-        """How the training set is shared out, and what is wrong with that, on rank 0."""
+        """Print the batch sizes, and any warning about them, on rank 0."""
         if self._task.place.rank != 0:
             return
         print(batches, flush=True)
@@ -61,13 +61,13 @@ class TrainingLog:
             print(f"warning: {batches.too_large}\nhint: {batches.remedy}", file=sys.stderr, flush=True)
 
     def epoch(self, epoch: int) -> None:
-        """An epoch begins."""
+        """Start an epoch."""
         self._began = time.monotonic()
         self._counts["epoch"] = epoch
         self._task.events.stage(Stage.TRAINING, **self._labels, epoch=epoch)
 
     def step(self, loss: float, seconds: dict[str, float]) -> None:
-        """A step is done; `seconds` is the clock's lap."""
+        """Record a completed step; `seconds` is the clock's lap."""
         self.steps_done += 1
         self._task.events.heart.beat(self.steps_done)
         self._task.metrics.write(step=self.steps_done, **self._counts, loss=loss, **seconds)
@@ -77,7 +77,7 @@ class TrainingLog:
         self._task.events.stage(Stage.EVALUATING, **self._labels, epoch=self._counts["epoch"])
 
     def scores(self, scores: Mapping[str, Score]) -> None:
-        """An evaluation is done. Splits that hold nothing are left out."""
+        """Record the scores of an evaluation, except those of empty splits."""
         named: dict[str, float] = {
             f"{split}_{score.name.lower()}": score.share for split, score in scores.items() if score.total
         }
@@ -88,7 +88,7 @@ class TrainingLog:
         self._task.metrics.write(step=self.steps_done, **self._counts, **named, evaluation_seconds=seconds)
 
     def print_line(self, what: str, scores: Mapping[str, Score]) -> None:
-        """One line on rank 0, with the seconds since the epoch began."""
+        """Print one line on rank 0, with the seconds since the start of the epoch."""
         if self._task.place.rank == 0:
             fold = f"fold {self._labels['fold']}/{self._labels['folds']}  " if self._labels else ""
             shown = "".join(f"  {split} {score.name} {score.share:.4f}" for split, score in scores.items())

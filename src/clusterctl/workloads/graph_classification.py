@@ -69,7 +69,7 @@ def collection_of(graphs: Any, name: str) -> Collection:
     listed = list(graphs)
     hint = "it must return a data set or a list of PyG's Data, each with edge_index and a class y"
     if not listed:
-        raise TaskError(f"data.load = {name} returned no graphs", hint, Cause.USER)
+        raise TaskError(f"the list returned by data.load = {name} is empty", hint, Cause.USER)
     for number, graph in enumerate(listed):
         y, edges = getattr(graph, "y", None), getattr(graph, "edge_index", None)
         if y is None or edges is None or y.numel() != 1 or int(y) < 0:

@@ -1,4 +1,4 @@
-"""A real server on the loopback, of fabricated runs."""
+"""A real server on the loopback interface, showing fabricated runs."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ TOKEN = "t" * 43
 
 @dataclass
 class CountedSlurm:
-    """A Slurm that does not answer; how often it was asked."""
+    """A Slurm that does not answer and counts its queries."""
 
-    asked: int = 0
+    queries: int = 0
 
     def snapshot(self) -> None:
-        self.asked += 1
+        self.queries += 1
         raise SlurmError("no answer from <b>slurmctld</b>")
 
     def accounted(self, job_ids: Sequence[str]) -> None:
-        self.asked += 1
+        self.queries += 1
         raise SlurmError("no answer")
 
 
@@ -71,7 +71,7 @@ class Server:
         return f"clusterctl-{self.port}={TOKEN}"
 
     def listen_at(self, port: int) -> None:
-        ended = EndedRuns(clock=lambda: time.time() + 2 * QUIET_SECONDS)  # which has seen them for minutes
+        ended = EndedRuns(clock=lambda: time.time() + 2 * QUIET_SECONDS)  # as if the runs had ended minutes ago
 
         def slurm_of(cluster: Cluster) -> Any:
             return self.slurm
@@ -85,7 +85,7 @@ class Server:
         )
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> Reply:
-        """Send one request, as it is given."""
+        """Send one request as given."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         with contextlib.closing(connection):
             connection.request(method, path, headers=headers)
@@ -122,7 +122,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[[], Server]]:
 
 
 def _run(listening: Any, ended: threading.Event) -> None:
-    """As `run` of the server, which knows no other end than KeyboardInterrupt."""
+    """Like waitress's `run`, which stops only at KeyboardInterrupt."""
     while not ended.is_set():
         wasyncore.loop(timeout=0.05, map=listening._map, count=1)
     for connection in list(listening._map.values()):

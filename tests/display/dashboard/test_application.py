@@ -1,4 +1,4 @@
-"""Whom the dashboard answers, and with what."""
+"""Which requests the dashboard answers, and how."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def test_the_token_in_the_address_becomes_a_cookie(serve: Serve, busy: RunDir) -
     assert server.ask("/?token=%C3%A9%FF").status == 403
     reply = server.ask(f"/run/{RUN}?token={TOKEN}")
     assert (reply.status, reply.headers["Location"]) == (303, f"/run/{RUN}")
-    kept, *how = reply.headers["Set-Cookie"].split("; ")
-    assert (kept, sorted(how)) == (server.cookie, ["HttpOnly", "Path=/", "SameSite=Strict"])
+    value, *attributes = reply.headers["Set-Cookie"].split("; ")
+    assert (value, sorted(attributes)) == (server.cookie, ["HttpOnly", "Path=/", "SameSite=Strict"])
     assert TOKEN not in server.page("/")
 
 
 @pytest.mark.parametrize("path", ["//192.0.2.1/x", "/%2F192.0.2.1", "/\\192.0.2.1", "/x%0d%0aSet-Cookie:%20a=b"])
-def test_the_token_leads_to_no_other_host(serve: Serve, path: str) -> None:
+def test_the_token_redirect_stays_on_this_host(serve: Serve, path: str) -> None:
     reply = serve().ask(f"{path}?token={TOKEN}")
     assert reply.status == 303
     assert reply.headers["Location"][0] == "/"
@@ -100,20 +100,20 @@ def test_the_token_leads_to_no_other_host(serve: Serve, path: str) -> None:
 @pytest.mark.parametrize(
     "host", ["192.0.2.1", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example", "", "127.0.0.1:x"]
 )
-def test_another_name_for_this_machine_is_refused_with_the_token_too(serve: Serve, busy: RunDir, host: str) -> None:
+def test_another_host_name_is_refused_even_with_the_token(serve: Serve, busy: RunDir, host: str) -> None:
     server = serve()
     for path in ("/", f"/?token={TOKEN}"):
         assert server.ask(path, Host=host, Cookie=server.cookie).status == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:65535", "LOCALHOST:8888"])
-def test_the_near_end_of_a_port_forward_may_be_at_any_port(serve: Serve, busy: RunDir, host: str) -> None:
+def test_a_port_forward_may_use_any_local_port(serve: Serve, busy: RunDir, host: str) -> None:
     server = serve()
     assert server.ask("/", Host=host, Cookie=server.cookie).status == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_it_only_reads(serve: Serve, busy: RunDir, method: str) -> None:
+def test_only_get_and_head_are_allowed(serve: Serve, busy: RunDir, method: str) -> None:
     server = serve()
     for path in ("/", f"/?token={TOKEN}"):
         reply = server.ask(path, method, Cookie=server.cookie)
@@ -121,7 +121,7 @@ def test_it_only_reads(serve: Serve, busy: RunDir, method: str) -> None:
         assert "Set-Cookie" not in reply.headers
 
 
-def test_head_gets_what_get_gets_but_no_content(serve: Serve, busy: RunDir) -> None:
+def test_head_matches_get_without_the_body(serve: Serve, busy: RunDir) -> None:
     server = serve()
     reply, whole = (server.ask("/script.js", method, Cookie=server.cookie) for method in ("HEAD", "GET"))
     assert (reply.status, reply.body) == (200, "")
@@ -129,7 +129,7 @@ def test_head_gets_what_get_gets_but_no_content(serve: Serve, busy: RunDir) -> N
 
 
 @pytest.mark.parametrize("path", ["/", f"/run/{RUN}", f"/run/{RUN}/logs", "/nowhere", "/script.js", "/style.css"])
-def test_every_answer_forbids_what_no_page_needs(serve: Serve, busy: RunDir, path: str) -> None:
+def test_every_response_has_a_strict_content_security_policy(serve: Serve, busy: RunDir, path: str) -> None:
     server = serve()
     for cookie in (server.cookie, ""):
         headers = server.ask(path, Cookie=cookie).headers
@@ -185,7 +185,7 @@ def test_every_link_leads_to_a_page(serve: Serve, fabricate: Fabricate, busy: Ru
     assert {"/", "/?stage=finished", f"/sweep/{SWEEP}", f"/run/{SWEEP}.1", f"/run/{RUN}/why"} <= seen.keys()
 
 
-def test_a_sweep_is_one_line_and_a_page_with_what_each_run_changes(serve: Serve, fabricate: Fabricate) -> None:
+def test_a_sweep_is_one_row_and_its_page_shows_each_runs_settings(serve: Serve, fabricate: Fabricate) -> None:
     make_sweep(fabricate, [["train.lr=0.25"], ["train.lr=0.5"], ["train.seed=3"]])
     server = serve()
     text = server.page("/")
@@ -199,7 +199,7 @@ def test_a_sweep_is_one_line_and_a_page_with_what_each_run_changes(serve: Serve,
         assert shown in page
 
 
-def test_a_run_has_what_its_report_has_and_its_log(serve: Serve, busy: RunDir) -> None:
+def test_the_page_of_a_run_has_the_sections_of_its_report_and_its_log(serve: Serve, busy: RunDir) -> None:
     server = serve()
     page = server.page(f"/run/{RUN}")
     for title in ("Curves", "Efficiency", "Phases", "Nodes and ranks"):
@@ -238,11 +238,11 @@ def test_an_unreachable_file_server_is_reported_until_it_comes_back(
 ) -> None:
     server = serve()
 
-    def away(*_: Any) -> Any:
+    def unreachable(*_: Any) -> Any:
         raise OSError(5, "Input/output error", "/runs")
 
     with monkeypatch.context() as patched:
-        patched.setattr("clusterctl.observe.runs.os.listdir", away)
+        patched.setattr("clusterctl.observe.runs.os.listdir", unreachable)
         reply = server.ask("/", Cookie=server.cookie)
     assert reply.status == 503
     assert "/runs: Input/output error" in reply.body

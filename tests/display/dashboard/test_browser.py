@@ -1,4 +1,4 @@
-"""What a real browser makes of the dashboard."""
+"""The dashboard in a real browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_printed_address_opens_and_no_other_host_is_contacted(serve: Serve, 
 
 
 def test_an_open_page_follows_a_run_that_grows(serve: Serve, fabricate: Fabricate) -> None:
-    """The server adds a step whenever the page has asked; the page shows it without being loaded again."""
+    """The server adds a step at every request; the page shows it without a reload."""
     run = fabricate(RUN, busy_files())
     server = serve()
     application, steps = server.application, iter(range(301, 400))
@@ -51,7 +51,7 @@ def test_an_open_page_follows_a_run_that_grows(serve: Serve, fabricate: Fabricat
     assert (shown.console, shown.calls) == ([], [])
 
 
-def test_hostile_text_runs_nothing(serve: Serve, fabricate: Fabricate) -> None:
+def test_hostile_text_is_not_executed(serve: Serve, fabricate: Fabricate) -> None:
     fabricate(RUN, FAILED).finished_json.unlink()
     make_sweep(fabricate, [[f"env.X={HOSTILE}"]])
     server = serve()

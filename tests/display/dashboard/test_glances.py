@@ -32,7 +32,7 @@ class Clock:
         return self.now
 
 
-def test_a_look_serves_everybody_until_it_is_old() -> None:
+def test_a_refresh_is_shared_until_it_expires() -> None:
     clock, looks = Clock(), iter(range(9))
     glance = Glance(lambda: next(looks), clock)
     seen = []
@@ -42,7 +42,7 @@ def test_a_look_serves_everybody_until_it_is_old() -> None:
     assert seen == [0, 0, 0, 1, 1]
 
 
-def test_after_a_slow_look_it_waits_longer() -> None:
+def test_a_slow_refresh_is_followed_by_a_longer_pause() -> None:
     clock, looks = Clock(), []
 
     def look() -> None:
@@ -79,7 +79,7 @@ def test_concurrent_requests_share_one_refresh() -> None:
     assert seen == [1] * 4
 
 
-def test_a_look_that_fails_is_made_again() -> None:
+def test_a_failed_refresh_is_retried() -> None:
     answers = iter([OSError("away"), "back"])
 
     def look() -> str:
@@ -106,7 +106,7 @@ def test_the_least_recently_used_runs_are_dropped() -> None:
     assert few.get("0", object) is not first
 
 
-def test_500_runs_are_read_once_and_then_only_looked_at(serve: Serve, fabricate: Fabricate) -> None:
+def test_500_runs_are_read_once_and_then_only_statted(serve: Serve, fabricate: Fabricate) -> None:
     for number in range(MANY):
         fabricate(f"cora-20260101-{number:06}-00a1", ENDED)
     server = serve()
@@ -127,7 +127,7 @@ def test_500_runs_are_read_once_and_then_only_looked_at(serve: Serve, fabricate:
     assert (young.opens, young.listings, young.stats) == (0, 0, 0)
 
 
-def test_a_run_that_grows_is_read_where_it_has_grown(serve: Serve, fabricate: Fabricate) -> None:
+def test_only_the_new_part_of_a_growing_run_is_read(serve: Serve, fabricate: Fabricate) -> None:
     run = fabricate(RUN, busy_files())
     server = serve()
     paths = (f"/run/{RUN}", f"/run/{RUN}/logs", f"/run/{RUN}")
@@ -142,19 +142,19 @@ def test_a_run_that_grows_is_read_where_it_has_grown(serve: Serve, fabricate: Fa
     assert "<dd>399/400</dd>" in page
     assert ">epoch 39/40\n" in shown or "\nepoch 39/40<" in shown
     assert page == same
-    assert count.opens <= 30  # as many as one look of the monitor
+    assert count.opens <= 30  # as many as one refresh of the monitor
     assert max(count.opened.values()) <= 3
 
 
-def test_slurm_is_asked_by_looks_and_not_by_requests(serve: Serve, fabricate: Fabricate) -> None:
+def test_slurm_is_queried_per_refresh_and_not_per_request(serve: Serve, fabricate: Fabricate) -> None:
     fabricate(RUN, busy_files())
     make_sweep(fabricate, [["train.lr=1"]])
     server = serve()
-    assert server.slurm.asked == 0  # no page has asked
+    assert server.slurm.queries == 0  # no page has been requested
     for _ in range(3):
         for path in ("/", f"/run/{RUN}", f"/run/{RUN}/logs", f"/sweep/{SWEEP}"):
             server.page(path)
-    assert server.slurm.asked <= 2  # the list, and the run
+    assert server.slurm.queries <= 2  # the list, and the run
 
 
 def test_an_ended_run_is_explained_once_and_again_after_a_resume(
@@ -179,7 +179,7 @@ def test_an_ended_run_is_explained_once_and_again_after_a_resume(
     assert asked[1] is not Stage.FINISHED
 
 
-def test_how_often_a_diagnosis_is_worth_its_cost(fabricate: Fabricate) -> None:
+def test_the_pause_after_a_diagnosis_depends_on_the_stage_and_its_cost(fabricate: Fabricate) -> None:
     from dataclasses import replace
 
     from clusterctl.errors import SlurmError

@@ -17,7 +17,7 @@ WAITING = {"submission.json": {"job_id": "4243"}}
 
 
 class FakeSlurm:
-    """Two jobs: one runs, one waits."""
+    """Two jobs: one running, one pending."""
 
     def snapshot(self) -> Snapshot:
         running = QueuedJob("4242", JobState.RUNNING, "", "node[0-3]", 1_000_260, None, 1, "")
@@ -39,7 +39,7 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def overview(fabricate) -> Overview:
-    """A busy run, newer than one that waits."""
+    """A busy run, newer than a queued one."""
     fabricate("gin-20260101-030405-00a1", WAITING, created=NOW - 7200)
     run = fabricate(files=busy_files())
     return Overview(run.path.parent, slurm_of=lambda cluster: FakeSlurm(), clock=lambda: NOW)

@@ -20,21 +20,21 @@ from clusterctl.observe.stage import Status
 from clusterctl.spec import Cluster
 
 GOLDEN = Path(__file__).parent / "golden"
-NEVER = 3600.0  # seconds between two looks: each test looks when it wants to
+NEVER = 3600.0  # seconds between refreshes: each test triggers its own
 BUSY, WAITING = "cora-20260102-030405-00a1", "gin-20260101-030405-00a1"
 
 
 class Session:
-    """A monitor and what was asked of it."""
+    """A monitor and the actions requested in it."""
 
     def __init__(self, overview: Overview, **actions: Callable[..., Any]) -> None:
         self.asked: list[str] = []
         self.now = 0.0
         silent = {"explain": lambda status: [], "nodes": lambda cluster: []}
-        given = {"cancel": self._noted("cancel"), "resume": self._noted("resume"), **silent, **actions}
+        given = {"cancel": self._recorder("cancel"), "resume": self._recorder("resume"), **silent, **actions}
         self.app = Monitor(overview, Actions(**given), NEVER, clock=lambda: self.now)
 
-    def _noted(self, verb: str) -> Callable[[Run], None]:
+    def _recorder(self, verb: str) -> Callable[[Run], None]:
         return lambda run: self.asked.append(f"{verb} {run.id}")
 
     def play(self, scene: Callable[[Any], Coroutine[Any, Any, None]], size: tuple[int, int] = (80, 24)) -> None:
@@ -69,12 +69,12 @@ def session(overview: Overview) -> Session:
 
 
 def normalised(svg: str) -> str:
-    """Without the number that makes the ids of one picture its own."""
+    """Without the number that is unique to the element IDs of each picture."""
     return re.sub(r"terminal-\d+", "terminal-0", svg)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids=lambda size: "x".join(map(str, size)))
-def test_the_screen_is_as_in_the_golden_picture(session: Session, size: tuple[int, int], update_golden: bool) -> None:
+def test_the_screen_matches_the_golden_picture(session: Session, size: tuple[int, int], update_golden: bool) -> None:
     async def scene(pilot: Any) -> None:
         picture = normalised(session.app.export_screenshot(title="clusterctl monitor"))
         golden = GOLDEN / f"screen_{size[0]}x{size[1]}.svg"
@@ -101,7 +101,7 @@ def test_the_selection_survives_a_refresh_and_a_newer_run(session: Session, fabr
     session.play(scene)
 
 
-def test_a_key_shows_a_pane_alone_and_escape_all_of_them(session: Session) -> None:
+def test_a_key_shows_one_pane_and_escape_shows_all(session: Session) -> None:
     async def scene(pilot: Any) -> None:
         assert set(session.shown) == set(Pane)
         await session.press(pilot, "2")
@@ -114,7 +114,7 @@ def test_a_key_shows_a_pane_alone_and_escape_all_of_them(session: Session) -> No
     session.play(scene, (200, 60))
 
 
-def test_cancel_asks_first_and_no_is_no(session: Session) -> None:
+def test_cancel_asks_first_and_no_does_nothing(session: Session) -> None:
     async def scene(pilot: Any) -> None:
         await session.press(pilot, "c")
         assert isinstance(session.app.screen, Confirm)
@@ -151,7 +151,7 @@ def test_a_refusal_by_slurm_is_shown_and_the_monitor_keeps_running(overview: Ove
     session.play(scene)
 
 
-def test_why_is_asked_when_its_pane_is_shown(overview: Overview) -> None:
+def test_why_runs_when_its_pane_is_shown(overview: Overview) -> None:
     session = Session(overview, explain=lambda status: [f"because of {status.record.job.name}\x1b[2J"])
 
     async def scene(pilot: Any) -> None:
@@ -182,7 +182,7 @@ def test_why_is_repeated_for_a_running_run_but_not_at_every_refresh(overview: Ov
         assert "answer 1" in await look(pilot, 1)
         assert "answer 2" in await look(pilot, 4)
         assert asked == [BUSY, BUSY]
-        await session.press(pilot, "down")  # a queued run costs Slurm several questions
+        await session.press(pilot, "down")  # explaining a queued run takes several Slurm queries
         assert "answer 3" in await look(pilot, 4)
         assert "answer 3" in await look(pilot, 50)
         assert "answer 4" in await look(pilot, 10)
@@ -191,9 +191,7 @@ def test_why_is_repeated_for_a_running_run_but_not_at_every_refresh(overview: Ov
     session.play(scene, size)
 
 
-def test_why_is_asked_once_of_a_run_that_has_ended_and_not_while_its_pane_is_hidden(
-    overview: Overview, fabricate
-) -> None:
+def test_why_runs_once_for_an_ended_run_and_not_while_its_pane_is_hidden(overview: Overview, fabricate) -> None:
     asked: list[str] = []
     session = Session(overview, explain=lambda status: asked.append(status.stage.value) or ["answer"])
 
@@ -211,7 +209,7 @@ def test_why_is_asked_once_of_a_run_that_has_ended_and_not_while_its_pane_is_hid
     session.play(scene)
 
 
-def test_a_long_diagnosis_takes_a_fiftieth_of_the_time_at_most(overview: Overview) -> None:
+def test_a_slow_diagnosis_takes_at_most_a_fiftieth_of_the_time(overview: Overview) -> None:
     asked: list[float] = []
 
     def explain(status: Status) -> list[str]:
@@ -233,7 +231,7 @@ def test_a_long_diagnosis_takes_a_fiftieth_of_the_time_at_most(overview: Overvie
 
 
 def test_a_failed_resume_is_shown_with_its_hint(overview: Overview, fabricate) -> None:
-    """With the actions that the command hands in: the operations themselves, in this process."""
+    """With the real actions of the command, run in this process."""
     fabricate(BUSY, {"cancel.json": {}, "attempts/1/host.json": {"end": 5, "exit_code": 1}})
     real = Actions()
     session = Session(overview, resume=real.resume, cancel=real.cancel)
@@ -248,7 +246,7 @@ def test_a_failed_resume_is_shown_with_its_hint(overview: Overview, fabricate) -
     session.play(scene)
 
 
-def test_the_nodes_are_asked_for_once_and_shown_with_the_queue(overview: Overview) -> None:
+def test_nodes_are_queried_once_and_shown_with_the_queue(overview: Overview) -> None:
     asked = []
 
     def nodes(cluster: Cluster) -> list[str]:
@@ -265,7 +263,7 @@ def test_the_nodes_are_asked_for_once_and_shown_with_the_queue(overview: Overvie
     session.play(scene)
 
 
-def test_a_pane_whose_text_is_the_same_is_not_painted_again(session: Session) -> None:
+def test_a_pane_with_unchanged_text_is_not_repainted(session: Session) -> None:
     async def scene(pilot: Any) -> None:
         painted: list[str] = []
         for box in session.app.query(PaneBox):
@@ -287,7 +285,7 @@ def test_a_click_selects_a_run(session: Session) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [((80, 24), (200, 60)), ((200, 60), (80, 24)), ((200, 60), (160, 45))])
-def test_a_resize_places_every_pane_anew_at_once(session: Session, before, after) -> None:
+def test_a_resize_rearranges_all_panes_immediately(session: Session, before, after) -> None:
     async def scene(pilot: Any) -> None:
         await pilot.resize_terminal(*after)
         await pilot.pause()

@@ -31,5 +31,5 @@ def test_a_large_terminal_shows_every_pane_and_a_small_one_the_runs_and_a_page()
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_any_pane_can_be_alone(page: Pane) -> None:
+def test_any_page_can_be_shown_with_the_runs(page: Pane) -> None:
     assert [region.pane for region in arrange(200, 60, page)] == [Pane.RUNS, page]

@@ -1,4 +1,4 @@
-"""One frame, printed."""
+"""A single frame as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOSTILE = "\x1b[2J\x1b]0;title\x07[red]x[/red]<script>alert(1)</script>\u202e日
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids=lambda size: "x".join(map(str, size)))
-def test_the_frame_is_as_in_the_golden_file(overview: Overview, size: tuple[int, int], update_golden: bool) -> None:
+def test_the_frame_matches_the_golden_file(overview: Overview, size: tuple[int, int], update_golden: bool) -> None:
     text = frame(MonitorView(overview.look()), *size).plain + "\n"
     golden = GOLDEN / f"frame_{size[0]}x{size[1]}.txt"
     if update_golden:
@@ -50,7 +50,7 @@ def test_a_run_with_idle_ranks_shows_since_when(fabricate, overview: Overview) -
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_program_wrote_is_shown_as_text(fabricate, overview: Overview, page) -> None:
+def test_output_of_a_program_is_shown_as_plain_text(fabricate, overview: Overview, page) -> None:
     fabricate(
         "x-20990102-030405-00a1",
         {
@@ -73,7 +73,7 @@ def test_what_a_program_wrote_is_shown_as_text(fabricate, overview: Overview, pa
         assert "[red]x[/red]<script>alert(1)</script>日本" in text
 
 
-def test_the_slow_rank_the_idle_gpu_and_the_split_of_a_step_can_be_read(overview: Overview) -> None:
+def test_the_slow_rank_the_idle_gpu_and_the_split_of_a_step_are_shown(overview: Overview) -> None:
     text = frame(MonitorView(overview.look()), 200, 60).plain
     assert "rank 13 (node1): 1.8x the others" in text
     assert "sampling         300.0 ms  30%" in text
@@ -81,8 +81,8 @@ def test_the_slow_rank_the_idle_gpu_and_the_split_of_a_step_can_be_read(overview
     assert "gin-20260101-030405-00a1  Resources" in text
 
 
-class NotedLock:
-    """A lock that counts who takes it."""
+class CountingLock:
+    """A lock that counts how often it is taken."""
 
     def __init__(self) -> None:
         self.taken, self.held = 0, False
@@ -95,12 +95,12 @@ class NotedLock:
         self.held = False
 
 
-def test_who_draws_a_history_holds_its_lock_and_who_reads_a_file_does_not(
+def test_drawing_a_history_holds_its_lock_but_reading_a_file_does_not(
     overview: Overview, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = MonitorView(overview.look())
     history = view.scene.selected.history
-    history.lock = lock = NotedLock()
+    history.lock = lock = CountingLock()
     for pane in (Pane.TRAINING, Pane.DEVICES, Pane.STEPS):
         draw(pane, view, 80, 20)
     assert lock.taken == 3

@@ -56,7 +56,7 @@ def test_a_value_that_never_changes_is_a_line_too() -> None:
     assert "polyline" in line_chart([Point(x, 1, 1, 1) for x in range(5)], "flat")
 
 
-def test_values_beyond_the_axis_are_marked_with_what_they_are() -> None:
+def test_values_beyond_the_axis_are_marked_with_their_value() -> None:
     points = [Point(x, value, value, value) for x, value in enumerate([90.0, *[1.0, 2.0] * 30, -90.0])]
     svg = ElementTree.fromstring(line_chart(points, "loss", bounds=robust(points)))
     marks = [part for part in svg.findall("polygon") if part.get("class") == "outside"]
@@ -64,12 +64,12 @@ def test_values_beyond_the_axis_are_marked_with_what_they_are() -> None:
     assert "outside" not in line_chart(points, "loss")
 
 
-def test_restarts_are_marked_where_they_lie_on_the_axis() -> None:
+def test_restarts_within_the_axis_are_marked() -> None:
     svg = line_chart([Point(x, x, x, x) for x in range(10)], "loss", marks=[4, 99])
     assert svg.count('class="mark"') == 1
 
 
-def test_the_waterfall_has_a_row_an_attempt_and_a_piece_a_phase() -> None:
+def test_the_waterfall_has_a_row_per_attempt_and_a_piece_per_phase() -> None:
     rows = [
         PhasesRow("attempt 0", [Piece(Stage.QUEUED, 0, 30), Piece(Stage.TRAINING, 30, 90)]),
         PhasesRow("attempt 1", [Piece(Stage.TRAINING, 100, 200)]),

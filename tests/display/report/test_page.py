@@ -1,4 +1,4 @@
-"""The page of a report, and what a browser makes of it."""
+"""The page of a report, as HTML and in a browser."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hostile_files() -> dict[str, object]:
     }
 
 
-def test_every_section_is_there(examined) -> None:
+def test_the_page_has_every_section(examined) -> None:
     text = page(examined())
     titles = re.findall("<h2>(.*?)</h2>", text)
     assert titles == [
@@ -47,18 +47,18 @@ def test_every_section_is_there(examined) -> None:
     assert len(text) < 500_000
 
 
-def test_a_run_that_waits_has_a_report_too(examined) -> None:
+def test_a_queued_run_has_a_report_too(examined) -> None:
     text = page(examined(files={}))
     assert "No attempt has started." in text
     assert "not enough telemetry" in text
 
 
 def test_keys_have_their_origin_and_defaults_are_folded_away(examined, fabricate) -> None:
-    told = examined()
-    record = json.loads(told.status.record.run.run_json.read_text())
-    told.record.clear()
-    told.record.update(record | {"origins": {"train.lr": "jobs/cora.toml:7"}, "argv": ["submit", "a b"]})
-    shown, folded = page(told).split("<details>")
+    post_mortem = examined()
+    record = json.loads(post_mortem.status.record.run.run_json.read_text())
+    post_mortem.record.clear()
+    post_mortem.record.update(record | {"origins": {"train.lr": "jobs/cora.toml:7"}, "argv": ["submit", "a b"]})
+    shown, folded = page(post_mortem).split("<details>")
     assert "jobs/cora.toml:7" in shown
     assert "train.epochs" in folded
     assert '<td>checkpoint.every</td><td class="value">10m</td>' in folded
@@ -66,28 +66,28 @@ def test_keys_have_their_origin_and_defaults_are_folded_away(examined, fabricate
 
 
 def test_links_lead_from_the_report_to_the_logs(examined, tmp_path: Path) -> None:
-    told = examined()
-    for href in re.findall('href="(.*?)"', page(told)):
-        assert (told.folder / unquote(href)).exists()
+    post_mortem = examined()
+    for href in re.findall('href="(.*?)"', page(post_mortem)):
+        assert (post_mortem.folder / unquote(href)).exists()
     assert link(Path("/runs/a b/é#1?.out"), Path("/runs/x")) == "../a%20b/%C3%A9%231%3F.out"
     assert link(Path("/runs/x/javascript:y"), Path("/runs/x")) == "./javascript%3Ay"
 
 
-def test_files_that_the_program_wrote_are_listed_with_their_sizes(examined) -> None:
+def test_files_written_by_the_program_are_listed_with_their_sizes(examined) -> None:
     files = {"code/project/train.py": "", "work/out/a&<b>.csv": "x" * 2048, "work/runs/events": ""}
     files |= {f"work/more/{number:03}": "" for number in range(99)}
-    told = examined(files=files)
-    text = page(told)
+    post_mortem = examined(files=files)
+    text = page(post_mortem)
     section = text[text.index("<h2>Files</h2>") :]
     assert '>out/a&amp;&lt;b&gt;.csv</a></td><td class="number">2.0K</td>' in section
     assert "more/098" in section
     assert "1 more are not shown." in section
-    assert all((told.folder / unquote(href)).exists() for href in re.findall('href="(.*?)"', section))
+    assert all((post_mortem.folder / unquote(href)).exists() for href in re.findall('href="(.*?)"', section))
 
 
-def test_what_a_program_wrote_is_shown_as_text(examined) -> None:
-    told = examined(files=hostile_files())
-    text = page(told)
+def test_output_of_a_program_is_shown_as_plain_text(examined) -> None:
+    post_mortem = examined(files=hostile_files())
+    text = page(post_mortem)
     check_plain(text)
     assert "<script" not in text
     assert "<img" not in text
@@ -95,7 +95,7 @@ def test_what_a_program_wrote_is_shown_as_text(examined) -> None:
 
 
 @needs_browser
-def test_a_browser_shows_it_without_a_complaint_and_without_the_network(examined, tmp_path: Path) -> None:
+def test_a_browser_shows_it_without_errors_or_network_requests(examined, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text(page(examined()))
     shown: Page = opened(file)
@@ -108,7 +108,7 @@ def test_a_browser_shows_it_without_a_complaint_and_without_the_network(examined
 
 
 @needs_browser
-def test_hostile_text_runs_nothing_in_a_browser(examined, tmp_path: Path) -> None:
+def test_hostile_text_is_not_executed_in_a_browser(examined, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text(page(examined(files=hostile_files())))
     shown = opened(file)
@@ -119,8 +119,8 @@ def test_hostile_text_runs_nothing_in_a_browser(examined, tmp_path: Path) -> Non
 
 
 @needs_browser
-def test_the_browser_would_have_noticed(tmp_path: Path) -> None:
-    """The two tests before can fail: a page that calls and complains is caught doing it."""
+def test_the_browser_detects_errors_and_network_requests(tmp_path: Path) -> None:
+    """Shows that the two tests above can fail."""
     file = tmp_path / "bad.html"
     file.write_text("<img src='http://192.0.2.1/x.png'><script>console.error('complaint')</script>")
     shown = opened(file)

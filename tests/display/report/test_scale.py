@@ -24,13 +24,13 @@ def test_numbers_are_placed_to_scale() -> None:
     assert scale_of(["1", "1"]).places == {"1": 0.5}
 
 
-def test_an_axis_is_logarithmic_where_its_ends_are_more_than_a_hundred_times_apart() -> None:
+def test_an_axis_is_logarithmic_if_its_ends_are_more_than_a_hundred_times_apart() -> None:
     assert scale_of(["1e-4", "1e-3", "1e-1"]).places == pytest.approx({"1e-4": 0, "1e-3": 1 / 3, "1e-1": 1})
     assert scale_of(["1", "50.5", "100"]).places["50.5"] == 0.5
     assert scale_of(["-1", "499.5", "1000"]).places["499.5"] == pytest.approx(0.5)  # no logarithm below 0
 
 
-def test_few_values_are_the_labels_and_of_many_round_ones_are() -> None:
+def test_few_values_are_labels_themselves_and_many_get_round_labels() -> None:
     assert [text for _, text in scale_of(["1e-3", "0.5"]).labels] == ["1e-3", "0.5"]
     many = scale_of([str(10**-power) for power in range(12)])
     assert [text for _, text in many.labels][:2] == ["1.00e-11", "1"]

@@ -1,4 +1,4 @@
-"""The page about several runs, and what a browser makes of it."""
+"""The page about several runs, as HTML and in a browser."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def cells(text: str) -> list[list[str]]:
     return [re.findall("<td[^>]*>(.*?)</td>", row) for row in body.split("<tr>")[1:]]
 
 
-def test_every_section_is_there_and_the_best_run_is_named_with_its_settings(sweep) -> None:
+def test_the_page_has_every_section_and_names_the_best_run_with_its_settings(sweep) -> None:
     text = page(examined(sweep(grid())))
     assert re.findall("<h2>(.*?)</h2>", text) == ["Best run: 0", "Settings", "Curves", "Runs"]
     assert "<dt>highest val accuracy</dt><dd>1.0000</dd>" in text
@@ -86,7 +86,7 @@ def test_the_table_is_sorted_by_the_metric_and_marked_as_such(sweep) -> None:
     assert error.value.hint == "did you mean loss?"
 
 
-def test_runs_without_the_metric_come_last_and_those_that_cannot_be_read_are_named(sweep) -> None:
+def test_runs_without_the_metric_come_last_and_unreadable_ones_are_named(sweep) -> None:
     runs = [*grid()[:2], ({"train.lr": "9"}, {}), ({"train.lr": "8"}, ended(falling(math.nan), 1)), *grid()[2:3]]
     made = sweep(runs)
     made.run(4).run_json.write_text("{")
@@ -134,7 +134,7 @@ def test_runs_that_were_restarted_are_drawn_once(sweep) -> None:
     assert len(xs) == 40
 
 
-def test_any_runs_are_shown_with_the_values_in_which_they_differ(fabricate) -> None:
+def test_unrelated_runs_are_shown_with_the_settings_that_differ(fabricate) -> None:
     one, two = fabricate("cora-20260102-030405-00a1", ended(falling(0.5))), fabricate("slow-20260102-030405-00a2", {})
     record = json.loads(two.run_json.read_text())
     record["job"]["train"]["lr"] = 0.5
@@ -148,7 +148,7 @@ def test_any_runs_are_shown_with_the_values_in_which_they_differ(fabricate) -> N
     assert "<svg" in text
 
 
-def test_runs_that_have_logged_nothing_are_a_page_too(sweep) -> None:
+def test_runs_without_metrics_have_a_page_too(sweep) -> None:
     text = page(examined(sweep([({"a": 1}, {}), ({"a": 2}, {})])))
     assert "The runs are not ranked" in text
     assert "<svg" not in text
@@ -168,7 +168,7 @@ def hostile() -> list[tuple[dict[str, object], dict[str, object]]]:
 
 
 @pytest.mark.parametrize("metric", [None, HOSTILE])
-def test_what_others_wrote_is_shown_as_text(sweep, metric: str | None) -> None:
+def test_hostile_text_is_escaped(sweep, metric: str | None) -> None:
     text = page(examined(sweep(hostile()), metric))
     check_plain(text)
     assert text.count("<script") == 1
@@ -191,7 +191,7 @@ def test_a_thousand_runs_are_a_page_of_a_few_megabytes(sweep) -> None:
 
 
 @needs_browser
-def test_a_browser_sorts_the_table_under_a_policy_that_allows_that_script_alone(sweep, tmp_path: Path) -> None:
+def test_a_browser_sorts_the_table_and_the_policy_allows_no_other_script(sweep, tmp_path: Path) -> None:
     text = page(examined(sweep(grid())))
     file = tmp_path / "report.html"
     file.write_text(text)
@@ -206,7 +206,7 @@ def test_a_browser_sorts_the_table_under_a_policy_that_allows_that_script_alone(
 
 
 @needs_browser
-def test_hostile_text_runs_nothing_in_a_browser(sweep, tmp_path: Path) -> None:
+def test_hostile_text_is_not_executed_in_a_browser(sweep, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text(page(examined(sweep(hostile()))))
     shown = opened(file)

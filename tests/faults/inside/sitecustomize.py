@@ -1,7 +1,7 @@
-"""On the PYTHONPATH of a run that is to be struck: a signal makes its Python raise, or eat memory; and it dawdles.
+"""On the PYTHONPATH of a run for faults: signals make its Python raise or exhaust memory, and a training slows down.
 
-Both signals are ignored by default, so that one which comes before this is in place kills nobody. The first attempt of
-a training goes ever slower from its first checkpoint on until there is a file `go`: it cannot be faster than its fault.
+Both signals are ignored by default, so one that arrives before this is imported kills no process. The first attempt of
+a training gets slower from its first checkpoint on, until a file `go` exists: so it cannot end before its fault.
 """
 
 import os
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 BLOCK = 100 << 20
-WORK, LONGER, LONGEST = 0.05, 0.2, 3.0  # seconds, of processor time the first
+WORK, LONGER, LONGEST = 0.05, 0.2, 3.0  # seconds; WORK is CPU time
 pause = 0.0
 RUN = Path(os.environ.get("CLUSTERCTL_RUN_DIR", ""))
 

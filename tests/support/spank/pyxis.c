@@ -1,12 +1,12 @@
-/* pyxis's options for a Slurm without pyxis: takes what pyxis 0.24 takes, refuses what it refuses, notes what each task
- * got, and runs the task in the image through the runner of clusterctl's own.
+/* pyxis's options for a Slurm without pyxis: accepts and refuses the same as pyxis 0.24, records the options of each
+ * task, and runs the task in the image with clusterctl's own runner.
  *
  * plugstack.conf: required pyxis.so record=FOLDER store=FOLDER python=INTERPRETER runner=FOLDER_OF_THE_RUNNER mounts=FLAG
  *
- * A container is a folder as enroot has one, STORE/NODE/pyxis_JOB.STEP or pyxis_NAME: made by the first task on its node,
- * `whole` when it is unpacked, removed with its step unless it has a name. Files in STORE bring the bad days about:
- * `slow` (unpacking waits until the file is gone), `full` (it stops half-way), `keep` (the removal is cut short).
- * `mounts` are those of a container that is given none: the images of the tests have no programs of their own.
+ * A container is a folder as in enroot, STORE/NODE/pyxis_JOB.STEP or pyxis_NAME. The first task on its node creates it;
+ * it is `whole` when it is unpacked, and removed with its step unless it has a name. Files in STORE cause trouble:
+ * `slow` (unpacking waits until the file is gone), `full` (it stops half-way), `keep` (the removal is interrupted).
+ * `mounts` are used if a container has no others: the images of the tests contain no programs.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -32,10 +32,10 @@ enum option_number {
 };
 
 static char *given[OPTIONS]; /* the argument, "" for a switch */
-/* Of a step with a container, from its slurmstepd on. */
-static char owner[64];        /* which slurmstepd this is, of all that there have been */
+/* For a step with a container; set in its slurmstepd. */
+static char owner[64];        /* identifies this slurmstepd */
 static char node[2048];       /* the folder of this node's containers */
-static char container[4096];  /* the one of this step */
+static char container[4096];  /* the container of this step */
 static const char *store;
 static int take(int number, const char *argument, int remote);
 
@@ -171,17 +171,17 @@ static const char *get(const char *folder, const char *name)
     return text;
 }
 
-static int failed(int child, const char *how, int number, const char *said, const char *path)
+static int failed(int child, const char *how, int number, const char *message, const char *path)
 {
     slurm_error("pyxis: child %d %s %d", child, how, number);
     slurm_error("pyxis: failed to create container filesystem");
     slurm_error("pyxis: printing enroot log file:");
-    slurm_error("pyxis:     %s%s", said, path);
+    slurm_error("pyxis:     %s%s", message, path);
     slurm_error("pyxis: couldn't start container");
     return -1;
 }
 
-/* `enroot create`: a program of its own, as Slurm spares what is still slurmstepd when it signals a step. */
+/* `enroot create`, as a separate program: Slurm's signals to a step spare slurmstepd. */
 static int unpack(void)
 {
     static const char script[] = "while [ -e \"$1/slow\" ]; do sleep 0.05; done; [ ! -e \"$1/full\" ] && : >\"$0/whole\"";
@@ -201,7 +201,7 @@ static int unpack(void)
     return 0;
 }
 
-/* Under the lock of the node: one of a step's tasks makes the container, the others find it. */
+/* With the lock of the node: one of a step's tasks creates the container, the others find it. */
 static int make(void)
 {
     if (given[IMAGE] && mkdir(container, 0700) == 0) {
@@ -214,7 +214,7 @@ static int make(void)
         return -1;
     }
     if (given[NAME])
-        return 0; /* whatever is in it, and whatever image is asked for */
+        return 0; /* whatever it contains, and whatever the image */
     if (strcmp(get(container, "owner"), owner))
         return failed(getpid(), "failed with error code:", 1, "[ERROR] File already exists: ", container);
     return is_there(container, "whole") ? 0 : -1;
@@ -242,7 +242,7 @@ static int note(spank_t spank, const char *folder)
     return fclose(file);
 }
 
-/* In slurmstepd, before its tasks. */
+/* In slurmstepd, before its tasks start. */
 int slurm_spank_user_init(spank_t spank, int argument_count, char **arguments)
 {
     char name[256] = "";
@@ -264,7 +264,7 @@ int slurm_spank_user_init(spank_t spank, int argument_count, char **arguments)
     return 0;
 }
 
-/* As the user, in the task's own process, last thing before slurmstepd would start its program: start it in the image. */
+/* As the user, in the task's process, just before slurmstepd would start the program: start it in the image. */
 int slurm_spank_task_init(spank_t spank, int argument_count, char **arguments)
 {
     char **program, **environment, **words;
@@ -282,7 +282,7 @@ int slurm_spank_task_init(spank_t spank, int argument_count, char **arguments)
     free(given[IMAGE]);
     given[IMAGE] = strdup(get(container, "image"));
     free(given[NAME]);
-    given[NAME] = NULL; /* the runner knows none */
+    given[NAME] = NULL; /* the runner has no such option */
     if (!given[MOUNTS])
         given[MOUNTS] = strdup(setting("mounts", argument_count, arguments));
     spank_get_item(spank, S_JOB_ARGV, &program_count, &program);
@@ -304,7 +304,7 @@ int slurm_spank_task_init(spank_t spank, int argument_count, char **arguments)
     return -1;
 }
 
-/* In slurmstepd, after its tasks: `enroot remove` of a container without a name, of this step's own alone. */
+/* In slurmstepd, after its tasks: `enroot remove` of this step's container, unless it has a name. */
 int slurm_spank_exit(spank_t spank, int argument_count, char **arguments)
 {
     static const char *const files[] = {"image", "owner", "whole"};

@@ -1,0 +1,210 @@
+"""How near a training step comes to what the machine can do: its time beside a bound.
+
+The bound adds up two parts. The products of the step, at the rate of one large product in the same precision. And the
+bytes of its other operators, each of which reads its inputs and writes its outputs once (of a table that is gathered
+from, the rows that are taken), at the rate of a large copy. A step may beat it: what one operator writes and the next
+one reads may still be in a cache. Sampling is timed apart, and its bound is not known.
+
+python benchmarks/step_bounds.py [reddit] [deep-sage] [synthetic] [taobao] [imdb-gin]
+    [--scale 0.1] [--threads 2] [--steps 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from graph_classification_epoch import DATA, GIN
+from node_steps import lone_task
+from side_by_side import with_tuned_allocator
+from torch import Tensor
+from torch import distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from clusterctl.graph.products import linear
+from clusterctl.spec import DeepSageTrain, RedditTrain, SyntheticTrain, TaobaoTrain
+from clusterctl.training.epoch_plan import EpochPlan
+from clusterctl.training.graph_objective import GraphClassification
+from clusterctl.training.learner import Learner
+from clusterctl.training.link_objective import LinkPrediction
+from clusterctl.training.node_objective import NodeClassification
+from clusterctl.workloads.generated import taobao_like
+from clusterctl.workloads.generated.reddit_like import reddit_like
+from clusterctl.workloads.graph_classification import raw_identity, read_raw
+from clusterctl.workloads.synthetic import generate
+from clusterctl.workloads.taobao import interactions
+from clusterctl.workloads.taobao_format import read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.training.epoch_plan import Batch
+    from clusterctl.training.objective import Objective
+
+NAMES = ("reddit", "deep-sage", "synthetic", "taobao", "imdb-gin")
+AIM = 0.75
+_SIDE, _COPIED = 2048, 1 << 28  # of the large product; bytes of the large copy
+_GATHERED = {"index_select", "index", "gather", "embedding", "_embedding_bag", "_embedding_bag_forward_only"}
+_SCATTERED = {"index_add_", "index_copy_", "index_put_", "scatter_add_", "_index_put_impl_"}
+_FREE = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "detach", "alias"}
+
+
+class Rates(NamedTuple):
+    """What the machine reaches."""
+
+    products: dict[str, float]  # precision -> multiplications and additions a second
+    bytes: float  # a second, read and written
+
+
+@dataclass
+class Work(TorchDispatchMode):
+    """Counts what the operators of a step must do."""
+
+    products: int = 0  # multiplications and additions
+    bytes: int = 0  # read and written by all other operators
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        packet = func.overloadpacket
+        if packet in flop_registry:
+            self.products += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
+        elif packet.__name__ not in _FREE and not is_view(func):
+            self.bytes += moved_bytes(packet.__name__, func, args, kwargs or {}, out)
+        return out
+
+
+def is_view(func: Any) -> bool:
+    """Whether an operator returns another view of an input."""
+    returned = func._schema.returns  # noqa: SLF001 - torch has no other name for it
+    return any(value.alias_info is not None and not value.alias_info.is_write for value in returned)
+
+
+def moved_bytes(name: str, func: Any, args: Any, kwargs: Any, out: Any) -> int:
+    """Bytes that an operator reads and writes."""
+    inputs, outputs = tensors((args, kwargs)), tensors(out)
+    if name in _GATHERED:
+        table, *others = inputs
+        rows = others[0].numel() * (table.size(-1) if table.dim() > 1 and name != "gather" else 1)
+        return rows * table.element_size() + sum(t.nbytes for t in (*others, *outputs))
+    if name in _SCATTERED:
+        _, *others = inputs
+        return 2 * max(t.nbytes for t in others) + sum(t.nbytes for t in others)
+    arguments = zip(func._schema.arguments, args, strict=False)  # noqa: SLF001 - as above
+    changed = tensors([value for argument, value in arguments if argument.is_write])
+    written = {t.data_ptr() for t in changed}
+    fresh = [t for t in outputs if t.data_ptr() not in written]
+    return sum(t.nbytes for t in (*inputs, *changed, *fresh))
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def measured_rates() -> Rates:
+    """The machine's rates, by the number of threads that torch has."""
+    products = {}
+    for precision in ("float32", "bfloat16"):
+        a, b = torch.rand(2, _SIDE, _SIDE).to(getattr(torch, precision))
+        products[precision] = 2 * _SIDE**3 / best(lambda a=a, b=b: linear(a, b))
+    source = torch.zeros(_COPIED, dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return Rates(products, 2 * _COPIED / best(lambda: target.copy_(source)))
+
+
+def best(work: Callable[[], object]) -> float:
+    """The least seconds of ten, after two to warm up."""
+    times = []
+    for _ in range(12):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times[2:])
+
+
+def workloads(name: str, scale: float, folder: Path) -> Iterator[tuple[str, Any, Callable[[Any], Objective[Any]]]]:
+    """What is trained on the data of that name: a title, its settings, and the objective for them."""
+    task = lone_task()
+    if name == "taobao":
+        taobao_like.write(folder, 0.02, seed=0)
+        shop = interactions(read_events(folder), TaobaoTrain().together, best_auc=0.0)
+        for narrow in narrowed(TaobaoTrain()):
+            yield f"taobao, {narrow.precision}", narrow, lambda train: LinkPrediction(shop, train, task)
+    elif name == "imdb-gin":
+        graphs = read_raw(raw_identity(str(DATA)), folder)
+        for narrow in narrowed(GIN):
+            yield f"imdb-gin, {narrow.precision}", narrow, lambda train: GraphClassification(graphs, train, task, 0)
+    else:
+        base = {"reddit": RedditTrain(), "deep-sage": DeepSageTrain(), "synthetic": SyntheticTrain()}[name]
+        graph = generate(base.avg_num_nodes, 0) if isinstance(base, SyntheticTrain) else reddit_like(scale)
+        for narrow in narrowed(base):
+            yield f"{name}, {narrow.precision}", narrow, lambda train: NodeClassification(graph, train, task)
+        fast = replace(base, precision="bfloat16", sampling="labor", cache_first_aggregation=True)
+        yield f"{name}, bfloat16, LABOR and cached", fast, lambda train: NodeClassification(graph, train, task)
+
+
+def narrowed(train: Any) -> Iterator[Any]:
+    for precision in ("float32", "bfloat16"):
+        yield replace(train, precision=precision)
+
+
+def measure(train: Any, objective: Objective[Any], steps: int) -> tuple[float, float, Work]:
+    """Seconds of sampling, of the rest of a step (medians), and the work of the rest."""
+    learner = Learner(objective, train, lone_task())
+    plan = EpochPlan(objective.seeds, train.batch_size, seed=0, rank=0, world_size=1)
+    batches: Iterator[Batch] = (batch for epoch in count(1) for batch in plan.batches(epoch))
+    objective.model.train()
+    times = []
+    for batch in (next(batches) for _ in range(steps + 3)):
+        began = time.perf_counter()
+        prepared = objective.prepare(batch)
+        between = time.perf_counter()
+        learner.train_step(batch, prepared, 1.0, checkpoint_due=False).reading.read()
+        times.append((between - began, time.perf_counter() - between))
+    sampling, rest = (statistics.median(column) for column in zip(*times[3:], strict=True))
+    batch = next(batches)
+    prepared = objective.prepare(batch)
+    with Work() as work:
+        learner.train_step(batch, prepared, 1.0, checkpoint_due=False)
+    return sampling, rest, work
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(NAMES))
+    words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes")
+    words.add_argument("--threads", type=int, default=2)
+    words.add_argument("--steps", type=int, default=15)
+    options = words.parse_args()
+    with_tuned_allocator()
+    torch.set_num_threads(options.threads)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    rates = measured_rates()
+    peaks = ", ".join(f"{name} {rate / 1e9:.0f} GFLOP/s" for name, rate in rates.products.items())
+    print(f"{options.threads} threads; products {peaks}; memory {rates.bytes / 1e9:.1f} GB/s\n")
+    print("| row | sampling | the rest of a step | products | bytes | bound | share (aim 75 %) |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name in options.workloads or NAMES:
+        with tempfile.TemporaryDirectory() as folder:
+            for title, train, make in workloads(name, options.scale, Path(folder)):
+                sampling, rest, work = measure(train, make(train), options.steps)
+                products = work.products / rates.products[train.precision]
+                moved = work.bytes / rates.bytes
+                cells = [f"{1e3 * seconds:.1f} ms" for seconds in (sampling, rest, products, moved, products + moved)]
+                print(f"| {title} | {' | '.join(cells)} | {(products + moved) / rest:.0%} |", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
