@@ -290,9 +290,9 @@ def test_a_warning_is_held_until_the_program_handles_it(tmp_path: Path, moment: 
                 lambda: comm.read_text() != "sh\n" and takes(task.pid, signal.SIGUSR2), what="the blocked signal"
             )
             task.send_signal(signal.SIGUSR2)
-            assert task.stdout.readline() == "begun\n"
+            assert task.stdout.readline() == "started\n"
         else:
-            assert task.stdout.readline() == "begun\n"
+            assert task.stdout.readline() == "started\n"
             task.send_signal(signal.SIGUSR2)
         assert task.stdout.read() == "warned\n"
         assert task.wait() == 0
