@@ -131,7 +131,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / FILE).write_bytes(b"x"),
         f"{FILE} is damaged",
     ),
-    "torn": (lambda folder: (folder / "manifest.json").unlink(), "not whole"),
+    "torn": (lambda folder: (folder / "manifest.json").unlink(), "incomplete"),
     "missing a file": (lambda folder: (folder / FILE).unlink(), "No such file"),
     "of another model": (
         lambda folder: write_json(
@@ -140,7 +140,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "seed = 7, not 0",
     ),
-    "foreign": (lambda folder: (folder / "manifest.json").write_text('{"schema_version": 1}'), "not whole"),
+    "foreign": (lambda folder: (folder / "manifest.json").write_text('{"schema_version": 1}'), "incomplete"),
 }
 
 

@@ -59,7 +59,7 @@ def test_differing_losses_are_reported_as_wrong_and_exit_with_1(
             parts.main()
         assert leaving.value.code == code
     shown = capsys.readouterr().out
-    assert "| reddit: losses of 1 steps against the CPU's | 0.0e+00, at most 1e-05 | ok |" in shown
+    assert "| reddit: losses of 1 steps compared with the CPU's | 0.0e+00, at most 1e-05 | ok |" in shown
     assert "| a loss | 2.0e-05, at most 1e-05 | WRONG |" in shown
 
 

@@ -87,5 +87,5 @@ def test_features_are_degrees_ones_or_those_given() -> None:
     graphs = Collection(torch.tensor([0, 2]), indptr, torch.zeros(300, dtype=torch.int32), none, torch.tensor([0]), 2)
     assert features_of(graphs, "degree").argmax(1).tolist() == [127, 0]
     assert features_of(graphs, "ones").tolist() == [[1.0], [1.0]]
-    with pytest.raises(TaskError, match="no features"):
+    with pytest.raises(TaskError, match="no node features"):
         features_of(graphs, "given")
