@@ -37,7 +37,8 @@ class Losses(list):
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from support.random_academy import random_academy
 root = {str(CORA)!r}
-with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
+record = {{"name": "t", "workload": "reddit", "data": {{"placement": "split"}}}}
+with joined(Context(record, attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
     both = dict(global_batch_size={GLOBAL_BATCH}, evaluate_every=0)
     exact = RedditTrain(**both, epochs=8, precision="float64", dropout=0.0, hidden_channels=32)
@@ -48,11 +49,11 @@ with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attem
                          replace=True)
     labor = replace(exact, epochs=2, dropout=0.5, sampling="labor", fan_out=(3, 2))
     exact_ones = dict(exact=exact, cached=cached, cached_gcn=cached_gcn, everything=everything, labor=labor,
-                      on_disk=labor)
+                      on_disk=labor, split=labor)
     result = {{}}
     for name, train in (exact_ones | {{"default": default}}).items():
         cache = 1 << 20 if name == "on_disk" else None  # a fifteenth of the features
-        objective, losses = NodeClassification(graph, train, task, cache), Losses()
+        objective, losses = NodeClassification(graph, train, task, cache, split=name == "split"), Losses()
         score = fit(objective, train, replace(task, metrics=losses))
         result[name] = losses
         result[name + "_accuracy"] = score
@@ -95,18 +96,19 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
         assert rank["exact_accuracy"] == alone["exact_accuracy"]
 
 
-@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor", "on_disk", "users", "rgat"])
+@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor", "on_disk", "split", "users", "rgat"])
 def test_so_they_are_with_every_option_and_dropout(results: dict[int, list[dict[str, Any]]], name: str) -> None:
     alone = results[1][0]
     assert results[4][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)
     assert results[4][0][f"{name}_accuracy"] == alone[f"{name}_accuracy"]
 
 
-def test_features_on_disk_change_no_bit(results: dict[int, list[dict[str, Any]]]) -> None:
+@pytest.mark.parametrize("placement", ["on_disk", "split"])
+def test_features_elsewhere_change_no_bit(results: dict[int, list[dict[str, Any]]], placement: str) -> None:
     for said in results.values():
         for rank in said:
-            assert rank["on_disk"] == rank["labor"]
-            assert rank["on_disk_accuracy"] == rank["labor_accuracy"]
+            assert rank[placement] == rank["labor"]
+            assert rank[f"{placement}_accuracy"] == rank["labor_accuracy"]
 
 
 def test_in_float32_with_the_defaults_and_their_dropout_the_first_losses_agree(
