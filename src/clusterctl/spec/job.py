@@ -155,10 +155,10 @@ class Data:
     """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
     directions."""
     cache: Memory | None = None
-    """Leave the features on disk, and keep those that are read most in this much memory of each node, such as "8G";
-    with placement "split": copies of those of other nodes."""
+    """Leave the features on disk, and keep those that are read most in this much memory of each node, such as "8G".
+    With placement "split", it holds copies of other nodes' rows instead."""
     placement: Annotated[str, OneOf(("replicated", "split"))] = "replicated"
-    """Whether each node of the cluster holds all features, or its part of them and fetches others from its peers."""
+    """Whether each node of the cluster holds all features, or a part of them and fetches the others from its peers."""
 
     @property
     def cache_bytes(self) -> int | None:
