@@ -155,8 +155,8 @@ class Data:
     """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
     directions."""
     cache: Memory | None = None
-    """Leave the features on disk, and keep those that are read most in this much memory of each node, such as "8G".
-    With placement "split", it holds copies of other nodes' rows instead."""
+    """Memory of each node for the features that are read most, such as "8G"; the others stay on disk, or with placement
+    "split" on other nodes."""
     placement: Annotated[str, OneOf(("replicated", "split"))] = "replicated"
     """Whether each node of the cluster holds all features, or a part of them and fetches the others from its peers."""
 
