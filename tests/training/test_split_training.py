@@ -65,6 +65,42 @@ with joined(Context(record, attempt=current_attempt())) as task:
             result[f"{{name}} {{way}}"] = [[line["loss"] for line in lines], list(score), numbers]
 print(json.dumps(result))
 """
+MEMORY = """
+import json, torch
+from pathlib import Path
+from clusterctl.graph.storage import Graph, compressed, shared
+from clusterctl.runs.context import Context
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.spec import RedditTrain
+from clusterctl.task.task import joined
+from clusterctl.training.loop import fit
+from clusterctl.training.node_objective import NodeClassification
+
+NODES, WIDTH = 40_000, 512
+
+def build(scratch):
+    edges = torch.randint(NODES, (2, 4 * NODES))
+    splits = torch.arange(NODES).split([NODES - 200, 100, 100])
+    x, y = torch.randn(NODES, WIDTH), torch.randint(4, (NODES,))
+    return Graph(*compressed(edges, NODES), x, y, *splits, num_classes=4)
+
+def resident(name):
+    # KiB of the mappings whose line in smaps holds the name
+    inside, found = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if not line.split()[0].endswith(":"):
+            inside = name in line
+        elif inside and line.startswith("Rss:"):
+            found += int(line.split()[1])
+    return found
+
+record = {"name": "t", "workload": "reddit", "data": {"placement": "split"}}
+with joined(Context(record, attempt=current_attempt())) as task:
+    graph = shared(task, Graph, "large", {}, build)
+    train = RedditTrain(batch_size=None, global_batch_size=8000, epochs=1, fan_out=(3, 2), hidden_channels=WIDTH)
+    fit(NodeClassification(graph, train, task, split=True), train, task)
+    print(json.dumps([resident("graph.pt"), resident("clusterctl-table"), graph.x.numel() * 4 // 1024]))
+"""
 NAMES = ["sage", "labor", "gcn", "wide", "wide_labor", "own", "gat", "link"]
 SHAPES = {"2 nodes": [1, 1], "4 nodes": [1, 1, 1, 1], "2 uneven nodes": [1, 2], "one node": [2]}
 
@@ -112,3 +148,16 @@ def test_one_node_exchanges_nothing(results: dict[str, list[dict[str, Any]]]) ->
     for shape in ("alone", "one node"):
         for _, _, numbers in results[shape][0].values():
             assert {tuple(pair) for pair in numbers} == {(None, None)}
+
+
+def test_a_node_holds_its_part_and_maps_no_other_features(tmp_path: Path) -> None:
+    """Each rank maps the file of all features, and reads none of them through the mapping."""
+    alone, *pair = [
+        json.loads(output.splitlines()[-1])
+        for output in run_program(MEMORY, RunDir(tmp_path / "run").attempt(0), [1, 2])
+    ]
+    assert alone[1] == 0  # a rank that is alone on its node shares no memory
+    for mapped, _, table in (alone, *pair):
+        assert mapped < table / 8
+    for _, shared_memory, table in pair:
+        assert shared_memory == pytest.approx(table * 2 / 3, rel=0.01)
