@@ -73,3 +73,15 @@ def test_settings_of_another_workload_or_sampling_are_refused() -> None:
     relational = NodeClassificationTrain(model="rgat")
     relational_job = Job(name="x", workload="node-classification", train=relational, data=Data(root="/d", cache="8G"))
     assert keys(relational_job) == ["data.cache"]
+
+
+def test_features_are_split_or_on_disk_only_where_rows_are_fetched() -> None:
+    elsewhere = Data(root="/d", cache="8G", placement="split")
+    both = ["data.cache", "data.placement"]
+    assert keys(replace(Job(**GOOD), data=elsewhere)) == both
+    for changes in ({"cache_first_aggregation": True}, {"cuda_graph": True}):
+        train = RedditTrain(device="auto", **changes)
+        assert keys(Job(name="x", workload="reddit", train=train, data=elsewhere)) == both
+    assert keys(Job(name="x", workload="reddit", train=RedditTrain(), data=elsewhere)) == []
+    relational = NodeClassificationTrain(model="rgat")
+    assert keys(Job(name="x", workload="node-classification", train=relational, data=elsewhere)) == both

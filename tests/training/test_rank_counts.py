@@ -18,6 +18,7 @@ import json, sys, torch
 from dataclasses import replace
 from pathlib import Path
 from clusterctl.graph.inference import infer
+from clusterctl.graph.split_features import SplitFeatures
 from clusterctl.graph.storage import Graph, shared
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
@@ -37,7 +38,8 @@ class Losses(list):
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from support.random_academy import random_academy
 root = {str(CORA)!r}
-with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
+record = {{"name": "t", "workload": "reddit", "data": {{"placement": "split"}}}}
+with joined(Context(record, attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
     both = dict(global_batch_size={GLOBAL_BATCH}, evaluate_every=0)
     exact = RedditTrain(**both, epochs=8, precision="float64", dropout=0.0, hidden_channels=32)
@@ -48,11 +50,11 @@ with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attem
                          replace=True)
     labor = replace(exact, epochs=2, dropout=0.5, sampling="labor", fan_out=(3, 2))
     exact_ones = dict(exact=exact, cached=cached, cached_gcn=cached_gcn, everything=everything, labor=labor,
-                      on_disk=labor)
+                      on_disk=labor, split=labor)
     result = {{}}
     for name, train in (exact_ones | {{"default": default}}).items():
         cache = 1 << 20 if name == "on_disk" else None  # a fifteenth of the features
-        objective, losses = NodeClassification(graph, train, task, cache), Losses()
+        objective, losses = NodeClassification(graph, train, task, cache, split=name == "split"), Losses()
         score = fit(objective, train, replace(task, metrics=losses))
         result[name] = losses
         result[name + "_accuracy"] = score
@@ -66,6 +68,22 @@ with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attem
     users = NodeClassificationTrain(**both, epochs=2, precision="float64", model="support.own_nets:Gat", fan_out=(4, 3))
     objective, result["users"] = OwnNodeClassification(graph, users, task), Losses()
     result["users_accuracy"] = fit(objective, users, replace(task, metrics=result["users"]))
+    split = OwnNodeClassification(graph, users, task, split=True)
+    split.model.load_state_dict(objective.model.state_dict())
+    result["users_split_accuracy"] = split.evaluate(("test",))["test"]
+    if task.fetching is not None:
+        fetched = []
+        rank, visits = task.place.rank, torch.arange(graph.num_nodes).float()
+        features = SplitFeatures(graph.x, task, torch.float64, 1 << 20, lambda: visits)
+        for count in range(rank * 2):  # as many as no other rank
+            nodes = torch.randint(graph.num_nodes, (50 * count,))
+            fetch = features.fetch(nodes)
+            same = torch.equal(fetch.rows(), graph.x[nodes].double())
+            fetched.append([same, nodes.tolist(), fetch.numbers])
+        features.settle()
+        size = -(-graph.num_nodes // 4)
+        piece = features.piece(rank * size + 3, rank * size + 9)
+        result["fetched"] = [torch.equal(piece, graph.x[rank * size + 3 : rank * size + 9].double()), fetched]
     options = dict(hidden=4, heads=2, attention_dropout=0.3)
     rgat = replace(users, model="rgat", options=options, global_batch_size=7)
     objective, result["rgat"] = RelationNodeClassification(random_academy(), rgat, task), Losses()
@@ -95,20 +113,43 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
         assert rank["exact_accuracy"] == alone["exact_accuracy"]
 
 
-@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor", "on_disk", "users", "rgat"])
-def test_with_every_option_and_dropout_losses_and_accuracy_are_the_same(
-    results: dict[int, list[dict[str, Any]]], name: str
-) -> None:
+@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor", "on_disk", "split", "users", "rgat"])
+def test_so_they_are_with_every_option_and_dropout(results: dict[int, list[dict[str, Any]]], name: str) -> None:
     alone = results[1][0]
     assert results[4][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)
     assert results[4][0][f"{name}_accuracy"] == alone[f"{name}_accuracy"]
 
 
-def test_features_on_disk_give_identical_results(results: dict[int, list[dict[str, Any]]]) -> None:
-    for ranks in results.values():
-        for rank in ranks:
-            assert rank["on_disk"] == rank["labor"]
-            assert rank["on_disk_accuracy"] == rank["labor_accuracy"]
+@pytest.mark.parametrize("placement", ["on_disk", "split"])
+def test_features_elsewhere_change_no_bit(results: dict[int, list[dict[str, Any]]], placement: str) -> None:
+    for said in results.values():
+        for rank in said:
+            assert rank[placement] == rank["labor"]
+            assert rank[f"{placement}_accuracy"] == rank["labor_accuracy"]
+
+
+def test_an_evaluation_fetches_what_other_nodes_hold(results: dict[int, list[dict[str, Any]]]) -> None:
+    for said in results.values():
+        for rank in said:
+            assert rank["users_split_accuracy"] == rank["users_accuracy"]
+
+
+def test_ranks_may_fetch_more_often_than_others(results: dict[int, list[dict[str, Any]]]) -> None:
+    row = 1433 * 4
+    nodes, replicas = results[4][0]["nodes"], (1 << 20) // (row + 8)
+    size = -(-nodes // 4)
+    for number, rank in enumerate(results[4]):
+        is_right, fetched = rank["fetched"]
+        assert is_right
+        assert len(fetched) == 2 * number
+        own = range(size) if number == 0 else range(size, nodes)  # one rank on a node, and three on the other
+        replicated = set(range(nodes)[-replicas:]) - set(own) or set(range(size)[-replicas:])
+        for is_right, asked, numbers in fetched:
+            assert is_right
+            elsewhere = [node for node in asked if node not in own]
+            missing = [node for node in elsewhere if node not in replicated]
+            hit_rate = 1 - len(missing) / max(1, len(elsewhere))
+            assert numbers == {"bytes_exchanged": len(missing) * (row + 4), "cache_hit_rate": round(hit_rate, 4)}
 
 
 def test_in_float32_with_the_defaults_the_first_losses_agree(

@@ -299,6 +299,20 @@ def _without_effect(train: GraphClassificationTrain) -> Iterator[Problem]:
             yield Problem(("train", name), "has no effect on your own model; set it in train.options")
 
 
+def _why_features_stay(job: Job) -> str:
+    """Why each node needs all features in its memory; empty if it does not."""
+    train = job.train
+    if not isinstance(train, NodeTrain | NodeClassificationTrain | LinkPredictionTrain):
+        return f'workload "{job.workload}" reads no features of sampled nodes'
+    if train.model == "rgat":
+        return 'model "rgat" keeps its features in memory; remove this key'
+    if getattr(train, "cache_first_aggregation", False):
+        return "train.cache_first_aggregation keeps a table as large as the features in memory"
+    if getattr(train, "cuda_graph", False):
+        return "train.cuda_graph captures no rows that are fetched; remove one of the two"
+    return ""
+
+
 def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     """Problems with combinations of values, and settings that are reserved for clusterctl."""
     resources = job.resources
@@ -329,13 +343,9 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield from _not_of_this_model(job.train)
     if job.data.load and not WORKLOADS[job.workload].loads:
         yield Problem(("data", "load"), f'not supported by workload "{job.workload}"')
-    if job.data.cache and not isinstance(job.train, NodeTrain | NodeClassificationTrain | LinkPredictionTrain):
-        yield Problem(("data", "cache"), f'workload "{job.workload}" reads no features of sampled nodes')
-    if job.data.cache and getattr(job.train, "model", "") == "rgat":
-        yield Problem(("data", "cache"), 'model "rgat" keeps its features in memory; remove this key')
-    if job.data.cache and getattr(job.train, "cache_first_aggregation", False):
-        message = "train.cache_first_aggregation keeps a table as large as the features in memory"
-        yield Problem(("data", "cache"), message)
+    for name, is_set in (("cache", job.data.cache is not None), ("placement", job.data.placement == "split")):
+        if is_set and (why := _why_features_stay(job)):
+            yield Problem(("data", name), why)
     if job.workload == "link-prediction" and not job.data.load:
         yield Problem(
             ("data", "load"), "is missing: a function of your code that returns the graph, such as my_data:load"

@@ -5,24 +5,22 @@ Both give the same rows, bit for bit. Rows from a file are fetched ahead, while 
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from clusterctl.graph.blocks import edge_ranges
+from clusterctl.graph.fetch_ahead import Fetched, FetchesAhead
 from clusterctl.graph.row_file import RowFile
-from clusterctl.graph.storage import resident, shared_table
+from clusterctl.graph.storage import shared_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clusterctl.graph.blocks import Adjacency
-    from clusterctl.graph.storage import G
+    from clusterctl.graph.fetch_ahead import FetchAhead
     from clusterctl.task.task import Task
 
 _ROWS_AT_ONCE = 1 << 12  # copied from the cache
@@ -48,7 +46,10 @@ class Features(Protocol):
         """Request the rows of these nodes (int64)."""
 
     def piece(self, start: int, stop: int) -> Tensor:
-        """The rows of consecutive nodes."""
+        """The rows of consecutive nodes, of this rank's `own_slice`."""
+
+    def settle(self) -> None:
+        """To be called after fetches that are not as many on each rank: others may wait for rows. A collective."""
 
 
 class FeaturesInMemory:
@@ -62,6 +63,9 @@ class FeaturesInMemory:
 
     def piece(self, start: int, stop: int) -> Tensor:
         return self._table[start:stop]
+
+    def settle(self) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,8 @@ class FetchFromMemory:
 class FeaturesOnDisk:
     """A table that is mapped from a file, with the most frequently read rows cached in memory.
 
-    The cache and its index take at most `budget` bytes of a node's memory, regardless of the number of ranks: ranks
-    without GPUs share the cache, ranks with GPUs split the budget. `visits` returns how often each node is read, float
-    [nodes]. Construction is a collective of the node's ranks.
+    The cache and its index take `budget` bytes of a node's memory at most, which its ranks share. `visits` tells how
+    often each node is read, float [nodes]. A collective of the node's ranks, as far as its construction goes.
     """
 
     def __init__(
@@ -90,8 +93,6 @@ class FeaturesOnDisk:
         self._device, self._dtype = task.device, dtype
         self._file = RowFile(table)
         nodes, width = table.shape
-        if task.device.type != "cpu":
-            budget //= task.node.size()
         most = min(nodes, max(0, budget - _SLOT * nodes) // (width * dtype.itemsize))
         host = torch.device("cpu")
         with (
@@ -100,39 +101,18 @@ class FeaturesOnDisk:
         ):
             if leads and most:
                 self._fill(hottest(visits(), most))
-        self._threads = ThreadPoolExecutor(1, "gather", torch.set_num_threads, (1,))
-        self._lock = Lock()
-        self._waiting: deque[FetchFromDisk] = deque()
-        self._ahead: FetchFromDisk | None = None
+        self._fetches = FetchesAhead(self._gather)
 
-    def fetch(self, nodes: Tensor) -> Fetch:
-        fetch = FetchFromDisk(self, nodes)
-        with self._lock:
-            self._waiting.append(fetch)
-            self._begin_next()
-        return fetch
+    def fetch(self, nodes: Tensor) -> FetchAhead:
+        return self._fetches.fetch(nodes)
 
     def piece(self, start: int, stop: int) -> Tensor:
         rows = torch.empty(stop - start, self._cache.size(1), dtype=self._dtype)
         self._file.begin(torch.arange(start, stop), rows, torch.arange(stop - start)).wait()
         return rows.to(self._device)
 
-    def begun(self, fetch: FetchFromDisk) -> Future[Fetched]:
-        """The rows of a fetch that is about to be used; also starts the next fetch."""
-        with self._lock:
-            if fetch is self._ahead:
-                self._ahead = None
-            if fetch.begun is None:  # out of turn
-                self._waiting.remove(fetch)
-                fetch.begun = self._threads.submit(self._gather, fetch.nodes)
-            self._begin_next()
-        return fetch.begun
-
-    def _begin_next(self) -> None:
-        """Keep only one fetch ahead, however many were requested: each holds memory from the start."""
-        if self._ahead is None and self._waiting:
-            self._ahead = self._waiting.popleft()
-            self._ahead.begun = self._threads.submit(self._gather, self._ahead.nodes)
+    def settle(self) -> None:
+        pass
 
     def _gather(self, nodes: Tensor) -> Fetched:
         """Read the missing rows while copying the cached ones."""
@@ -153,42 +133,6 @@ class FeaturesOnDisk:
         slots = torch.arange(nodes.numel())
         self._slots[nodes] = slots.to(torch.int32) + 1
         self._file.begin(nodes, self._cache, slots).wait()
-
-
-class Fetched(NamedTuple):
-    """Rows, and metrics of their fetch."""
-
-    rows: Tensor
-    numbers: dict[str, float]
-
-
-class FetchFromDisk:
-    """Rows that are read ahead of their use if they are next."""
-
-    def __init__(self, features: FeaturesOnDisk, nodes: Tensor) -> None:
-        self._features, self.nodes = features, nodes
-        self.begun: Future[Fetched] | None = None
-        self.numbers: dict[str, float] = {}
-
-    def rows(self) -> Tensor:
-        rows, self.numbers = self._features.begun(self).result()
-        self.begun = None  # only the caller keeps the rows
-        return rows
-
-
-def placed(
-    graph: G, task: Task, dtype: torch.dtype, cache: int | None, start: Callable[[], Tensor], fan_out: Sequence[int]
-) -> tuple[G, Features]:
-    """The graph on the task's device, and its features: in memory, or on disk with a cache of `cache` bytes.
-
-    With a cache the graph keeps the mapped `x`. `start` returns the `start` of `expected_visits`; only the rank that
-    fills a cache calls it. A collective of the node's ranks.
-    """
-    if cache is None:
-        graph = resident(graph, task, dtype)
-        return graph, FeaturesInMemory(graph.x)
-    features = FeaturesOnDisk(graph.x, task, dtype, cache, lambda: expected_visits(graph, start(), fan_out))
-    return replace(resident(replace(graph, x=graph.x[:0].to(dtype)), task, dtype), x=graph.x), features
 
 
 def hottest(visits: Tensor, most: int) -> Tensor:

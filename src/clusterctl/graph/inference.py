@@ -77,6 +77,7 @@ def _first_layer(layer: Convolution, graph: Graph, own: range, features: Feature
     for block, fetch in one_ahead(fetched()):
         rows = fetch.rows()
         parts.append(layer(block, rows, rows[: block.nodes.numel()]))
+    features.settle()
     return torch.cat(parts)
 
 

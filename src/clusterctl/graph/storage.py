@@ -152,12 +152,13 @@ def shared_table(
 ) -> Iterator[tuple[Tensor, bool]]:
     """A table of zeros on the task's device, or on `device`, and whether this rank should write shared pieces.
 
-    On the CPU the ranks of a node share the memory, and all may write to it; if several ranks know a piece, the one
-    with `True` should write it. With GPUs each rank has its own table. When the context exits, all ranks of the node
-    see the table. A collective of the node's ranks.
+    In the host's memory the ranks of a node get the same table, and all may write to it; where a piece is known to more
+    than one of them, the one with `True` should. On a GPU each rank has a table of its own. A collective of the node's
+    ranks.
     """
-    if task.device.type != "cpu" or task.node.size() == 1:
-        yield torch.zeros(shape, dtype=dtype, device=device or task.device), True
+    device = device or task.device
+    if device.type != "cpu" or task.node.size() == 1:
+        yield torch.zeros(shape, dtype=dtype, device=device), True
         return
     table = _mapped(task, shape, dtype)
     yield table, task.leads_node

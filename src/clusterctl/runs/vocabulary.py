@@ -104,6 +104,7 @@ KNOWN = {
         *(Metric(part, part, _PART, _LOWER, "s") for part in STEP_PARTS),
         Metric("cache_hit_rate", "share of rows in the cache", _CURVE, _HIGHER),
         Metric("bytes_read", "bytes read a step", _CURVE, _LOWER, "B"),
+        Metric("bytes_exchanged", "bytes exchanged a step", _CURVE, _LOWER, "B"),
         Metric("evaluation_seconds", "seconds an evaluation", _PART, _LOWER, "s"),
         Metric("checkpoint_seconds", "seconds a checkpoint", _PART, _LOWER, "s"),
     )

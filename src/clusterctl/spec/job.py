@@ -156,7 +156,10 @@ class Data:
     """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
     directions."""
     cache: Memory | None = None
-    """Leave the features on disk, and cache the most used ones in this much memory on each node, such as "8G"."""
+    """Memory of each node for the features that are read most, such as "8G"; the others stay on disk, or with placement
+    "split" on other nodes."""
+    placement: Annotated[str, OneOf(("replicated", "split"))] = "replicated"
+    """Whether each node of the cluster holds all features, or a part of them and fetches the others from its peers."""
 
     @property
     def cache_bytes(self) -> int | None:

@@ -19,7 +19,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.spec import Checkpoint, LoopTrain
 from clusterctl.task.device import check_exclusive, choose_device, gpu_identity
 from clusterctl.task.node_telemetry import start_telemetry
-from clusterctl.task.rendezvous import call_roll, meet, node_group
+from clusterctl.task.rendezvous import call_roll, meet, node_group, ranks_by_node
 from clusterctl.task.secret import prove
 from clusterctl.task.step_clock import StepClock
 from clusterctl.task.store_exchange import StoreExchange
@@ -61,7 +61,8 @@ class Task:
     agreeing: dist.ProcessGroup | None = None
     writing: StoreExchange = field(default_factory=StoreExchange)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    restarts: bool = False  # whether the run is restarted if a rank requests it
+    restarts: bool = False  # whether the run is started again when a rank asks for it
+    fetching: dist.ProcessGroup | None = None  # all ranks, for the thread that fetches rows from other nodes
 
     @property
     def leads_node(self) -> bool:
@@ -98,10 +99,12 @@ def joined(context: Context) -> Iterator[Task]:
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
     node = node_group(members, place.rank)
     agreeing = None if backend == "gloo" else dist.new_group(backend="gloo")
+    is_split = job.data.placement == "split" and len(ranks_by_node(members)) > 1
+    fetching = dist.new_group(backend="gloo") if is_split else None
     writing = StoreExchange.beside(store, place, secret) if attempt else StoreExchange()
     if secret is not None:
         prove(secret, None, device)
-        for group in (node, agreeing):
+        for group in (node, agreeing, fetching):
             if group is not None:
                 prove(secret, group)
     if "OMP_NUM_THREADS" not in os.environ:  # by default torch uses all cores of the node in every rank
@@ -111,9 +114,9 @@ def joined(context: Context) -> Iterator[Task]:
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # the default, next to the code, may be read-only
     events.stage(Stage.LOADING)
-    settings = attempt, agreeing, writing, job.checkpoint, may_restart(job)
+    settings = attempt, agreeing, writing, job.checkpoint, may_restart(job), fetching
     yield Task(place, device, node, cache, events, metrics, context.stop, StepClock(device), *settings)
-    leave(node, agreeing)  # not after an error: NCCL would wait for ranks that may never arrive
+    leave(node, agreeing, fetching)  # not after an error: NCCL would wait for ranks that may never come
 
 
 def leave(*groups: dist.ProcessGroup | None) -> None:

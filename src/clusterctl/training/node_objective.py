@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.convolutions import GcnConv, Network, SageConv
-from clusterctl.graph.features import placed
+from clusterctl.graph.features import FeaturesInMemory
 from clusterctl.graph.inference import first_aggregation, infer
+from clusterctl.graph.placement import placed
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.spec import Batches
@@ -45,11 +46,14 @@ class NodeClassification:
 
     unit = "nodes"
 
-    def __init__(self, graph: Graph, train: NodeTrain, task: Task, cache: int | None = None) -> None:
-        """With a cache of `cache` bytes, the features of `graph` stay in the file that they are mapped from."""
-        if cache is not None and train.cache_first_aggregation:
+    def __init__(
+        self, graph: Graph, train: NodeTrain, task: Task, cache: int | None = None, *, split: bool = False
+    ) -> None:
+        """`cache` and `split` are those of `placed`: the features of `graph` need not be in memory."""
+        if (split or cache is not None) and train.cache_first_aggregation:
             message = "train.cache_first_aggregation keeps a table as large as the features in memory"
-            raise TaskError(message, "leave data.cache out, or set train.cache_first_aggregation = false", Cause.USER)
+            key = "data.placement" if split else "data.cache"
+            raise TaskError(message, f"leave {key} out, or set train.cache_first_aggregation = false", Cause.USER)
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         widths = [graph.num_features, *[train.hidden_channels] * (len(train.fan_out) - 1), graph.num_classes]
@@ -57,11 +61,13 @@ class NodeClassification:
         self.model = Network(kind, widths, train.dropout).to(task.device, self._precision.weights)
         self.classes = graph.num_classes
         start = partial(seeds_of, graph)
-        self._graph, self._features = placed(graph, task, self._precision.values, cache, start, train.fan_out)
+        self._graph, self._features = placed(
+            graph, task, self._precision.values, cache, start, train.fan_out, split=split
+        )
         self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
-        self._fetches = cache is not None
-        if self._fetches:  # an extra hop without edges: its targets are the rows to fetch
+        self._fetches = not isinstance(self._features, FeaturesInMemory)
+        if self._fetches:  # a hop more, of no edges: its targets are the rows to fetch
             fan_out = (*fan_out, 0)
         batch_size = Batches(train, task.place.world_size).per_rank
         static = not self._fetches and worth_static(task.device, fan_out, batch_size)

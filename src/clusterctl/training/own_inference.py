@@ -39,12 +39,16 @@ class OwnInference:
         return self._by_sending(model, nodes) if isinstance(model, Gat) else self._by_layer(nodes)
 
     def rows_at_once(self, nodes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """These nodes in chunks, int64, with their outputs: all layers at once, on the full neighbourhood."""
+        """A few of these nodes, int64, with their rows, again and again: all layers on their whole neighbourhood.
+
+        All ranks iterate to the end, each over its own nodes.
+        """
         sampler = NeighborSampler(self._graph, (*[-1] * self._depth, 0), 0)
         for seeds in torch.split(nodes, _SEEDS_AT_ONCE):
             blocks = sampler.sample(seeds, 0, 0)
             x = self._features.fetch(blocks[0].nodes).rows()
             yield seeds, self._own.outputs(sampled_hops(blocks, None), x)
+        self._features.settle()
 
     def shared(self, rows: Tensor) -> Tensor:
         """All nodes' rows, from each rank's own. A collective."""
@@ -69,6 +73,7 @@ class OwnInference:
             hops = whole_hops(self._graph, nodes, _MOST_EDGES)
             fetched = one_ahead((hop, features.fetch(hop.nodes)) for hop in hops)
             parts = [self._own.layer(number, hop, fetch.rows(), last=last) for hop, fetch in fetched]
+            features.settle()
             rows = torch.cat(parts) if parts else features.piece(0, 0).new_zeros(0, 1)
             if not last:
                 features = FeaturesInMemory(self.shared(rows))

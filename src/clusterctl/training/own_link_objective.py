@@ -12,10 +12,10 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.graph.features import placed
 from clusterctl.graph.hops import sampled_hops
 from clusterctl.graph.inference import own_slice
 from clusterctl.graph.links import both_ways, ends, how_often, negatives
+from clusterctl.graph.placement import placed
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import FeatureGraph
 from clusterctl.training.link_objective import Auc, auc
@@ -68,14 +68,18 @@ class OwnLinkPrediction:
     unit = "edges"
     classes = 2  # a pair with an edge, and one without
 
-    def __init__(self, graph: LinkGraph, train: LinkPredictionTrain, task: Task, cache: int | None = None) -> None:
-        """With a cache of `cache` bytes, the features of `graph` stay in the file that they are mapped from."""
+    def __init__(
+        self, graph: LinkGraph, train: LinkPredictionTrain, task: Task, cache: int | None = None, *, split: bool = False
+    ) -> None:
+        """`cache` and `split` are those of `placed`: the features of `graph` need not be in memory."""
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         model = built(train.model, {"features": graph.num_features}, train.options)
         self.model = model.to(task.device, self._precision.weights)
         start = partial(how_often, graph)
-        self._graph, self._features = placed(graph, task, self._precision.values, cache, start, train.fan_out)
+        self._graph, self._features = placed(
+            graph, task, self._precision.values, cache, start, train.fan_out, split=split
+        )
         self._own = OwnModel(self.model, train.model, None)
         self._sampler = NeighborSampler(self._graph, (*train.fan_out, 0), train.seed, replace=train.replace)
         self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.graph.features import placed
 from clusterctl.graph.hops import sampled_hops
 from clusterctl.graph.inference import own_slice
+from clusterctl.graph.placement import placed
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.spec import BUILT_IN, Batches
@@ -47,8 +47,10 @@ class OwnNodeClassification:
 
     unit = "nodes"
 
-    def __init__(self, graph: Graph, train: NodeClassificationTrain, task: Task, cache: int | None = None) -> None:
-        """With a cache of `cache` bytes, the features of `graph` stay in the file that they are mapped from."""
+    def __init__(
+        self, graph: Graph, train: NodeClassificationTrain, task: Task, cache: int | None = None, *, split: bool = False
+    ) -> None:
+        """`cache` and `split` are those of `placed`: the features of `graph` need not be in memory."""
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         self.classes = graph.num_classes
@@ -61,7 +63,9 @@ class OwnNodeClassification:
         self.model = model.to(task.device, self._precision.weights)
         self._own = OwnModel(self.model, train.model, self.classes)
         start = partial(seeds_of, graph)
-        self._graph, self._features = placed(graph, task, self._precision.values, cache, start, train.fan_out)
+        self._graph, self._features = placed(
+            graph, task, self._precision.values, cache, start, train.fan_out, split=split
+        )
         labor = chosen_labor(train)
         fan_out = (*train.fan_out, 0)
         # A user-defined layer takes edges without padding, whose number is known only on the GPU.

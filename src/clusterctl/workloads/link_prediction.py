@@ -39,7 +39,8 @@ def main(context: Context) -> None:
     prepared = own_recipe(context.job.data, link_graph)
     with joined(context) as task:
         graph = shared(task, LinkGraph, *prepared)
-        fit(OwnLinkPrediction(graph, train, task, context.job.data.cache_bytes), train, task)
+        data = context.job.data
+        fit(OwnLinkPrediction(graph, train, task, data.cache_bytes, split=data.placement == "split"), train, task)
 
 
 def link_graph(data: Any, name: str) -> LinkGraph:

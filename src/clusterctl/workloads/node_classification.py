@@ -47,7 +47,8 @@ def main(context: Context) -> None:
     recipe_of_graph = recipe(context.job.data)
     with joined(context) as task:
         graph = shared(task, Graph, *recipe_of_graph)
-        fit(OwnNodeClassification(graph, train, task, context.job.data.cache_bytes), train, task)
+        data = context.job.data
+        fit(OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.placement == "split"), train, task)
 
 
 def recipe(data: Data) -> Recipe[Graph]:

@@ -32,7 +32,8 @@ def main(context: Context) -> None:
     prepared = recipe_of(context.job.data)
     with joined(context) as task:
         graph = shared(task, Graph, *prepared)
-        fit(NodeClassification(graph, train, task, context.job.data.cache_bytes), train, task)
+        data = context.job.data
+        fit(NodeClassification(graph, train, task, data.cache_bytes, split=data.placement == "split"), train, task)
 
 
 def recipe_of(data: Data) -> Recipe[Graph]:

@@ -34,7 +34,8 @@ def main(context: Context) -> None:
     identity: dict[str, Any] = {"avg_num_nodes": train.avg_num_nodes, "seed": train.seed, "homophily": homophily}
     with joined(context) as task:
         graph = shared(task, Graph, "synthetic", identity, lambda _: generate(**identity))
-        fit(NodeClassification(graph, train, task, context.job.data.cache_bytes), train, task)
+        data = context.job.data
+        fit(NodeClassification(graph, train, task, data.cache_bytes, split=data.placement == "split"), train, task)
 
 
 def generate(avg_num_nodes: int, seed: int, homophily: float = 0.0) -> Graph:

@@ -1,0 +1,82 @@
+"""Rows that are gathered by a thread, one batch ahead of the one in use.
+
+The loop prepares several batches ahead, but a batch's rows take their memory from the beginning of their fetch on: so a
+fetch begins only when the previous one is used.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Fetched(NamedTuple):
+    """Rows, and metrics of their fetch."""
+
+    rows: Tensor
+    numbers: dict[str, float]
+
+
+class FetchesAhead:
+    """Calls `gather` for the nodes of each fetch, in a thread of its own and in the order in which fetches begin.
+
+    That is the order in which they were asked for, unless they are used in another one.
+    """
+
+    def __init__(self, gather: Callable[[Tensor], Fetched]) -> None:
+        self._gather = gather
+        self._thread = ThreadPoolExecutor(1, "gather", torch.set_num_threads, (1,))
+        self._lock = Lock()
+        self._waiting: deque[FetchAhead] = deque()
+        self._ahead: FetchAhead | None = None
+
+    def fetch(self, nodes: Tensor) -> FetchAhead:
+        """Ask for the rows of these nodes (int64)."""
+        fetch = FetchAhead(self, nodes)
+        with self._lock:
+            self._waiting.append(fetch)
+            self._begin_next()
+        return fetch
+
+    def begun(self, fetch: FetchAhead) -> Future[Fetched]:
+        """The rows of a fetch that will be used now: the next one begins."""
+        with self._lock:
+            if fetch is self._ahead:
+                self._ahead = None
+            if fetch.begun is None:  # out of turn
+                self._waiting.remove(fetch)
+                fetch.begun = self._thread.submit(self._gather, fetch.nodes)
+            self._begin_next()
+        return fetch.begun
+
+    def after(self, work: Callable[[], None]) -> None:
+        """Do other work in that thread, after the fetches that have begun, and wait for it."""
+        self._thread.submit(work).result()
+
+    def _begin_next(self) -> None:
+        """One fetch is ahead of those in use, however many were asked for: each holds memory from its beginning on."""
+        if self._ahead is None and self._waiting:
+            self._ahead = self._waiting.popleft()
+            self._ahead.begun = self._thread.submit(self._gather, self._ahead.nodes)
+
+
+class FetchAhead:
+    """Rows that are read ahead of their use, if they are the next ones to be used."""
+
+    def __init__(self, fetches: FetchesAhead, nodes: Tensor) -> None:
+        self._fetches, self.nodes = fetches, nodes
+        self.begun: Future[Fetched] | None = None
+        self.numbers: dict[str, float] = {}
+
+    def rows(self) -> Tensor:
+        rows, self.numbers = self._fetches.begun(self).result()
+        self.begun = None  # the caller alone keeps the rows
+        return rows

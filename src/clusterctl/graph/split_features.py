@@ -1,0 +1,165 @@
+"""Features that are split over the nodes of a run: each holds a part of them, and fetches other rows from its peers.
+
+A node holds the rows of its ranks' slices (`own_slice`), so evaluation reads each rank's own nodes without an exchange.
+The rows of other nodes that are read most often can be replicated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from clusterctl.graph.features import hottest
+from clusterctl.graph.fetch_ahead import Fetched, FetchesAhead
+from clusterctl.graph.inference import own_slice
+from clusterctl.graph.row_exchange import RowExchange
+from clusterctl.graph.row_file import RowFile
+from clusterctl.graph.storage import shared_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.graph.fetch_ahead import FetchAhead
+    from clusterctl.task.task import Task
+
+_ROWS_AT_ONCE = 1 << 12  # copied
+_HOST = torch.device("cpu")
+_PLACE = 4  # bytes that ask for a row
+_ID = 8  # bytes of a node in the index of the replicated rows
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the rows of `total` nodes are: slice r, the rows from `r * size` on, on the node of rank r."""
+
+    rank: int
+    node_of: tuple[int, ...]  # of each rank
+    total: int
+
+    @property
+    def size(self) -> int:
+        """The rows of a slice; the last ones may have fewer."""
+        return max(1, -(-self.total // len(self.node_of)))
+
+    @property
+    def own_slices(self) -> list[int]:
+        """The slices that this rank's node holds, below each other in one table."""
+        return self._slices(self.node_of[self.rank])
+
+    def first_rows(self) -> Tensor:
+        """The first row of each slice in the table of its node, int64."""
+        return torch.tensor([self._slices(node).index(rank) * self.size for rank, node in enumerate(self.node_of)])
+
+    def peers(self) -> Tensor:
+        """Whom to ask for rows of each slice, int64; this rank itself for those of its node.
+
+        The ranks of a node ask different ranks of another node, whichever slice they want: none has more to answer.
+        """
+        own = self.node_of[self.rank]
+        local_rank = self.own_slices.index(self.rank)
+        asked = {node: ranks[local_rank % len(ranks)] for node in self.node_of for ranks in [self._slices(node)]}
+        asked[own] = self.rank
+        return torch.tensor([asked[node] for node in self.node_of])
+
+    def _slices(self, node: int) -> list[int]:
+        return [rank for rank, other in enumerate(self.node_of) if other == node]
+
+
+class SplitFeatures:
+    """A table [nodes, width] that is mapped from a file, of which each node holds a part in its memory.
+
+    Rows of other nodes with the most `visits` (float [nodes]) are replicated in up to `budget` bytes of each node. No
+    other row is read from the file. Rows are kept and sent in the narrower of the table's type and `dtype`.
+
+    A collective of all ranks, which need `task.fetching`. So is every fetch: each rank asks for as many as the others,
+    in the same order, or they `settle` afterwards.
+    """
+
+    def __init__(
+        self, table: Tensor, task: Task, dtype: torch.dtype, budget: int, visits: Callable[[], Tensor]
+    ) -> None:
+        assert task.fetching is not None, "the features are split over several nodes"
+        self._device, self._dtype = task.device, dtype
+        total, width = table.shape
+        layout = Layout(dist.get_rank(), _node_of_each_rank(task), total)
+        self._rank, self._size, self._peers = layout.rank, layout.size, layout.peers()
+        self._first_rows = layout.first_rows()
+        kept = min(table.dtype, dtype, key=lambda one: one.itemsize)
+        most = min(total, budget // (width * kept.itemsize + _ID))
+        file = RowFile(table)
+        with (
+            shared_table(task, (self._size * len(layout.own_slices), width), kept, _HOST) as (self._own, _),
+            shared_table(task, (max(1, most),), torch.int64, _HOST) as (self._replicated, leads),
+            shared_table(task, (max(1, most), width), kept, _HOST) as (self._replicas, _),
+        ):
+            own = own_slice(total)
+            places = torch.arange(len(own)) + self._first_rows[self._rank]
+            file.begin(torch.arange(own.start, own.stop), self._own, places).wait()
+            if leads:
+                self._replicated.fill_(total)  # no node
+            if leads and most:
+                self._replicate(file, visits(), layout.own_slices)
+        file.close()
+        self._replicates = most > 0
+        self._exchange = RowExchange(self._own, task.fetching)
+        self._fetches = FetchesAhead(self._gather)
+
+    def fetch(self, nodes: Tensor) -> FetchAhead:
+        return self._fetches.fetch(nodes)
+
+    def piece(self, start: int, stop: int) -> Tensor:
+        first = int(self._first_rows[self._rank]) - self._rank * self._size
+        return self._own[first + start : first + stop].to(self._device, self._dtype)
+
+    def settle(self) -> None:
+        self._fetches.after(self._exchange.settle)
+
+    def _gather(self, nodes: Tensor) -> Fetched:
+        """Ask other ranks for the rows that this node does not have, and meanwhile copy those that it has."""
+        ids = nodes.cpu()
+        slices = ids // self._size
+        peers = self._peers.index_select(0, slices)
+        places = (self._first_rows.index_select(0, slices) + ids).sub_(slices, alpha=self._size)
+        own, elsewhere = (peers == self._rank).nonzero().squeeze(1), (peers != self._rank).nonzero().squeeze(1)
+        wanted = ids.index_select(0, elsewhere)
+        slots = torch.searchsorted(self._replicated, wanted).clamp_(max=self._replicated.numel() - 1)
+        is_here = self._replicated.index_select(0, slots) == wanted
+        missing = elsewhere[~is_here]
+        missing = missing[peers.index_select(0, missing).argsort(stable=True)]
+        counts = peers.index_select(0, missing).bincount(minlength=dist.get_world_size()).tolist()
+        arriving = self._exchange.begin(places.index_select(0, missing).to(torch.int32), counts)
+        rows = torch.empty(ids.numel(), self._own.size(1), dtype=self._dtype)
+        _copy(self._own, places.index_select(0, own), rows, own)
+        _copy(self._replicas, slots[is_here], rows, elsewhere[is_here])
+        rows.index_copy_(0, missing, arriving.wait().to(self._dtype))
+        size = missing.numel() * (self._own.size(1) * self._own.itemsize + _PLACE)
+        numbers: dict[str, float] = {"bytes_exchanged": size}
+        if self._replicates:
+            hits = 1 - missing.numel() / max(1, elsewhere.numel())
+            numbers["cache_hit_rate"] = round(hits, 4)
+        return Fetched(rows.to(self._device), numbers)
+
+    def _replicate(self, file: RowFile, visits: Tensor, own_slices: list[int]) -> None:
+        """Read the rows of other nodes that are visited most often."""
+        for number in own_slices:
+            visits[number * self._size : (number + 1) * self._size] = 0
+        nodes = hottest(visits, self._replicated.numel())
+        self._replicated[: nodes.numel()] = nodes
+        file.begin(nodes, self._replicas, torch.arange(nodes.numel())).wait()
+
+
+def _node_of_each_rank(task: Task) -> tuple[int, ...]:
+    """A collective."""
+    found = [torch.empty(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, torch.tensor([task.place.node_rank]), group=task.fetching)
+    return tuple(int(node) for node in found)
+
+
+def _copy(table: Tensor, taken: Tensor, rows: Tensor, places: Tensor) -> None:
+    """Copy the rows `taken` of a table to their `places` in `rows`, piece by piece."""
+    for some, of in zip(torch.split(taken, _ROWS_AT_ONCE), torch.split(places, _ROWS_AT_ONCE), strict=True):
+        rows.index_copy_(0, of, table.index_select(0, some).to(rows.dtype))
