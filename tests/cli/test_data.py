@@ -34,7 +34,7 @@ def test_a_python_without_torch_is_the_users_error(
     err = capfd.readouterr().err
     assert err.startswith("error: ")
     assert "has no " in err
-    assert " -m pip install torch torch_geometric numpy scipy; or name a cluster" in err
+    assert " -m pip install torch torch_geometric numpy scipy; or use a cluster" in err
     assert "Traceback" not in err
 
 

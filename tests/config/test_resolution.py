@@ -269,7 +269,7 @@ def test_batch_size_and_global_batch_size_cannot_both_be_set(folder: Path) -> No
     in_the_file = failure(folder, f"{text}global_batch_size = 512\n")
     for error in (in_the_file, failure(folder, text, "train.global_batch_size=512")):
         assert "train.global_batch_size: cannot be set together with batch_size" in error.message
-        assert "leave batch_size or global_batch_size out" in error.hint
+        assert "remove batch_size or global_batch_size" in error.hint
         assert error.exit_code == 3
     resolved = resolve("mine", CLUSTER, ["train.global_batch_size=512"], {}, folder)
     assert isinstance(resolved.job.train, RedditTrain)
