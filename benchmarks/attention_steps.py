@@ -6,9 +6,8 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-from node_steps import our_step
-from side_by_side import compare, with_tuned_allocator
+from node_steps import begin_alone, our_step
+from side_by_side import compare
 from torch import distributed as dist
 
 if TYPE_CHECKING:
@@ -39,9 +38,7 @@ def side_by_side(
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--runs", type=int, default=10)
     options = words.parse_args()
-    with_tuned_allocator()
-    torch.set_num_threads(options.threads)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    begin_alone(options.threads)
     graph = generate(options.scale)
     print(f"{name} at {options.scale:g} of the real size, {options.threads} threads\n")
     for precision in options.precisions:

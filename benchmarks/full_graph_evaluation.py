@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
-from node_steps import lone_task, pyg_data, pyg_model, rows_of
-from side_by_side import Timed, compare, timed, with_tuned_allocator
+from node_steps import begin_alone, lone_task, pyg_data, pyg_model, rows_of
+from side_by_side import Timed, compare, timed
 from torch import Tensor
 from torch import distributed as dist
 
@@ -45,10 +45,8 @@ def main() -> None:
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--runs", type=int, default=3)
     options = words.parse_args()
-    with_tuned_allocator()
-    torch.set_num_threads(options.threads)
+    begin_alone(options.threads)
     warnings.filterwarnings("ignore", message="Sparse ")  # torch warns that its sparse matrices are unchecked and beta
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     graph = reddit_like(options.scale)
     print(f"{graph.num_nodes} nodes, {graph.indices.numel()} edges, {options.threads} threads")
     task = lone_task()

@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
-from node_steps import lone_task
-from side_by_side import Timed, compare, timed, with_tuned_allocator
+from node_steps import begin_alone, lone_task
+from side_by_side import Timed, compare, timed
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
@@ -50,9 +50,7 @@ def main() -> None:
     words.add_argument("--threads", type=int, default=1)
     words.add_argument("--runs", type=int, default=15)
     options = words.parse_args()
-    with_tuned_allocator()
-    torch.set_num_threads(options.threads)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    begin_alone(options.threads)
     with TemporaryDirectory() as scratch:
         graphs = read_raw(raw_identity(str(DATA)), Path(scratch))
     for name, settings in (("imdb-gin", GIN), ("imdb-seed", SEED)):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from side_by_side import with_tuned_allocator
 from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
@@ -34,6 +35,13 @@ if TYPE_CHECKING:
 
 Sample = tuple["Callable[[], tuple[Tensor, Tensor, Tensor]]", float]
 """Fetches the rows' features, the edges between them and the labels of the first rows; seconds spent on sampling."""
+
+
+def begin_alone(threads: int) -> None:
+    """Become the only rank of a world of one, with the allocator that a run has and so many threads."""
+    with_tuned_allocator()
+    torch.set_num_threads(threads)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
 def lone_task() -> Task:

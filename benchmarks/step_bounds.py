@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from graph_classification_epoch import DATA, GIN
-from node_steps import lone_task
-from side_by_side import with_tuned_allocator
+from node_steps import begin_alone, lone_task
 from torch import Tensor
 from torch import distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -187,9 +186,7 @@ def main() -> None:
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--steps", type=int, default=15)
     options = words.parse_args()
-    with_tuned_allocator()
-    torch.set_num_threads(options.threads)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    begin_alone(options.threads)
     rates = measured_rates()
     peaks = ", ".join(f"{name} {rate / 1e9:.0f} GFLOP/s" for name, rate in rates.products.items())
     print(f"{options.threads} threads; products {peaks}; memory {rates.bytes / 1e9:.1f} GB/s\n")

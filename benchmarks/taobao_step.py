@@ -24,8 +24,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
-from node_steps import lone_task
-from side_by_side import Timed, compare, with_tuned_allocator
+from node_steps import begin_alone, lone_task
+from side_by_side import Timed, compare
 from torch import distributed as dist
 
 import clusterctl
@@ -59,9 +59,7 @@ def main() -> None:
     words.add_argument("--runs", type=int, default=10)
     words.add_argument("--rival-python", default=sys.executable)
     options = words.parse_args()
-    with_tuned_allocator()
-    torch.set_num_threads(options.threads)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    begin_alone(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         taobao_like.write(Path(folder), options.scale, seed=0)
         data = interactions(read_events(Path(folder)), SETTINGS.together, best_auc=0.0)

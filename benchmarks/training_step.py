@@ -21,9 +21,8 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from node_steps import expert_step, given_samples, loader_samples, our_step, pyg_step
-from side_by_side import compare, in_a_row, with_tuned_allocator
+from node_steps import begin_alone, expert_step, given_samples, loader_samples, our_step, pyg_step
+from side_by_side import compare, in_a_row
 from torch import distributed as dist
 
 from clusterctl.spec import DeepSageTrain, NodeTrain, RedditTrain, SyntheticTrain
@@ -58,9 +57,7 @@ def main() -> None:
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--runs", type=int, default=10)
     options = words.parse_args()
-    with_tuned_allocator()
-    torch.set_num_threads(options.threads)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    begin_alone(options.threads)
     print(f"our sampler: {'numba' if find_spec('numba') else 'plain torch'}, {options.threads} threads")
     for name in options.workloads or WORKLOADS:
         graph = generate(SyntheticTrain().avg_num_nodes, seed=0) if name == "synthetic" else reddit_like(options.scale)

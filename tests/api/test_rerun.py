@@ -1,4 +1,4 @@
-"""Rerunning a run: its own code and configuration, whatever happened to the project, with the changes recorded."""
+"""Rerunning a run: with its own code and configuration even if the project has changed, and the changes recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""clusterctl copies itself to the remote machine, once, whatever that machine is like."""
+"""clusterctl copies itself to the remote machine once, on any kind of machine."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from support.scenario import CLUSTERCTL, Stage, wait_until
 
 from clusterctl.runs.layout import RunDir
 
-# Each squeue sends one of these; it also queries the partitions, whatever its options (22.05).
+# Each squeue sends one of these; it also queries the partitions, with any options (22.05).
 _SQUEUE = re.compile(r"^\s*REQUEST_JOB(?:_USER)?_INFO\s.*?count:(\d+)", re.MULTILINE)
 
 
@@ -97,7 +97,7 @@ def test_ten_viewers_of_a_hundred_runs_query_slurm_at_most_seven_times_a_minute(
         sandbox.call("scancel", "--me", "--name=held")
 
 
-def test_a_cancelled_run_is_shown_immediately_whatever_the_polling_floor(stage: Stage) -> None:
+def test_a_cancelled_run_is_shown_immediately_despite_the_polling_floor(stage: Stage) -> None:
     slow_cluster(stage, "10m")
     stage.cluster = "slow"
     run = submitted(stage)

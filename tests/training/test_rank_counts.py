@@ -114,23 +114,27 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
 
 
 @pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor", "on_disk", "split", "users", "rgat"])
-def test_so_they_are_with_every_option_and_dropout(results: dict[int, list[dict[str, Any]]], name: str) -> None:
+def test_with_every_option_and_dropout_losses_and_accuracy_are_the_same(
+    results: dict[int, list[dict[str, Any]]], name: str
+) -> None:
     alone = results[1][0]
     assert results[4][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)
     assert results[4][0][f"{name}_accuracy"] == alone[f"{name}_accuracy"]
 
 
 @pytest.mark.parametrize("placement", ["on_disk", "split"])
-def test_features_elsewhere_change_no_bit(results: dict[int, list[dict[str, Any]]], placement: str) -> None:
-    for said in results.values():
-        for rank in said:
+def test_features_on_disk_or_split_give_identical_results(
+    results: dict[int, list[dict[str, Any]]], placement: str
+) -> None:
+    for ranks in results.values():
+        for rank in ranks:
             assert rank[placement] == rank["labor"]
             assert rank[f"{placement}_accuracy"] == rank["labor_accuracy"]
 
 
-def test_an_evaluation_fetches_what_other_nodes_hold(results: dict[int, list[dict[str, Any]]]) -> None:
-    for said in results.values():
-        for rank in said:
+def test_evaluation_fetches_rows_from_other_nodes(results: dict[int, list[dict[str, Any]]]) -> None:
+    for ranks in results.values():
+        for rank in ranks:
             assert rank["users_split_accuracy"] == rank["users_accuracy"]
 
 

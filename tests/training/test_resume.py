@@ -226,12 +226,12 @@ print(json.dumps(result))
 @pytest.mark.parametrize(
     "others", [[1, 1], *(pytest.param(shape, marks=pytest.mark.long) for shape in ([2, 2], [4], [1, 1, 1, 1]))]
 )
-def test_with_other_numbers_of_ranks_it_ends_with_the_same_weights_to_rounding(
+def test_resuming_on_another_number_of_ranks_gives_the_same_weights_up_to_rounding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[int]
 ) -> None:
-    """Three ranks on two nodes are interrupted in the second epoch, two or four finish. Rows go to their new owners.
+    """Three ranks on two nodes are interrupted in the second epoch; two or four finish. Rows move to their new owners.
 
-    So do the features, which are split over the nodes; they are whole in the training that is left alone.
+    So do the features, which are split over the nodes; the uninterrupted training has them whole.
     """
     run = RunDir(tmp_path / "ranks")
     losses: dict[str, float] = {}

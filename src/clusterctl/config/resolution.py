@@ -300,7 +300,7 @@ def _without_effect(train: GraphClassificationTrain) -> Iterator[Problem]:
 
 
 def _why_features_stay(job: Job) -> str:
-    """Why each node needs all features in its memory; empty if it does not."""
+    """Why every node must hold all features in memory; empty if it need not."""
     train = job.train
     if not isinstance(train, NodeTrain | NodeClassificationTrain | LinkPredictionTrain):
         return f'workload "{job.workload}" reads no features of sampled nodes'
@@ -343,7 +343,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield from _not_of_this_model(job.train)
     if job.data.load and not WORKLOADS[job.workload].loads:
         yield Problem(("data", "load"), f'not supported by workload "{job.workload}"')
-    for name, is_set in (("cache", job.data.cache is not None), ("placement", job.data.placement == "split")):
+    for name, is_set in (("cache", job.data.cache is not None), ("placement", job.data.is_split)):
         if is_set and (why := _why_features_stay(job)):
             yield Problem(("data", name), why)
     if job.workload == "link-prediction" and not job.data.load:

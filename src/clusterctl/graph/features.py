@@ -49,7 +49,7 @@ class Features(Protocol):
         """The rows of consecutive nodes, of this rank's `own_slice`."""
 
     def settle(self) -> None:
-        """To be called after fetches that are not as many on each rank: others may wait for rows. A collective."""
+        """Call it after fetches whose number differs between ranks: others may wait for rows. A collective."""
 
 
 class FeaturesInMemory:
@@ -83,8 +83,8 @@ class FetchFromMemory:
 class FeaturesOnDisk:
     """A table that is mapped from a file, with the most frequently read rows cached in memory.
 
-    The cache and its index take `budget` bytes of a node's memory at most, which its ranks share. `visits` tells how
-    often each node is read, float [nodes]. A collective of the node's ranks, as far as its construction goes.
+    The cache and its index take at most `budget` bytes of a node's memory, which its ranks share. `visits` returns how
+    often each node is read, float [nodes]. Construction is a collective of the node's ranks.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Rows that are gathered by a thread, one batch ahead of the one in use.
+"""Rows that a thread gathers one batch ahead of the one in use.
 
-The loop prepares several batches ahead, but a batch's rows take their memory from the beginning of their fetch on: so a
-fetch begins only when the previous one is used.
+The loop prepares several batches ahead, but a fetch holds memory for its rows from the start: so it begins only when
+the previous one is used.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Fetched(NamedTuple):
 
 
 class FetchesAhead:
-    """Calls `gather` for the nodes of each fetch, in a thread of its own and in the order in which fetches begin.
+    """Calls `gather` for the nodes of each fetch in one thread, in the order of the requests.
 
-    That is the order in which they were asked for, unless they are used in another one.
+    A fetch that is used out of turn is gathered before those that are still waiting.
     """
 
     def __init__(self, gather: Callable[[Tensor], Fetched]) -> None:
@@ -39,7 +39,7 @@ class FetchesAhead:
         self._ahead: FetchAhead | None = None
 
     def fetch(self, nodes: Tensor) -> FetchAhead:
-        """Ask for the rows of these nodes (int64)."""
+        """Request the rows of these nodes (int64)."""
         fetch = FetchAhead(self, nodes)
         with self._lock:
             self._waiting.append(fetch)
@@ -47,7 +47,7 @@ class FetchesAhead:
         return fetch
 
     def begun(self, fetch: FetchAhead) -> Future[Fetched]:
-        """The rows of a fetch that will be used now: the next one begins."""
+        """The rows of a fetch that is about to be used; also starts the next fetch."""
         with self._lock:
             if fetch is self._ahead:
                 self._ahead = None
@@ -58,18 +58,18 @@ class FetchesAhead:
         return fetch.begun
 
     def after(self, work: Callable[[], None]) -> None:
-        """Do other work in that thread, after the fetches that have begun, and wait for it."""
+        """Run `work` in the same thread, after the fetches that have begun, and wait for it."""
         self._thread.submit(work).result()
 
     def _begin_next(self) -> None:
-        """One fetch is ahead of those in use, however many were asked for: each holds memory from its beginning on."""
+        """Keep only one fetch ahead, however many were requested: each holds memory from the start."""
         if self._ahead is None and self._waiting:
             self._ahead = self._waiting.popleft()
             self._ahead.begun = self._thread.submit(self._gather, self._ahead.nodes)
 
 
 class FetchAhead:
-    """Rows that are read ahead of their use, if they are the next ones to be used."""
+    """Rows that are read ahead of their use if they are next."""
 
     def __init__(self, fetches: FetchesAhead, nodes: Tensor) -> None:
         self._fetches, self.nodes = fetches, nodes
@@ -78,5 +78,5 @@ class FetchAhead:
 
     def rows(self) -> Tensor:
         rows, self.numbers = self._fetches.begun(self).result()
-        self.begun = None  # the caller alone keeps the rows
+        self.begun = None  # only the caller keeps the rows
         return rows

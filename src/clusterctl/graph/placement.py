@@ -1,4 +1,4 @@
-"""Where the features of a training are: in the memory of every node, on disk, or split over the nodes."""
+"""Where a training keeps its features: in the memory of every node, on disk, or split over the nodes."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def placed(
 ) -> tuple[G, Features]:
     """The graph on the task's device, and its features: in memory, split over the nodes, or on disk.
 
-    `split` features replicate other nodes' rows in `cache` bytes; otherwise a `cache` leaves the features on disk. On
-    one node there is nothing to split. Where the features are not in memory, the graph keeps the mapped `x`. `start`
-    returns that of `expected_visits`; only the rank that fills a cache calls it. A collective of the node's ranks, and
-    of all if the features are split.
+    With `split`, `cache` bytes of each node hold copies of other nodes' rows; without, a `cache` leaves the features on
+    disk. On one node there is nothing to split. Unless the features are in memory, the graph keeps the mapped `x`.
+    `start` returns the `start` of `expected_visits`; only the rank that fills a cache calls it. A collective of the
+    node's ranks, or of all ranks if the features are split.
     """
     features: Features
 

@@ -1,7 +1,7 @@
-"""Features that are split over the nodes of a run: each holds a part of them, and fetches other rows from its peers.
+"""Features that are split over the nodes of a run: each node holds a part, and fetches other rows from its peers.
 
 A node holds the rows of its ranks' slices (`own_slice`), so evaluation reads each rank's own nodes without an exchange.
-The rows of other nodes that are read most often can be replicated.
+Frequently read rows of other nodes can be replicated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _ROWS_AT_ONCE = 1 << 12  # copied
 _HOST = torch.device("cpu")
-_PLACE = 4  # bytes that ask for a row
+_PLACE = 4  # bytes that request a row
 _ID = 8  # bytes of a node in the index of the replicated rows
 
 
@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def own_slices(self) -> list[int]:
-        """The slices that this rank's node holds, below each other in one table."""
+        """The slices that this rank's node holds, one after the other in one table."""
         return self._slices(self.node_of[self.rank])
 
     def first_rows(self) -> Tensor:
@@ -55,9 +55,9 @@ class Layout:
         return torch.tensor([self._slices(node).index(rank) * self.size for rank, node in enumerate(self.node_of)])
 
     def peers(self) -> Tensor:
-        """Whom to ask for rows of each slice, int64; this rank itself for those of its node.
+        """The rank to ask for rows of each slice, int64; this rank itself for those of its node.
 
-        The ranks of a node ask different ranks of another node, whichever slice they want: none has more to answer.
+        The ranks of a node ask different ranks of another node, whichever slice they want, to share the work evenly.
         """
         own = self.node_of[self.rank]
         local_rank = self.own_slices.index(self.rank)
@@ -75,8 +75,8 @@ class SplitFeatures:
     Rows of other nodes with the most `visits` (float [nodes]) are replicated in up to `budget` bytes of each node. No
     other row is read from the file. Rows are kept and sent in the narrower of the table's type and `dtype`.
 
-    A collective of all ranks, which need `task.fetching`. So is every fetch: each rank asks for as many as the others,
-    in the same order, or they `settle` afterwards.
+    Construction is a collective of all ranks and needs `task.fetching`. So is every fetch: all ranks fetch equally
+    often, or `settle` afterwards.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class SplitFeatures:
         self._fetches.after(self._exchange.settle)
 
     def _gather(self, nodes: Tensor) -> Fetched:
-        """Ask other ranks for the rows that this node does not have, and meanwhile copy those that it has."""
+        """Request the missing rows from other ranks while copying those that this node has."""
         ids = nodes.cpu()
         slices = ids // self._size
         peers = self._peers.index_select(0, slices)
@@ -160,6 +160,6 @@ def _node_of_each_rank(task: Task) -> tuple[int, ...]:
 
 
 def _copy(table: Tensor, taken: Tensor, rows: Tensor, places: Tensor) -> None:
-    """Copy the rows `taken` of a table to their `places` in `rows`, piece by piece."""
+    """Copy the rows `taken` of a table to their `places` in `rows`, in chunks."""
     for some, of in zip(torch.split(taken, _ROWS_AT_ONCE), torch.split(places, _ROWS_AT_ONCE), strict=True):
         rows.index_copy_(0, of, table.index_select(0, some).to(rows.dtype))

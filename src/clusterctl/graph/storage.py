@@ -152,9 +152,9 @@ def shared_table(
 ) -> Iterator[tuple[Tensor, bool]]:
     """A table of zeros on the task's device, or on `device`, and whether this rank should write shared pieces.
 
-    In the host's memory the ranks of a node get the same table, and all may write to it; where a piece is known to more
-    than one of them, the one with `True` should. On a GPU each rank has a table of its own. A collective of the node's
-    ranks.
+    In host memory the ranks of a node share the table, and all may write to it; if several ranks know a piece, the one
+    with `True` should write it. On a GPU each rank has its own table. When the context exits, all ranks of the node
+    see the table. A collective of the node's ranks.
     """
     device = device or task.device
     if device.type != "cpu" or task.node.size() == 1:

@@ -156,15 +156,19 @@ class Data:
     """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
     directions."""
     cache: Memory | None = None
-    """Memory of each node for the features that are read most, such as "8G"; the others stay on disk, or with placement
-    "split" on other nodes."""
+    """Memory of each node for the most used features, such as "8G"; others stay on disk, or on other nodes (split)."""
     placement: Annotated[str, OneOf(("replicated", "split"))] = "replicated"
-    """Whether each node of the cluster holds all features, or a part of them and fetches the others from its peers."""
+    """Whether each node holds all features, or only a part and fetches the rest from other nodes."""
 
     @property
     def cache_bytes(self) -> int | None:
         """The bytes of `cache`."""
         return None if self.cache is None else size_in_bytes(self.cache)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether `placement` splits the features over the nodes."""
+        return self.placement == "split"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ class LoopTrain(Train):
     batch_size: Count | None = 128
     """Examples per rank and step; the global batch is this times the number of ranks."""
     global_batch_size: Annotated[Count, InsteadOf("batch_size")] | None = None
-    """Examples of all ranks together in each step, whatever the number of ranks; instead of batch_size."""
+    """Total batch size of all ranks, independent of their number; use it instead of batch_size."""
     lr: Positive = 0.01
     """Learning rate."""
     schedule: Annotated[str, OneOf(("constant", "cosine"))] = "constant"

@@ -32,7 +32,7 @@ def product_problem() -> str:
 
 
 def all_reduce(place: Place, meeting: Attempt) -> None:
-    """Sum over all nodes, one process per node. Raises RuntimeError for a wrong sum, and whatever torch raises."""
+    """Sum over all nodes, one process per node. Raises RuntimeError for a wrong sum, and torch's own errors."""
     store, _ = meet(place, meeting)
     backend, device = ("nccl", "cuda:0") if torch.cuda.is_available() else ("gloo", "cpu")
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)

@@ -61,7 +61,7 @@ class Task:
     agreeing: dist.ProcessGroup | None = None
     writing: StoreExchange = field(default_factory=StoreExchange)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    restarts: bool = False  # whether the run is started again when a rank asks for it
+    restarts: bool = False  # whether the run is restarted if a rank requests it
     fetching: dist.ProcessGroup | None = None  # all ranks, for the thread that fetches rows from other nodes
 
     @property
@@ -99,7 +99,7 @@ def joined(context: Context) -> Iterator[Task]:
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
     node = node_group(members, place.rank)
     agreeing = None if backend == "gloo" else dist.new_group(backend="gloo")
-    is_split = job.data.placement == "split" and len(ranks_by_node(members)) > 1
+    is_split = job.data.is_split and len(ranks_by_node(members)) > 1
     fetching = dist.new_group(backend="gloo") if is_split else None
     writing = StoreExchange.beside(store, place, secret) if attempt else StoreExchange()
     if secret is not None:
@@ -116,7 +116,7 @@ def joined(context: Context) -> Iterator[Task]:
     events.stage(Stage.LOADING)
     settings = attempt, agreeing, writing, job.checkpoint, may_restart(job), fetching
     yield Task(place, device, node, cache, events, metrics, context.stop, StepClock(device), *settings)
-    leave(node, agreeing, fetching)  # not after an error: NCCL would wait for ranks that may never come
+    leave(node, agreeing, fetching)  # not after an error: NCCL would wait for ranks that may never arrive
 
 
 def leave(*groups: dist.ProcessGroup | None) -> None:

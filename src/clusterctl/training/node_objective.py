@@ -49,7 +49,7 @@ class NodeClassification:
     def __init__(
         self, graph: Graph, train: NodeTrain, task: Task, cache: int | None = None, *, split: bool = False
     ) -> None:
-        """`cache` and `split` are those of `placed`: the features of `graph` need not be in memory."""
+        """`cache` and `split` decide where the features are, see `placed`."""
         if (split or cache is not None) and train.cache_first_aggregation:
             message = "train.cache_first_aggregation keeps a table as large as the features in memory"
             key = "data.placement" if split else "data.cache"
@@ -67,7 +67,7 @@ class NodeClassification:
         self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
         self._fetches = not isinstance(self._features, FeaturesInMemory)
-        if self._fetches:  # a hop more, of no edges: its targets are the rows to fetch
+        if self._fetches:  # an extra hop without edges: its targets are the rows to fetch
             fan_out = (*fan_out, 0)
         batch_size = Batches(train, task.place.world_size).per_rank
         static = not self._fetches and worth_static(task.device, fan_out, batch_size)

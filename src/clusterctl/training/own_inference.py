@@ -39,9 +39,9 @@ class OwnInference:
         return self._by_sending(model, nodes) if isinstance(model, Gat) else self._by_layer(nodes)
 
     def rows_at_once(self, nodes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """A few of these nodes, int64, with their rows, again and again: all layers on their whole neighbourhood.
+        """These nodes in chunks, int64, with their outputs: all layers at once, on the full neighbourhood.
 
-        All ranks iterate to the end, each over its own nodes.
+        Every rank must iterate to the end, each over its own nodes.
         """
         sampler = NeighborSampler(self._graph, (*[-1] * self._depth, 0), 0)
         for seeds in torch.split(nodes, _SEEDS_AT_ONCE):

@@ -71,7 +71,7 @@ class OwnLinkPrediction:
     def __init__(
         self, graph: LinkGraph, train: LinkPredictionTrain, task: Task, cache: int | None = None, *, split: bool = False
     ) -> None:
-        """`cache` and `split` are those of `placed`: the features of `graph` need not be in memory."""
+        """`cache` and `split` decide where the features are, see `placed`."""
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         model = built(train.model, {"features": graph.num_features}, train.options)

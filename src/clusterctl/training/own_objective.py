@@ -50,7 +50,7 @@ class OwnNodeClassification:
     def __init__(
         self, graph: Graph, train: NodeClassificationTrain, task: Task, cache: int | None = None, *, split: bool = False
     ) -> None:
-        """`cache` and `split` are those of `placed`: the features of `graph` need not be in memory."""
+        """`cache` and `split` decide where the features are, see `placed`."""
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         self.classes = graph.num_classes

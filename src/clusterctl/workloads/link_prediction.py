@@ -40,7 +40,7 @@ def main(context: Context) -> None:
     with joined(context) as task:
         graph = shared(task, LinkGraph, *prepared)
         data = context.job.data
-        fit(OwnLinkPrediction(graph, train, task, data.cache_bytes, split=data.placement == "split"), train, task)
+        fit(OwnLinkPrediction(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
 
 
 def link_graph(data: Any, name: str) -> LinkGraph:

@@ -48,7 +48,7 @@ def main(context: Context) -> None:
     with joined(context) as task:
         graph = shared(task, Graph, *recipe_of_graph)
         data = context.job.data
-        fit(OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.placement == "split"), train, task)
+        fit(OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
 
 
 def recipe(data: Data) -> Recipe[Graph]:

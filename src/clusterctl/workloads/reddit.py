@@ -33,7 +33,7 @@ def main(context: Context) -> None:
     with joined(context) as task:
         graph = shared(task, Graph, *prepared)
         data = context.job.data
-        fit(NodeClassification(graph, train, task, data.cache_bytes, split=data.placement == "split"), train, task)
+        fit(NodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
 
 
 def recipe_of(data: Data) -> Recipe[Graph]:

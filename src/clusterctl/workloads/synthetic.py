@@ -35,7 +35,7 @@ def main(context: Context) -> None:
     with joined(context) as task:
         graph = shared(task, Graph, "synthetic", identity, lambda _: generate(**identity))
         data = context.job.data
-        fit(NodeClassification(graph, train, task, data.cache_bytes, split=data.placement == "split"), train, task)
+        fit(NodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
 
 
 def generate(avg_num_nodes: int, seed: int, homophily: float = 0.0) -> Graph:
