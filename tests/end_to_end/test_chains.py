@@ -91,6 +91,7 @@ def test_a_broken_chain_is_explained_and_continues_once_its_runs_are_resumed(cha
     assert all(before["end"] <= after["start"] + 1 for before, after in pairwise(starts))
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_a_run_after_a_sweep_waits_for_all_its_runs(chain: Chain) -> None:
     sweep = chain.submit("sweep", "--sweep", "env.ENDS=well,badly").id

@@ -158,6 +158,7 @@ def test_runs_and_data_live_in_folders_of_any_name(stage: Stage, name: str) -> N
     assert run.finished_json.is_file()
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_a_run_reads_data_from_a_folder_with_a_hostile_name(stage: Stage) -> None:
     folder = stage.folder.parent / 'it\'s "data" $HOME ü'

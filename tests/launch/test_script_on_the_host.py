@@ -299,6 +299,15 @@ def test_sigterm_is_recorded_and_the_script_waits_for_srun(host: Host) -> None:
     assert (host.host()["exit_code"], host.host()["signal"]) == (143, "TERM")
 
 
+def test_sigterm_that_reaches_the_script_after_the_tasks_is_recorded(host: Host) -> None:
+    process = host.start('touch "$attempt/marks/00000.ended" "$attempt/marks/00001.ended"; exit 143')
+    wait_until((host.run.attempt(0).path / "marks" / "00001.ended").exists)
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert (host.host()["exit_code"], host.host()["signal"]) == (143, "TERM")
+
+
 def test_files_of_an_attempt_are_private(host: Host) -> None:
     host.call(ALL_DONE)
     attempt = host.run.attempt(0)

@@ -151,6 +151,11 @@ make_work && check_nodes && stage_code && leave_step_out && start_tracker && [ -
   "${task[@]}"
 code=$?
 printf -v end '%(%s)T' -1
+# A cancellation or preemption sends TERM to one step after another: it may reach the tasks long before this script.
+for try in {1..50}; do
+  [ "$code" -eq 143 ] && [ -z "$signal" ] || break
+  sleep 0.1
+done
 
 # scontrol takes the job ID of an array's last element for the whole array.
 own_job=$SLURM_JOB_ID

@@ -22,8 +22,8 @@
 # sbatch passes on what the submitter's shell exports (launch/shell.sh of clusterctl): functions named like a command
 # used below, and shell options, must not affect this script. `module` and the like stay: `setup` may need them.
 builtin set +aefkmuvxC +o pipefail +o posix
-builtin unset -f : '[' cat chmod command compgen continue cp echo env eval exec exit export grep kill local mkdir mv od printf \
-  read return rm scontrol set sh shopt sleep srun stat timeout touch tr trap true type umask unset wait wc
+builtin unset -f : '[' break cat chmod command compgen continue cp echo env eval exec exit export grep kill local mkdir mv od \
+  printf read return rm scontrol set sh shopt sleep srun stat timeout touch tr trap true type umask unset wait wc
 shopt -u failglob
 unset GLOBIGNORE
 export -n SHELLOPTS BASHOPTS
@@ -253,6 +253,11 @@ make_work && check_nodes && stage_code && leave_step_out && start_tracker && [ -
   "${task[@]}"
 code=$?
 printf -v end '%(%s)T' -1
+# A cancellation or preemption sends TERM to one step after another: it may reach the tasks long before this script.
+for try in {1..50}; do
+  [ "$code" -eq 143 ] && [ -z "$signal" ] || break
+  sleep 0.1
+done
 
 # scontrol takes the job ID of an array's last element for the whole array.
 own_job=$SLURM_JOB_ID
