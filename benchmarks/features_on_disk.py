@@ -51,6 +51,7 @@ def main() -> None:
     words.add_argument("--steps", type=int, default=20)
     words.add_argument("--rounds", type=int, default=3)
     words.add_argument("--scattered", action="store_true", help="rows in random order instead of group by group")
+    words.add_argument("--ordered", action="store_true", help="rows as data.order = neighbours puts them")
     words.add_argument("--narrow", action="store_true", help="bfloat16 on the disk")
     words.add_argument("--ways", default="memory,disk,memmap", help="what to measure, in this order")
     words.add_argument("--folder", type=Path, help="for the graph, which is kept there")
@@ -70,7 +71,7 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     nodes = int(options.times * limit / (WIDTH * 4))
     if not (folder / "graph.pt").exists():
         folder.mkdir(exist_ok=True, parents=True)
-        generate(folder, nodes, scattered=options.scattered, narrow=options.narrow)
+        generate(folder, nodes, scattered=options.scattered, ordered=options.ordered, narrow=options.narrow)
     found: dict[str, list[dict[str, float]]] = {way: [] for way in options.ways.split(",")}
     for _ in range(options.rounds):
         for way, results in found.items():
@@ -95,8 +96,9 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
 # --- the data
 
 
-def generate(folder: Path, nodes: int, *, scattered: bool, narrow: bool) -> None:
+def generate(folder: Path, nodes: int, *, scattered: bool, ordered: bool, narrow: bool) -> None:
     """Write the graph to `folder`."""
+    from clusterctl.graph.arrangement import neighbour_order, renumbered
     from clusterctl.graph.storage import Graph, compressed, save
 
     random = torch.Generator().manual_seed(0)
@@ -121,12 +123,19 @@ def generate(folder: Path, nodes: int, *, scattered: bool, narrow: bool) -> None
             rows += noise[: len(rows)]
             file.write(memoryview(rows.numpy()))
     x = torch.from_file(str(folder / "x"), shared=True, size=nodes * WIDTH, dtype=torch.float32).view(nodes, WIDTH)
-    x = x.bfloat16() if narrow else x
     sizes = [round(nodes * TRAIN), round(nodes * TRAIN / 4), round(nodes * TRAIN / 4)]
     chosen = torch.randperm(nodes, generator=random)[: sum(sizes)]
     train, val, test = (part.sort().values for part in chosen.split(sizes))
-    save(Graph(indptr, indices, x, y, train, val, test, num_classes=CLASSES), folder / "graph.pt")
-    (folder / "x").unlink()
+    graph = Graph(indptr, indices, x, y, train, val, test, num_classes=CLASSES)
+    if ordered or narrow:
+        began = time.perf_counter()
+        order = neighbour_order(graph) if ordered else torch.arange(nodes)
+        print(f"ordered {nodes} nodes in {time.perf_counter() - began:.0f} s", flush=True)
+        graph = renumbered(graph, order, torch.bfloat16 if narrow else x.dtype, folder)
+    save(graph, folder / "graph.pt")
+    for path in folder.glob("*"):
+        if path.name != "graph.pt":
+            path.unlink()
 
 
 def drop_pages(*paths: Path) -> None:

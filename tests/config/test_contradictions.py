@@ -16,6 +16,7 @@ from clusterctl.spec import (
     NodeClassificationTrain,
     RedditTrain,
     Resources,
+    SyntheticTrain,
 )
 
 GOLDEN = Path(__file__).parents[1] / "launch" / "golden" / "host.sh"
@@ -73,6 +74,16 @@ def test_settings_of_another_workload_or_sampling_are_refused() -> None:
     relational = NodeClassificationTrain(model="rgat")
     relational_job = Job(name="x", workload="node-classification", train=relational, data=Data(root="/d", cache="8G"))
     assert keys(relational_job) == ["data.cache"]
+
+
+def test_only_a_prepared_graph_of_one_node_type_is_arranged() -> None:
+    arranged = Data(root="/d", order="neighbours", disk_precision="bfloat16")
+    both = ["data.order", "data.disk_precision"]
+    assert keys(replace(Job(**GOOD), data=arranged)) == both
+    assert keys(Job(name="x", workload="synthetic", train=SyntheticTrain(), data=arranged)) == both
+    assert keys(Job(name="x", workload="reddit", train=RedditTrain(), data=arranged)) == []
+    relational = NodeClassificationTrain(model="rgat")
+    assert keys(Job(name="x", workload="node-classification", train=relational, data=arranged)) == both
 
 
 def test_features_are_split_or_on_disk_only_where_rows_are_fetched() -> None:

@@ -20,10 +20,21 @@ def generate(
     return _started(cluster, quiet, "generate", name, str(scale), str(seed), root)
 
 
-def prepare(name: str, root: str, *, cluster: str | None = None, quiet: bool = True) -> int:
-    """Download data set `name` into `root` unless its raw files exist, and convert it; the program's exit code."""
+def prepare(
+    name: str,
+    root: str,
+    *,
+    order: str = "given",
+    disk_precision: str = "given",
+    cluster: str | None = None,
+    quiet: bool = True,
+) -> int:
+    """Download data set `name` into `root` unless its raw files exist, and convert it; the program's exit code.
+
+    `order` and `disk_precision` are those of `[data]`, for data sets of one node type.
+    """
     cache = RunDir(chosen_runs_folder(cluster) / "any").data_cache
-    return _started(cluster, quiet, "prepare", name, root, str(cache))
+    return _started(cluster, quiet, "prepare", name, root, str(cache), order, disk_precision)
 
 
 def _started(cluster: str | None, quiet: bool, *words: str) -> int:

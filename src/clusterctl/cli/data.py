@@ -53,8 +53,20 @@ def generate(name: str, root: str, scale: float, seed: int, cluster: str | None)
 @data.command(short_help="Download a data set and convert it")
 @click.argument("name", type=_NAMES)
 @_ROOT
+@click.option(
+    "--order",
+    type=click.Choice(["given", "neighbours"]),
+    default="given",
+    help="Order of the nodes, as in data.order; default: given.",
+)
+@click.option(
+    "--disk-precision",
+    type=click.Choice(["given", "bfloat16"]),
+    default="given",
+    help="Precision of the features, as in data.disk_precision; default: given.",
+)
 @_CLUSTER
-def prepare(name: str, root: str, cluster: str | None) -> int:
+def prepare(name: str, root: str, order: str, disk_precision: str, cluster: str | None) -> int:
     """Download a data set, unless its raw files are in DIR, and convert it ahead of the first run.
 
     If interrupted, run it again to continue. Converted files are written to the runs folder, so DIR may be read-only.
@@ -65,4 +77,4 @@ def prepare(name: str, root: str, cluster: str | None) -> int:
       clusterctl submit reddit --set data.root=/shared/reddit
       clusterctl data prepare ogbn-papers100M --root /datasets/papers100M
     """
-    return api.prepare(name, root, cluster=cluster, quiet=False)
+    return api.prepare(name, root, order=order, disk_precision=disk_precision, cluster=cluster, quiet=False)

@@ -23,11 +23,13 @@ from clusterctl.spec import (
     BUILT_IN,
     WORKLOADS,
     Container,
+    DeepSageTrain,
     GraphClassificationTrain,
     Job,
     LinkPredictionTrain,
     NodeClassificationTrain,
     NodeTrain,
+    RedditTrain,
     from_record,
 )
 from clusterctl.spec.keys import leaves_as_written
@@ -299,6 +301,11 @@ def _without_effect(train: GraphClassificationTrain) -> Iterator[Problem]:
             yield Problem(("train", name), "has no effect on your own model; set it in train.options")
 
 
+def _prepares_a_graph(job: Job) -> bool:
+    """Whether the workload prepares a graph of one node type from a data set."""
+    return isinstance(job.train, RedditTrain | DeepSageTrain | NodeClassificationTrain) and job.train.model != "rgat"
+
+
 def _why_features_stay(job: Job) -> str:
     """Why every node must hold all features in memory; empty if it need not."""
     train = job.train
@@ -346,6 +353,9 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     for name, is_set in (("cache", job.data.cache is not None), ("placement", job.data.is_split)):
         if is_set and (why := _why_features_stay(job)):
             yield Problem(("data", name), why)
+    for name in ("order", "disk_precision"):
+        if getattr(job.data, name) != "given" and not _prepares_a_graph(job):
+            yield Problem(("data", name), f'not supported by workload "{job.workload}" and this model; remove this key')
     if job.workload == "link-prediction" and not job.data.load:
         yield Problem(
             ("data", "load"), "is missing: a function of your code that returns the graph, such as my_data:load"

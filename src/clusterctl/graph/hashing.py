@@ -40,6 +40,7 @@ class Purpose(IntEnum):
     ROWS = 6
     WINDOW = 7
     SHUFFLE = 8
+    ORDER = 9
 
 
 class ReplayedNumber(int):

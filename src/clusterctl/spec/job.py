@@ -159,6 +159,10 @@ class Data:
     """Memory of each node for the most used features, such as "8G"; others stay on disk, or on other nodes (split)."""
     placement: Annotated[str, OneOf(("replicated", "split"))] = "replicated"
     """Whether each node holds all features, or only a part and fetches the rest from other nodes."""
+    order: Annotated[str, OneOf(("given", "neighbours"))] = "given"
+    """Order of the nodes in the prepared file; "neighbours" puts neighbours together, for fewer reads with `cache`."""
+    disk_precision: Annotated[str, OneOf(("given", "bfloat16"))] = "given"
+    """Precision of the features in the prepared file; "bfloat16" halves what is read, and rounds them."""
 
     @property
     def cache_bytes(self) -> int | None:

@@ -1,7 +1,7 @@
 """The program behind `clusterctl data`, which generates or downloads data sets. Needs torch, which may be missing.
 
 python -m clusterctl.workloads.data_sets generate NAME SCALE SEED ROOT
-python -m clusterctl.workloads.data_sets prepare NAME ROOT CACHE
+python -m clusterctl.workloads.data_sets prepare NAME ROOT CACHE ORDER DISK_PRECISION
 
 A NAME is reddit, taobao, ogbn-arxiv, ogbn-products, ogbn-papers100M, ogbn-mag or igb-heterogeneous.
 """
@@ -50,6 +50,7 @@ class DataSet(NamedTuple):
     raw_files: tuple[str, ...]  # names of files in `raw`, or patterns of paths in the folder of the data set
     recipe: Callable[[Path], Recipe[Any]]
     job: str = ""  # to try it with
+    is_graph: bool = True  # prepared as a `Graph`, of one node type
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -62,7 +63,7 @@ def data_set(name: str) -> DataSet:
     from clusterctl.workloads import igb_format, ogb_format
 
     if name == IGB:
-        return DataSet("", IGB_ARRAYS, lambda root: igb_format.recipe(root, undirected=True), "igbh-generated")
+        return DataSet("", IGB_ARRAYS, lambda root: igb_format.recipe(root, undirected=True), "igbh-generated", False)
     if name in _OGB_DATA_SETS:
         file, parts, job = _OGB_DATA_SETS[name]
         return DataSet(f"{_OGB}/{file}", parts, lambda root: ogb_format.recipe(root, undirected=True), job)
@@ -75,7 +76,9 @@ def data_set(name: str) -> DataSet:
     if name == "reddit":
         return DataSet(datasets.Reddit.url, reddit.RAW_FILES, reddit.recipe, name)
     together = TaobaoTrain().together
-    return DataSet(datasets.Taobao.url, (taobao_format.RAW_FILE,), lambda root: taobao.recipe(root, together), name)
+    return DataSet(
+        datasets.Taobao.url, (taobao_format.RAW_FILE,), lambda root: taobao.recipe(root, together), name, False
+    )
 
 
 def generate(name: str, scale: float, seed: int, root: Path) -> str:
@@ -109,12 +112,16 @@ def _generator(name: str) -> tuple[Callable[..., float], str, str]:
     return (reddit_like.write, "accuracy", "edges") if name == "reddit" else (taobao_like.write, "AUC", "events")
 
 
-def prepare(name: str, root: Path, cache: Path) -> str:
+def prepare(name: str, root: Path, cache: Path, order: str = "given", disk_precision: str = "given") -> str:
     """Download what PyG or OGB would to `root`, and convert it for the runs that share `cache`; returns a summary.
 
-    Existing files are kept. Raises TaskError.
+    Existing files are kept. Raises TaskError, and UsageError if the data set cannot be arranged.
     """
     found = data_set(name)
+    arrangement = {"order": order, "disk_precision": disk_precision}
+    settings = [f"data.{key}={value}" for key, value in arrangement.items() if value != "given"]
+    if settings and not found.is_graph:
+        raise UsageError(f"{name} has several types of nodes", "leave --order and --disk-precision out")
     missing = [part for part in found.parts if not any(root.glob(part))]
     if missing and not found.url:
         hint = f"download it with its authors' program, or generate one: clusterctl data generate {name} --root DIR"
@@ -122,13 +129,15 @@ def prepare(name: str, root: Path, cache: Path) -> str:
     if missing:
         print(f"{root} lacks {', '.join(missing)}", file=sys.stderr)
         download(found, name, root)
+    from clusterctl.graph.arrangement import arranged
     from clusterctl.graph.storage import whole
     from clusterctl.runs.once import prepared_once
 
     print(f"converting {root}", file=sys.stderr)
-    recipe = found.recipe(root)
+    recipe = arranged(found.recipe(root), order, disk_precision)
     prepared_once(cache / recipe.folder, recipe.prepare, whole=whole)
-    return f"ready: {root}; try: clusterctl submit {found.job} --set {shlex.quote(f'data.root={root}')}"
+    words = [word for setting in (f"data.root={root}", *settings) for word in ("--set", setting)]
+    return f"ready: {root}; try: {shlex.join(['clusterctl', 'submit', found.job, *words])}"
 
 
 def download(found: DataSet, name: str, root: Path) -> None:
@@ -239,8 +248,8 @@ def main(command: str, name: str, *words: str) -> None:
             scale, seed, root = words
             print(generate(name, float(scale), int(seed), Path(root).absolute()))
         else:
-            root, cache = words
-            print(prepare(name, Path(root).absolute(), Path(cache)))
+            root, cache, *arrangement = words
+            print(prepare(name, Path(root).absolute(), Path(cache), *arrangement))
     except ModuleNotFoundError as error:
         install = f"{shlex.quote(sys.executable)} -m pip install torch torch_geometric numpy scipy"
         hint = f"{install}; or use a cluster whose Python has it: --cluster NAME"

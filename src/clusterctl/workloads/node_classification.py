@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.arrangement import arranged
 from clusterctl.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed, shared
 from clusterctl.spec import NodeClassificationTrain
 from clusterctl.task.task import joined
@@ -55,7 +56,7 @@ def recipe(data: Data) -> Recipe[Graph]:
     """How to prepare the data set, once for all ranks and runs. Raises TaskError."""
     if data.load is None:
         return reddit.recipe_of(data)
-    return own_recipe(data, graph_of)
+    return arranged(own_recipe(data, graph_of), data.order, data.disk_precision)
 
 
 def relations_recipe(data: Data, generated: float) -> Recipe[LabelledHeteroGraph]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.arrangement import arranged
 from clusterctl.graph.storage import Graph, Recipe, compressed, shared
 from clusterctl.spec import NodeTrain
 from clusterctl.task.task import joined
@@ -39,8 +40,10 @@ def main(context: Context) -> None:
 def recipe_of(data: Data) -> Recipe[Graph]:
     """How to prepare the data set in `data.root`, in any of the layouts. Raises TaskError."""
     if data.root is not None and ogb_format.is_here(data.root):
-        return ogb_format.recipe(data.root, undirected=data.undirected)
-    return recipe(data.root)
+        found = ogb_format.recipe(data.root, undirected=data.undirected)
+    else:
+        found = recipe(data.root)
+    return arranged(found, data.order, data.disk_precision)
 
 
 def raw_identity(root: str | Path | None) -> dict[str, Any]:
