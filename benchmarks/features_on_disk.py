@@ -98,7 +98,7 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
 
 def generate(folder: Path, nodes: int, *, scattered: bool, ordered: bool, narrow: bool) -> None:
     """Write the graph to `folder`."""
-    from clusterctl.graph.arrangement import neighbour_order, renumbered
+    from clusterctl.graph.features.arrangement import neighbour_order, renumbered
     from clusterctl.graph.storage import Graph, compressed, save
 
     random = torch.Generator().manual_seed(0)
@@ -252,8 +252,8 @@ def by_memmap(folder: Path, steps: int, _: int) -> dict[str, float]:
     from torch_geometric.nn import SAGEConv
     from torch_geometric.utils import trim_to_layer
 
+    from clusterctl.graph.features.row_file import mapped_from
     from clusterctl.graph.pyg import NeighborLoader
-    from clusterctl.graph.row_file import mapped_from
     from clusterctl.graph.storage import Graph, load
 
     graph = load(Graph, folder / "graph.pt")

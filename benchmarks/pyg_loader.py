@@ -16,8 +16,7 @@ from side_by_side import Timed, compare, timed
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as RivalLoader
 
-from clusterctl.graph import pyg_relation
-from clusterctl.graph.pyg import NeighborLoader
+from clusterctl.graph.pyg import NeighborLoader, relation
 
 DEGREE = 25
 FAN_OUT, BATCH = [15, 10], 1024
@@ -48,7 +47,7 @@ def one_batch(loader: Any, nodes: int) -> Timed:
 
 def ours(data: Data, options: dict[str, Any], *, compiled: bool) -> Timed:
     """One of our batches, sampled by numba or in plain torch regardless of the size of the graph."""
-    pyg_relation.WORTH_COMPILING = 0 if compiled else sys.maxsize
+    relation.WORTH_COMPILING = 0 if compiled else sys.maxsize
     return one_batch(NeighborLoader(data, FAN_OUT, **options), data.num_nodes)
 
 

@@ -11,8 +11,8 @@ import torch
 from support.ranks import CORA
 
 from clusterctl.errors import UsageError
-from clusterctl.graph.arrangement import arranged, neighbour_order, renumbered
 from clusterctl.graph.blocks import Adjacency
+from clusterctl.graph.features.arrangement import arranged, neighbour_order, renumbered
 from clusterctl.graph.storage import FILE, Graph, Recipe, compressed, load
 from clusterctl.spec import Data, RedditTrain
 from clusterctl.task.task import Task

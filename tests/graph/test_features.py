@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from clusterctl.graph.blocks import Adjacency
-from clusterctl.graph.features import FeaturesOnDisk, expected_visits, hottest
-from clusterctl.graph.row_file import RowFile, mapped_from
+from clusterctl.graph.features.row_file import RowFile, mapped_from
+from clusterctl.graph.features.sources import FeaturesOnDisk, expected_visits, hottest
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import Graph, load, save
 from clusterctl.task.task import Task
@@ -117,7 +117,7 @@ def test_visits_of_large_graphs_are_summed_in_pieces(random_graph: MakeGraph, mo
     graph = random_graph()
     start = torch.rand(60)
     whole = expected_visits(graph, start, (3, 2))
-    monkeypatch.setattr("clusterctl.graph.features._EDGES_AT_ONCE", 7)
+    monkeypatch.setattr("clusterctl.graph.features.sources._EDGES_AT_ONCE", 7)
     torch.testing.assert_close(expected_visits(graph, start, (3, 2)), whole)
     without_edges = Adjacency(torch.zeros(61, dtype=torch.int64), torch.zeros(0, dtype=torch.int32))
     assert torch.equal(expected_visits(without_edges, start, (3,)), start)

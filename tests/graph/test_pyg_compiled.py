@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from support.pyg_graphs import BOUGHT, one_type, shop
 from torch import Tensor
 
-from clusterctl.graph import pyg_relation
-from clusterctl.graph.pyg import LinkNeighborLoader, NeighborLoader
-from clusterctl.graph.pyg_numbering import Numbering
-from clusterctl.graph.pyg_weights import first
+from clusterctl.graph.pyg import LinkNeighborLoader, NeighborLoader, relation
+from clusterctl.graph.pyg.numbering import Numbering
+from clusterctl.graph.pyg.weights import first
 
 pytest.importorskip("numba")  # optional for users; `make setup` installs it
-from clusterctl.graph.pyg_compiled import CompiledNumbering, first_compiled
+from clusterctl.graph.pyg.compiled import CompiledNumbering, first_compiled
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -34,7 +33,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def batches(monkeypatch: pytest.MonkeyPatch, compiled: bool, loader: Any, *arguments: Any, **options: Any) -> Any:
-    monkeypatch.setattr(pyg_relation, "WORTH_COMPILING", 0 if compiled else 10**9)
+    monkeypatch.setattr(relation, "WORTH_COMPILING", 0 if compiled else 10**9)
     torch.manual_seed(4)
     made = loader(*arguments, **options)
     sampler = made.node_sampler if isinstance(made, NeighborLoader) else made.link_sampler

@@ -128,7 +128,7 @@ SUMMED_IN_HALF = Mutation(
 )
 GRADIENT_OF_ONE_RANK = Mutation("graph/sharded_table.py", "sums[part] += rows_of_rank", "sums[part] = rows_of_rank")
 ONLY_NEW_NODES = Mutation("graph/sampling.py", "nodes = sources\n", "nodes = sources[nodes.numel() :]\n")
-ALL_NODES_AGAIN = Mutation("graph/pyg_walk.py", "= hops.ends[target][-2:]", "= 0, hops.ends[target][-1]")
+ALL_NODES_AGAIN = Mutation("graph/pyg/walk.py", "= hops.ends[target][-2:]", "= 0, hops.ends[target][-1]")
 
 # What the examples do -> the mutations that bring it back, each with the tests (file::test) that then fail.
 BUGS: dict[str, dict[Mutation, list[str]]] = {

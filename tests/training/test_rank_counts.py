@@ -18,7 +18,7 @@ import json, sys, torch
 from dataclasses import replace
 from pathlib import Path
 from clusterctl.graph.inference import infer
-from clusterctl.graph.split_features import SplitFeatures
+from clusterctl.graph.features.split import SplitFeatures
 from clusterctl.graph.storage import Graph, shared
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from clusterctl.graph.blocks import Adjacency
     from clusterctl.graph.convolutions import Convolution, Network
-    from clusterctl.graph.features import Features, Fetch
+    from clusterctl.graph.features.sources import Features, Fetch
     from clusterctl.graph.storage import Graph
     from clusterctl.task.task import Task
 

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.convolutions import GcnConv, Network, SageConv
-from clusterctl.graph.features import FeaturesInMemory
+from clusterctl.graph.features.placement import placed
+from clusterctl.graph.features.sources import FeaturesInMemory
 from clusterctl.graph.inference import first_aggregation, infer
-from clusterctl.graph.placement import placed
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.spec import Batches
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.graph.blocks import Block
-    from clusterctl.graph.features import Fetch
+    from clusterctl.graph.features.sources import Fetch
     from clusterctl.graph.storage import Graph, LabelledHeteroGraph
     from clusterctl.spec import NodeClassificationTrain, NodeTrain
     from clusterctl.task.task import Task

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from clusterctl.graph.features import FeaturesInMemory
+from clusterctl.graph.features.sources import FeaturesInMemory
 from clusterctl.graph.gat import Gat
 from clusterctl.graph.hops import sampled_hops, whole_hops, whole_neighborhoods
 from clusterctl.graph.inference import one_ahead, own_piece, shared_rows, slices
@@ -18,7 +18,7 @@ from clusterctl.graph.sampling import NeighborSampler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterctl.graph.features import Features
+    from clusterctl.graph.features.sources import Features
     from clusterctl.graph.storage import FeatureGraph
     from clusterctl.task.task import Task
     from clusterctl.training.own_model import OwnModel

@@ -12,10 +12,10 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.features.placement import placed
 from clusterctl.graph.hops import sampled_hops
 from clusterctl.graph.inference import own_slice
 from clusterctl.graph.links import both_ways, ends, how_often, negatives
-from clusterctl.graph.placement import placed
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import FeatureGraph
 from clusterctl.training.link_objective import Auc, auc
@@ -27,7 +27,7 @@ from clusterctl.training.own_training import OwnTraining
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.graph.features import Fetch
+    from clusterctl.graph.features.sources import Fetch
     from clusterctl.graph.hops import Hop
     from clusterctl.spec import LinkPredictionTrain
     from clusterctl.task.task import Task

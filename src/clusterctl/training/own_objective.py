@@ -10,9 +10,9 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
+from clusterctl.graph.features.placement import placed
 from clusterctl.graph.hops import sampled_hops
 from clusterctl.graph.inference import own_slice
-from clusterctl.graph.placement import placed
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.spec import BUILT_IN, Batches
@@ -25,7 +25,7 @@ from clusterctl.training.own_training import OwnTraining
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.graph.features import Fetch
+    from clusterctl.graph.features.sources import Fetch
     from clusterctl.graph.hops import Hop
     from clusterctl.graph.storage import Graph
     from clusterctl.spec import NodeClassificationTrain

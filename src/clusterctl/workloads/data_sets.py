@@ -129,7 +129,7 @@ def prepare(name: str, root: Path, cache: Path, order: str = "given", disk_preci
     if missing:
         print(f"{root} lacks {', '.join(missing)}", file=sys.stderr)
         download(found, name, root)
-    from clusterctl.graph.arrangement import arranged
+    from clusterctl.graph.features.arrangement import arranged
     from clusterctl.graph.storage import whole
     from clusterctl.runs.once import prepared_once
 

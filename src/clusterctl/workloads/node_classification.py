@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.graph.arrangement import arranged
+from clusterctl.graph.features.arrangement import arranged
 from clusterctl.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed, shared
 from clusterctl.spec import NodeClassificationTrain
 from clusterctl.task.task import joined

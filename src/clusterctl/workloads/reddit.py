@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.graph.arrangement import arranged
+from clusterctl.graph.features.arrangement import arranged
 from clusterctl.graph.storage import Graph, Recipe, compressed, shared
 from clusterctl.spec import NodeTrain
 from clusterctl.task.task import joined

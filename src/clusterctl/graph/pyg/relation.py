@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from clusterctl.graph.neighbors import sample_ranges
-from clusterctl.graph.pyg_numbering import Numbering
-from clusterctl.graph.pyg_times import check_sorted, end_by_time
-from clusterctl.graph.pyg_weights import first, sample_weighted, sample_weighted_again
+from clusterctl.graph.pyg.numbering import Numbering
+from clusterctl.graph.pyg.times import check_sorted, end_by_time
+from clusterctl.graph.pyg.weights import first, sample_weighted, sample_weighted_again
 from clusterctl.graph.sampling import WORTH_COMPILING
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from clusterctl.graph.pyg_times import EndByTime
+    from clusterctl.graph.pyg.times import EndByTime
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Kernels(NamedTuple):
 def kernels(edges: int) -> Kernels:
     """The numba kernels if the graph is large enough and numba is installed, otherwise the plain torch ones."""
     if edges >= WORTH_COMPILING and find_spec("numba") is not None:
-        from clusterctl.graph import pyg_compiled as compiled
+        from clusterctl.graph.pyg import compiled
 
         return Kernels(
             compiled.sample_ranges_compiled,

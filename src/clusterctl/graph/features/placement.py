@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterctl.graph.features import FeaturesInMemory, FeaturesOnDisk, expected_visits
-from clusterctl.graph.split_features import SplitFeatures
+from clusterctl.graph.features.sources import FeaturesInMemory, FeaturesOnDisk, expected_visits
+from clusterctl.graph.features.split import SplitFeatures
 from clusterctl.graph.storage import resident
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from clusterctl.graph.features import Features
+    from clusterctl.graph.features.sources import Features
     from clusterctl.graph.storage import G
     from clusterctl.task.task import Task
 

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from clusterctl.graph.features import hottest
-from clusterctl.graph.fetch_ahead import Fetched, FetchesAhead
+from clusterctl.graph.features.ahead import Fetched, FetchesAhead
+from clusterctl.graph.features.exchange import RowExchange
+from clusterctl.graph.features.row_file import RowFile
+from clusterctl.graph.features.sources import hottest
 from clusterctl.graph.inference import own_slice
-from clusterctl.graph.row_exchange import RowExchange
-from clusterctl.graph.row_file import RowFile
 from clusterctl.graph.storage import shared_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.graph.fetch_ahead import FetchAhead
+    from clusterctl.graph.features.ahead import FetchAhead
     from clusterctl.task.task import Task
 
 _ROWS_AT_ONCE = 1 << 12  # copied

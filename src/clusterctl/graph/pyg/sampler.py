@@ -26,9 +26,9 @@ from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from clusterctl.graph.hashing import Purpose, draws, stream
-from clusterctl.graph.pyg_relation import Relation, Times, kernels
-from clusterctl.graph.pyg_walk import Trees, TypedGraph, induced, walk
-from clusterctl.graph.pyg_weights import checked_weights, summed_levels
+from clusterctl.graph.pyg.relation import Relation, Times, kernels
+from clusterctl.graph.pyg.walk import Trees, TypedGraph, induced, walk
+from clusterctl.graph.pyg.weights import checked_weights, summed_levels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
     from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
-    from clusterctl.graph.pyg_walk import Neighborhood
+    from clusterctl.graph.pyg.walk import Neighborhood
     from clusterctl.graph.storage import EdgeType
 
     Source: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]

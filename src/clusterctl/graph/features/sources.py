@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from clusterctl.graph.blocks import edge_ranges
-from clusterctl.graph.fetch_ahead import Fetched, FetchesAhead
-from clusterctl.graph.row_file import RowFile
+from clusterctl.graph.features.ahead import Fetched, FetchesAhead
+from clusterctl.graph.features.row_file import RowFile
 from clusterctl.graph.storage import shared_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clusterctl.graph.blocks import Adjacency
-    from clusterctl.graph.fetch_ahead import FetchAhead
+    from clusterctl.graph.features.ahead import FetchAhead
     from clusterctl.task.task import Task
 
 _ROWS_AT_ONCE = 1 << 12  # copied from the cache

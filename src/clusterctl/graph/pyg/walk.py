@@ -15,13 +15,13 @@ from torch import Tensor
 
 from clusterctl.graph.hashing import Purpose, stream
 from clusterctl.graph.neighbors import take
-from clusterctl.graph.pyg_relation import Draw, sample_edges
+from clusterctl.graph.pyg.relation import Draw, sample_edges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.graph.pyg_numbering import Numbering
-    from clusterctl.graph.pyg_relation import Kernels, Relation
+    from clusterctl.graph.pyg.numbering import Numbering
+    from clusterctl.graph.pyg.relation import Kernels, Relation
     from clusterctl.graph.storage import EdgeType
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch_geometric.loader import LinkLoader, NodeLoader
 
-from clusterctl.graph.pyg_sampler import PygNeighborSampler
-from clusterctl.graph.pyg_sparse import without_sparse
+from clusterctl.graph.pyg.sampler import PygNeighborSampler
+from clusterctl.graph.pyg.sparse import without_sparse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch_geometric.sampler.base import SubgraphType
     from torch_geometric.typing import InputEdges, InputNodes
 
-    from clusterctl.graph.pyg_sampler import Counts, Source
+    from clusterctl.graph.pyg.sampler import Counts, Source
 
 
 class NeighborLoader(NodeLoader):  # type: ignore[misc]
