@@ -86,7 +86,7 @@ def trained(make: Callable[[Task], Objective[Any]], train: LoopTrain, device: to
 def _losses(objective: Objective[Any], train: LoopTrain, task: Task, steps: int) -> list[float]:
     learner = Learner(objective, train, task)
     captured = getattr(train, "cuda_graph", False)
-    step = CapturedStep(learner, task.device, train.clip_norm) if captured else learner
+    step = CapturedStep(learner, task.device) if captured else learner
     plan = EpochPlan(objective.seeds, _BATCH, train.seed, task.place.rank, task.place.world_size)
     batches = (batch for epoch in itertools.count(1) for batch in plan.batches(epoch))
     found = []

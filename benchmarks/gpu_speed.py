@@ -88,7 +88,7 @@ def our_epoch(graph: Graph, settings: NodeTrain, device: torch.device) -> tuple[
     objective = NodeClassification(graph, settings, task)
     learner = Learner(objective, settings, task)
     plan = EpochPlan(objective.seeds, settings.batch_size or 1, settings.seed, 0, 1)
-    step: Any = CapturedStep(learner, device, settings.clip_norm) if settings.cuda_graph else learner
+    step: Any = CapturedStep(learner, device) if settings.cuda_graph else learner
     prepare: Callable[[Any], Any] = (lambda _: None) if settings.cuda_graph else objective.prepare
     number = 0
 

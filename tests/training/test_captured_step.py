@@ -38,7 +38,7 @@ def test_replayed_steps_match_eager_steps(
     for captured in (False, True):
         objective = NodeClassification(random_graph(), train, lone_task)
         learner = Learner(objective, train, lone_task)
-        step = CapturedStep(learner, lone_task.device, train.clip_norm, tape.capture) if captured else learner
+        step = CapturedStep(learner, lone_task.device, tape.capture) if captured else learner
         losses = []
         lone_task.clock.restart("sampling")
         plan = EpochPlan(objective.seeds, 7, train.seed, 0, 1)

@@ -45,6 +45,7 @@ SHOP, LINKS, LINK_RANKS = (
 
 # The bugs, as mutations of our code.
 _PLAN, _LOOP, _NODES = "training/epoch_plan.py", "training/loop.py", "training/node_objective.py"
+_LOSSES = "training/losses.py"
 _PAIRS, _BLOCKS, _INFERENCE = "training/link_objective.py", "graph/blocks.py", "graph/inference.py"
 WRONG_SPLIT = Mutation(_NODES, "getattr(graph, split)", 'getattr(graph, "val")')
 LAST_NODE_LEFT_OUT = Mutation(_NODES, "(nodes < own.stop)", "(nodes < own.stop - 1)")
@@ -71,7 +72,9 @@ MEAN_OF_STEPS = Mutation(
     "training/progress.py", "loss * batch.total / self._seeds", "loss / -(-self._seeds // batch.total)"
 )
 RANKS_WEIGHTED_EQUALLY = Mutation(
-    _NODES, ".sum() / batch.total", ".sum() / (batch.weights.sum().clamp(min=1) * dist.get_world_size())"
+    _LOSSES,
+    "(losses * weights).sum() / total",
+    "(losses * weights).sum() / (weights.sum().clamp(min=1) * torch.distributed.get_world_size())",
 )
 NEVER_TRAIN_AGAIN = Mutation(_LOOP, "objective.model.train()", "objective.model.training")
 NEVER_EVAL = Mutation(_LOOP, "objective.model.eval()", "objective.model.train()")
@@ -106,7 +109,7 @@ ANY_PAIR_IS_NEGATIVE = Mutation(
 OTHER_SPLITS_ARE_NEGATIVE = Mutation(
     "workloads/taobao.py", "everything, events.num_items, torch", "Adjacency(*of_user), events.num_items, torch"
 )
-MEAN_OVER_POSITIVES = Mutation(_PAIRS, "/ (2 * batch.total)", "/ batch.total")
+MEAN_OVER_POSITIVES = Mutation(_LOSSES, "/ (2 * total)", "/ total")
 IN_PLACE = Mutation(
     "graph/recommender.py", "users[: of_users.nodes.numel()]\n", "users[: of_users.nodes.numel()].mul_(2)\n"
 )

@@ -19,7 +19,6 @@ from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.hashing import ReplayedKeys
 from clusterctl.training.adam_step import FUSED
 from clusterctl.training.epoch_plan import Batch
-from clusterctl.training.learner import clip_norm
 from clusterctl.training.progress import QueuedStep
 
 if TYPE_CHECKING:
@@ -38,10 +37,10 @@ class CapturedStep:
     `capture` turns a callable into one that replays it. Raises TaskError.
     """
 
-    def __init__(self, learner: Learner, device: torch.device, clip: float, capture: Capture | None = None) -> None:
+    def __init__(self, learner: Learner, device: torch.device, capture: Capture | None = None) -> None:
         if not FUSED:
             raise TaskError("train.cuda_graph needs a torch with a supported fused Adam", "leave it out", Cause.USER)
-        self._learner, self._clip, self._clock = learner, clip, learner.clock
+        self._learner, self._clock = learner, learner.clock
         self._keys = ReplayedKeys(device)
         self._batch: Batch | None = None
         capture = capture or _cuda_graph
@@ -79,8 +78,7 @@ class CapturedStep:
         self._learner.flat.differentiate(objective.loss(batch, objective.prepare(batch)))
 
     def _clip_and_update(self) -> None:
-        if self._clip:
-            clip_norm(self._learner.flat.gradients, self._clip)
+        self._learner.clip()
         self._learner.optimizer.move()
 
 

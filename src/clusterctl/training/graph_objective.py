@@ -14,6 +14,7 @@ from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.gin import Copied, Distinct, Gin, PlainGin, first_sum
 from clusterctl.graph.hashing import Purpose, stream
 from clusterctl.graph.transfer import moved
+from clusterctl.training.losses import class_loss
 from clusterctl.training.objective import PRECISIONS, Accuracy
 
 if TYPE_CHECKING:
@@ -89,8 +90,7 @@ class GraphClassification:
         ranks, graphs = dist.get_world_size(), prepared.batch
         self._clock.count(nodes=graphs.nodes.numel() * ranks, edges=graphs.incoming[1].numel() * ranks)
         scores = self._scores(prepared, (self._seed, batch.epoch, batch.step))
-        losses = F.cross_entropy(scores, prepared.y, reduction="none")
-        return (losses * prepared.weights).sum() / batch.total
+        return class_loss(scores, prepared.y, prepared.weights, batch.total)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:

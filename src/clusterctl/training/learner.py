@@ -47,12 +47,16 @@ class Learner:
         for table_optimizer in self.table_optimizers:
             table_optimizer.collect()
         lap = self.clock.lap("compute", "optimizer")
-        if self._max_norm:
-            clip_norm(self.flat.gradients, self._max_norm, [table.gradients for table in self.table_optimizers])
+        self.clip()
         self.optimizer.step(lr_scale)
         for table_optimizer in self.table_optimizers:
             table_optimizer.step(lr_scale)
         return QueuedStep(reading, lap)
+
+    def clip(self) -> None:
+        """Bound the norm of all gradients by `train.clip_norm`, if it is set. A collective if there are tables."""
+        if self._max_norm:
+            clip_norm(self.flat.gradients, self._max_norm, [table.gradients for table in self.table_optimizers])
 
     def parts(self) -> dict[str, Stateful]:
         """The parts that a checkpoint saves, by name."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.nn import functional as F
 
 from clusterctl.graph.inference import own_slice
 from clusterctl.graph.links import ends, negatives, with_duplicates
@@ -16,6 +15,7 @@ from clusterctl.graph.recommender import ITEM, OF_USER, USER, Recommender, fan_o
 from clusterctl.graph.sampling import HeteroSample, HeteroSampler
 from clusterctl.graph.sharded_table import Route, ShardedTable
 from clusterctl.graph.storage import HeteroGraph
+from clusterctl.training.losses import link_loss
 from clusterctl.training.objective import PRECISIONS
 
 if TYPE_CHECKING:
@@ -102,11 +102,7 @@ class LinkPrediction:
 
     def loss(self, batch: Batch, prepared: Pairs) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        scores = self._scores(prepared)
-        count = batch.seeds.numel()
-        wanted = torch.cat([scores.new_ones(count), scores.new_zeros(count)])
-        losses = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none")
-        return (losses * batch.weights.repeat(2)).sum() / (2 * batch.total)
+        return link_loss(self._scores(prepared), batch.weights, batch.total)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:

@@ -73,7 +73,7 @@ def fit(
 
     steps_left = (train.epochs + 1 - position.epoch) * plan.steps - plan.steps_after(position.seeds)
     trace = StepTrace(task, train.profile, log.steps_done, steps_left)
-    captured = CapturedStep(learner, task.device, train.clip_norm) if getattr(train, "cuda_graph", False) else None
+    captured = CapturedStep(learner, task.device) if getattr(train, "cuda_graph", False) else None
     train_step = captured.train_step if captured else learner.train_step
     prepare = trace.named("sample", (lambda _: None) if captured else objective.prepare)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.convolutions import GcnConv, Network, SageConv
@@ -18,6 +17,7 @@ from clusterctl.graph.inference import first_aggregation, infer
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.spec import Batches
+from clusterctl.training.losses import class_loss
 from clusterctl.training.objective import PRECISIONS, Accuracy
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class NodeClassification:
             outputs = self.model.transform(blocks, gathered, randomness)
         edges = sum(block.neighbors.numel() for block in blocks)
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
-        losses = F.cross_entropy(outputs.to(self._precision.weights), self._graph.y[batch.seeds], reduction="none")
-        return (losses * batch.weights).sum() / batch.total
+        scores = outputs.to(self._precision.weights)
+        return class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
 
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
         """The accuracy on each split from exact full-graph inference: each node is counted once, by one rank."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.features.placement import placed
@@ -19,6 +18,7 @@ from clusterctl.graph.links import both_ways, ends, how_often, negatives
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import FeatureGraph
 from clusterctl.training.link_objective import Auc, auc
+from clusterctl.training.losses import link_loss
 from clusterctl.training.objective import PRECISIONS
 from clusterctl.training.own_inference import OwnInference
 from clusterctl.training.own_model import OwnModel, built
@@ -112,10 +112,7 @@ class OwnLinkPrediction:
             scores = self._scores(self._own.outputs(prepared.hops, x), prepared.pairs)
         edges = sum(hop.edge_index.size(1) for hop in prepared.hops)
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
-        count = batch.seeds.numel()
-        wanted = torch.cat([scores.new_ones(count), scores.new_zeros(count)])
-        losses = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none")
-        loss = (losses * batch.weights.repeat(2)).sum() / (2 * batch.total)
+        loss = link_loss(scores, batch.weights, batch.total)
         if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU this check would synchronize
             with self._precision.autocast(x.device):
                 raise self._training.no_number(self._own.where_it_breaks(prepared.hops, x))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.nn import functional as F
 
 from clusterctl.graph.features.placement import placed
 from clusterctl.graph.hops import sampled_hops
@@ -16,6 +15,7 @@ from clusterctl.graph.inference import own_slice
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.spec import BUILT_IN, Batches
+from clusterctl.training.losses import class_loss
 from clusterctl.training.node_objective import accuracies, chosen_labor, seeds_of
 from clusterctl.training.objective import PRECISIONS
 from clusterctl.training.own_inference import OwnInference
@@ -99,8 +99,8 @@ class OwnNodeClassification:
             outputs = self._own.outputs(prepared.hops, x)
         edges = sum(hop.edge_index.size(1) for hop in prepared.hops)
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
-        losses = F.cross_entropy(outputs.to(self._precision.weights), self._graph.y[batch.seeds], reduction="none")
-        loss = (losses * batch.weights).sum() / batch.total
+        scores = outputs.to(self._precision.weights)
+        loss = class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
         if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU this check would synchronize
             with self._precision.autocast(x.device):
                 place = self._own.where_it_breaks(prepared.hops, x)

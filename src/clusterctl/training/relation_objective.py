@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.hops import whole_neighborhoods
@@ -15,6 +14,7 @@ from clusterctl.graph.inference import own_slice, shared_rows
 from clusterctl.graph.rgat import Rgat, fan_outs, layer_hops, relations_by_layer
 from clusterctl.graph.sampling import HeteroSampler
 from clusterctl.graph.storage import resident_relations
+from clusterctl.training.losses import class_loss
 from clusterctl.training.node_objective import accuracies
 from clusterctl.training.objective import PRECISIONS
 from clusterctl.training.own_model import options_of
@@ -79,8 +79,8 @@ class RelationNodeClassification:
             outputs = self.model(prepared.hops, prepared.nodes, self._graph.x, randomness)[self._type]
         edges = sum(own.edges.columns.numel() for hop in prepared.hops for own in hop.relations.values())
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
-        losses = F.cross_entropy(outputs.to(self._precision.weights), self._graph.y[batch.seeds], reduction="none")
-        return (losses * batch.weights).sum() / batch.total
+        scores = outputs.to(self._precision.weights)
+        return class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
