@@ -71,7 +71,7 @@ def losses(device: torch.device, steps: int) -> Iterator[Row]:
 
 def ranks(gpus: int, steps: int) -> Iterator[Row]:
     """The same losses on 1 to n GPUs over NCCL, or without a GPU on two ranks over gloo."""
-    counts = [count for count in (1, 2, 4, 8, gpus) if count <= gpus] or [1, 2]
+    counts = [count for count in (1, 2, 4, 8, gpus) if 1 <= count <= gpus] or [1, 2]
     found = {count: _on_ranks(count, "cuda" if gpus else "cpu", steps) for count in sorted({*counts})}
     for count, got in found.items():
         title = f"losses on {count} rank{'s' * (count > 1)}, {got['backend']}, compared with one"

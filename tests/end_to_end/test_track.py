@@ -61,5 +61,5 @@ def test_a_remote_login_node_without_the_library_is_an_error_with_a_hint(stage: 
     run = stage.submit(stage.write_job("tracked", JOB), "--set", "track.where=login", "--wait")
     done = stage.call("track", run.id, "--cluster", stage.cluster)
     assert done.returncode != 0
-    assert "tensorboard is not installed in " in done.stderr
+    assert "tensorboard is not installed for " in done.stderr
     assert "--set track.where=node" in done.stderr

@@ -42,7 +42,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
 def call(stage: Stage, *words: str) -> str:
     done = stage.call(*words)
     assert done.returncode == 0, (words, done.stderr)
-    assert "error" not in done.stderr, (words, done.stderr)
+    assert "error:" not in done.stderr, (words, done.stderr)
     return done.stdout
 
 
