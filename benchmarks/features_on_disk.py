@@ -98,8 +98,8 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
 
 def generate(folder: Path, nodes: int, *, scattered: bool, ordered: bool, narrow: bool) -> None:
     """Write the graph to `folder`."""
-    from clusterctl.graph.features.arrangement import neighbour_order, renumbered
-    from clusterctl.graph.storage import Graph, compressed, save
+    from clusterctl.graph.features.arrangement import arranged
+    from clusterctl.graph.storage import Graph, Recipe, compressed, save
 
     random = torch.Generator().manual_seed(0)
     targets = torch.arange(nodes).repeat_interleave(DEGREE)
@@ -127,12 +127,10 @@ def generate(folder: Path, nodes: int, *, scattered: bool, ordered: bool, narrow
     chosen = torch.randperm(nodes, generator=random)[: sum(sizes)]
     train, val, test = (part.sort().values for part in chosen.split(sizes))
     graph = Graph(indptr, indices, x, y, train, val, test, num_classes=CLASSES)
-    if ordered or narrow:
-        began = time.perf_counter()
-        order = neighbour_order(graph) if ordered else torch.arange(nodes)
-        print(f"ordered {nodes} nodes in {time.perf_counter() - began:.0f} s", flush=True)
-        graph = renumbered(graph, order, torch.bfloat16 if narrow else x.dtype, folder)
-    save(graph, folder / "graph.pt")
+    order, precision = "neighbours" if ordered else "given", "bfloat16" if narrow else "given"
+    began = time.perf_counter()
+    save(arranged(Recipe("generated", {}, lambda _: graph), order, precision).build(folder), folder / "graph.pt")
+    print(f"arranged and saved {nodes} nodes in {time.perf_counter() - began:.0f} s", flush=True)
     for path in folder.glob("*"):
         if path.name != "graph.pt":
             path.unlink()

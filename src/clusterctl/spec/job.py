@@ -162,7 +162,7 @@ class Data:
     order: Annotated[str, OneOf(("given", "neighbours"))] = "given"
     """Order of the nodes in the prepared file; "neighbours" puts neighbours together, for fewer reads with `cache`."""
     disk_precision: Annotated[str, OneOf(("given", "bfloat16"))] = "given"
-    """Precision of the features in the prepared file; "bfloat16" halves what is read, and rounds them."""
+    """Precision of the features in the prepared file; "bfloat16" halves it, and rounds them."""
 
     @property
     def cache_bytes(self) -> int | None:
