@@ -42,21 +42,35 @@ def read(file: RowFile, ids: Tensor, like: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("width", [1, 7, 602, 5000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize(("direct", "compiled"), [(True, False), (True, True), (False, False)])
 def test_rows_are_read_from_any_place_in_the_file(
-    mapped: Callable[[Tensor], Tensor], width: int, dtype: torch.dtype, direct: bool
+    mapped: Callable[[Tensor], Tensor], width: int, dtype: torch.dtype, direct: bool, compiled: bool
 ) -> None:
     table = torch.randn(300_000 // width, width).to(dtype)
-    file = RowFile(mapped(table), direct=direct)
+    file = RowFile(mapped(table), direct=direct, compiled=compiled)
     some = torch.randint(len(table), (40,)).sort().values
     for ids in (torch.arange(len(table)), some, torch.tensor([0, 0]), torch.tensor([len(table) - 1]), some[:0]):
         assert torch.equal(read(file, ids, table), table[ids])
     file.close()
 
 
-def test_a_truncated_file_is_an_error(mapped: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16, torch.float64])
+def test_compiled_reads_convert_as_torch_does(
+    mapped: Callable[[Tensor], Tensor], stored: torch.dtype, wanted: torch.dtype
+) -> None:
+    bits = torch.randint(-(1 << 31), 1 << 31, (20_000, 8), dtype=torch.int32)  # infinities and NaNs among them
+    bits[:4] = torch.tensor([0x7F800000, -0x800000, 0x7F800001, 0x3F808000], dtype=torch.int32)[:, None]
+    table = bits.view(torch.float32).to(stored)
+    ids = torch.arange(len(table))
+    found = read(RowFile(mapped(table), compiled=True), ids, table.to(wanted))
+    torch.testing.assert_close(found, table.to(wanted), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_truncated_file_is_an_error(mapped: Callable[[Tensor], Tensor], tmp_path: Path, compiled: bool) -> None:
     table = torch.zeros(5000, 8)
-    file = RowFile(mapped(table))
+    file = RowFile(mapped(table), compiled=compiled)
     os.truncate(tmp_path / "table", 100_000)
     for lost in ([4999], [3100, 3130]):  # the second pair is in the same request as the end of the file
         with pytest.raises(OSError, match="ends before byte"):
