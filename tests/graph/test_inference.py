@@ -9,17 +9,19 @@ from support.ranks import run_program
 from clusterctl.runs.layout import RunDir
 
 PROGRAM = """
-import json, torch
+import json, tempfile, torch
+from pathlib import Path
 from torch_geometric.nn import GCNConv, SAGEConv
 from clusterctl.graph import inference
 from clusterctl.graph.convolutions import GcnConv, SageConv
 from clusterctl.graph.convolutions import Network
-from clusterctl.graph.storage import Graph, compressed
+from clusterctl.graph.features.sources import FeaturesOnDisk
+from clusterctl.graph.storage import Graph, compressed, load, save
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.task.task import joined
 
-inference._NODES_AT_ONCE = 4  # gives slices several parts
+inference._NODES_AT_ONCE = inference._NODES_AT_ONCE_FROM_DISK = 4  # gives slices several parts
 
 def difference(task, layers, theirs, names, nodes, widths):
     generator = torch.Generator().manual_seed(nodes)
@@ -36,9 +38,17 @@ def difference(task, layers, theirs, names, nodes, widths):
         reference.load_state_dict({new: layer.state_dict()[old] for new, old in names.items()})
         expected = reference(expected, pairs)
         expected = expected.relu() if depth < len(network.layers) - 1 else expected
-    own, outputs = inference.infer(network, graph, task)
-    assert outputs.shape == (len(own), widths[-1]) and not outputs.requires_grad
-    return float((outputs - expected[own.start : own.stop]).detach().abs().max()) if len(own) else 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        save(graph, Path(folder, "graph.pt"))
+        x = load(Graph, Path(folder, "graph.pt")).x
+        on_disk = FeaturesOnDisk(x, task, torch.float64, 0, lambda: torch.zeros(nodes))
+    found = 0.0
+    for features in (None, on_disk):
+        own, outputs = inference.infer(network, graph, task, features=features)
+        assert outputs.shape == (len(own), widths[-1]) and not outputs.requires_grad
+        if len(own):
+            found = max(found, float((outputs - expected[own.start : own.stop]).detach().abs().max()))
+    return found
 
 SAGE = {"lin_l.weight": "neighbor.weight", "lin_l.bias": "neighbor.bias", "lin_r.weight": "root.weight"}
 GCN = {"lin.weight": "weight", "bias": "bias"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +13,8 @@ import pytest
 import torch
 
 from clusterctl.errors import TaskError
+from clusterctl.graph import storage
+from clusterctl.graph.features import hidden
 from clusterctl.graph.storage import Graph, load, save
 from clusterctl.spec import NodeClassificationTrain, NodeTrain
 from clusterctl.task.task import Task
@@ -57,6 +62,39 @@ def test_a_step_of_a_hop_model_matches_features_in_memory(graph: Graph, lone_tas
     for one, other in zip(trained(memory, graph), trained(disk, graph), strict=True):
         assert torch.equal(one, other)
     assert memory.evaluate(("val", "test")) == disk.evaluate(("val", "test"))
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_evaluation_keeps_no_rows_of_all_nodes_in_memory(
+    graph: Graph, lone_task: Task, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    files: list[tuple[int, Path | None]] = []
+    create = storage._nameless_file
+
+    def noted(size: int, folder: Path | None) -> int:
+        files.append((size, folder))
+        return create(size, folder)
+
+    monkeypatch.setattr(storage, "_nameless_file", noted)
+    monkeypatch.setattr(hidden, "shared_table", None)
+    train = replace(TRAIN, fan_out=(2,) * depth)
+    disk = NodeClassification(graph, train, lone_task, CACHE)
+    disk.evaluate(("val",))
+    rows, messages = 300 * 16 * 4, 300 * graph.num_classes * 4  # the last layer's messages are narrower than its input
+    inner = [rows, rows] * (depth - 2)
+    assert files == [(size, Path(tempfile.gettempdir())) for size in (rows, *inner, messages)]
+
+
+def test_a_full_disk_is_an_error_that_names_the_folder(
+    graph: Graph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(TaskError, match="no space for 0.0 GB .* in /") as caught:
+        NodeClassification(graph, TRAIN, lone_task, CACHE).evaluate(("val",))
+    assert "TMPDIR" in caught.value.hint
 
 
 def test_a_step_reports_the_cache_hit_rate_and_the_bytes_read(graph: Graph, lone_task: Task) -> None:

@@ -1,4 +1,4 @@
-"""Training under a real memory limit, with a feature table four times as large."""
+"""Training under a real memory limit: features four times as large as it, and hidden rows that exceed it too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
 
-train = NodeTrain(epochs=2, batch_size=64, fan_out=(10, 5), hidden_channels=16, sampling="labor")
+train = NodeTrain(epochs=2, batch_size=64, fan_out=(10, 5), hidden_channels=256, sampling="labor")
 with joined(Context({"name": "x", "workload": "reddit"})) as task:
     graph = load(Graph, Path(sys.argv[1]))
     cache = 32 << 20 if sys.argv[3] == "disk" else None

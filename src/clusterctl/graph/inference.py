@@ -12,11 +12,12 @@ from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.graph.blocks import Block
+from clusterctl.graph.features.hidden import own_rows, rows_of_all, shared_rows
+from clusterctl.graph.features.sources import FeaturesInMemory
 from clusterctl.graph.neighbors import renumbered
-from clusterctl.graph.storage import shared_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from clusterctl.graph.blocks import Adjacency
     from clusterctl.graph.convolutions import Convolution, Network
@@ -32,53 +33,63 @@ _NODES_AT_ONCE_FROM_DISK = 4096  # the same limit with the features of their nei
 
 @torch.no_grad()
 def infer(
-    network: Network, graph: Graph, task: Task, aggregated: Tensor | None = None, features: Features | None = None
+    network: Network,
+    graph: Graph,
+    task: Task,
+    aggregated: Tensor | None = None,
+    features: Features | None = None,
+    finish: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> tuple[range, Tensor]:
-    """This rank's nodes (equal slices in rank order) and the network's outputs for them.
+    """This rank's nodes (equal slices in rank order) and the network's outputs for them, each piece `finish`ed.
 
     A collective of all ranks. Every layer shares only the nodes' messages, and the first layer nothing if its
-    aggregation is known. With `features`, these are read in order instead of the graph's table.
+    aggregation is known. With `features`, these are read instead of the graph's table; tables between layers are where
+    they say.
     """
     own = own_slice(graph.num_nodes)
-    rows = graph.x[own.start : own.stop]
+    features = features or FeaturesInMemory(graph.x)
+    piece = partial(own_piece, features, own)
     last = len(network.convolutions) - 1
     for depth, layer in enumerate(network.convolutions):
         if depth == 0 and aggregated is not None:
-            rows = layer.combine(aggregated[own.start : own.stop], rows)
-        elif depth == 0 and features is not None:
-            rows = _first_layer(layer, graph, own, features, task)
+            parts = iter([layer.combine(aggregated[own.start : own.stop], piece(slice(0, len(own))))])
+        elif depth == 0 and not layer.projects_first:
+            parts = _received(layer, graph, own, features, piece)
         else:
-            sending = layer.send(rows)
-            sent = graph.x if depth == 0 and sending is rows else shared_rows([sending], sending, graph.num_nodes, task)
-            rows = torch.cat([layer.receive(block, sent, rows[part]) for part, block in blocks(graph, own)])
-        if depth < last:
-            rows = rows.relu_()
+            sending = (layer.send(piece(part)) for part in slices(len(own)))
+            sent = rows_of_all(sending, layer.send(piece(slice(0, 0))), graph.num_nodes, task, features.spill)
+            parts = _received(layer, graph, own, sent, piece)
+        parts = map(Tensor.relu_ if depth < last else finish, parts)
+        rows = own_rows(parts, len(own), features.spill if depth < last else None)
+        piece = partial(_piece_of, rows, task.device)
     return own, rows
 
 
-def _first_layer(layer: Convolution, graph: Graph, own: range, features: Features, task: Task) -> Tensor:
-    """The layer's rows of the nodes `own`, without a table of all features in memory.
+def _piece_of(rows: Tensor, device: torch.device, part: slice) -> Tensor:
+    return rows[part].to(device)
 
-    If the messages are narrower than the features, they are computed as the features are read, in order. Otherwise the
-    features of a piece's neighbours are fetched while the previous piece is computed.
+
+def _received(
+    layer: Convolution, graph: Graph, own: range, sent: Features, piece: Callable[[slice], Tensor]
+) -> Iterator[Tensor]:
+    """The layer's rows of the nodes `own`, from the messages of all nodes and each `piece` of their own rows.
+
+    Unless the messages are in memory, those to one piece are fetched while the previous one is computed.
     """
-    piece = partial(own_piece, features, own)
-    if layer.projects_first:
-        sending = (layer.send(piece(part)) for part in slices(len(own)))
-        sent = shared_rows(sending, layer.send(piece(slice(0, 0))), graph.num_nodes, task)
-        return torch.cat([layer.receive(block, sent, piece(part)) for part, block in blocks(graph, own)])
+    if isinstance(sent, FeaturesInMemory):
+        for part, block in blocks(graph, own):
+            yield layer.receive(block, sent.table, piece(part))
+        return
 
-    def fetched() -> Iterator[tuple[Block, Fetch]]:
-        for _, block in blocks(graph, own, _NODES_AT_ONCE_FROM_DISK):
+    def fetched() -> Iterator[tuple[slice, Block, Fetch]]:
+        for part, block in blocks(graph, own, _NODES_AT_ONCE_FROM_DISK):
             nodes, columns = renumbered(block.nodes, block.neighbors)
-            yield replace(block, columns=columns), features.fetch(nodes)
+            yield part, replace(block, columns=columns), sent.fetch(nodes)
 
-    parts = []
-    for block, fetch in one_ahead(fetched()):
+    for part, block, fetch in one_ahead(fetched()):
         rows = fetch.rows()
-        parts.append(layer(block, rows, rows[: block.nodes.numel()]))
-    features.settle()
-    return torch.cat(parts)
+        yield layer.receive(block, rows, piece(part) if layer.projects_first else rows[: block.nodes.numel()])
+    sent.settle()
 
 
 def own_piece(features: Features, own: range, part: slice) -> Tensor:
@@ -131,24 +142,3 @@ def blocks(graph: Adjacency, own: range, at_once: int = _NODES_AT_ONCE) -> Itera
         nodes = torch.arange(part.start, part.stop, device=indptr.device)
         block = Block(graph, nodes, (indptr - indptr[0]).to(torch.int32), neighbors, columns=neighbors)
         yield place, block
-
-
-def shared_rows(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task) -> Tensor:
-    """A table of the rows of all `nodes`, as wide as `like`, from the `parts` of each rank's own slice.
-
-    There is one copy per node, or per GPU. A collective.
-    """
-    ranks, own = dist.get_world_size(), dist.get_rank()
-    size = -(-nodes // ranks)
-    with shared_table(task, (size * ranks, like.size(1)), like.dtype) as (table, writes):
-        slices = torch.split(table, size)
-        filled = 0
-        for part in parts:
-            slices[own][filled : (filled := filled + len(part))] = part
-        if task.device.type == "cpu" and task.node.size() == ranks:
-            return table[:nodes]
-        unwanted = torch.empty_like(slices[own])
-        for rank, piece in enumerate(slices):  # one slice at a time: no rank holds them all
-            arriving = piece if writes or rank == own else unwanted
-            dist.broadcast(arriving.view(torch.uint8), rank)  # as bytes: not every backend supports every dtype
-    return table[:nodes]

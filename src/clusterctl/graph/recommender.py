@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from clusterctl.graph.convolutions import SageConv
-from clusterctl.graph.inference import blocks, own_slice, shared_rows
+from clusterctl.graph.features.hidden import shared_rows
+from clusterctl.graph.inference import blocks, own_slice
 from clusterctl.graph.products import Linear
 
 if TYPE_CHECKING:

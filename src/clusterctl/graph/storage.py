@@ -13,12 +13,14 @@ import shutil
 import zipfile
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, fields, replace
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.blocks import Adjacency
 from clusterctl.graph.hashing import Purpose, draws, stream
 
@@ -160,30 +162,60 @@ def shared_table(
     if device.type != "cpu" or task.node.size() == 1:
         yield torch.zeros(shape, dtype=dtype, device=device), True
         return
-    table = _mapped(task, shape, dtype)
-    yield table, task.leads_node
-    dist.barrier(task.node)
+    with table_in_file(task, shape, dtype) as (table, _):
+        yield table, task.leads_node
 
 
-def _mapped(task: Task, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """The table in an anonymous file, which disappears with its last mapping: no rank has to remove it.
+@contextmanager
+def table_in_file(
+    task: Task, shape: tuple[int, ...], dtype: torch.dtype, folder: Path | None = None
+) -> Iterator[tuple[Tensor, str]]:
+    """A table of zeros that the ranks of a node share, and a path that opens its file until the context exits.
 
-    The other ranks open it through /proc, so it works in containers with their own /tmp or a small /dev/shm.
+    The file is in `folder`, or in memory if that is None. It has no name: it disappears with its last mapping, so no
+    rank has to remove it. The other ranks open it through /proc, so it works in containers with their own /tmp or a
+    small /dev/shm. When the context exits, all ranks of the node see the table. A collective of the node's ranks.
+    Raises TaskError without enough space in `folder`.
     """
-    count = torch.Size(shape).numel()
     where = torch.zeros(2, dtype=torch.int64)
     descriptor = -1
     if task.leads_node:
-        descriptor = os.memfd_create("clusterctl-table")
-        os.ftruncate(descriptor, max(1, count * dtype.itemsize))
+        descriptor = _nameless_file(torch.Size(shape).numel() * dtype.itemsize, folder)
         where = torch.tensor([os.getpid(), descriptor])
     dist.broadcast(where, dist.get_global_rank(task.node, 0), group=task.node)
     process, number = where.tolist()
-    table = torch.from_file(f"/proc/{process}/fd/{number}", shared=True, size=count, dtype=dtype).view(shape)
+    path = f"/proc/{process}/fd/{number}"
+    yield _mapped(path, shape, dtype), path
     dist.barrier(task.node)
     if task.leads_node:
         os.close(descriptor)
+
+
+def own_table(shape: tuple[int, ...], dtype: torch.dtype, folder: Path) -> Tensor:
+    """A table of zeros in a file in `folder` that disappears with the table. Raises TaskError without enough space."""
+    descriptor = _nameless_file(torch.Size(shape).numel() * dtype.itemsize, folder)
+    table = _mapped(f"/proc/self/fd/{descriptor}", shape, dtype)
+    os.close(descriptor)
     return table
+
+
+def _mapped(path: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.from_file(path, shared=True, size=torch.Size(shape).numel(), dtype=dtype).view(shape)
+
+
+def _nameless_file(size: int, folder: Path | None) -> int:
+    """A new file of at least `size` zeros; its descriptor."""
+    if folder is None:
+        descriptor = os.memfd_create("clusterctl-table")
+        os.ftruncate(descriptor, max(1, size))
+        return descriptor
+    try:
+        with TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, size))  # a write to a full disk's mapping would kill the rank
+            return os.dup(file.fileno())
+    except OSError as error:
+        needed = f"no space for {size / 1e9:.1f} GB of rows between layers in {folder}: {error.strerror}"
+        raise TaskError(needed, "set env.TMPDIR to a folder on a larger disk of the node", Cause.DISK) from error
 
 
 def compressed(

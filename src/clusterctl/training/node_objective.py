@@ -113,8 +113,13 @@ class NodeClassification:
         """The accuracy on each split from exact full-graph inference: each node is counted once, by one rank."""
         with self._precision.autocast(self._task.device):
             features = self._features if self._fetches else None
-            own, outputs = infer(self.model, self._graph, self._task, self._aggregated, features)
-        return accuracies(self._graph, own, outputs.argmax(1), splits)
+            own, predicted = infer(self.model, self._graph, self._task, self._aggregated, features, best_class)
+        return accuracies(self._graph, own, predicted, splits)
+
+
+def best_class(scores: Tensor) -> Tensor:
+    """The class with the highest score, int64 [nodes], of scores [nodes, classes]."""
+    return scores.argmax(1)
 
 
 def seeds_of(graph: Graph) -> Tensor:

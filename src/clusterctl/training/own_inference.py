@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from clusterctl.graph.features.sources import FeaturesInMemory
+from clusterctl.graph.features.hidden import own_rows, rows_of_all, shared_rows
 from clusterctl.graph.gat import Gat
 from clusterctl.graph.hops import sampled_hops, whole_hops, whole_neighborhoods
-from clusterctl.graph.inference import one_ahead, own_piece, shared_rows, slices
+from clusterctl.graph.inference import one_ahead, own_piece, slices
 from clusterctl.graph.sampling import NeighborSampler
 
 if TYPE_CHECKING:
@@ -33,10 +34,16 @@ class OwnInference:
     def __init__(self, own: OwnModel, graph: FeatureGraph, features: Features, depth: int, task: Task) -> None:
         self._own, self._graph, self._features, self._depth, self._task = own, graph, features, depth, task
 
-    def rows(self, nodes: range) -> Tensor:
-        """The outputs for this rank's slice of the nodes, one layer at a time for all nodes. A collective."""
+    def rows(self, nodes: range, finish: Callable[[Tensor], Tensor] = lambda outputs: outputs) -> Tensor:
+        """The outputs for this rank's slice of the nodes, each piece `finish`ed; one layer at a time for all nodes.
+
+        A collective.
+        """
         model = self._own.model
-        return self._by_sending(model, nodes) if isinstance(model, Gat) else self._by_layer(nodes)
+        in_memory = self._features.spill is None  # else neighbours' messages are fetched hop by hop
+        if isinstance(model, Gat) and in_memory:
+            return finish(self._by_sending(model, nodes))
+        return self._by_layer(nodes, finish)
 
     def rows_at_once(self, nodes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """These nodes in chunks, int64, with their outputs: all layers at once, on the full neighbourhood.
@@ -66,18 +73,27 @@ class OwnInference:
             piece = rows.__getitem__
         return rows
 
-    def _by_layer(self, nodes: range) -> Tensor:
-        features = self._features
+    def _by_layer(self, nodes: range, finish: Callable[[Tensor], Tensor]) -> Tensor:
+        features, spill = self._features, self._features.spill
         for number in range(self._depth):
             last = number == self._depth - 1
-            hops = whole_hops(self._graph, nodes, _MOST_EDGES)
-            fetched = one_ahead((hop, features.fetch(hop.nodes)) for hop in hops)
-            parts = [self._own.layer(number, hop, fetch.rows(), last=last) for hop, fetch in fetched]
-            features.settle()
-            rows = torch.cat(parts) if parts else features.piece(0, 0).new_zeros(0, 1)
+            parts: Iterator[Tensor] = self._parts(number, nodes, features)
+            first = next(parts, None)
+            if first is None:  # this rank has no nodes
+                first = features.piece(0, 0).new_zeros(0, 1)
+            parts = chain([first], parts)
+            rows = own_rows(map(finish, parts) if last else parts, len(nodes), None if last else spill)
             if not last:
-                features = FeaturesInMemory(self.shared(rows))
+                features = rows_of_all([rows], self._like(rows), self._graph.num_nodes, self._task, spill)
         return rows
+
+    def _parts(self, number: int, nodes: range, features: Features) -> Iterator[Tensor]:
+        """A layer's rows of these nodes; none for a rank without nodes."""
+        last = number == self._depth - 1
+        hops = whole_hops(self._graph, nodes, _MOST_EDGES)
+        for hop, fetch in one_ahead((hop, features.fetch(hop.nodes)) for hop in hops):
+            yield self._own.layer(number, hop, fetch.rows(), last=last)
+        features.settle()
 
     def _like(self, rows: Tensor) -> Tensor:
         """An empty table as wide as rank 0's: a rank without nodes does not know the width of a layer."""

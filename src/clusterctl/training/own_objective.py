@@ -16,7 +16,7 @@ from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.spec import BUILT_IN, Batches
 from clusterctl.training.losses import class_loss
-from clusterctl.training.node_objective import accuracies, chosen_labor, seeds_of
+from clusterctl.training.node_objective import accuracies, best_class, chosen_labor, seeds_of
 from clusterctl.training.objective import PRECISIONS
 from clusterctl.training.own_inference import OwnInference
 from clusterctl.training.own_model import OwnModel, built, built_in
@@ -113,7 +113,7 @@ class OwnNodeClassification:
         self._training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._task.device):
-            predicted = self._inference.rows(own).argmax(1) if self._own.by_layer else self._at_once(own, splits)
+            predicted = self._inference.rows(own, best_class) if self._own.by_layer else self._at_once(own, splits)
         return accuracies(self._graph, own, predicted, splits)
 
     def _at_once(self, own: range, splits: Sequence[str]) -> Tensor:
@@ -123,7 +123,7 @@ class OwnNodeClassification:
             nodes = getattr(self._graph, split)
             mine = nodes[(nodes >= own.start) & (nodes < own.stop)]
             for seeds, rows in self._inference.rows_at_once(mine):
-                predicted[seeds - own.start] = rows.argmax(1)
+                predicted[seeds - own.start] = best_class(rows)
         return predicted
 
     def state(self) -> PartState:

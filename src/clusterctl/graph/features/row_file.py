@@ -49,12 +49,15 @@ class RowsOnTheWay(NamedTuple):
 class RowFile:
     """The file of a mapped `table` [rows, width]; `begin` may be called from any thread.
 
+    `path` opens the file if it has no name; the table is then at its beginning.
     With `direct`, reads bypass the page cache if the file system supports it; otherwise each read drops its pages.
     Direct reads are `compiled` by default if the table is large enough and numba is installed.
     """
 
-    def __init__(self, table: Tensor, *, direct: bool = True, compiled: bool | None = None) -> None:
-        path, self._start = mapped_from(table)
+    def __init__(
+        self, table: Tensor, path: str | None = None, *, direct: bool = True, compiled: bool | None = None
+    ) -> None:
+        path, self._start = (path, 0) if path else mapped_from(table)
         self._width, self._dtype = table.size(1), table.dtype
         self._row = self._width * table.element_size()
         self._file, self._direct = _opened(path, direct)

@@ -5,7 +5,9 @@ Both give the same rows, bit for bit. Rows from a file are fetched ahead, while 
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -42,6 +44,10 @@ class Fetch(Protocol):
 class Features(Protocol):
     """The features of all nodes."""
 
+    @property
+    def spill(self) -> Path | None:
+        """The folder for the tables between the layers of an evaluation; None if they should be in memory."""
+
     def fetch(self, nodes: Tensor) -> Fetch:
         """Request the rows of these nodes (int64)."""
 
@@ -53,16 +59,18 @@ class Features(Protocol):
 
 
 class FeaturesInMemory:
-    """A table [nodes, features]."""
+    """A `table` [nodes, features]."""
+
+    spill = None
 
     def __init__(self, table: Tensor) -> None:
-        self._table = table
+        self.table = table
 
     def fetch(self, nodes: Tensor) -> Fetch:
-        return FetchFromMemory(self._table, nodes)
+        return FetchFromMemory(self.table, nodes)
 
     def piece(self, start: int, stop: int) -> Tensor:
-        return self._table[start:stop]
+        return self.table[start:stop]
 
     def settle(self) -> None:
         pass
@@ -102,6 +110,10 @@ class FeaturesOnDisk:
             if leads and most:
                 self._fill(hottest(visits(), most))
         self._fetches = FetchesAhead(self._gather)
+
+    @property
+    def spill(self) -> Path:
+        return Path(tempfile.gettempdir())
 
     def fetch(self, nodes: Tensor) -> FetchAhead:
         return self._fetches.fetch(nodes)

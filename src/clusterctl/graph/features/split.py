@@ -79,6 +79,8 @@ class SplitFeatures:
     often, or `settle` afterwards.
     """
 
+    spill = None
+
     def __init__(
         self, table: Tensor, task: Task, dtype: torch.dtype, budget: int, visits: Callable[[], Tensor]
     ) -> None:
