@@ -341,7 +341,7 @@ def test_the_test_accuracy_is_that_of_the_test_split(
         """Right on one split, wrong everywhere else."""
         classes = (graph.y + 1) % graph.num_classes
         classes[getattr(graph, right)] = graph.y[getattr(graph, right)]
-        return range(graph.num_nodes), torch.nn.functional.one_hot(classes, graph.num_classes)
+        return range(graph.num_nodes), classes
 
     monkeypatch.setattr("clusterctl.training.node_objective.infer", inferred)
     scores = trained.evaluate(("val", "test"))

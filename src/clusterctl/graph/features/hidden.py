@@ -13,7 +13,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.graph.features.ahead import Fetched, FetchesAhead
-from clusterctl.graph.features.row_file import RowFile
+from clusterctl.graph.features.row_file import RowFile, new_rows
 from clusterctl.graph.features.sources import FeaturesInMemory
 from clusterctl.graph.storage import own_table, shared_table, table_in_file
 
@@ -80,7 +80,7 @@ class RowsInFile:
 
     def _gather(self, nodes: Tensor) -> Fetched:
         wanted, places = nodes.cpu().sort()
-        rows = torch.empty(wanted.numel(), self._table.size(1), dtype=self._table.dtype)
+        rows = new_rows(wanted.numel(), self._table.size(1), self._table.dtype)
         reading = self._file.begin(wanted, rows, places)
         reading.wait()
         return Fetched(rows.to(self._device), {"bytes_read": reading.size})

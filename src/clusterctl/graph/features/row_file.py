@@ -124,6 +124,18 @@ class RowFile:
         os.close(self._file)
 
 
+def new_rows(count: int, width: int, dtype: torch.dtype) -> Tensor:
+    """Rows [count, width] for `begin`, with pages of their own.
+
+    glibc would put them into a heap of the fetching thread, and could not return it while any later rows are in use.
+    """
+    if count * width == 0:
+        return torch.empty(count, width, dtype=dtype)
+    memory = mmap.mmap(-1, count * width * dtype.itemsize)
+    memory.madvise(mmap.MADV_HUGEPAGE)  # one page fault for 2 MB
+    return torch.frombuffer(memory, dtype=dtype).view(count, width)
+
+
 def _requests(offsets: Numbers, size: int) -> Numbers:
     """The rows to read together, int64 [requests, 4]: the first row, the last one + 1, the first byte, the last + 1.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clusterctl.graph.blocks import edge_ranges
 from clusterctl.graph.features.ahead import Fetched, FetchesAhead
-from clusterctl.graph.features.row_file import RowFile
+from clusterctl.graph.features.row_file import RowFile, new_rows
 from clusterctl.graph.storage import shared_table
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class FeaturesOnDisk:
         return self._fetches.fetch(nodes)
 
     def piece(self, start: int, stop: int) -> Tensor:
-        rows = torch.empty(stop - start, self._cache.size(1), dtype=self._dtype)
+        rows = new_rows(stop - start, self._cache.size(1), self._dtype)
         self._file.begin(torch.arange(start, stop), rows, torch.arange(stop - start)).wait()
         return rows.to(self._device)
 
@@ -132,7 +132,7 @@ class FeaturesOnDisk:
         slots = self._slots.index_select(0, ids)
         missing, present = (slots == 0).nonzero().squeeze(1), slots.nonzero().squeeze(1)
         wanted, order = ids.index_select(0, missing).sort()
-        rows = torch.empty(ids.numel(), self._cache.size(1), dtype=self._dtype)
+        rows = new_rows(ids.numel(), self._cache.size(1), self._dtype)
         reading = self._file.begin(wanted, rows, missing.index_select(0, order))
         for places in torch.split(present, _ROWS_AT_ONCE):
             rows.index_copy_(0, places, self._cache.index_select(0, slots.index_select(0, places) - 1))
