@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numba import types
 
+from clusterctl.graph.features.row_file import PAGE
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
@@ -50,7 +52,7 @@ def _read(file: Any, requests: Any, address: Any, stored: Any, inside: Any, rows
         first, last, begin, end, start, stop = requests[number]
         done = 0
         while done < stop:
-            page = done & ~4095  # a short read may end anywhere
+            page = done - done % PAGE  # a short read may end anywhere
             size = _pread(file, address + page, end - begin - page, begin + page)
             if page + size <= done:  # an error, or the end of the file
                 return number

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-_PAGE = 4096  # O_DIRECT requires offsets, lengths and memory aligned to this on every file system
+PAGE = 4096  # O_DIRECT requires offsets, lengths and memory aligned to this on every file system
 _GAP = 1 << 15  # bytes to read needlessly rather than issue another request
 _MOST = 1 << 20  # bytes per request, plus its last row
 _THREADS = 32
@@ -63,7 +63,7 @@ class RowFile:
         self._file, self._direct = _opened(path, direct)
         self._threads = ThreadPoolExecutor(_THREADS, "read-rows", torch.set_num_threads, (1,))
         self._own = threading.local()
-        self._most = _MOST + -(-self._row // _PAGE) * _PAGE + _PAGE
+        self._most = _MOST + -(-self._row // PAGE) * PAGE + PAGE
         if compiled is None:
             compiled = table.nbytes >= _WORTH_COMPILING and find_spec("numba") is not None
         self._compiled = compiled and self._direct and self._start % self._dtype.itemsize == 0
@@ -103,7 +103,7 @@ class RowFile:
         """Read the file from `begin` on; the last page may extend beyond the end of the file."""
         done = 0
         while done < needed:
-            page = done - done % _PAGE  # a short read may end anywhere
+            page = done - done % PAGE  # a short read may end anywhere
             reached = page + os.preadv(self._file, [view[page:]], begin + page)
             if reached <= done:
                 raise OSError(f"the file of the features ends before byte {begin + needed}")
@@ -141,8 +141,8 @@ def _requests(offsets: Numbers, size: int) -> Numbers:
 
     `offsets` are the ascending offsets of rows of `size` bytes.
     """
-    begins = offsets // _PAGE * _PAGE
-    ends = -(-(offsets + size) // _PAGE) * _PAGE
+    begins = offsets // PAGE * PAGE
+    ends = -(-(offsets + size) // PAGE) * PAGE
     apart = (begins[1:] - ends[:-1] > _GAP) | (begins[1:] // _MOST != begins[:-1] // _MOST)
     firsts = np.flatnonzero(np.append(True, apart))
     lasts = np.append(firsts[1:], len(offsets))
@@ -172,7 +172,7 @@ def _opened(path: str, direct: bool) -> tuple[int, bool]:
         with suppress(OSError):
             file = os.open(path, os.O_RDONLY | os.O_DIRECT)
             try:
-                os.preadv(file, [mmap.mmap(-1, _PAGE)], 0)
+                os.preadv(file, [mmap.mmap(-1, PAGE)], 0)
             except OSError:
                 os.close(file)
                 raise
