@@ -64,17 +64,6 @@ def test_reddit_trains_on_real_data_and_its_accuracy_is_in_the_json(stage: Stage
 
 
 @pytest.mark.long
-def test_features_split_over_two_nodes_change_no_loss(stage: Stage) -> None:
-    split = f'{REDDIT}placement = "split"\ncache = "1M"\n'
-    runs = [stage.submit(stage.write_job(name, text), "--wait") for name, text in (("whole", REDDIT), ("split", split))]
-    steps = [[line for line in read_lines(run.attempt(0).metrics) if "loss" in line] for run in runs]
-    whole, split_losses = ([line["loss"] for line in lines] for lines in steps)
-    assert split_losses == whole
-    assert stage.status(runs[1])["test_accuracy"] == stage.status(runs[0])["test_accuracy"]
-    assert all(line["bytes_exchanged"] > 0 and 0 < line["cache_hit_rate"] < 1 for line in steps[1])
-
-
-@pytest.mark.long
 def test_synthetic_needs_no_data(stage: Stage) -> None:
     job = f'workload = "synthetic"\n{SHAPE}[train]\nepochs = 8\navg_num_nodes = 4000\nmodel = "sage"\n'
     run = stage.submit(stage.write_job("synthetic", job), "--wait")
