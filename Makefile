@@ -70,7 +70,7 @@ $(SITE)/.ready: pyproject.toml
 
 .PHONY: test-long
 test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready $(SITE)/.ready ## Run every test: matrices, accuracies (under 90 minutes)
-	@tests/install.sh docker shells
+	@tests/install.sh docker shells allocators
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
 	$(BIN)/python -m pytest --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 

@@ -6,6 +6,7 @@
 #   install.sh shells      shells, for the tests of completion
 #   install.sh sshd        the SSH server, for remote clusters
 #   install.sh browser     a browser, for the tests of HTML pages
+#   install.sh allocators  a C library and an allocator other than glibc's
 set -euo pipefail
 
 packages=()
@@ -15,6 +16,7 @@ for purpose; do
     images) packages+=(buildah mmdebstrap squashfs-tools) ;;
     docker) packages+=(docker.io) ;;
     shells) packages+=(zsh fish tcsh) ;;
+    allocators) packages+=(musl-tools libjemalloc2) ;;
     sshd) packages+=(openssh-server openssh-client) ;;
     browser)
       for browser in chromium chromium-browser google-chrome; do

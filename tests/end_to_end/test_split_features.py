@@ -1,4 +1,4 @@
-"""Features split over the nodes of a real Slurm: the losses of one rank that has them whole, for any number of ranks."""
+"""Features split over the nodes of a real Slurm: any number of ranks has the losses of one that has all features."""
 
 from __future__ import annotations
 
