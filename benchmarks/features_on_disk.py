@@ -177,7 +177,7 @@ class Cgroup:
     def anonymous(self) -> int:
         """The bytes of memory without file pages."""
         numbers = dict(line.split() for line in (self._folder / "memory.stat").read_text().splitlines())
-        return int(numbers["rss" if self._first else "anon"])
+        return int(numbers["rss" if self._first else "anon"]) + int(numbers["shmem"])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 
 from clusterctl.graph.storage import Graph, compressed, save
 
-LIMIT, TIMES, WIDTH = 576 << 20, 4, 768  # torch, numba and the cache alone take 250 MiB
+LIMIT, TIMES, WIDTH = 576 << 20, 4, 768  # a rank takes 440 MiB of it: torch, numba, the cache and what it computes
 RANK = """
 import os, sys
 from dataclasses import replace

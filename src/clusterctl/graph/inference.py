@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NODES_AT_ONCE = 16384  # bounds what a layer holds in addition to its input and output
-_NODES_AT_ONCE_FROM_DISK = 4096  # the same limit with the features of their neighbours
+_NODES_AT_ONCE_FROM_DISK = 4096  # the same if their rows, and those of their neighbours, must be fetched
 
 
 @torch.no_grad()
@@ -56,7 +56,8 @@ def infer(
         elif depth == 0 and not layer.projects_first:
             parts = _received(layer, graph, own, features, piece)
         else:
-            sending = (layer.send(piece(part)) for part in slices(len(own)))
+            at_once = _NODES_AT_ONCE_FROM_DISK if features.spill else _NODES_AT_ONCE
+            sending = (layer.send(piece(part)) for part in slices(len(own), at_once))
             sent = rows_of_all(sending, layer.send(piece(slice(0, 0))), graph.num_nodes, task, features.spill)
             parts = _received(layer, graph, own, sent, piece)
         parts = map(Tensor.relu_ if depth < last else finish, parts)

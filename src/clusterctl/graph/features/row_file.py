@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 PAGE = 4096  # O_DIRECT requires offsets, lengths and memory aligned to this on every file system
-_GAP = 1 << 15  # bytes to read needlessly rather than issue another request
+_GAP = 1 << 14  # bytes to read needlessly rather than issue another request
 _MOST = 1 << 20  # bytes per request, plus its last row
 _THREADS = 32
 _WORTH_COMPILING = 1 << 28  # bytes of a table: importing numba takes a second
@@ -114,7 +114,7 @@ class RowFile:
     def _scratch(self) -> mmap.mmap:
         """This thread's own page-aligned buffer."""
         if not hasattr(self._own, "memory"):
-            self._own.memory = mmap.mmap(-1, self._most)
+            self._own.memory = _own_pages(self._most)
         memory: mmap.mmap = self._own.memory
         return memory
 
@@ -131,9 +131,14 @@ def new_rows(count: int, width: int, dtype: torch.dtype) -> Tensor:
     """
     if count * width == 0:
         return torch.empty(count, width, dtype=dtype)
-    memory = mmap.mmap(-1, count * width * dtype.itemsize)
+    memory = _own_pages(count * width * dtype.itemsize)
     memory.madvise(mmap.MADV_HUGEPAGE)  # one page fault for 2 MB
     return torch.frombuffer(memory, dtype=dtype).view(count, width)
+
+
+def _own_pages(size: int) -> mmap.mmap:
+    """Memory of this process alone: by default, mmap's is shared with forked ones, and never in pages of 2 MB."""
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _requests(offsets: Numbers, size: int) -> Numbers:
@@ -172,7 +177,7 @@ def _opened(path: str, direct: bool) -> tuple[int, bool]:
         with suppress(OSError):
             file = os.open(path, os.O_RDONLY | os.O_DIRECT)
             try:
-                os.preadv(file, [mmap.mmap(-1, PAGE)], 0)
+                os.preadv(file, [_own_pages(PAGE)], 0)
             except OSError:
                 os.close(file)
                 raise
