@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from clusterctl.graph import products
 from clusterctl.graph.products import Linear, linear, rounded
 
 LARGE = (4_100, 300, 96)  # rows, in, out: large enough for a convolution
@@ -34,7 +36,15 @@ def with_gradients(product: Tensor, operands: list[Tensor]) -> list[Tensor]:
     return [product, *torch.autograd.grad(product.square().sum(), operands)]
 
 
+@pytest.fixture(params=["AMD", "Intel"])
+def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whose processor this is."""
+    monkeypatch.setattr(products, "_is_intels", lambda: request.param == "Intel")
+    return str(request.param)
+
+
 @pytest.mark.parametrize("shape", [LARGE, (5, 7, 3), (1, 1, 1)])
+@pytest.mark.usefixtures("maker")
 def test_products_and_gradients_match_torch(shape: tuple[int, int, int], threads: int) -> None:
     given = operands(*shape)
     exact = [operand.detach().double().requires_grad_() for operand in given]
@@ -44,6 +54,7 @@ def test_products_and_gradients_match_torch(shape: tuple[int, int, int], threads
         assert (ours - truth).abs().max() <= 1e-5 * truth.abs().max()
 
 
+@pytest.mark.usefixtures("maker")
 def test_a_repeated_product_is_bitwise_identical(threads: int) -> None:
     given = operands(*LARGE)
     for once, again in zip(*(with_gradients(linear(*given), given) for _ in range(2)), strict=True):
@@ -58,11 +69,17 @@ def test_a_row_does_not_depend_on_the_other_rows(threads: int) -> None:
 @pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() != "AVX512", reason="MKL and oneDNN are equally fast without AVX-512"
 )
-def test_large_products_use_onednn_with_any_number_of_threads(threads: int) -> None:
+def test_large_products_use_onednn_except_on_intels_processors(threads: int, maker: str) -> None:
     given = operands(*LARGE)
     with torch.autograd.profiler.profile() as profile:
         linear(*given)
-    assert "aten::mkldnn_convolution" in {event.name for event in profile.function_events}
+    used = "aten::mkldnn_convolution" in {event.name for event in profile.function_events}
+    assert used == (maker == "AMD")
+
+
+def test_the_processors_maker_is_found() -> None:
+    products._is_intels.cache_clear()
+    assert products._is_intels() == ("Intel" in Path("/proc/cpuinfo").read_text().partition("flags")[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
