@@ -13,8 +13,8 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
+from process_memory import memory
 from side_by_side import Timed, compare
 
 from clusterctl.launch.plan import TUNED_ALLOCATOR
@@ -86,13 +86,7 @@ def answer(step: str, scale: float, threads: int) -> None:
         case _:
             once = expert_step(graph, settings)
     for line in sys.stdin:
-        print(once() if line.strip() == "step" else _peak_of_this_process(), flush=True)
-
-
-def _peak_of_this_process() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (kibibytes,) = (int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-    return kibibytes // 1024
+        print(once() if line.strip() == "step" else memory("status", "VmHWM:") >> 20, flush=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # shared: generated runs and counter
+from process_memory import memory
 from support.counted import counted
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ def measure() -> None:
     sys.stdout.flush()
     used, io = resource.getrusage(resource.RUSAGE_SELF), Path("/proc/self/io").read_text()
     read = int(io.split("rchar: ")[1].split()[0])
-    status = Path("/proc/self/status").read_text()  # getrusage's peak includes the process before exec
-    peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
+    peak = memory("status", "VmHWM:")  # getrusage's peak includes the process before exec
     cost = Cost(count.opens, count.listings, count.stats, read, used.ru_utime + used.ru_stime, peak)
     print(f"\n{json.dumps(cost._asdict())}", file=sys.stderr)
     sys.exit(code)

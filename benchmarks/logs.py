@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from process_memory import memory
 from side_by_side import compare, timed
 
 from clusterctl.runs.layout import RunDir
@@ -99,9 +99,7 @@ def peak_bytes(argv: list[str], environment: dict[str, str]) -> int:
     with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL) as process:
         peak = 0
         while process.poll() is None:
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            if match := re.search(r"VmHWM:\s+(\d+) kB", status):
-                peak = int(match[1]) * 1024
+            peak = max(peak, memory("status", "VmHWM:", pid=process.pid))
             time.sleep(0.05)
     return peak
 

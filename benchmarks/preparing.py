@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from process_memory import memory
 
 NAME, ARCHIVE = "ogbn-papers100M", Path("raw/data.npz")
 AIM = 2.0  # times the edge index
@@ -73,11 +74,7 @@ def print_row(side: str, raw: Path, to: Path) -> None:
 
 def held(pid: int) -> int:
     """The bytes of memory that a process holds, without pages of files."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+    return memory("status", "RssAnon:", "RssShmem:", pid=pid)
 
 
 def prepared(raw: Path, to: Path) -> dict[str, float]:

@@ -16,6 +16,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 import torch
+from process_memory import memory
 from torch import distributed as dist
 
 from clusterctl.graph import sampling
@@ -100,24 +101,16 @@ def main(wanted: Wanted) -> None:
         at_rest = proportional()
         if place.rank == 0:
             seeds = wanted.steps * settings.batch_size * place.world_size / seconds
-            print(json.dumps(asdict(Measured(seeds, in_step, at_rest, kilobytes("status", "VmHWM") * 1024))))
+            print(json.dumps(asdict(Measured(seeds, in_step, at_rest, memory("status", "VmHWM:")))))
 
 
 def proportional() -> int:
     """The total proportional set size of all ranks, in bytes. A collective."""
     dist.barrier()
-    size = torch.tensor(kilobytes("smaps_rollup", "Pss") * 1024)
+    size = torch.tensor(memory("smaps_rollup", "Pss:"))
     dist.barrier()  # if a rank exited early, its share of the pages would be counted for the others
     dist.all_reduce(size)
     return int(size)
-
-
-def kilobytes(file: str, field: str) -> int:
-    """A value for this process from /proc."""
-    for line in Path("/proc/self", file).read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1])
-    raise KeyError(field)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from process_memory import memory
 from side_by_side import timed
 
 from clusterctl.sandbox.marked_processes import find
@@ -53,8 +54,7 @@ def used_by_nodes(folder: Path) -> tuple[float, float]:
     megabytes = cpu = 0.0
     for process in find(folder):
         if process.part.startswith("node"):
-            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-            megabytes += sum(int(line.split()[1]) for line in lines if line.startswith("Private")) / 1000
+            megabytes += memory("smaps_rollup", "Private", pid=process.pid) / 1e6
             ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:15]
             cpu += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
     return megabytes, cpu

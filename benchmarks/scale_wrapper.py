@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from process_memory import memory
 from scale_running import ENTRY, claimed, environment
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -26,8 +27,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def private(pid: int) -> float:
     """MB."""
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return sum(map(int, re.findall(r"^Private_\w+: +(\d+) kB", rollup, re.MULTILINE))) * 1024 / 1e6
+    return memory("smaps_rollup", "Private", pid=pid) / 1e6
 
 
 def cpu_seconds(pid: int) -> float:

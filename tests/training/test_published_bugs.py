@@ -46,7 +46,7 @@ SHOP, LINKS, LINK_RANKS = (
 # The bugs, as mutations of our code.
 _PLAN, _LOOP, _NODES = "training/epoch_plan.py", "training/loop.py", "training/node_objective.py"
 _LOSSES = "training/losses.py"
-_PAIRS, _BLOCKS, _INFERENCE = "training/link_objective.py", "graph/blocks.py", "graph/inference.py"
+_PAIRS, _BLOCKS, _SLICES = "training/link_objective.py", "graph/blocks.py", "graph/slices.py"
 WRONG_SPLIT = Mutation(_NODES, "getattr(graph, split)", 'getattr(graph, "val")')
 LAST_NODE_LEFT_OUT = Mutation(_NODES, "(nodes < own.stop)", "(nodes < own.stop - 1)")
 A_NODE_TWICE = Mutation(_NODES, "count[1] = nodes.numel()", "count[1] = nodes.numel() + 1")
@@ -92,7 +92,7 @@ NO_LAST_EVALUATION = Mutation(_LOOP, "if last or decides or (", "if decides or (
 WINDOW_OUT_OF_REACH = Mutation("training/trace.py", "first if first <= left else left // 2 + 1", "first")
 PERCENT = Mutation("training/training_log.py", "{score.share:.4f}", "{score.share:.2%}")
 LR_IGNORED = Mutation("training/learner.py", "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
-RANK_0_ALONE = Mutation(_INFERENCE, "size = -(-nodes // dist.get_world_size())", "size = nodes")
+RANK_0_ALONE = Mutation(_SLICES, "size = -(-nodes // dist.get_world_size())", "size = nodes")
 EVERY_RANK_PREPARES = Mutation("runs/once.py", "return is_listed(folder) and whole(folder)", "return False")
 _MKDIR = "lease.mkdir({})\n        except FileExistsError:"
 NO_LEASE = Mutation("runs/once.py", _MKDIR.format("mode=0o700"), _MKDIR.format("mode=0o700, exist_ok=True"))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.features.hidden import own_rows, rows_of_all, shared_rows
 from clusterctl.graph.features.sources import FeaturesInMemory
 from clusterctl.graph.neighbors import renumbered
+from clusterctl.graph.slices import own_slice, slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NODES_AT_ONCE = 16384  # bounds what a layer holds in addition to its input and output
+NODES_AT_ONCE = 16384  # bounds what a layer holds in addition to its input and output
 _NODES_AT_ONCE_FROM_DISK = 4096  # the same if their rows, and those of their neighbours, must be fetched
 
 
@@ -56,7 +56,7 @@ def infer(
         elif depth == 0 and not layer.projects_first:
             parts = _received(layer, graph, own, features, piece)
         else:
-            at_once = _NODES_AT_ONCE_FROM_DISK if features.spill else _NODES_AT_ONCE
+            at_once = _NODES_AT_ONCE_FROM_DISK if features.spill else NODES_AT_ONCE
             sending = (layer.send(piece(part)) for part in slices(len(own), at_once))
             sent = rows_of_all(sending, layer.send(piece(slice(0, 0))), graph.num_nodes, task, features.spill)
             parts = _received(layer, graph, own, sent, piece)
@@ -98,11 +98,6 @@ def own_piece(features: Features, own: range, part: slice) -> Tensor:
     return features.piece(own.start + part.start, own.start + part.stop)
 
 
-def slices(count: int, at_once: int = _NODES_AT_ONCE) -> list[slice]:
-    """Consecutive slices of `at_once` nodes; at least one, possibly empty."""
-    return [slice(start, min(count, start + at_once)) for start in range(0, max(1, count), at_once)]
-
-
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
     """The items, each delayed until the next one is available."""
     waiting: deque[T] = deque()
@@ -125,18 +120,12 @@ def first_aggregation(network: Network, graph: Graph, task: Task) -> Tensor:
     return shared_rows(parts, graph.x, graph.num_nodes, task)
 
 
-def own_slice(nodes: int) -> range:
-    """This rank's part of `nodes` nodes: equal slices in rank order, the last ones shorter."""
-    size = -(-nodes // dist.get_world_size())
-    return range(nodes)[dist.get_rank() * size : (dist.get_rank() + 1) * size]
-
-
-def blocks(graph: Adjacency, own: range, at_once: int = _NODES_AT_ONCE) -> Iterator[tuple[slice, Block]]:
+def blocks(graph: Adjacency, own: range, at_once: int | None = None) -> Iterator[tuple[slice, Block]]:
     """The blocks of all edges into a rank's nodes, each with its slice of these nodes; at least one, possibly empty.
 
     They are views of the graph's own arrays; the source table has a row for every node.
     """
-    for place in slices(len(own), at_once):
+    for place in slices(len(own), at_once or NODES_AT_ONCE):
         part = own[place]
         indptr = graph.indptr[part.start : part.stop + 1]
         neighbors = graph.indices[int(indptr[0]) : int(indptr[-1])]

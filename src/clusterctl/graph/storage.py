@@ -182,13 +182,15 @@ def table_in_file(
     if task.leads_node:
         descriptor = _nameless_file(torch.Size(shape).numel() * dtype.itemsize, folder)
         where = torch.tensor([os.getpid(), descriptor])
-    dist.broadcast(where, dist.get_global_rank(task.node, 0), group=task.node)
-    process, number = where.tolist()
-    path = f"/proc/{process}/fd/{number}"
-    yield _mapped(path, shape, dtype), path
-    dist.barrier(task.node)
-    if task.leads_node:
-        os.close(descriptor)
+    try:
+        dist.broadcast(where, dist.get_global_rank(task.node, 0), group=task.node)
+        process, number = where.tolist()
+        path = f"/proc/{process}/fd/{number}"
+        yield _mapped(path, shape, dtype), path
+        dist.barrier(task.node)
+    finally:
+        if task.leads_node:
+            os.close(descriptor)
 
 
 def own_table(shape: tuple[int, ...], dtype: torch.dtype, folder: Path) -> Tensor:

@@ -13,8 +13,9 @@ from torch import distributed as dist
 from clusterctl.graph.features.hidden import own_rows, rows_of_all, shared_rows
 from clusterctl.graph.gat import Gat
 from clusterctl.graph.hops import sampled_hops, whole_hops, whole_neighborhoods
-from clusterctl.graph.inference import one_ahead, own_piece, slices
+from clusterctl.graph.inference import NODES_AT_ONCE, one_ahead, own_piece
 from clusterctl.graph.sampling import NeighborSampler
+from clusterctl.graph.slices import slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +66,7 @@ class OwnInference:
         """In every layer, the messages of each node are computed once and shared."""
         piece: Callable[[slice], Tensor] = partial(own_piece, self._features, nodes)
         for number in range(self._depth):
-            sending = (model.send(number, piece(part)) for part in slices(len(nodes)))
+            sending = (model.send(number, piece(part)) for part in slices(len(nodes), NODES_AT_ONCE))
             like = model.send(number, piece(slice(0, 0)))
             sent = shared_rows(sending, like, self._graph.num_nodes, self._task)
             pieces = whole_neighborhoods(self._graph, nodes, _MOST_EDGES)

@@ -13,9 +13,9 @@ from torch import distributed as dist
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.features.placement import placed
 from clusterctl.graph.hops import sampled_hops
-from clusterctl.graph.inference import own_slice
 from clusterctl.graph.links import both_ways, ends, how_often, negatives
 from clusterctl.graph.sampling import NeighborSampler
+from clusterctl.graph.slices import own_slice
 from clusterctl.graph.storage import FeatureGraph
 from clusterctl.training.link_objective import Auc, auc
 from clusterctl.training.losses import link_loss

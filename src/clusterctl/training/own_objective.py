@@ -11,8 +11,8 @@ from torch import distributed as dist
 
 from clusterctl.graph.features.placement import placed
 from clusterctl.graph.hops import sampled_hops
-from clusterctl.graph.inference import own_slice
 from clusterctl.graph.sampling import NeighborSampler
+from clusterctl.graph.slices import own_slice
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.spec import BUILT_IN, Batches
 from clusterctl.training.losses import class_loss

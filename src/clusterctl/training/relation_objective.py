@@ -11,9 +11,9 @@ from torch import distributed as dist
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.features.hidden import shared_rows
 from clusterctl.graph.hops import whole_neighborhoods
-from clusterctl.graph.inference import own_slice
 from clusterctl.graph.rgat import Rgat, fan_outs, layer_hops, relations_by_layer
 from clusterctl.graph.sampling import HeteroSampler
+from clusterctl.graph.slices import own_slice
 from clusterctl.graph.storage import resident_relations
 from clusterctl.training.losses import class_loss
 from clusterctl.training.node_objective import accuracies

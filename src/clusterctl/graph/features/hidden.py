@@ -81,9 +81,8 @@ class RowsInFile:
     def _gather(self, nodes: Tensor) -> Fetched:
         wanted, places = nodes.cpu().sort()
         rows = new_rows(wanted.numel(), self._table.size(1), self._table.dtype)
-        reading = self._file.begin(wanted, rows, places)
-        reading.wait()
-        return Fetched(rows.to(self._device), {"bytes_read": reading.size})
+        self._file.begin(wanted, rows, places).wait()
+        return Fetched(rows.to(self._device), {})
 
 
 def _shape(nodes: int, like: Tensor) -> tuple[int, int]:
