@@ -73,7 +73,7 @@ def test_settings_of_another_workload_or_sampling_are_refused() -> None:
     assert keys(Job(name="x", workload="reddit", train=aggregated, data=Data(cache="8G"))) == ["data.cache"]
     relational = NodeClassificationTrain(model="rgat")
     relational_job = Job(name="x", workload="node-classification", train=relational, data=Data(root="/d", cache="8G"))
-    assert keys(relational_job) == ["data.cache"]
+    assert keys(relational_job) == []
 
 
 def test_only_a_prepared_graph_of_one_node_type_is_arranged() -> None:
@@ -95,4 +95,4 @@ def test_features_are_split_or_on_disk_only_where_rows_are_fetched() -> None:
         assert keys(Job(name="x", workload="reddit", train=train, data=elsewhere)) == both
     assert keys(Job(name="x", workload="reddit", train=RedditTrain(), data=elsewhere)) == []
     relational = NodeClassificationTrain(model="rgat")
-    assert keys(Job(name="x", workload="node-classification", train=relational, data=elsewhere)) == both
+    assert keys(Job(name="x", workload="node-classification", train=relational, data=elsewhere)) == ["data.placement"]

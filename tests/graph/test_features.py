@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.random_academy import random_academy
 from torch import Tensor
 
 from clusterctl.graph.blocks import Adjacency
 from clusterctl.graph.features.row_file import RowFile, mapped_from
-from clusterctl.graph.features.sources import FeaturesOnDisk, expected_visits, hottest
+from clusterctl.graph.features.sources import FeaturesOnDisk
+from clusterctl.graph.features.visits import expected_visits, expected_visits_by_type, hottest, rows_within
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import Graph, load, save
 from clusterctl.task.task import Task
@@ -131,10 +133,41 @@ def test_visits_of_large_graphs_are_summed_in_pieces(random_graph: MakeGraph, mo
     graph = random_graph()
     start = torch.rand(60)
     whole = expected_visits(graph, start, (3, 2))
-    monkeypatch.setattr("clusterctl.graph.features.sources._EDGES_AT_ONCE", 7)
+    monkeypatch.setattr("clusterctl.graph.features.visits._EDGES_AT_ONCE", 7)
     torch.testing.assert_close(expected_visits(graph, start, (3, 2)), whole)
     without_edges = Adjacency(torch.zeros(61, dtype=torch.int64), torch.zeros(0, dtype=torch.int32))
     assert torch.equal(expected_visits(without_edges, start, (3,)), start)
+
+
+def test_visits_by_type_are_those_of_one_graph_with_all_nodes() -> None:
+    graph = random_academy()
+    first, nodes = {}, 0  # the first of each type's nodes, when all are numbered
+    for kind, count in graph.num_nodes.items():
+        first[kind], nodes = nodes, nodes + count
+    start = {"paper": torch.rand(60)}
+    expected = torch.zeros(nodes)
+    expected[:60] = start["paper"]
+    fan_outs = {relation: (2, -1) if relation[1] == "cites" else (1, 3) for relation in graph.indptr}
+    for hop in range(2):
+        reached = expected.clone()
+        for (source, name, target), counts in fan_outs.items():
+            edges = graph.relation((source, name, target))
+            for number in range(graph.num_nodes[target]):
+                own = edges.indices[edges.indptr[number] : edges.indptr[number + 1]].long()
+                share = 1.0 if counts[hop] < 0 else min(1.0, counts[hop] / max(1, len(own)))
+                expected.index_add_(0, first[source] + own, reached[first[target] + number].expand(len(own)) * share)
+    found = expected_visits_by_type(graph, start, fan_outs)
+    torch.testing.assert_close(torch.cat([*found.values()]), expected)
+
+
+def test_a_cache_holds_the_rows_with_the_most_visits_per_byte() -> None:
+    visits = [torch.tensor([8.0, 4.0, 0.0]), torch.tensor([9.0, 3.0, 3.0, 3.0])]
+    assert rows_within(1000, visits, [10, 20]) == [2, 4]  # all that are visited at all
+    assert rows_within(10, visits, [10, 20]) == [1, 0]
+    assert rows_within(40, visits, [10, 20]) == [2, 1]
+    assert rows_within(60, visits, [10, 20]) == [2, 2]  # some of those that are visited equally often
+    assert rows_within(0, visits, [10, 20]) == rows_within(-5, visits, [10, 20]) == [0, 0]
+    assert rows_within(20, [torch.ones(5), torch.zeros(0)], [10, 10]) == [2, 0]
 
 
 def test_the_hottest_rows_are_the_most_visited_and_exclude_unvisited_ones() -> None:

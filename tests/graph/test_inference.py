@@ -21,7 +21,7 @@ from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.task.task import joined
 
-inference.NODES_AT_ONCE = inference._NODES_AT_ONCE_FROM_DISK = 4  # gives slices several parts
+inference.NODES_AT_ONCE = inference.NODES_AT_ONCE_FROM_DISK = 4  # gives slices several parts
 
 def difference(task, layers, theirs, names, nodes, widths):
     generator = torch.Generator().manual_seed(nodes)

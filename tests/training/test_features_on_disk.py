@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.random_academy import random_academy
 
 from clusterctl.errors import TaskError
 from clusterctl.graph import storage
 from clusterctl.graph.features import hidden
-from clusterctl.graph.storage import Graph, load, save
+from clusterctl.graph.storage import Graph, LabelledHeteroGraph, load, save
 from clusterctl.spec import NodeClassificationTrain, NodeTrain
 from clusterctl.task.task import Task
 from clusterctl.training.epoch_plan import Batch
 from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.own_objective import OwnNodeClassification
+from clusterctl.training.relation_objective import RelationNodeClassification
 
 MakeGraph = Callable[..., Graph]
 TRAIN = NodeTrain(fan_out=(4, 3), hidden_channels=16, sampling="labor", dropout=0.5)
@@ -34,9 +36,12 @@ def graph(random_graph: MakeGraph, tmp_path: Path) -> Graph:
     return load(Graph, tmp_path / "graph.pt")
 
 
-def trained(objective: NodeClassification | OwnNodeClassification, graph: Graph) -> list[torch.Tensor]:
+def trained(
+    objective: NodeClassification | OwnNodeClassification | RelationNodeClassification,
+    graph: Graph | LabelledHeteroGraph,
+) -> list[torch.Tensor]:
     seeds = graph.train[:50]
-    batch = Batch(1, 0, seeds, torch.ones(50), 50, seeds)
+    batch = Batch(1, 0, seeds, torch.ones(len(seeds)), len(seeds), seeds)
     loss = objective.loss(batch, objective.prepare(batch))  # type: ignore[arg-type]
     loss.backward()  # type: ignore[no-untyped-call]
     return [loss.detach(), *(weights.grad for weights in objective.model.parameters() if weights.grad is not None)]
@@ -61,6 +66,23 @@ def test_a_step_of_a_hop_model_matches_features_in_memory(graph: Graph, lone_tas
     memory, disk = (OwnNodeClassification(graph, train, lone_task, cache) for cache in (None, CACHE))
     for one, other in zip(trained(memory, graph), trained(disk, graph), strict=True):
         assert torch.equal(one, other)
+    assert memory.evaluate(("val", "test")) == disk.evaluate(("val", "test"))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("self_loops", [True, False])
+def test_a_step_on_several_types_matches_features_in_memory(
+    lone_task: Task, tmp_path: Path, precision: str, self_loops: bool
+) -> None:
+    save(random_academy(torch.float32), tmp_path / "graph.pt")
+    graph = load(LabelledHeteroGraph, tmp_path / "graph.pt")
+    options: dict[str, object] = {"dropout": 0.5, "attention_dropout": 0.3, "self_loops": self_loops}
+    train = NodeClassificationTrain(model="rgat", fan_out=(4, 3), precision=precision, options=options)
+    memory, disk = (RelationNodeClassification(graph, train, lone_task, cache) for cache in (None, 1000))
+    lone_task.clock.restart("sampling")
+    for one, other in zip(trained(memory, graph), trained(disk, graph), strict=True):
+        assert torch.equal(one, other)
+    assert 0.2 < lone_task.clock.lap("compute").read()["cache_hit_rate"] < 1
     assert memory.evaluate(("val", "test")) == disk.evaluate(("val", "test"))
 
 

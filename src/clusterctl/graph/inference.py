@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NODES_AT_ONCE = 16384  # bounds what a layer holds in addition to its input and output
-_NODES_AT_ONCE_FROM_DISK = 4096  # the same if their rows, and those of their neighbours, must be fetched
+NODES_AT_ONCE_FROM_DISK = 4096  # the same if their rows, and those of their neighbours, must be fetched
 
 
 @torch.no_grad()
@@ -56,7 +56,7 @@ def infer(
         elif depth == 0 and not layer.projects_first:
             parts = _received(layer, graph, own, features, piece)
         else:
-            at_once = _NODES_AT_ONCE_FROM_DISK if features.spill else NODES_AT_ONCE
+            at_once = NODES_AT_ONCE_FROM_DISK if features.spill else NODES_AT_ONCE
             sending = (layer.send(piece(part)) for part in slices(len(own), at_once))
             sent = rows_of_all(sending, layer.send(piece(slice(0, 0))), graph.num_nodes, task, features.spill)
             parts = _received(layer, graph, own, sent, piece)
@@ -83,7 +83,7 @@ def _received(
         return
 
     def fetched() -> Iterator[tuple[slice, Block, Fetch]]:
-        for part, block in blocks(graph, own, _NODES_AT_ONCE_FROM_DISK):
+        for part, block in blocks(graph, own, NODES_AT_ONCE_FROM_DISK):
             nodes, columns = renumbered(block.nodes, block.neighbors)
             yield part, replace(block, columns=columns), sent.fetch(nodes)
 

@@ -122,11 +122,13 @@ class Rgat(nn.Module):
         nodes: Mapping[str, Tensor],
         x: Mapping[str, Tensor],
         randomness: tuple[int, ...] | None,
+        *,
+        gathered: bool = False,
     ) -> dict[str, Tensor]:
         """The last layer's rows of its targets, by type.
 
-        `nodes` are the nodes of the sample, `x` the features of the whole graph. `randomness` holds the numbers that
-        key dropout: seed, epoch and step; None in evaluation.
+        `nodes` are the nodes of the sample, `x` the features of the whole graph, or only those of `nodes` (`gathered`).
+        `randomness` holds the numbers that key dropout: seed, epoch and step; None in evaluation.
         """
         rows: Mapping[str, Tensor] = x
         for i, hop in enumerate(hops):
@@ -137,7 +139,7 @@ class Rgat(nn.Module):
                 source, _, target = relation
                 reads, writes = own.rows, torch.arange(hop.targets[target], device=own.rows.device)
                 factors = self._factors(i, number, relation, own, nodes, randomness)
-                if i == 0:  # reads the features of the whole graph
+                if i == 0 and not gathered:
                     reads, writes = nodes[source].index_select(0, reads), nodes[target][: hop.targets[target]]
                 targets = rows[target].index_select(0, writes)
                 layer = self.of(i, relation)
@@ -151,10 +153,9 @@ class Rgat(nn.Module):
         rows = reduce(torch.add, received)
         return rows if i == len(self.layers) - 1 else F.elu(rows)
 
-    def receive(self, i: int, relation: EdgeType, edges: Neighborhoods, sent: Tensor, x: Tensor) -> Tensor:
-        """The output of a relation for targets with rows `x`, from the messages `sent` of all its sources."""
-        loops = self._options.self_loops and relation[0] == relation[2]
-        return self.of(i, relation).receive(edges.with_self_loops() if loops else edges, sent, x)
+    def edges(self, relation: EdgeType, edges: Neighborhoods) -> Neighborhoods:
+        """The edges of a relation that its layers use: those between nodes of one type may have self loops."""
+        return edges.with_self_loops() if self._options.self_loops and relation[0] == relation[2] else edges
 
     def of(self, i: int, relation: EdgeType) -> GatConv:
         """The layer of a relation."""

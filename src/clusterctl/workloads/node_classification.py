@@ -43,7 +43,7 @@ def main(context: Context) -> None:
         prepared = relations_recipe(context.job.data, train.generated)
         with joined(context) as task:
             relations = shared(task, LabelledHeteroGraph, *prepared)
-            fit(RelationNodeClassification(relations, train, task), train, task)
+            fit(RelationNodeClassification(relations, train, task, context.job.data.cache_bytes), train, task)
         return
     recipe_of_graph = recipe(context.job.data)
     with joined(context) as task:

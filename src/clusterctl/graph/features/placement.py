@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache as once
+from functools import partial
 from typing import TYPE_CHECKING
 
-from clusterctl.graph.features.sources import FeaturesInMemory, FeaturesOnDisk, expected_visits
+import torch
+from torch import distributed as dist
+
+from clusterctl.graph.features.sources import INDEX, FeaturesInMemory, FeaturesOnDisk
 from clusterctl.graph.features.split import SplitFeatures
-from clusterctl.graph.storage import resident
+from clusterctl.graph.features.visits import expected_visits, expected_visits_by_type, rows_within
+from clusterctl.graph.storage import resident, resident_relations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    import torch
     from torch import Tensor
 
     from clusterctl.graph.features.sources import Features
-    from clusterctl.graph.storage import G
+    from clusterctl.graph.storage import EdgeType, G, LabelledHeteroGraph
     from clusterctl.task.task import Task
 
 
@@ -50,3 +55,41 @@ def placed(
         graph = resident(graph, task, dtype)
         return graph, FeaturesInMemory(graph.x)
     return replace(resident(replace(graph, x=graph.x[:0].to(dtype)), task, dtype), x=graph.x), features
+
+
+def placed_by_type(
+    graph: LabelledHeteroGraph,
+    task: Task,
+    dtype: torch.dtype,
+    cache: int | None,
+    start: Callable[[], dict[str, Tensor]],
+    fan_outs: Mapping[EdgeType, Sequence[int]],
+) -> tuple[LabelledHeteroGraph, dict[str, Features]]:
+    """Like `placed`, for the features of each node type; they share the `cache`, which serves the most visits per byte.
+
+    A collective of the node's ranks.
+    """
+    if cache is None:
+        graph = resident_relations(graph, task, dtype)
+        return graph, {kind: FeaturesInMemory(x) for kind, x in graph.x.items()}
+
+    @once
+    def visits() -> dict[str, Tensor]:
+        return expected_visits_by_type(graph, start(), fan_outs)
+
+    def visits_of(kind: str) -> Tensor:
+        return visits()[kind]
+
+    row_bytes = {kind: x.size(1) * dtype.itemsize for kind, x in graph.x.items()}
+    index = {kind: INDEX * len(x) for kind, x in graph.x.items()}
+    rows = torch.zeros(len(row_bytes), dtype=torch.int64)
+    if task.leads_node:
+        often = [*map(visits_of, row_bytes)]
+        rows = torch.tensor(rows_within(cache - sum(index.values()), often, [*row_bytes.values()]))
+    dist.broadcast(rows, dist.get_global_rank(task.node, 0), group=task.node)
+    budgets = {kind: index[kind] + int(count) * row_bytes[kind] for kind, count in zip(row_bytes, rows, strict=True)}
+    features: dict[str, Features] = {
+        kind: FeaturesOnDisk(x, task, dtype, budgets[kind], partial(visits_of, kind)) for kind, x in graph.x.items()
+    }
+    bare = {kind: x[:0].to(dtype) for kind, x in graph.x.items()}
+    return replace(resident_relations(replace(graph, x=bare), task, dtype), x=graph.x), features

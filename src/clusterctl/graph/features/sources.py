@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from clusterctl.graph.blocks import edge_ranges
 from clusterctl.graph.features.ahead import Fetched, FetchesAhead
 from clusterctl.graph.features.row_file import RowFile, new_rows
+from clusterctl.graph.features.visits import hottest
 from clusterctl.graph.storage import shared_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from clusterctl.graph.blocks import Adjacency
     from clusterctl.graph.features.ahead import FetchAhead
     from clusterctl.task.task import Task
 
 _ROWS_AT_ONCE = 1 << 12  # copied from the cache
-_EDGES_AT_ONCE = 1 << 22
-_SLOT = 4  # bytes of a node in the index of the cache
+INDEX = 4  # bytes of a node in the index of the cache
 
 
 class Fetch(Protocol):
@@ -101,7 +99,7 @@ class FeaturesOnDisk:
         self._device, self._dtype = task.device, dtype
         self._file = RowFile(table)
         nodes, width = table.shape
-        most = min(nodes, max(0, budget - _SLOT * nodes) // (width * dtype.itemsize))
+        most = min(nodes, max(0, budget - INDEX * nodes) // (width * dtype.itemsize))
         host = torch.device("cpu")
         with (
             shared_table(task, (nodes,), torch.int32, host) as (self._slots, leads),
@@ -145,26 +143,3 @@ class FeaturesOnDisk:
         slots = torch.arange(nodes.numel())
         self._slots[nodes] = slots.to(torch.int32) + 1
         self._file.begin(nodes, self._cache, slots).wait()
-
-
-def hottest(visits: Tensor, most: int) -> Tensor:
-    """The at most `most` nodes that are visited most often, int64, ascending; ties are broken arbitrarily."""
-    chosen = visits.topk(most, sorted=False)
-    return chosen.indices[chosen.values > 0].sort().values
-
-
-def expected_visits(graph: Adjacency, start: Tensor, fan_out: Sequence[int]) -> Tensor:
-    """The expected number of visits to each node, float32 [nodes]; `start` is how often each node is a seed.
-
-    Each hop adds the neighbours of the nodes reached so far, weighted by the probability of being sampled.
-    """
-    visits = start.to(torch.float32, copy=True)
-    for count in fan_out:
-        share = visits.clone()
-        if count >= 0:
-            share *= (count / graph.degree.clamp(min=1)).clamp_(max=1)
-        for first, last in edge_ranges(graph.indptr, _EDGES_AT_ONCE):
-            bounds = graph.indptr[first : last + 1]
-            edges = graph.indices[int(bounds[0]) : int(bounds[-1])]
-            visits.index_add_(0, edges, share[first:last].repeat_interleave(bounds.diff(), output_size=edges.numel()))
-    return visits

@@ -16,7 +16,7 @@ from torch import distributed as dist
 from clusterctl.graph.features.ahead import Fetched, FetchesAhead
 from clusterctl.graph.features.exchange import RowExchange
 from clusterctl.graph.features.row_file import RowFile
-from clusterctl.graph.features.sources import hottest
+from clusterctl.graph.features.visits import hottest
 from clusterctl.graph.slices import own_slice
 from clusterctl.graph.storage import shared_table
 
