@@ -19,7 +19,9 @@ from torch_geometric.data import Data as PygData
 
 from clusterctl.config.resolution import contradictions
 from clusterctl.errors import TaskError
+from clusterctl.graph.features import hidden
 from clusterctl.graph.links import ends, has_edge
+from clusterctl.graph.storage import load, save
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, Data, Job, LinkPredictionTrain
 from clusterctl.task.task import Task
@@ -54,9 +56,12 @@ with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attem
     train = LinkPredictionTrain(
         model="support.own_nets:Encoder", batch_size=None, global_batch_size=100, epochs=3, precision="float64", lr=0.01
     )
-    losses = Losses()
-    score = fit(OwnLinkPrediction(graph, train, task), train, replace(task, metrics=losses))
-print(json.dumps([losses, score]))
+    results = []
+    for cache in (None, 300):
+        losses = Losses()
+        score = fit(OwnLinkPrediction(graph, train, task, cache), train, replace(task, metrics=losses))
+        results.append([losses, score])
+print(json.dumps(results))
 """
 
 
@@ -176,12 +181,27 @@ def test_evaluation_matches_pygs_layers_on_the_whole_graph(graph: LinkGraph, lon
             assert score == auc(*(scores_of(trained.model, graph, side) for side in pairs))
 
 
+@pytest.mark.parametrize("model", ["Encoder", "Whole", "Scoring"])
+def test_with_features_on_disk_embeddings_are_there_too(
+    graph: LinkGraph, lone_task: Task, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(graph, tmp_path / "graph.pt")
+    train = replace(TRAIN, model=f"users:{model}")
+    memory = OwnLinkPrediction(graph, train, lone_task).evaluate(["val", "test"])
+    disk = OwnLinkPrediction(load(LinkGraph, tmp_path / "graph.pt"), train, lone_task, 300)
+    monkeypatch.setattr(hidden, "shared_table", None)
+    monkeypatch.setattr("clusterctl.training.own_link_objective._PAIRS_AT_ONCE", 7)
+    assert disk.evaluate(["val", "test"]) == memory
+
+
 def test_losses_and_auc_do_not_depend_on_the_number_of_ranks_and_it_learns(tmp_path: Path) -> None:
     found: dict[int, Any] = {}
     for tasks_per_node in ([1], [1, 2]):
         ranks = sum(tasks_per_node)
         outputs = run_program(PROGRAM, RunDir(tmp_path / f"on-{ranks}").attempt(0), tasks_per_node)
-        found[ranks] = json.loads(outputs[-1].splitlines()[-1])
+        memory, disk = json.loads(outputs[-1].splitlines()[-1])
+        assert disk == memory  # wherever the features are
+        found[ranks] = memory
     losses, score = found[1]
     assert found[3][0] == pytest.approx(losses, rel=1e-9)
     assert found[3][1] == score

@@ -35,15 +35,16 @@ class OwnInference:
     def __init__(self, own: OwnModel, graph: FeatureGraph, features: Features, depth: int, task: Task) -> None:
         self._own, self._graph, self._features, self._depth, self._task = own, graph, features, depth, task
 
-    def rows(self, nodes: range, finish: Callable[[Tensor], Tensor] = lambda outputs: outputs) -> Tensor:
-        """The outputs for this rank's slice of the nodes, each piece `finish`ed; one layer at a time for all nodes.
+    def rows(self, nodes: range, finish: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """The outputs for this rank's slice of the nodes, one layer at a time for all nodes. A collective.
 
-        A collective.
+        Each piece is `finish`ed and kept in memory; without it, outputs are where the features say.
         """
         model = self._own.model
         in_memory = self._features.spill is None  # else neighbours' messages are fetched hop by hop
         if isinstance(model, Gat) and in_memory:
-            return finish(self._by_sending(model, nodes))
+            rows = self._by_sending(model, nodes)
+            return finish(rows) if finish else rows
         return self._by_layer(nodes, finish)
 
     def rows_at_once(self, nodes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -58,9 +59,9 @@ class OwnInference:
             yield seeds, self._own.outputs(sampled_hops(blocks, None), x)
         self._features.settle()
 
-    def shared(self, rows: Tensor) -> Tensor:
-        """All nodes' rows, from each rank's own. A collective."""
-        return shared_rows([rows], self._like(rows), self._graph.num_nodes, self._task)
+    def of_all(self, rows: Tensor) -> Features:
+        """All nodes' rows, from each rank's own, where the features say. A collective."""
+        return rows_of_all([rows], self._like(rows), self._graph.num_nodes, self._task, self._features.spill)
 
     def _by_sending(self, model: Gat, nodes: range) -> Tensor:
         """In every layer, the messages of each node are computed once and shared."""
@@ -74,18 +75,19 @@ class OwnInference:
             piece = rows.__getitem__
         return rows
 
-    def _by_layer(self, nodes: range, finish: Callable[[Tensor], Tensor]) -> Tensor:
+    def _by_layer(self, nodes: range, finish: Callable[[Tensor], Tensor] | None) -> Tensor:
         features, spill = self._features, self._features.spill
         for number in range(self._depth):
             last = number == self._depth - 1
+            finished = finish if last else None
             parts: Iterator[Tensor] = self._parts(number, nodes, features)
             first = next(parts, None)
             if first is None:  # this rank has no nodes
                 first = features.piece(0, 0).new_zeros(0, 1)
             parts = chain([first], parts)
-            rows = own_rows(map(finish, parts) if last else parts, len(nodes), None if last else spill)
+            rows = own_rows(map(finished, parts) if finished else parts, len(nodes), None if finished else spill)
             if not last:
-                features = rows_of_all([rows], self._like(rows), self._graph.num_nodes, self._task, spill)
+                features = self.of_all(rows)
         return rows
 
     def _parts(self, number: int, nodes: range, features: Features) -> Iterator[Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -11,8 +12,10 @@ from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.features.hidden import own_rows
 from clusterctl.graph.features.placement import placed
 from clusterctl.graph.hops import sampled_hops
+from clusterctl.graph.inference import one_ahead
 from clusterctl.graph.links import both_ways, ends, how_often, negatives
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.slices import own_slice
@@ -27,7 +30,7 @@ from clusterctl.training.own_training import OwnTraining
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.graph.features.sources import Fetch
+    from clusterctl.graph.features.sources import Features, Fetch
     from clusterctl.graph.hops import Hop
     from clusterctl.spec import LinkPredictionTrain
     from clusterctl.task.task import Task
@@ -109,7 +112,8 @@ class OwnLinkPrediction:
         self._task.clock.note(prepared.fetch.numbers)
         self._task.clock.enter("compute", "forward")
         with self._precision.autocast(x.device):
-            scores = self._scores(self._own.outputs(prepared.hops, x), prepared.pairs)
+            rows = self._own.outputs(prepared.hops, x)
+            scores = self._scores(*(rows.index_select(0, side) for side in prepared.pairs))
         edges = sum(hop.edge_index.size(1) for hop in prepared.hops)
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
         loss = link_loss(scores, batch.weights, batch.total)
@@ -124,11 +128,13 @@ class OwnLinkPrediction:
         self._training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._task.device):
-            rows = self._inference.shared(self._rows(own))
-            return {
+            rows = self._inference.of_all(self._rows(own))
+            found = {
                 split: auc(*(self._scored(rows, getattr(self._graph, name)) for name in (split, f"{split}_negatives")))
                 for split in splits
             }
+            rows.settle()
+            return found
 
     def state(self) -> PartState:
         return self._training.state()
@@ -141,24 +147,27 @@ class OwnLinkPrediction:
         if self._own.by_layer:
             return self._inference.rows(own)
         nodes = torch.arange(own.start, own.stop, device=self._graph.indptr.device)
-        parts = [rows for _, rows in self._inference.rows_at_once(nodes)]
-        return torch.cat(parts) if parts else self._features.piece(0, 0)
+        parts = (rows for _, rows in self._inference.rows_at_once(nodes))
+        first = next(parts, None)
+        if first is None:  # this rank has no nodes
+            return self._features.piece(0, 0)
+        return own_rows(chain([first], parts), len(own), self._features.spill)
 
-    def _scored(self, rows: Tensor, pairs: Tensor) -> Tensor:
+    def _scored(self, rows: Features, pairs: Tensor) -> Tensor:
         """The scores of this rank's slice of the pairs."""
         own = own_slice(pairs.size(1))
         parts = torch.split(pairs[:, own.start : own.stop].to(torch.int64), _PAIRS_AT_ONCE, dim=1)
-        return torch.cat([self._scores(rows, part) for part in parts])
+        fetches = one_ahead((part, rows.fetch(part.flatten())) for part in parts)
+        return torch.cat([self._scores(*torch.split(fetch.rows(), [part.size(1)] * 2)) for part, fetch in fetches])
 
-    def _scores(self, rows: Tensor, pairs: Tensor) -> Tensor:
+    def _scores(self, sources: Tensor, targets: Tensor) -> Tensor:
         """The scores by the model's `score(sources, targets)`, or dot products. Raises TaskError."""
-        sources, targets = (rows.index_select(0, side) for side in pairs)
         score: Any = getattr(self.model, "score", None)
         scores = (sources * targets).sum(1) if score is None else score(sources, targets)
-        if not isinstance(scores, Tensor) or tuple(scores.shape) != (pairs.size(1),):
+        if not isinstance(scores, Tensor) or tuple(scores.shape) != (len(sources),):
             given = f"a tensor {[*scores.shape]}" if isinstance(scores, Tensor) else type(scores).__name__
             message = (
-                f"{self._own.name}: score gives {given}, where a number for each of {pairs.size(1)} pairs is wanted"
+                f"{self._own.name}: score gives {given}, where a number for each of {len(sources)} pairs is wanted"
             )
             raise TaskError(message, "for rows [pairs, channels] of sources and of targets: [pairs]", Cause.USER)
         return scores.to(self._precision.weights)
