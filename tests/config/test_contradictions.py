@@ -95,4 +95,4 @@ def test_features_are_split_or_on_disk_only_where_rows_are_fetched() -> None:
         assert keys(Job(name="x", workload="reddit", train=train, data=elsewhere)) == both
     assert keys(Job(name="x", workload="reddit", train=RedditTrain(), data=elsewhere)) == []
     relational = NodeClassificationTrain(model="rgat")
-    assert keys(Job(name="x", workload="node-classification", train=relational, data=elsewhere)) == ["data.placement"]
+    assert keys(Job(name="x", workload="node-classification", train=relational, data=elsewhere)) == []

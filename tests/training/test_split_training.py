@@ -19,7 +19,8 @@ import torch_geometric  # before the ranks are forked
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from pathlib import Path
-from clusterctl.graph.storage import Graph, shared
+from support.random_academy import random_academy
+from clusterctl.graph.storage import Graph, LabelledHeteroGraph, shared
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.spec import Data, LinkPredictionTrain, NodeClassificationTrain, RedditTrain
@@ -28,6 +29,7 @@ from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.own_link_objective import LinkGraph, OwnLinkPrediction
 from clusterctl.training.own_objective import OwnNodeClassification
+from clusterctl.training.relation_objective import RelationNodeClassification
 from clusterctl.workloads.link_prediction import link_graph
 from clusterctl.workloads.own_data import own_recipe
 from clusterctl.workloads.reddit import raw_identity, read_raw
@@ -42,19 +44,21 @@ record = {{"name": "t", "workload": "reddit", "data": {{"placement": "split"}}}}
 with joined(Context(record, attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
     links = shared(task, LinkGraph, *own_recipe(Data(load="support.own_nets:some_links"), link_graph))
+    academy = shared(task, LabelledHeteroGraph, "academy", {{}}, lambda _: random_academy())
     both = dict(batch_size=None, global_batch_size=250, epochs=2, precision="float64")
     sage = RedditTrain(**both, hidden_channels=32)
     wide = replace(sage, hidden_channels=1440)  # evaluated without projecting first
     wide_labor = replace(wide, epochs=1, sampling="labor")
     own = NodeClassificationTrain(**both, model="support.own_nets:Gat", fan_out=(4, 3))
     gat = replace(own, model="gat", options=dict(hidden=4, heads=2, attention_dropout=0.3))
+    rgat = replace(gat, model="rgat", global_batch_size=10, epochs=4)
     link = LinkPredictionTrain(**both, model="support.own_nets:Encoder", lr=0.01)
     trainings = dict(
         sage=(NodeClassification, graph, sage), labor=(NodeClassification, graph, replace(sage, sampling="labor")),
         gcn=(NodeClassification, graph, replace(sage, model="gcn")),
         wide=(NodeClassification, graph, wide), wide_labor=(NodeClassification, graph, wide_labor),
         own=(OwnNodeClassification, graph, own), gat=(OwnNodeClassification, graph, gat),
-        link=(OwnLinkPrediction, links, link),
+        rgat=(RelationNodeClassification, academy, rgat), link=(OwnLinkPrediction, links, link),
     )
     result = {{}}
     for name, (kind, data, train) in trainings.items():
@@ -101,7 +105,7 @@ with joined(Context(record, attempt=current_attempt())) as task:
     fit(NodeClassification(graph, train, task, split=True), train, task)
     print(json.dumps([resident("graph.pt"), resident("clusterctl-table"), graph.x.numel() * 4 // 1024]))
 """
-NAMES = ["sage", "labor", "gcn", "wide", "wide_labor", "own", "gat", "link"]
+NAMES = ["sage", "labor", "gcn", "wide", "wide_labor", "own", "gat", "rgat", "link"]
 SHAPES = {"2 nodes": [1, 1], "4 nodes": [1, 1, 1, 1], "2 uneven nodes": [1, 2], "one node": [2]}
 
 

@@ -351,8 +351,6 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     for name, is_set in (("cache", job.data.cache is not None), ("placement", job.data.is_split)):
         if is_set and (why := _why_features_stay(job)):
             yield Problem(("data", name), why)
-    if job.data.is_split and getattr(job.train, "model", "") == "rgat":
-        yield Problem(("data", "placement"), 'model "rgat" has its features in memory, or on disk with data.cache')
     for name in ("order", "disk_precision"):
         if getattr(job.data, name) != "given" and not _prepares_a_graph(job):
             yield Problem(("data", name), f'not supported by workload "{job.workload}" and this model; remove this key')

@@ -21,9 +21,10 @@ from clusterctl.training.own_model import options_of
 from clusterctl.training.relation_inference import infer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from clusterctl.graph.features.sources import Fetch
+    from clusterctl.graph.features.ahead import FetchAhead
+    from clusterctl.graph.features.by_type import Tables
     from clusterctl.graph.rgat import LayerHops
     from clusterctl.graph.storage import LabelledHeteroGraph
     from clusterctl.spec import NodeClassificationTrain
@@ -37,7 +38,7 @@ class RelationSample(NamedTuple):
 
     nodes: dict[str, Tensor]
     hops: list[LayerHops]
-    fetches: dict[str, Fetch]
+    fetch: FetchAhead[Tables, Tables] | None
 
 
 class RelationNodeClassification:
@@ -46,9 +47,15 @@ class RelationNodeClassification:
     unit = "nodes"
 
     def __init__(
-        self, graph: LabelledHeteroGraph, train: NodeClassificationTrain, task: Task, cache: int | None = None
+        self,
+        graph: LabelledHeteroGraph,
+        train: NodeClassificationTrain,
+        task: Task,
+        cache: int | None = None,
+        *,
+        split: bool = False,
     ) -> None:
-        """With a `cache`, the features are on disk, see `placed_by_type`."""
+        """`cache` and `split` decide where the features are, see `placed_by_type`."""
         if train.sampling != "uniform":
             raise TaskError('model "rgat" samples uniformly', 'set train.sampling = "uniform"', Cause.USER)
         self._precision = PRECISIONS[train.precision]
@@ -63,10 +70,11 @@ class RelationNodeClassification:
         widths = {kind: x.size(1) for kind, x in graph.x.items()}
         self.model = Rgat(widths, self.classes, by_layer, self._options).to(task.device, self._precision.weights)
         fan_out = fan_outs(by_layer, train.fan_out)
-        graph, features = placed_by_type(graph, task, self._precision.values, cache, partial(_seeds_of, graph), fan_out)
-        self._graph, self._features = graph, {kind: features[kind] for kind in sorted(read)}
-        self._fetches = cache is not None
-        self._sampler = HeteroSampler(graph, fan_out, train.seed, replace=train.replace)
+        start = partial(_seeds_of, graph)
+        self._graph, self._features, self._fetches = placed_by_type(
+            graph, task, self._precision.values, cache, start, fan_out, split=split
+        )
+        self._sampler = HeteroSampler(self._graph, fan_out, train.seed, replace=train.replace)
         self._seed, self._task = train.seed, task
 
     @property
@@ -77,20 +85,19 @@ class RelationNodeClassification:
         """The sampled neighbourhood."""
         sample = self._sampler.sample({self._type: batch.seeds}, batch.epoch, batch.step)
         hops = layer_hops(sample, self_loops=self._options.self_loops)
-        reads = self._features.items() if self._fetches else ()
-        return RelationSample(sample.nodes, hops, {kind: one.fetch(sample.nodes[kind]) for kind, one in reads})
+        return RelationSample(sample.nodes, hops, self._fetches.fetch(sample.nodes) if self._fetches else None)
 
     def loss(self, batch: Batch, prepared: RelationSample) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        x = self._graph.x
-        if self._fetches:
+        x, fetch = self._graph.x, prepared.fetch
+        if fetch:
             self._task.clock.enter("gathering")
-            x = {kind: fetch.rows() for kind, fetch in prepared.fetches.items()}
-            self._task.clock.note(_numbers(prepared.fetches, x))
+            x = fetch.rows()
+            self._task.clock.note(fetch.numbers)
         self._task.clock.enter("compute", "forward")
         randomness = (self._seed, batch.epoch, batch.step)
         with self._precision.autocast(self._graph.y.device):
-            outputs = self.model(prepared.hops, prepared.nodes, x, randomness, gathered=self._fetches)[self._type]
+            outputs = self.model(prepared.hops, prepared.nodes, x, randomness, gathered=fetch is not None)[self._type]
         edges = sum(own.edges.columns.numel() for hop in prepared.hops for own in hop.relations.values())
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
         scores = outputs.to(self._precision.weights)
@@ -108,11 +115,3 @@ class RelationNodeClassification:
 def _seeds_of(graph: LabelledHeteroGraph) -> dict[str, Tensor]:
     """How often each node of the type with classes is a seed in an epoch, float32 [nodes]."""
     return {graph.node_type: torch.zeros(graph.num_nodes[graph.node_type]).index_fill_(0, graph.train, 1.0)}
-
-
-def _numbers(fetches: Mapping[str, Fetch], rows: Mapping[str, Tensor]) -> dict[str, float]:
-    """The metrics of several fetches from the disk, which have returned these rows."""
-    hits = sum(fetch.numbers["cache_hit_rate"] * len(rows[kind]) for kind, fetch in fetches.items())
-    total = sum(map(len, rows.values()))
-    read = sum(fetch.numbers["bytes_read"] for fetch in fetches.values())
-    return {"cache_hit_rate": round(hits / max(1, total), 4), "bytes_read": read}

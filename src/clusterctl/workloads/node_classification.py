@@ -38,17 +38,17 @@ _RELATIONS = "HeteroData with x, and for one node type y, train_mask, val_mask a
 
 
 def main(context: Context) -> None:
-    train = context.train(NodeClassificationTrain)
+    train, data = context.train(NodeClassificationTrain), context.job.data
     if train.model == "rgat":
-        prepared = relations_recipe(context.job.data, train.generated)
+        prepared = relations_recipe(data, train.generated)
         with joined(context) as task:
             relations = shared(task, LabelledHeteroGraph, *prepared)
-            fit(RelationNodeClassification(relations, train, task, context.job.data.cache_bytes), train, task)
+            objective = RelationNodeClassification(relations, train, task, data.cache_bytes, split=data.is_split)
+            fit(objective, train, task)
         return
-    recipe_of_graph = recipe(context.job.data)
+    recipe_of_graph = recipe(data)
     with joined(context) as task:
         graph = shared(task, Graph, *recipe_of_graph)
-        data = context.job.data
         fit(OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
 
 

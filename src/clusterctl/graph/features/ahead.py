@@ -9,36 +9,39 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+Nodes = TypeVar("Nodes")
+Rows = TypeVar("Rows")
 
-class Fetched(NamedTuple):
-    """Rows, and metrics of their fetch."""
 
-    rows: Tensor
+class Fetched(NamedTuple, Generic[Rows]):
+    """Rows, metrics of their fetch, and how many of them the hit rate refers to."""
+
+    rows: Rows
     numbers: dict[str, float]
+    counted: int = 0
 
 
-class FetchesAhead:
+class FetchesAhead(Generic[Nodes, Rows]):
     """Calls `gather` for the nodes of each fetch in one thread, in the order of the requests.
 
     A fetch that is used out of turn is gathered before those that are still waiting.
     """
 
-    def __init__(self, gather: Callable[[Tensor], Fetched]) -> None:
+    def __init__(self, gather: Callable[[Nodes], Fetched[Rows]]) -> None:
         self._gather = gather
         self._thread = ThreadPoolExecutor(1, "gather", torch.set_num_threads, (1,))
         self._lock = Lock()
-        self._waiting: deque[FetchAhead] = deque()
-        self._ahead: FetchAhead | None = None
+        self._waiting: deque[FetchAhead[Nodes, Rows]] = deque()
+        self._ahead: FetchAhead[Nodes, Rows] | None = None
 
-    def fetch(self, nodes: Tensor) -> FetchAhead:
+    def fetch(self, nodes: Nodes) -> FetchAhead[Nodes, Rows]:
         """Request the rows of these nodes (int64)."""
         fetch = FetchAhead(self, nodes)
         with self._lock:
@@ -46,7 +49,7 @@ class FetchesAhead:
             self._begin_next()
         return fetch
 
-    def begun(self, fetch: FetchAhead) -> Future[Fetched]:
+    def begun(self, fetch: FetchAhead[Nodes, Rows]) -> Future[Fetched[Rows]]:
         """The rows of a fetch that is about to be used; also starts the next fetch."""
         with self._lock:
             if fetch is self._ahead:
@@ -68,15 +71,15 @@ class FetchesAhead:
             self._ahead.begun = self._thread.submit(self._gather, self._ahead.nodes)
 
 
-class FetchAhead:
+class FetchAhead(Generic[Nodes, Rows]):
     """Rows that are read ahead of their use if they are next."""
 
-    def __init__(self, fetches: FetchesAhead, nodes: Tensor) -> None:
+    def __init__(self, fetches: FetchesAhead[Nodes, Rows], nodes: Nodes) -> None:
         self._fetches, self.nodes = fetches, nodes
-        self.begun: Future[Fetched] | None = None
+        self.begun: Future[Fetched[Rows]] | None = None
         self.numbers: dict[str, float] = {}
 
-    def rows(self) -> Tensor:
-        rows, self.numbers = self._fetches.begun(self).result()
+    def rows(self) -> Rows:
+        rows, self.numbers, _ = self._fetches.begun(self).result()
         self.begun = None  # only the caller keeps the rows
         return rows

@@ -69,7 +69,7 @@ class RowsInFile:
         self._file, self._table, self._device = file, table, task.device
         self._fetches = FetchesAhead(self._gather)
 
-    def fetch(self, nodes: Tensor) -> FetchAhead:
+    def fetch(self, nodes: Tensor) -> FetchAhead[Tensor, Tensor]:
         return self._fetches.fetch(nodes)
 
     def piece(self, start: int, stop: int) -> Tensor:
@@ -78,7 +78,7 @@ class RowsInFile:
     def settle(self) -> None:
         self._fetches.after(self._file.close)
 
-    def _gather(self, nodes: Tensor) -> Fetched:
+    def _gather(self, nodes: Tensor) -> Fetched[Tensor]:
         wanted, places = nodes.cpu().sort()
         rows = new_rows(wanted.numel(), self._table.size(1), self._table.dtype)
         self._file.begin(wanted, rows, places).wait()

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed as dist
 
+from clusterctl.graph.features.by_type import FetchesByType
 from clusterctl.graph.features.sources import INDEX, FeaturesInMemory, FeaturesOnDisk
-from clusterctl.graph.features.split import SplitFeatures
+from clusterctl.graph.features.split import ID, SplitFeatures
 from clusterctl.graph.features.visits import expected_visits, expected_visits_by_type, rows_within
 from clusterctl.graph.storage import resident, resident_relations
 
@@ -64,14 +65,16 @@ def placed_by_type(
     cache: int | None,
     start: Callable[[], dict[str, Tensor]],
     fan_outs: Mapping[EdgeType, Sequence[int]],
-) -> tuple[LabelledHeteroGraph, dict[str, Features]]:
+    *,
+    split: bool = False,
+) -> tuple[LabelledHeteroGraph, dict[str, Features], FetchesByType | None]:
     """Like `placed`, for the features of each node type; they share the `cache`, which serves the most visits per byte.
 
-    A collective of the node's ranks.
+    The last result fetches rows of all types; None if all are in memory. A collective, like `placed`.
     """
-    if cache is None:
+    if task.fetching is None if split else cache is None:
         graph = resident_relations(graph, task, dtype)
-        return graph, {kind: FeaturesInMemory(x) for kind, x in graph.x.items()}
+        return graph, {kind: FeaturesInMemory(x) for kind, x in graph.x.items()}, None
 
     @once
     def visits() -> dict[str, Tensor]:
@@ -80,16 +83,20 @@ def placed_by_type(
     def visits_of(kind: str) -> Tensor:
         return visits()[kind]
 
-    row_bytes = {kind: x.size(1) * dtype.itemsize for kind, x in graph.x.items()}
-    index = {kind: INDEX * len(x) for kind, x in graph.x.items()}
+    row_bytes = {kind: x.size(1) * dtype.itemsize + (ID if split else 0) for kind, x in graph.x.items()}
+    index = {kind: 0 if split else INDEX * len(x) for kind, x in graph.x.items()}
     rows = torch.zeros(len(row_bytes), dtype=torch.int64)
-    if task.leads_node:
+    if cache and task.leads_node:
         often = [*map(visits_of, row_bytes)]
         rows = torch.tensor(rows_within(cache - sum(index.values()), often, [*row_bytes.values()]))
     dist.broadcast(rows, dist.get_global_rank(task.node, 0), group=task.node)
-    budgets = {kind: index[kind] + int(count) * row_bytes[kind] for kind, count in zip(row_bytes, rows, strict=True)}
-    features: dict[str, Features] = {
-        kind: FeaturesOnDisk(x, task, dtype, budgets[kind], partial(visits_of, kind)) for kind, x in graph.x.items()
+    kind_of_features = SplitFeatures if split else FeaturesOnDisk
+    features = {
+        kind: kind_of_features(
+            graph.x[kind], task, dtype, index[kind] + int(count) * row_bytes[kind], partial(visits_of, kind)
+        )
+        for kind, count in zip(row_bytes, rows, strict=True)
     }
     bare = {kind: x[:0].to(dtype) for kind, x in graph.x.items()}
-    return replace(resident_relations(replace(graph, x=bare), task, dtype), x=graph.x), features
+    graph = replace(resident_relations(replace(graph, x=bare), task, dtype), x=graph.x)
+    return graph, dict(features), FetchesByType(features)

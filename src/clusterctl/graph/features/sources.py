@@ -107,13 +107,13 @@ class FeaturesOnDisk:
         ):
             if leads and most:
                 self._fill(hottest(visits(), most))
-        self._fetches = FetchesAhead(self._gather)
+        self._fetches = FetchesAhead(self.gather)
 
     @property
     def spill(self) -> Path:
         return Path(tempfile.gettempdir())
 
-    def fetch(self, nodes: Tensor) -> FetchAhead:
+    def fetch(self, nodes: Tensor) -> FetchAhead[Tensor, Tensor]:
         return self._fetches.fetch(nodes)
 
     def piece(self, start: int, stop: int) -> Tensor:
@@ -124,8 +124,8 @@ class FeaturesOnDisk:
     def settle(self) -> None:
         pass
 
-    def _gather(self, nodes: Tensor) -> Fetched:
-        """Read the missing rows while copying the cached ones."""
+    def gather(self, nodes: Tensor) -> Fetched[Tensor]:
+        """Read the missing rows while copying the cached ones, in the calling thread."""
         ids = nodes.cpu()
         slots = self._slots.index_select(0, ids)
         missing, present = (slots == 0).nonzero().squeeze(1), slots.nonzero().squeeze(1)
@@ -136,7 +136,8 @@ class FeaturesOnDisk:
             rows.index_copy_(0, places, self._cache.index_select(0, slots.index_select(0, places) - 1))
         reading.wait()
         hits = present.numel() / max(1, ids.numel())
-        return Fetched(rows.to(self._device), {"cache_hit_rate": round(hits, 4), "bytes_read": reading.size})
+        numbers = {"cache_hit_rate": round(hits, 4), "bytes_read": reading.size}
+        return Fetched(rows.to(self._device), numbers, ids.numel())
 
     def _fill(self, nodes: Tensor) -> None:
         """Read the rows of these nodes, ascending, into the cache. Slots count from 1, as 0 means not cached."""

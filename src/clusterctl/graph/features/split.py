@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 1 << 12  # copied
 _HOST = torch.device("cpu")
 _PLACE = 4  # bytes that request a row
-_ID = 8  # bytes of a node in the index of the replicated rows
+ID = 8  # bytes of a node in the index of the replicated rows
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class SplitFeatures:
         self._rank, self._size, self._peers = layout.rank, layout.size, layout.peers()
         self._first_rows = layout.first_rows()
         kept = min(table.dtype, dtype, key=lambda one: one.itemsize)
-        most = min(total, budget // (width * kept.itemsize + _ID))
+        most = min(total, budget // (width * kept.itemsize + ID))
         file = RowFile(table)
         with (
             shared_table(task, (self._size * len(layout.own_slices), width), kept, _HOST) as (self._own, _),
@@ -108,9 +108,9 @@ class SplitFeatures:
         file.close()
         self._replicates = most > 0
         self._exchange = RowExchange(self._own, task.fetching)
-        self._fetches = FetchesAhead(self._gather)
+        self._fetches = FetchesAhead(self.gather)
 
-    def fetch(self, nodes: Tensor) -> FetchAhead:
+    def fetch(self, nodes: Tensor) -> FetchAhead[Tensor, Tensor]:
         return self._fetches.fetch(nodes)
 
     def piece(self, start: int, stop: int) -> Tensor:
@@ -120,8 +120,8 @@ class SplitFeatures:
     def settle(self) -> None:
         self._fetches.after(self._exchange.settle)
 
-    def _gather(self, nodes: Tensor) -> Fetched:
-        """Request the missing rows from other ranks while copying those that this node has."""
+    def gather(self, nodes: Tensor) -> Fetched[Tensor]:
+        """Request the missing rows from other ranks while copying those that this node has, in the calling thread."""
         ids = nodes.cpu()
         slices = ids // self._size
         peers = self._peers.index_select(0, slices)
@@ -143,7 +143,7 @@ class SplitFeatures:
         if self._replicates:
             hits = 1 - missing.numel() / max(1, elsewhere.numel())
             numbers["cache_hit_rate"] = round(hits, 4)
-        return Fetched(rows.to(self._device), numbers)
+        return Fetched(rows.to(self._device), numbers, elsewhere.numel())
 
     def _replicate(self, file: RowFile, visits: Tensor, own_slices: list[int]) -> None:
         """Read the rows of other nodes that are visited most often."""
