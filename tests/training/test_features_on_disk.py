@@ -69,8 +69,7 @@ def test_a_step_of_a_hop_model_matches_features_in_memory(graph: Graph, lone_tas
     assert memory.evaluate(("val", "test")) == disk.evaluate(("val", "test"))
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("self_loops", [True, False])
+@pytest.mark.parametrize(("precision", "self_loops"), [("float32", True), ("bfloat16", False)])
 def test_a_step_on_several_types_matches_features_in_memory(
     lone_task: Task, tmp_path: Path, precision: str, self_loops: bool
 ) -> None:

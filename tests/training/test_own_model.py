@@ -110,11 +110,15 @@ def test_pygs_convolutions_match_the_whole_graph(
         assert {split: score.correct for split, score in kept.evaluate(("val", "test")).items()} == correct
 
 
-def test_a_hop_of_all_edges_has_its_targets_first_and_each_edge_once(random_graph: MakeGraph) -> None:
+@pytest.mark.parametrize("most_targets", [None, 2])
+def test_a_hop_of_all_edges_has_its_targets_first_and_each_edge_once(
+    random_graph: MakeGraph, most_targets: int | None
+) -> None:
     graph = random_graph()
     seen = []
-    for hop in whole_hops(graph, range(5, 47), 30):
+    for hop in whole_hops(graph, range(5, 47), 30, most_targets):
         assert hop.edge_index.size(1) <= 30 or hop.targets == 1
+        assert hop.targets <= (most_targets or 42)
         assert len(hop.nodes) == len(hop.nodes.unique())
         seen.append(hop.nodes[hop.edge_index])
     targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)

@@ -13,6 +13,7 @@ from clusterctl.graph.attention import Neighborhoods
 from clusterctl.graph.blocks import edge_ranges
 from clusterctl.graph.hashing import Purpose, keyed_dropout, stream
 from clusterctl.graph.neighbors import renumbered
+from clusterctl.graph.slices import slices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,27 +56,35 @@ def sampled_hops(blocks: Sequence[Block], randomness: tuple[int, ...] | None) ->
     return hops
 
 
-def whole_hops(graph: Adjacency, own: range, most_edges: int) -> Iterator[Hop]:
-    """All edges into the nodes `own`, split into hops of at most `most_edges` edges or a single node."""
+def whole_hops(graph: Adjacency, own: range, most_edges: int, most_targets: int | None = None) -> Iterator[Hop]:
+    """All edges into the nodes `own`, in hops of at most `most_targets`, and `most_edges` unless one node has more."""
     bounds = graph.indptr[own.start : own.stop + 1]
-    for start, stop in edge_ranges(bounds, most_edges):
+    for start, stop in _pieces(bounds, most_edges, most_targets):
         targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
         nodes, columns = renumbered(targets, graph.indices[int(bounds[start]) : int(bounds[stop])])
         offsets = (bounds[start : stop + 1] - bounds[start]).to(torch.int32)
         yield _hop(columns, offsets, nodes, bounds[start : stop + 1].diff())
 
 
-def whole_neighborhoods(graph: Adjacency, own: range, most_edges: int) -> Iterator[tuple[slice, Neighborhoods]]:
+def whole_neighborhoods(
+    graph: Adjacency, own: range, most_edges: int, most_targets: int | None = None
+) -> Iterator[tuple[slice, Neighborhoods]]:
     """All edges into the nodes `own`, in the pieces of `whole_hops`, and the slice of `own` of each piece.
 
     Their table has a row for every node: nothing is renumbered. There is at least one piece, possibly empty.
     """
     bounds = graph.indptr[own.start : own.stop + 1]
-    for start, stop in list(edge_ranges(bounds, most_edges)) or [(0, 0)]:
+    for start, stop in list(_pieces(bounds, most_edges, most_targets)) or [(0, 0)]:
         targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
         columns = graph.indices[int(bounds[start]) : int(bounds[stop])]
         offsets = (bounds[start : stop + 1] - bounds[start]).to(torch.int32)
         yield slice(start, stop), Neighborhoods(columns, offsets, targets)
+
+
+def _pieces(bounds: Tensor, most_edges: int, most_targets: int | None) -> Iterator[tuple[int, int]]:
+    for start, stop in edge_ranges(bounds, most_edges):
+        for part in slices(stop - start, most_targets or stop - start):
+            yield start + part.start, start + part.stop
 
 
 def _hop(

@@ -13,7 +13,7 @@ from torch import distributed as dist
 from clusterctl.graph.features.hidden import own_rows, rows_of_all, shared_rows
 from clusterctl.graph.gat import Gat
 from clusterctl.graph.hops import sampled_hops, whole_hops, whole_neighborhoods
-from clusterctl.graph.inference import NODES_AT_ONCE, one_ahead, own_piece
+from clusterctl.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, one_ahead, own_piece
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.slices import slices
 
@@ -93,7 +93,8 @@ class OwnInference:
     def _parts(self, number: int, nodes: range, features: Features) -> Iterator[Tensor]:
         """A layer's rows of these nodes; none for a rank without nodes."""
         last = number == self._depth - 1
-        hops = whole_hops(self._graph, nodes, _MOST_EDGES)
+        most_targets = NODES_AT_ONCE_FROM_DISK if self._features.spill else None
+        hops = whole_hops(self._graph, nodes, _MOST_EDGES, most_targets)
         for hop, fetch in one_ahead((hop, features.fetch(hop.nodes)) for hop in hops):
             yield self._own.layer(number, hop, fetch.rows(), last=last)
         features.settle()

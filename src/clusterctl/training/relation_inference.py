@@ -75,13 +75,14 @@ class _Layer:
         """
         source, _, target = relation
         convolution, piece = self.model.of(self.i, relation), self.pieces[source]
-        parts = slices(len(self.own[source]), NODES_AT_ONCE_FROM_DISK if self.spill else NODES_AT_ONCE)
+        most = NODES_AT_ONCE_FROM_DISK if self.spill else None
+        parts = slices(len(self.own[source]), most or NODES_AT_ONCE)
         sending = (convolution.send(piece(part)) for part in parts)
         like = convolution.send(piece(slice(0, 0)))
         sent = rows_of_all(sending, like, self.graph.num_nodes[source], self.task, self.spill)
         hops = (
             (part, self.model.edges(relation, edges))
-            for part, edges in whole_neighborhoods(self.graph.relation(relation), self.own[target], _MOST_EDGES)
+            for part, edges in whole_neighborhoods(self.graph.relation(relation), self.own[target], _MOST_EDGES, most)
         )
         if isinstance(sent, FeaturesInMemory):
             for part, edges in hops:
