@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clusterctl.graph.attention import Neighborhoods
-from clusterctl.graph.features.hidden import own_rows, rows_of_all
+from clusterctl.graph.features.hidden import own_rows, rows_of_all, trimmed
 from clusterctl.graph.features.sources import FeaturesInMemory
 from clusterctl.graph.hops import whole_neighborhoods
 from clusterctl.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, one_ahead, own_piece
@@ -43,15 +44,16 @@ def infer(model: Rgat, graph: HeteroGraph, features: Mapping[str, Features], tas
     for i, relations in enumerate(model.relations):
         layer = _Layer(model, i, graph, own, pieces, spill, task)
         rows: dict[str, Tensor] = {}
+        into = Counter(target for _, _, target in relations)
         for relation in relations:
             target, received = relation[2], layer.received(relation)
+            into[target] -= 1
+            is_whole = i < len(model.relations) - 1 and not into[target]  # after this relation
+            activate = F.elu_ if is_whole else _unchanged
             if target in rows:
-                _add(rows[target], received)
+                _add(rows[target], trimmed(received) if spill else received, activate)
             else:
-                rows[target] = own_rows(received, len(own[target]), spill)
-        if i < len(model.relations) - 1:
-            for table in rows.values():
-                F.elu_(table)
+                rows[target] = own_rows(map(activate, received), len(own[target]), spill)
         pieces = {kind: partial(_part_of, table, task.device) for kind, table in rows.items()}
     return rows
 
@@ -106,8 +108,14 @@ def _part_of(rows: Tensor, device: torch.device, part: slice) -> Tensor:
     return rows[part].to(device)
 
 
-def _add(rows: Tensor, parts: Iterable[Tensor]) -> None:
-    """Add consecutive parts to the rows, in place."""
+def _add(rows: Tensor, parts: Iterable[Tensor], finish: Callable[[Tensor], Tensor]) -> None:
+    """Add consecutive parts to the rows and `finish` these, in place."""
     added = 0
     for part in parts:
-        rows[added : (added := added + len(part))] += part
+        own = rows[added : (added := added + len(part))]
+        own += part
+        finish(own)
+
+
+def _unchanged(rows: Tensor) -> Tensor:
+    return rows

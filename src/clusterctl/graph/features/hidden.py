@@ -5,6 +5,8 @@ A file costs no memory but the page cache, which the kernel takes back: written 
 
 from __future__ import annotations
 
+import ctypes
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -18,12 +20,14 @@ from clusterctl.graph.features.sources import FeaturesInMemory
 from clusterctl.graph.storage import own_table, shared_table, table_in_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from clusterctl.graph.features.ahead import FetchAhead
     from clusterctl.graph.features.sources import Features
     from clusterctl.task.task import Task
+
+_PARTS = 4  # of rows, after which freed memory is given back
 
 
 def own_rows(parts: Iterable[Tensor], count: int, spill: Path | None) -> Tensor:
@@ -33,7 +37,7 @@ def own_rows(parts: Iterable[Tensor], count: int, spill: Path | None) -> Tensor:
     parts = iter(parts)
     first = next(parts)
     rows = own_table((count, first.size(1)), first.dtype, spill)
-    _fill(rows, chain([first], parts))
+    _fill(rows, trimmed(chain([first], parts)))
     return rows
 
 
@@ -46,7 +50,7 @@ def rows_of_all(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task, s
         return FeaturesInMemory(shared_rows(parts, like, nodes, task))
     with table_in_file(task, _shape(nodes, like), like.dtype, spill) as (table, path):
         file = RowFile(table, path)
-        _share(parts, table, task, writes=task.leads_node)
+        _share(trimmed(parts), table, task, writes=task.leads_node)
     return RowsInFile(file, table[:nodes], task)
 
 
@@ -58,6 +62,19 @@ def shared_rows(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task) -
     with shared_table(task, _shape(nodes, like), like.dtype) as (table, writes):
         _share(parts, table, task, writes=writes)
     return table[:nodes]
+
+
+def trimmed(parts: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The parts, for a file; now and then, the heap's free pages go back to the kernel.
+
+    Before 2.38, glibc does not reuse a freed block for an equal aligned one, which torch's tensors are: its heap grows
+    with every part (https://sourceware.org/bugzilla/show_bug.cgi?id=14581).
+    """
+    for number, part in enumerate(parts, 1):
+        yield part
+        if number % _PARTS == 0:
+            with suppress(AttributeError):  # only glibc has it
+                ctypes.CDLL(None).malloc_trim(0)
 
 
 class RowsInFile:
