@@ -205,6 +205,7 @@ def test_with_features_on_disk_losses_and_auc_are_the_same(tmp_path: Path, tasks
     assert disk == memory
 
 
+@pytest.mark.long
 def test_losses_and_auc_do_not_depend_on_the_number_of_ranks_and_it_learns(tmp_path: Path) -> None:
     losses, score = result_of_ranks(tmp_path, [1])
     losses_of_three, score_of_three = result_of_ranks(tmp_path, [1, 2])

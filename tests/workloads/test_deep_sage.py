@@ -20,6 +20,7 @@ def cora_job(**train: object) -> Job:
     return from_record(Job, record, parse=True)
 
 
+@pytest.mark.long
 def test_the_number_of_layers_follows_the_fan_out(tmp_path: Path) -> None:
     assert DeepSageTrain().fan_out == (4, 4, 4)
     losses = []
