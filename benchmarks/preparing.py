@@ -64,10 +64,10 @@ def print_row(side: str, raw: Path, to: Path) -> None:
         assert worker.stdout is not None
         found = json.loads(worker.stdout.readlines()[-1])
     index = 16 * found["edges"]
-    memory, spent = peak - found["start"], found["seconds"]
+    taken, spent = peak - found["start"], found["seconds"]
     print(
         f"| {found['edges'] / 1e6:.1f} million | {side} | {spent:.1f} s | {1e6 * spent / found['edges']:.2f} µs "
-        f"| {memory / 1e6:.0f} MB | {memory / index:.2f} |",
+        f"| {taken / 1e6:.0f} MB | {taken / index:.2f} |",
         flush=True,
     )
 

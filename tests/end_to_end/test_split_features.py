@@ -1,4 +1,4 @@
-"""Features split over the nodes of a real Slurm: any number of ranks has the losses of one that has all features."""
+"""Features split over the nodes of a real Slurm: losses do not depend on the number of ranks."""
 
 from __future__ import annotations
 

@@ -62,11 +62,12 @@ def infer(
             parts = _received(layer, graph, own, sent, piece)
         parts = map(Tensor.relu_ if depth < last else finish, parts)
         rows = own_rows(parts, len(own), features.spill if depth < last else None)
-        piece = partial(_piece_of, rows, task.device)
+        piece = partial(part_of, rows, task.device)
     return own, rows
 
 
-def _piece_of(rows: Tensor, device: torch.device, part: slice) -> Tensor:
+def part_of(rows: Tensor, device: torch.device, part: slice) -> Tensor:
+    """A part of this rank's rows between layers, which may be in a file, on `device`."""
     return rows[part].to(device)
 
 

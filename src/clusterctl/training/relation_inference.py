@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from clusterctl.graph.attention import Neighborhoods
 from clusterctl.graph.features.hidden import own_rows, rows_of_all, trimmed
 from clusterctl.graph.features.sources import FeaturesInMemory
 from clusterctl.graph.hops import whole_neighborhoods
-from clusterctl.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, one_ahead, own_piece
+from clusterctl.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, one_ahead, own_piece, part_of
 from clusterctl.graph.slices import own_slice, slices
 
 if TYPE_CHECKING:
@@ -44,17 +43,16 @@ def infer(model: Rgat, graph: HeteroGraph, features: Mapping[str, Features], tas
     for i, relations in enumerate(model.relations):
         layer = _Layer(model, i, graph, own, pieces, spill, task)
         rows: dict[str, Tensor] = {}
-        into = Counter(target for _, _, target in relations)
+        last_into = {relation[2]: relation for relation in relations}
         for relation in relations:
             target, received = relation[2], layer.received(relation)
-            into[target] -= 1
-            is_whole = i < len(model.relations) - 1 and not into[target]  # after this relation
-            activate = F.elu_ if is_whole else _unchanged
+            is_hidden = i < len(model.relations) - 1
+            activate = F.elu_ if is_hidden and relation == last_into[target] else _unchanged
             if target in rows:
                 _add(rows[target], trimmed(received) if spill else received, activate)
             else:
                 rows[target] = own_rows(map(activate, received), len(own[target]), spill)
-        pieces = {kind: partial(_part_of, table, task.device) for kind, table in rows.items()}
+        pieces = {kind: partial(part_of, table, task.device) for kind, table in rows.items()}
     return rows
 
 
@@ -102,10 +100,6 @@ def _fetched(
     for part, edges in hops:
         nodes, columns = torch.unique(edges.columns.to(torch.int64), return_inverse=True)
         yield part, Neighborhoods(columns.to(torch.int32), edges.offsets, edges.own), sent.fetch(nodes)
-
-
-def _part_of(rows: Tensor, device: torch.device, part: slice) -> Tensor:
-    return rows[part].to(device)
 
 
 def _add(rows: Tensor, parts: Iterable[Tensor], finish: Callable[[Tensor], Tensor]) -> None:

@@ -26,7 +26,7 @@ def expected_visits(graph: Adjacency, start: Tensor, fan_out: Sequence[int]) -> 
     """
     visits = start.to(torch.float32, copy=True)
     for count in fan_out:
-        _visit_neighbors(graph, visits.clone(), count, visits)
+        _visit_neighbors(graph, visits, count, visits)
     return visits
 
 
@@ -42,18 +42,17 @@ def expected_visits_by_type(
         for relation, counts in fan_outs.items():
             source, _, target = relation
             if counts[hop]:
-                _visit_neighbors(graph.relation(relation), reached[target].clone(), counts[hop], visits[source])
+                _visit_neighbors(graph.relation(relation), reached[target], counts[hop], visits[source])
     return visits
 
 
 def _visit_neighbors(graph: Adjacency, targets: Tensor, count: int, visits: Tensor) -> None:
-    """Add `count` neighbours (-1: all) to the sources' `visits` for each visit to `targets`, which is changed."""
-    if count >= 0:
-        targets *= (count / graph.degree.clamp(min=1)).clamp_(max=1)
+    """Add `count` neighbours (-1: all) to the sources' `visits` for each visit to `targets`, which may be the same."""
+    share = targets * (count / graph.degree.clamp(min=1)).clamp_(max=1) if count >= 0 else targets.clone()
     for first, last in edge_ranges(graph.indptr, _EDGES_AT_ONCE):
         bounds = graph.indptr[first : last + 1]
         edges = graph.indices[int(bounds[0]) : int(bounds[-1])]
-        visits.index_add_(0, edges, targets[first:last].repeat_interleave(bounds.diff(), output_size=edges.numel()))
+        visits.index_add_(0, edges, share[first:last].repeat_interleave(bounds.diff(), output_size=edges.numel()))
 
 
 def hottest(visits: Tensor, most: int) -> Tensor:
