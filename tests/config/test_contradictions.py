@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
-from clusterctl.config.resolution import SCRIPT_VARIABLES, contradictions
+from clusterctl.config.resolution import contradictions
 from clusterctl.spec import (
     Cluster,
     CommandTrain,
@@ -19,18 +17,11 @@ from clusterctl.spec import (
     SyntheticTrain,
 )
 
-GOLDEN = Path(__file__).parents[1] / "launch" / "golden" / "host.sh"
 GOOD = {"name": "x", "workload": "command", "argv": ("true",), "train": CommandTrain()}
 
 
 def keys(job: Job, kind: str = "slurm") -> list[str]:
     return [".".join(problem.path) for problem in contradictions(job, Cluster(name="c", kind=kind))]
-
-
-def test_every_variable_of_the_script_is_reserved() -> None:
-    used = set(re.findall(r"^\s*(?:trap ')?([a-z_]+)=", GOLDEN.read_text(), re.MULTILINE))
-    used |= set(re.findall(r"^\s*(?:printf -v|for) ([a-z_]+)", GOLDEN.read_text(), re.MULTILINE))
-    assert used == SCRIPT_VARIABLES
 
 
 def test_a_valid_job_has_no_contradictions() -> None:
@@ -47,7 +38,7 @@ def test_all_contradictions_are_reported_together() -> None:
     job = Job(
         name="x",
         workload="command",
-        env={"SLURM_PROCID": "0", "run": "/", "OK": "1"},
+        env={"SLURM_PROCID": "0", "cctl_run": "/", "run": "/", "OK": "1"},
         resources=Resources(time=60, warning=60, sbatch={"output": "x", "nodes": "3", "hint": "nomultithread"}),
         container=Container(code="image", workdir="src"),
     )
@@ -56,7 +47,7 @@ def test_all_contradictions_are_reported_together() -> None:
         "resources.sbatch.nodes",
         "resources.sbatch.output",
         "env.SLURM_PROCID",
-        "env.run",
+        "env.cctl_run",
         "resources.warning",
         "container.code",
         "container.workdir",

@@ -122,8 +122,8 @@ def test_bash_accepts_the_script(job: Job) -> None:
 
 def test_values_reach_the_task_unchanged() -> None:
     script = render(plan(CONTAINER_JOB, CONTAINER_CLUSTER))
-    exports = script[script.index("exports=(") : script.index("\nsetup=")]
-    export = f'{exports}\nexport "${{exports[@]}}"\nsh -c \'printf %s "$TRICKY"\''
+    exports = script[script.index("cctl_exports=(") : script.index("\ncctl_setup=")]
+    export = f'{exports}\nexport "${{cctl_exports[@]}}"\nsh -c \'printf %s "$TRICKY"\''
     shown = subprocess.run(["bash", "-c", export], capture_output=True, check=True)
     assert shown.stdout.decode() == CONTAINER_JOB.env["TRICKY"]
 
@@ -132,8 +132,8 @@ def test_values_reach_the_task_unchanged() -> None:
 def test_paths_are_quoted_for_sbatch_and_for_the_shell(folder: str) -> None:
     lines = render(plan(HOST_JOB, CONTAINER_CLUSTER, folder)).splitlines()
     chdir = next(line for line in lines if line.startswith("#SBATCH --chdir="))
-    run = next(line for line in lines if line.startswith("run="))
-    for words in (chdir.removeprefix("#SBATCH --chdir="), run.removeprefix("run=")):
+    run = next(line for line in lines if line.startswith("cctl_run="))
+    for words in (chdir.removeprefix("#SBATCH --chdir="), run.removeprefix("cctl_run=")):
         shown = subprocess.run(["bash", "-c", f"printf %s {words}"], capture_output=True, check=True)
         assert shown.stdout.decode() == f"{folder}/cora-20260102-030405-abcd"
 

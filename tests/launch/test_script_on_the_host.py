@@ -119,10 +119,10 @@ def test_a_run_with_all_ranks_done_is_finished(host: Host) -> None:
 
 
 def with_tracker(host: Host, program: str) -> Host:
-    words = f"tracker=(bash -c {quote(program)} bash {quote(str(host.run.path))})"
+    words = f"cctl_tracker=(bash -c {quote(program)} bash {quote(str(host.run.path))})"
     text = host.script.read_text()
-    assert text.count("tracker=()") == 1
-    host.script.write_text(text.replace("tracker=()", words))
+    assert text.count("cctl_tracker=()") == 1
+    host.script.write_text(text.replace("cctl_tracker=()", words))
     return host
 
 
@@ -161,7 +161,7 @@ def late(host: Host) -> Host:
     stat = host.srun.with_name("stat")
     stat.write_text("#!/bin/bash\necho nfs\n")
     stat.chmod(0o755)
-    host.script.write_text(host.script.read_text().replace("late=70", "late=6"))
+    host.script.write_text(host.script.read_text().replace("cctl_late=70", "cctl_late=6"))
     return host
 
 
@@ -209,7 +209,7 @@ def test_run_json_may_appear_late(host: Host) -> None:
 def test_an_attempt_folder_that_is_not_yet_visible_is_skipped(host: Host) -> None:
     """`[ -d` does not see it yet, and the server refuses to create it twice."""
     host.run.attempt(0).path.mkdir()
-    blind = host.script.read_text().replace('while [ -d "$run/attempts/$number" ]', "while false")
+    blind = host.script.read_text().replace('while [ -d "$cctl_run/attempts/$cctl_number" ]', "while false")
     host.script.write_text(blind)
     assert host.call(ALL_DONE) == 0
     assert host.host(1)["exit_code"] == 0
@@ -241,7 +241,7 @@ def test_a_failed_listing_is_retried(host: Host) -> None:
     assert (host.host()["signal"], host.run.finished_json.exists()) == ("", True)
     host.run.finished_json.unlink()
     (host.run.attempt(0).marks / "finished").unlink()
-    late(host).script.write_text(host.script.read_text().replace("late=6", "late=1"))
+    late(host).script.write_text(host.script.read_text().replace("cctl_late=6", "cctl_late=1"))
     hidden = hidden_for_a_while("$CLUSTERCTL_RUN_DIR/checkpoints")
     assert host.call(ONE_KILLED + CHECKPOINT + hidden + "exit 137") == 137
     assert host.requeues == ["requeue 12"]
@@ -274,6 +274,45 @@ def test_functions_that_setup_lines_call_are_kept(tmp_path: Path) -> None:
     host.environment = {"BASH_FUNC_module%%": '() { echo "loads $2"; }'}
     host.call(ALL_DONE)
     assert host.run.attempt(0).host_log.read_text() == "loads cuda\n"
+
+
+def own_names(script: str) -> tuple[set[str], set[str]]:
+    """The variables and functions of a script."""
+    shell = re.sub(r"(?ms)^\w+=(\(.*?\)$|'.*?'$)", lambda found: found[0].partition("=")[0] + "=", script)
+    shell = re.sub(r"(?m)(^| )#.*", "", shell)
+    assigned = re.findall(r"(?:^|[\s;({'])([a-z_]\w*)(?:\[[^]]*\])?\+?=", shell)
+    assigned += re.findall(r"(?m)^\s*(?:for|printf -v|coproc|until) ([a-z_]\w*)", shell)
+    for names in re.findall(r"(?m)^\s*local ([^\n;]*)", shell):
+        assigned += re.findall(r"(?:^| )([a-z_]\w*)", names)
+    return set(assigned), set(re.findall(r"(?m)^\s*([a-z_]\w*)\(\)", shell))
+
+
+def test_setup_lines_may_use_any_name_of_their_own(tmp_path: Path) -> None:
+    """Variables, functions and options of `setup` do not reach the script, whose own names all carry a prefix."""
+    variables, functions = own_names(Host(tmp_path / "a").script.read_text())
+    warm = own_names(part("warm.sh"))
+    assert {"cctl_attempt", "cctl_try", "cctl_signal"} <= variables
+    assert {"cctl_look", "cctl_with_retries"} <= functions
+    assert {name for name in variables | functions | warm[0] | warm[1] if not name.startswith("cctl_")} == set()
+    taken = sorted(name.removeprefix("cctl_") for name in variables | functions | warm[0] | warm[1])
+    words = sorted(set(re.findall(r"[a-z]{2,}", part("batch.sh") + part("work.sh"))) - {"builtin", "srun"})
+    commands = [word for word in words if shutil.which(word) or word in ("exit", "local", "printf", "return", "wait")]
+    setup = [
+        *(f"export {name}=mine" for name in taken if name not in ("code", "try")),
+        "readonly code=mine try=mine",
+        *(f"{name}() {{ echo hidden >>{quote(str(tmp_path / 'hidden'))}; }}" for name in (*taken, *commands)),
+        "shopt -s expand_aliases nullglob dotglob nocasematch",
+        "alias mv=false touch=false scontrol=false timeout=false",
+        "trap : TERM",
+        "set -- a b; cd /; IFS=/; set -u -f",
+    ]
+    host = Host(tmp_path / "b", cluster=Cluster(name="c", setup=tuple(setup)))
+    assert host.call(asks(host, 0) + ALL_DONE) == EXIT_RESTART
+    assert host.requeues == ["requeue 12"]
+    assert host.call(CHECKPOINT + 'kill -TERM $PPID; [ "$number$task" = minemine ] || exit 3\n' + ALL_DONE) == 0
+    assert host.host(1)["signal"] == "TERM"
+    assert host.run.finished_json.exists()
+    assert not (tmp_path / "hidden").exists()
 
 
 def test_the_exit_code_is_passed_on_and_the_next_attempt_has_its_own_folder(host: Host) -> None:
@@ -510,8 +549,8 @@ def test_a_killed_srun_is_recognized_by_bashs_message(host: Host) -> None:
 
 def test_the_scripts_refusals_are_those_of_the_enum() -> None:
     script = part("batch.sh")
-    refusal = script[script.index("refusal() {") : script.index("# Slurm may be unreachable")]
-    named = re.findall(r"then echo ([a-z-]+)", refusal) + re.findall(r"refused=([a-z-]+)", script)
+    refusal = script[script.index("cctl_refusal() {") : script.index("# Slurm may be unreachable")]
+    named = re.findall(r"then echo ([a-z-]+)", refusal) + re.findall(r"cctl_refused=([a-z-]+)", script)
     assert sorted(named) == sorted(Refusal)
 
 

@@ -61,8 +61,8 @@ def test_a_variables_value_stays_a_value(desk: Desk, value: str) -> None:
     code, script, err = desk.type(["submit", "cora", "--dry-run", "--set", f"env.VALUE={json.dumps(value)}"])
     assert (code, err) == (0, "")
     check_script(desk, script)
-    exports = script[script.index("exports=(") :].partition("\n)\n")[0]
-    assert output_of_bash(desk, f'{exports}\n)\nexport "${{exports[@]}}"\nprintf %s "$VALUE"') == value
+    exports = script[script.index("cctl_exports=(") :].partition("\n)\n")[0]
+    assert output_of_bash(desk, f'{exports}\n)\nexport "${{cctl_exports[@]}}"\nprintf %s "$VALUE"') == value
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=IDS)
@@ -141,7 +141,7 @@ def test_the_runs_folder_may_have_any_name_that_slurm_accepts(desk: Desk, folder
     code, script, _ = desk.type("submit cora --dry-run")
     assert code == 0
     check_script(desk, script)
-    (line,) = (line for line in script.splitlines() if line.startswith("run="))
+    (line,) = (line for line in script.splitlines() if line.startswith("cctl_run="))
     assert Path(output_of_bash(desk, f'{line}; printf %s "$run"')).parent == desk.project / folder
 
 

@@ -54,13 +54,7 @@ RESERVED_OPTIONS = frozenset(
     | {"open-mode", "output", "parsable", "signal", "test-only", "uid", "wait", "wrap"}
 )
 # The same goes for variables by which Slurm and the batch script inform the tasks, and the script's own variables.
-RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
-SCRIPT_VARIABLES = frozenset(
-    {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder", "found", "full"}
-    | {"gone", "late", "mark", "marks", "no_work", "node_check", "notifier", "number", "opening", "own_job", "problem"}
-    | {"python", "python_is_named", "ranks", "refused", "restarts", "run", "running", "setup", "signal", "srun"}
-    | {"staging", "start", "task", "text", "tracker", "tracker_input", "tracker_pid", "tracking", "try", "unfit"}
-)
+RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_", "cctl_")
 
 
 @dataclass(frozen=True)
@@ -332,7 +326,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     if job.notify.command and not job.notify.command[0]:
         yield Problem(("notify", "command"), 'needs a program, such as ["mail", "-s", "clusterctl", "me@example.org"]')
     for name in (*job.env, job.notify.url_variable or ""):
-        if name.startswith(RESERVED_PREFIXES) or name in SCRIPT_VARIABLES:
+        if name.startswith(RESERVED_PREFIXES):
             key = ("env", name) if name in job.env else ("notify", "url_variable")
             yield Problem(key, "Slurm or clusterctl sets this variable; choose another name")
     if resources.warning and resources.warning >= resources.time:

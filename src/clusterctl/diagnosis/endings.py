@@ -20,7 +20,9 @@ _JOB_ENDED = re.compile(
     r"\*\*\* JOB (?P<job>\d+) ON (?P<node>\S+) CANCELLED AT (?P<at>[\dT:-]+)(?: DUE TO (?P<why>[A-Z ]+))?"
 )
 _WARNED = re.compile(rf"terminated with signal {int(SIGUSR2)}\b")  # pyxis, about the process that unpacks the image
-_SRUN_KILLED = re.compile(r'slurm_script: line \d+: +\d+ Killed +"\$\{srun\[@\]\}" ')  # bash's message about its child
+_SRUN_KILLED = re.compile(
+    r'slurm_script: line \d+: +\d+ Killed +"\$\{(?:cctl_)?srun\[@\]\}" '
+)  # bash's message about its child
 _DUE_TO = {
     "TIME LIMIT": (Cause.TIME, "the time limit was reached"),
     "PREEMPTION": (Cause.PREEMPTED, "another job took its nodes"),

@@ -34,7 +34,7 @@ def render(plan: Plan) -> str:
     """The whole script. All user input is quoted, both for the shell and for sbatch's parsing of #SBATCH lines."""
     # squeue shows this folder, so that a job can be found even if its submitter was killed
     own = [("chdir", str(plan.run.path)), ("output", str(plan.slurm_log)), ("open-mode", "append")]
-    srun = ["in_allocation", "srun"] if plan.warm else ["srun"]  # setup lines may define it as a function
+    srun = ["cctl_in_allocation", "srun"] if plan.warm else ["srun"]  # setup lines may define it as a function
     task = [plan.python, "-u", "-m", "clusterctl.runs", str(plan.run.path)]
     if plan.view:
         task = ["sh", "-c", FIRST_IN_IMAGE, *task]
@@ -44,10 +44,10 @@ def render(plan: Plan) -> str:
     warm = []
     if plan.warm:
         warm = [
-            f"node_list={quote(plan.warm.node_list)} # of allocation {plan.warm.job_id}, which runs this as a step",
-            f"image_mark={quote(plan.warm.image_mark)}",
-            _array("clearing", _flag_by_flag(plan.warm.clearing)),
-            _array("importing", _flag_by_flag(plan.warm.importing)),
+            f"cctl_node_list={quote(plan.warm.node_list)} # of allocation {plan.warm.job_id}: this is a step of it",
+            f"cctl_image_mark={quote(plan.warm.image_mark)}",
+            _array("cctl_clearing", _flag_by_flag(plan.warm.clearing)),
+            _array("cctl_importing", _flag_by_flag(plan.warm.importing)),
             "",
             part("warm.sh"),
         ]
@@ -58,22 +58,22 @@ def render(plan: Plan) -> str:
             f"# Rendered by clusterctl {plan.version}; the run directory is the record of what happened.",
             "",
             part("shell.sh"),
-            f"run={quote(str(plan.run.path))}",
-            f"ranks={plan.tasks}",
-            f"restarts={plan.restarts} # how often the job may be requeued",
-            _array("dropped", [[name] for name in plan.unset]),
-            _array("exports", [[f"{name}={value}"] for name, value in plan.exports]),
-            f"python={'' if plan.view else quote(plan.python)} # for tasks on the host",
-            f"python_is_named={'yes' if plan.python_is_named else ''}",
-            f"setup={quote(setup)} # the lines of the cluster file and of the job",
-            _array("srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.run.work}"])),
-            _array("task", _flag_by_flag([*plan.runner, *task])),
-            _array("node_check", _flag_by_flag(plan.node_check)),
-            _array("staging", _staging(plan)),
-            _array("opening", _flag_by_flag(plan.opening)),
-            _array("closing", _flag_by_flag(plan.closing)),
-            _array("notifier", _flag_by_flag(plan.notifier)),
-            _array("tracker", _flag_by_flag(plan.tracker)),
+            f"cctl_run={quote(str(plan.run.path))}",
+            f"cctl_ranks={plan.tasks}",
+            f"cctl_restarts={plan.restarts} # how often the job may be requeued",
+            _array("cctl_dropped", [[name] for name in plan.unset]),
+            _array("cctl_exports", [[f"{name}={value}"] for name, value in plan.exports]),
+            f"cctl_python={'' if plan.view else quote(plan.python)} # for tasks on the host",
+            f"cctl_python_is_named={'yes' if plan.python_is_named else ''}",
+            f"cctl_setup={quote(setup)} # the lines of the cluster file and of the job",
+            _array("cctl_srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.run.work}"])),
+            _array("cctl_task", _flag_by_flag([*plan.runner, *task])),
+            _array("cctl_node_check", _flag_by_flag(plan.node_check)),
+            _array("cctl_staging", _staging(plan)),
+            _array("cctl_opening", _flag_by_flag(plan.opening)),
+            _array("cctl_closing", _flag_by_flag(plan.closing)),
+            _array("cctl_notifier", _flag_by_flag(plan.notifier)),
+            _array("cctl_tracker", _flag_by_flag(plan.tracker)),
             "",
             *warm,
             part("work.sh"),
