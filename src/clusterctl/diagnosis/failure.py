@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from signal import SIGKILL, SIGTERM
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.diagnosis.endings import Ending, job_ending, lost_nodes, warned_before_start
-from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Finding
+from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Evidence, Finding
 from clusterctl.diagnosis.signatures import Level, Signature, most_specific, python_error, signature
 from clusterctl.diagnosis.standstill import hang, left_early, noticed, outside_collectives, someone_left
 from clusterctl.errors import Cause
@@ -27,7 +28,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import EXIT_HUNG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
     from clusterctl.observe.deaths import Death
@@ -70,37 +71,42 @@ class Candidate:
         return self.signature.level is Level.PRIMARY
 
 
+@dataclass(frozen=True)
+class Case:
+    """The evidence about the end of one attempt, as the rules read it. `first` is the first report of a rank."""
+
+    attempt: AttemptTrace
+    trace: RunTrace
+    reports: tuple[Candidate, ...]
+    ending: Ending | None
+
+    @classmethod
+    def of(cls, attempt: AttemptTrace, trace: RunTrace) -> Case:
+        return cls(attempt, trace, tuple(candidates(attempt)), _ending(attempt, trace))
+
+    @cached_property
+    def first(self) -> Candidate | None:
+        return min(self.reports, key=_earliest, default=None)
+
+    @cached_property
+    def silent(self) -> list[RankTrace]:
+        """The ranks that left no record of their end."""
+        return [rank for rank in self.attempt.ranks if rank.began and rank.exit_code is None and rank.raised is None]
+
+
+class Rule(NamedTuple):
+    """A reading of the evidence about an attempt: a finding, or None if it does not apply."""
+
+    evidence: Evidence
+    finding: Callable[[Case], Finding | None]
+
+
 def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
-    """The first cause of the end of `attempt`, and its consequences."""
-    reports, ending = candidates(attempt), _ending(attempt, trace)
-    silent = [rank for rank in attempt.ranks if rank.began and rank.exit_code is None and rank.raised is None]
-    first = min(reports, key=_earliest, default=None)
-    more_than_a_code = first and (first.signature.cause is not Cause.USER or first.traceback)
-    if attempt.alarm and not _came_before(first, attempt.alarm.time) and not _slurm_lost_them(attempt, ending):
-        found = hang(attempt)
-    elif ending and not _came_before(first, ending.time - _SOONER_SECONDS if ending.time else None):
-        found = _ended_from_outside(attempt, ending)
-    elif attempt.unfit:
-        found = _unfit_nodes(attempt.unfit)
-    elif attempt.no_work:
-        cause, facts = (Cause.DISK, ()) if attempt.disk_full else (Cause.LAUNCH, attempt.lines[-1:])
-        reason = "the disk of the run directory is full" if attempt.disk_full else "the code could not be copied"
-        found = Finding(cause, f"cannot create the run's working directory: {reason}", CERTAIN, facts=facts)
-    elif attempt.disk_full and not (first and first.primary and more_than_a_code):
-        words = "the disk of the run directory was full when it ended, and messages of its ranks may be lost"
-        found = Finding(Cause.DISK, words, LIKELY)
-    elif before := _before_any_rank(attempt):
-        found = before
-    elif first and not first.primary and not silent and (gone := left_early(attempt)):
-        found = someone_left(gone)
-    elif first and (first.primary or not silent):
-        found = _reported_by(first, reports, left_early(attempt, first.time))
-        if attempt.arriving and {rank.rank for rank in silent} - {candidate.rank for candidate in reports}:
-            found = replace(found, certainty=LIKELY)  # an earlier report of another rank may not be visible here yet
-    elif silent and not attempt.arriving:
-        found = _died_silently(attempt, silent)
-    else:
-        found = _unexplained(attempt)
+    """The first cause of the end of `attempt`, and its consequences, by the first of RULES that applies."""
+    case = Case.of(attempt, trace)
+    evidence, found = next((rule.evidence, found) for rule in RULES if (found := rule.finding(case)))
+    if not evidence.may_be_certain and found.certainty == CERTAIN:
+        found = replace(found, certainty=LIKELY)
     rank = attempt.rank(found.rank) if found.rank is not None else None
     if rank and not found.stage:
         found = replace(found, stage=rank.stage)
@@ -109,14 +115,69 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     if attempt.refused:
         why = _REFUSALS[attempt.refused].format(limit=trace.status.record.job.restart.limit)
         found = replace(found, facts=(*found.facts, f"not restarted: {why}"))
-    return replace(found, attempt=attempt.number, secondary=_consequences(attempt, reports, found))
+    return replace(found, attempt=attempt.number, secondary=_consequences(attempt, case.reports, found))
 
 
-def _unfit_nodes(unfit: Mapping[str, str]) -> Finding:
-    (node, problem), *others = unfit.items()
+def _stuck(case: Case) -> Finding | None:
+    """The watchdog's alarm, unless a rank had failed before it or Slurm has lost the node."""
+    alarm = case.attempt.alarm
+    if alarm is None or _came_before(case.first, alarm.time) or _slurm_lost_them(case.attempt, case.ending):
+        return None
+    return hang(case.attempt)
+
+
+def _from_outside(case: Case) -> Finding | None:
+    """What Slurm or a person did to the whole job, unless a rank had failed before it."""
+    ending = case.ending
+    if ending is None or _came_before(case.first, ending.time - _SOONER_SECONDS if ending.time else None):
+        return None
+    return _ended_from_outside(case.attempt, ending)
+
+
+def _unfit_nodes(case: Case) -> Finding | None:
+    if not case.attempt.unfit:
+        return None
+    (node, problem), *others = case.attempt.unfit.items()
     facts = tuple(f"{other} also failed it: {words}" for other, words in others)
     hint = "report it to the administrators of the cluster; to avoid the node, set resources.exclude"
     return Finding(Cause.NODE, f"failed the node check: {problem}", CERTAIN, node=node, facts=facts, hint=hint)
+
+
+def _no_work(case: Case) -> Finding | None:
+    """The run's working directory could not be created."""
+    attempt = case.attempt
+    if not attempt.no_work:
+        return None
+    cause, facts = (Cause.DISK, ()) if attempt.disk_full else (Cause.LAUNCH, attempt.lines[-1:])
+    reason = "the disk of the run directory is full" if attempt.disk_full else "the code could not be copied"
+    return Finding(cause, f"cannot create the run's working directory: {reason}", CERTAIN, facts=facts)
+
+
+def _full_disk(case: Case) -> Finding | None:
+    """The script found the disk full, and no rank reports more than an exit code."""
+    first = case.first
+    more_than_a_code = first and (first.signature.cause is not Cause.USER or first.traceback)
+    if not case.attempt.disk_full or (first and first.primary and more_than_a_code):
+        return None
+    words = "the disk of the run directory was full when it ended, and messages of its ranks may be lost"
+    return Finding(Cause.DISK, words, LIKELY)
+
+
+def _left_early(case: Case) -> Finding | None:
+    """A rank exited with 0, and the others report only that they lost a peer."""
+    if case.first is None or case.first.primary or case.silent or not (gone := left_early(case.attempt)):
+        return None
+    return someone_left(gone)
+
+
+def _of_a_rank(case: Case) -> Finding | None:
+    first, attempt, silent = case.first, case.attempt, case.silent
+    if first is None or not (first.primary or not silent):
+        return None
+    found = _reported_by(first, case.reports, left_early(attempt, first.time))
+    if attempt.arriving and {rank.rank for rank in silent} - {candidate.rank for candidate in case.reports}:
+        return replace(found, certainty=LIKELY)  # an earlier report of another rank may not be visible here yet
+    return found
 
 
 def candidates(attempt: AttemptTrace) -> list[Candidate]:
@@ -357,8 +418,11 @@ def _stuck_before_the_end(attempt: AttemptTrace) -> tuple[str, ...]:
     return ()
 
 
-def _died_silently(attempt: AttemptTrace, silent: list[RankTrace]) -> Finding:
+def _died_silently(case: Case) -> Finding | None:
     """A process killed by the kernel or along with its node leaves no message."""
+    attempt, silent = case.attempt, case.silent
+    if not silent or attempt.arriving:
+        return None
     numbers = {rank.rank for rank in silent}
     nodes = {rank.node for rank in attempt.ranks if rank.node}
     gone = sorted(nodes - {rank.node for rank in attempt.ranks if rank.rank not in numbers})
@@ -378,14 +442,16 @@ def known_line(lines: Iterable[str]) -> Finding | None:
     return Finding(known.cause, known.words) if known and known.level is Level.PRIMARY else None
 
 
-def _before_any_rank(attempt: AttemptTrace) -> Finding | None:
+def _before_any_rank(case: Case) -> Finding | None:
     """What srun and pyxis report if no rank wrote anything, e.g. about importing a warm run's image."""
+    attempt = case.attempt
     if any(rank.began or rank.last_words for rank in attempt.ranks) or not (known := known_line(attempt.lines)):
         return None
     return replace(known, node=next((death.node for death in deaths(attempt.lines)), ""))
 
 
-def _unexplained(attempt: AttemptTrace) -> Finding:
+def _unexplained(case: Case) -> Finding:
+    attempt = case.attempt
     if known := known_line(attempt.lines):
         return known
     if attempt.arriving:
@@ -400,7 +466,22 @@ def _unexplained(attempt: AttemptTrace) -> Finding:
     return Finding(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank reported why", UNSURE)
 
 
-def _consequences(attempt: AttemptTrace, reports: list[Candidate], found: Finding) -> tuple[Consequence, ...]:
+# The order of precedence; evidence.py says which kinds can be certain.
+RULES = (
+    Rule(Evidence.RECORDED, _stuck),
+    Rule(Evidence.RECORDED, _from_outside),
+    Rule(Evidence.RECORDED, _unfit_nodes),
+    Rule(Evidence.RECORDED, _no_work),
+    Rule(Evidence.RECORDED, _full_disk),
+    Rule(Evidence.RECORDED, _before_any_rank),
+    Rule(Evidence.RECORDED, _left_early),
+    Rule(Evidence.LAST_WORDS, _of_a_rank),
+    Rule(Evidence.NOTHING, _died_silently),
+    Rule(Evidence.NOTHING, _unexplained),
+)
+
+
+def _consequences(attempt: AttemptTrace, reports: Iterable[Candidate], found: Finding) -> tuple[Consequence, ...]:
     words = {candidate.rank: candidate.words for candidate in reports}
     return tuple(
         Consequence(rank.rank, rank.node, words.get(rank.rank, "ended with the others"))

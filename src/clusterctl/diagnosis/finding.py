@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clusterctl.errors import Cause
 
 CERTAIN, LIKELY, UNSURE = "certain", "likely", "unknown"
+
+
+class Evidence(IntEnum):
+    """Where the evidence for a cause is, the strongest first.
+
+    Programs log errors that they survive, so a known phrase somewhere in their output never makes a finding certain.
+    """
+
+    RECORDED = 0  # a signal, an exit code with its mark, an exception recorded by the task, a line of Slurm's own
+    LAST_WORDS = 1  # what a rank's stderr ends with
+    ELSEWHERE = 2  # a known phrase before that
+    NOTHING = 3  # only that it ended
+
+    @property
+    def may_be_certain(self) -> bool:
+        return self in _MAY_BE_CERTAIN
+
+
+_MAY_BE_CERTAIN = frozenset({Evidence.RECORDED, Evidence.LAST_WORDS})
 
 
 @dataclass(frozen=True)
