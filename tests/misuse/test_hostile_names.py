@@ -142,7 +142,7 @@ def test_the_runs_folder_may_have_any_name_that_slurm_accepts(desk: Desk, folder
     assert code == 0
     check_script(desk, script)
     (line,) = (line for line in script.splitlines() if line.startswith("cctl_run="))
-    assert Path(output_of_bash(desk, f'{line}; printf %s "$run"')).parent == desk.project / folder
+    assert Path(output_of_bash(desk, f'{line}; printf %s "$cctl_run"')).parent == desk.project / folder
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=IDS)
