@@ -46,6 +46,10 @@ unexport PYTHONDONTWRITEBYTECODE # the tests run the command line thousands of t
 test: setup packages ## Run the tests, style and types too (about 8 minutes on two idle cores)
 	$(BIN)/python -m pytest -m 'not long' -n $(WORKERS) --dist loadfile
 
+.PHONY: diagnose-corpus
+diagnose-corpus: setup ## Diagnose the recorded failures in tests/diagnosis/corpus, and compare with their true causes
+	@cd tests && ../$(BIN)/python -m support.failures
+
 RECIPES := .venv-recipes
 RECIPE_PACKAGES := lightning==2.6.6 accelerate==1.15.0 mpi4py==4.1.2 mpich==5.0.2
 $(RECIPES)/.ready: pyproject.toml
