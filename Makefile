@@ -15,13 +15,23 @@ STAMP := $(VENV)/.ready-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# Where Debian's python3-venv is missing, `-m venv` leaves an environment without pip behind.
+define NEW_VENV
+@$(1)/bin/python -m pip --version >/dev/null 2>&1 || { \
+  test ! -e '$(1)' || kept=yes; \
+  '$(PYTHON)' -m venv '$(1)' || { \
+    test -n "$$kept" || rm -rf '$(1)'; \
+    echo 'error: cannot create $(1) with $(PYTHON)'; \
+    echo 'hint: as root on Debian or Ubuntu: apt install python3-venv; then run make again'; exit 1; }; }
+endef
+
 .PHONY: setup
 setup: $(STAMP) ## Make .venv with clusterctl in it, for training and development (PYTHON=, TORCH=, TORCH_CPU_INDEX= choose)
 
 $(STAMP):
 	@'$(PYTHON)' -c '$(IS_NEW_ENOUGH)' 2>/dev/null || { \
 	  echo 'error: no Python 3.11 or later: $(or $(PYTHON),none on PATH)'; echo 'hint: make setup PYTHON=/path/to/python3'; exit 1; }
-	test -x $(BIN)/python || '$(PYTHON)' -m venv $(VENV)
+	$(call NEW_VENV,$(VENV))
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.3' # older ones download to resolve
 	options=$$(PYTHONPATH=src $(BIN)/python -m clusterctl.containers.torch_build '$(TORCH)') && \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$options '$(TORCH)' --editable '.[train,accelerate,dashboard,tensorboard,dev]'
@@ -53,7 +63,7 @@ diagnose-corpus: setup ## Diagnose the recorded failures in tests/diagnosis/corp
 RECIPES := .venv-recipes
 RECIPE_PACKAGES := lightning==2.6.6 accelerate==1.15.0 mpi4py==4.1.2 mpich==5.0.2
 $(RECIPES)/.ready: pyproject.toml
-	test -x $(RECIPES)/bin/python || $(PYTHON) -m venv $(RECIPES)
+	$(call NEW_VENV,$(RECIPES))
 	$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' $(RECIPE_PACKAGES) \
 	  --editable '.[train]'
 	@touch $@
@@ -62,13 +72,13 @@ TRACKERS := .venv-trackers
 TRACKER_PACKAGES := tensorboard==2.21.0 wandb==0.31.0 mlflow==3.17.2 sqlalchemy==2.1.9 alembic==1.20.1 \
   pytest hypothesis
 $(TRACKERS)/.ready: pyproject.toml
-	test -x $(TRACKERS)/bin/python || $(PYTHON) -m venv $(TRACKERS)
+	$(call NEW_VENV,$(TRACKERS))
 	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check $(TRACKER_PACKAGES) --editable .
 	@touch $@
 
 SITE := .venv-site
 $(SITE)/.ready: pyproject.toml
-	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	$(call NEW_VENV,$(SITE))
 	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
 	@touch $@
 
@@ -107,7 +117,7 @@ gpu-check: setup ## On a machine with GPUs: check results and measure, one table
 
 RIVALS := .venv-rivals
 $(RIVALS)/.ready:
-	test -x $(RIVALS)/bin/python || $(PYTHON) -m venv $(RIVALS)
+	$(call NEW_VENV,$(RIVALS))
 	$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' setuptools wheel ninja \
 	  --editable '.[train,accelerate]'
 	$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation torch-scatter torch-sparse

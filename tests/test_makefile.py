@@ -37,7 +37,7 @@ def setup(folder: Path, *words: str, **pythons: str) -> subprocess.CompletedProc
 def test_the_first_working_and_recent_python_creates_the_environment(
     pythons: dict[str, str], found: str, tmp_path: Path
 ) -> None:
-    assert f"'{found}' -m venv .venv" in setup(tmp_path, "--dry-run", **pythons).stdout
+    assert f"'{found}' -m venv '.venv'" in setup(tmp_path, "--dry-run", **pythons).stdout
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,29 @@ def test_without_a_recent_python_setup_fails_and_creates_no_environment(
     assert done.returncode == 2
     assert done.stdout == f"error: no Python 3.11 or later: {searched}\nhint: make setup PYTHON=/path/to/python3\n"
     assert not (tmp_path / ".venv").exists()
+
+
+WITHOUT_ENSUREPIP = """case $2 in
+venv) mkdir -p "$3/bin"; ln -s /bin/false "$3/bin/python"; echo 'ensurepip is not available' >&2; exit 1 ;;
+esac"""
+
+
+def test_a_python_without_venv_leaves_no_half_made_environment(tmp_path: Path) -> None:
+    done = setup(tmp_path, python3_11=WITHOUT_ENSUREPIP)
+    assert done.returncode == 2
+    assert done.stdout.startswith("error: cannot create .venv with python3.11\nhint: as root on Debian or Ubuntu: ")
+    assert "apt install python3-venv" in done.stdout
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_an_environment_without_pip_is_completed_and_kept_if_that_fails(tmp_path: Path) -> None:
+    """One that an earlier version of the Makefile, or another tool, left there."""
+    program = tmp_path / ".venv" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.symlink_to("/bin/false")
+    done = setup(tmp_path, python3_11=WITHOUT_ENSUREPIP)
+    assert "error: cannot create .venv with python3.11" in done.stdout
+    assert program.is_symlink()
+    again = setup(tmp_path, python3_11='[ "$2" != venv ] || ln -sf "$0" .venv/bin/python')
+    assert "error:" not in again.stdout
+    assert program.readlink() == tmp_path / "python3.11"

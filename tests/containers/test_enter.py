@@ -166,6 +166,8 @@ def test_the_home_folder_is_at_home(thin_image: ThinImage, tmp_path: Path, flags
         (["--container-entrypoint"], ["echo", "a  b"], "entry point\na  b\n"),
         ([], [], "started by the image\n"),
         (["--container-workdir=/etc"], ["pwd"], "/etc\n"),
+        (["--container-workdir=/etc", "--container-entrypoint"], ["pwd"], "entry point\n/etc\n"),
+        (["--container-entrypoint"], ["pwd"], "entry point\n/srv\n"),
     ],
 )
 def test_the_images_entry_point_runs_on_request(

@@ -38,6 +38,48 @@ def times_asked(enroot: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+# A fake docker whose daemon has one image, `mine`, with one file.
+DOCKER = """#!/bin/sh
+case "$*" in
+version*) ;;
+"image inspect mine") echo '[{"Id": "sha256:abc", "Config": {"Env": ["FROM=docker"]}}]' ;;
+"create --network=none mine /bin/sh") echo container ;;
+"export container") tar -C "$0.root" -cf - . ;;
+"rm container") ;;
+*) exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture
+def docker(enroot: Path) -> None:
+    path = enroot.with_name("docker")
+    path.write_text(DOCKER)
+    path.chmod(0o700)
+    (path.parent / "docker.root").mkdir()
+    (path.parent / "docker.root" / "x").write_text("1")
+
+
+@pytest.mark.parametrize("reference", ["mine", "dockerd://mine"])
+def test_an_image_that_docker_has_is_taken_from_there(
+    reference: str, enroot: Path, docker: None, tmp_path: Path
+) -> None:
+    made = import_reference(reference, None, tmp_path / "images", Quiet())
+    assert made.name == "mine"
+    assert made.record is not None
+    assert made.record.environment == {"FROM": "docker"}
+    assert times_asked(enroot) == 0
+
+
+def test_an_image_that_docker_lacks_is_fetched_by_enroot(enroot: Path, docker: None, tmp_path: Path) -> None:
+    import_reference("yours", None, tmp_path / "images", Quiet())
+    assert times_asked(enroot) == 1
+    with pytest.raises(ImageError, match="docker has no image yours") as caught:
+        import_reference("dockerd://yours", None, tmp_path / "images", Quiet())
+    assert caught.value.hint == "see: docker images"
+    assert times_asked(enroot) == 1
+
+
 def test_concurrent_requests_share_one_import(enroot: Path, tmp_path: Path) -> None:
     folder, failures = tmp_path / "images", []
 
@@ -88,7 +130,10 @@ def test_a_refused_import_leaves_nothing_behind(enroot: Path, tmp_path: Path, mo
     assert list((tmp_path / "images").iterdir()) == []
 
 
-@pytest.mark.parametrize("reference", ["python::3", "nvcr.io/#x", "Python", "a b", "image.sqsh"])
+@pytest.mark.parametrize(
+    "reference",
+    ["python::3", "nvcr.io/#x", "Python", "a b", "image.sqsh", "dockerd://-x", "podman://", "dockerd://a b"],
+)
 def test_an_invalid_reference_contacts_no_registry(reference: str, enroot: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         import_reference(reference, None, tmp_path / "images", Quiet())

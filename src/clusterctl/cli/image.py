@@ -83,13 +83,15 @@ def build(verbose: bool, **wanted: Any) -> None:
 def import_(verbose: bool, **wanted: Any) -> None:
     """Import SOURCE, a file or an image reference (REGISTRY#NAME:TAG), into the image folder.
 
-    A file is a .sqsh or an archive from `docker save` or `buildah push oci-archive:`. A reference is imported once: by
-    enroot, with its own credentials, if it is installed, else by docker, podman or buildah.
+    A file is a .sqsh or an archive from `docker save` or `buildah push oci-archive:`. A reference is imported once.
+    If docker, podman or buildah has that image on this machine, it is taken from there (dockerd://NAME and
+    podman://NAME name only such images), else fetched by enroot, with its own credentials, or by one of the three.
 
     \b
     Examples:
       clusterctl image import ./mine.tar
       clusterctl image import python:3.11-slim
+      clusterctl image import dockerd://mine:latest
     """
     began = time.time()
     with shown(verbose=verbose) as progress:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _LOGIN = ("/bin/sh", "-l")
 _EXEC = ("-c", 'exec "$@"', "sh")
 _RC = "/etc/rc"  # the image's own start-up script, as enroot writes it: cd WORKDIR, exec ENTRYPOINT CMD
+_BACK = ("/bin/sh", "-c", 'cd "$0" && exec "$@"')  # from the image's WORKDIR to the task's own
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -58,7 +59,7 @@ def become(view: ContainerView, command: Sequence[str]) -> NoReturn:
     except OSError as error:
         message = f"cannot use the working directory in the image: {workdir}: {error.strerror}"
         raise TaskError(message, "see [container] workdir", Cause.LAUNCH) from None
-    words = program(command, entrypoint=view.entrypoint, rc=Path(_RC).is_file())
+    words = program(command, entrypoint=view.entrypoint, rc=Path(_RC).is_file(), workdir=view.workdir)
     try:
         os.execve(_LOGIN[0], [*_LOGIN, *words], environment)
     except OSError as error:
@@ -73,10 +74,13 @@ def _owner(environment: Mapping[str, str]) -> str:
     return re.sub(r"[^\w.-]", "_", ".".join(words)) if words[0] else str(os.getpid())
 
 
-def program(command: Sequence[str], *, entrypoint: bool, rc: bool) -> list[str]:
-    """The login shell's arguments: run `command` directly, or pass it to the image's entry point."""
+def program(command: Sequence[str], *, entrypoint: bool, rc: bool, workdir: str | None = None) -> list[str]:
+    """The login shell's arguments: run `command` directly, or pass it to the image's entry point.
+
+    `command` runs in `workdir` even if the entry point starts elsewhere.
+    """
     if rc and (entrypoint or not command):
-        return [_RC, *command]
+        return [_RC, *([*_BACK, workdir, *command] if workdir and command else command)]
     return [*_EXEC, *command] if command else []
 
 

@@ -103,6 +103,7 @@ def check_name(name: str) -> str:
 
 def name_of(reference: str) -> str:
     """A file name for `reference`: nvcr.io#nvidia/pyg:24.11-py3 becomes nvcr.io-nvidia-pyg-24.11-py3."""
+    reference = reference.rpartition("://")[2]  # of an image on this machine: dockerd://mine
     without_user = reference.rpartition("@")[2] if "@sha256:" not in reference else reference
     short = re.sub(r"@sha256:([0-9a-f]{12})[0-9a-f]*", r"-\1", without_user)
     return re.sub(r"[^\w.-]+", "-", short, flags=re.ASCII).strip("-.")

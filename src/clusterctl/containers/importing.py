@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from clusterctl.containers.engine import Engine, failure, find_engine, follow
 from clusterctl.containers.folder import Image
 from clusterctl.containers.pyxis import check_image
 from clusterctl.containers.squashfs import COMPRESSION, Member, members_of, members_of_stream, pack
-from clusterctl.errors import ImageError, NotFoundError
+from clusterctl.errors import ConfigError, ImageError, NotFoundError
 from clusterctl.runs.once import once
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from clusterctl.containers.listener import ProgressListener
 
+# enroot's notation for an image that an engine has on this machine, in the engine's own notation.
+_ON_THIS_MACHINE = re.compile(r"(dockerd|podman)://([a-z0-9][\w./:@-]*)", re.ASCII)
 _ARCHIVE_ENDINGS = re.compile(r"\.(sqsh|squashfs|tar|tar\.gz|tgz|tar\.zst|oci|docker)$")
 
 
@@ -59,10 +62,13 @@ def import_reference(
 ) -> Image:
     """Import `reference` as `name` into `folder`, or reuse an earlier import unless `fresh`.
 
-    When several processes ask at once, one imports and the others wait. Uses enroot with its own credentials if it is
-    installed, otherwise an engine. Raises ConfigError for an invalid reference, ImageError.
+    When several processes ask at once, one imports and the others wait. An image that an engine on this machine has is
+    taken from there; dockerd://NAME and podman://NAME name nothing else. Others are fetched by enroot, with its own
+    credentials, if it is installed, otherwise by an engine. Raises ConfigError for an invalid reference, ImageError.
     """
-    check_image(reference)
+    local = _ON_THIS_MACHINE.fullmatch(reference)
+    if not local:
+        check_image(reference)
     name = files.check_name(name or files.name_of(reference))
     target = folder / f"{name}{files.SUFFIX}"
     asked = time.time()
@@ -72,8 +78,12 @@ def import_reference(
         return found is not None and found.record is not None and not (fresh and found.record.created < asked)
 
     def work(place: Path) -> None:
-        enroot = shutil.which("enroot")
-        if enroot and not engine:
+        enroot = None if engine else shutil.which("enroot")
+        if local:
+            packed(find_engine(local[1].removesuffix("d")), local[2], name, reference, folder, progress)
+        elif enroot and (holder := _holder(reference)):
+            packed(holder, reference, name, reference, folder, progress)
+        elif enroot:
             _enroot(enroot, reference, name, place, folder, progress)
         else:
             _pulled(_some_engine(engine), reference, name, folder, progress)
@@ -111,6 +121,14 @@ def as_engines_write(reference: str) -> str:
     if not registry:
         registry, image = "docker.io", image if "/" in image else f"library/{image}"
     return f"{registry}/{image}" + (f"@sha256:{digest}" if digest else "")
+
+
+def _holder(reference: str) -> Engine | None:
+    """The engine that has an image of this name, built or pulled earlier."""
+    with suppress(ImageError, ConfigError):
+        engine = find_engine()
+        return engine if "#" not in reference and engine.describe(reference) else None
+    return None
 
 
 def _some_engine(chosen: str | None) -> Engine:
