@@ -219,6 +219,13 @@ def test_a_healthy_cluster_needs_no_hints() -> None:
             "pyxis",
         ),
         (replace(GOOD, runs=replace(GOOD.runs, free_bytes=2**20)), "space", "FAIL", "the disk is full", "df -h"),
+        (
+            on_node(state=replace(NODE.state, free_files=0)),
+            "space",
+            "FAIL",
+            "0 inodes free in the state folder",
+            "df -i",
+        ),
         (replace(GOOD, runs=replace(GOOD.runs, writable=False)), "runs", "FAIL", "cannot write", "CLUSTERCTL_RUNS"),
         (replace(GOOD, runs=replace(GOOD.runs, ours=False)), "runs", "FAIL", "another user", "CLUSTERCTL_RUNS"),
         (

@@ -77,6 +77,25 @@ def test_paths_mounted_into_the_image_are_not_checked() -> None:
     assert messages(replace(mounted, view=GOOD.view)) == [f"no {PYTHON} in the image"]
 
 
+def test_a_missing_data_folder_is_no_folder_to_make() -> None:
+    """`mkdir -p` would only hide that there is no data."""
+    view = ContainerView(image="/i.sqsh", mounts=(Mount("/data", "/data", ("ro",)), Mount("/more", "/more")))
+    sources = (Seen("/data", False), Seen("/more", False))
+    data, more = problems(replace(GOOD, view=view, sources=sources, data_root="/data"))
+    assert (data.message, data.hint) == (
+        "no data: /data: no such folder",
+        "set data.root to the folder of the data set",
+    )
+    assert more.hint.startswith("mkdir -p /more")
+
+
+def test_an_interpreter_that_may_not_be_executed_is_refused() -> None:
+    readable = replace(CONTENTS, programs=frozenset({"/bin/sh"}))
+    (found,) = problems(replace(GOOD, contents=readable))
+    assert (found.verdict, found.message) == (Verdict.FAIL, f"{PYTHON} in the image is not executable")
+    assert problems(replace(GOOD, contents=replace(CONTENTS, programs=frozenset({"/usr/bin/python3.12"})))) == []
+
+
 def test_the_hint_for_an_image_without_the_interpreter_names_an_executable_one() -> None:
     links = {"/etc/python3": "", "/usr/bin/python3": "python3.12", "/usr/bin/python3.12": ""}
     without = replace(GOOD, contents=Contents(links=links))

@@ -206,6 +206,22 @@ def test_an_expedited_requeue_is_refused_if_slurm_lacks_it(version: Answer, refu
     assert [check.verdict for check in requeue_rules(found)] == [Verdict.FAIL] * refused
 
 
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        ("SlurmctldParameters     = enable_configless,enable_expedited_requeue\n", False),
+        ("SlurmctldParameters     = (null)\n", True),
+        (SlurmError("scontrol gave no answer"), False),
+    ],
+)
+def test_an_expedited_requeue_is_refused_where_it_is_switched_off(config: Answer, refused: bool) -> None:
+    asked = asking(requeue="expedite")
+    wanted = WantedRun(asked, slurm_version="slurm 26.05.1", slurm_config=config)
+    checks = list(requeue_rules(Surroundings(asked.cluster, Folder("/runs", True, True), 1024, wanted=wanted)))
+    assert [check.verdict for check in checks] == [Verdict.FAIL] * refused
+    assert all("SlurmctldParameters=enable_expedited_requeue" in check.hint for check in checks)
+
+
 @pytest.mark.parametrize(("tasks", "gpus", "warns"), [(2, 4, True), (4, 4, False), (1, 4, False), (2, 0, False)])
 def test_gpus_that_no_task_would_use_are_a_warning(tasks: int, gpus: int, warns: bool) -> None:
     found = warned(asking(tasks_per_node=tasks, gpus_per_node=gpus), (GPU_NODE,))

@@ -79,6 +79,7 @@ def test_the_clusters_folder_is_used_and_another_can_be_named(typed: Typed, tmp_
         (("import", "python:3.11-slim"), 1, "docker, podman and buildah are not on PATH", "or install enroot"),
         (("build",), 1, "docker, podman and buildah are not on PATH", "apt install buildah"),
         (("build", "a,b"), 2, "invalid image name: 'a,b'", "letters, digits"),
+        (("build", "--output", "x.sqsh"), 2, "not a folder: x.sqsh", "image build NAME"),
         (("inspect", "nothing"), 5, "no such image", "clusterctl image list"),
         (("verify", "./nothing.sqsh"), 5, "no such image: nothing.sqsh", ""),
         (("prune", "nothing"), 5, "no such image", ""),

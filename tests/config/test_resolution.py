@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,13 @@ def test_tables_are_merged_by_key_and_mounts_appended(folder: Path) -> None:
     job = resolve("mine", CLUSTER, [], {}, folder).job
     assert job.env == {"A": "cluster", "B": "job"}
     assert job.container.mounts == ("/cluster:/cluster", "/job:/job")
+
+
+def test_a_run_can_do_without_its_clusters_image(folder: Path) -> None:
+    cluster = replace(CLUSTER, container=replace(CLUSTER.container, code="image"))
+    (folder / "jobs" / "bare.toml").write_text('workload = "reddit"\n')
+    assert resolve("bare", cluster, [], {}, folder).job.container.image == "cluster.sqsh"
+    assert resolve("bare", cluster, ["container.image=none"], {}, folder).job.container == Container()
 
 
 def test_an_empty_table_removes_nothing(folder: Path) -> None:

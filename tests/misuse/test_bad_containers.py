@@ -93,7 +93,7 @@ def test_an_image_that_cannot_be_run(desk: Desk, mistake: Mistake) -> None:
     mount("its flag has a typo", "/tmp:/c:r0", "unknown mount flag: 'r0'", "ro, "),
     mount("it hides the image", "/tmp:/", "cannot mount over the image's root", "/SRC:/DST"),
     mount("its source is missing", "/tmp/no/such/folder:/c", "no such folder to mount: /tmp/no/such/folder", "mkdir"),
-    mount("two share a target", '/tmp:/c", "/usr:/c', "same target: /tmp and /usr", "elsewhere"),
+    mount("two share a target", '/tmp:/c", "/usr:/c', "same target: /tmp and /usr", "in container.mounts of the job"),
 )  # fmt: skip
 def test_an_invalid_mount(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)

@@ -7,7 +7,8 @@ import resource
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from support.mistake import CONFIG, NOT_FOUND, SLURM, USAGE, Desk, Mistake, check_message, rows
@@ -252,6 +253,23 @@ def test_a_full_file_system_is_reported(desk: Desk) -> None:
         subprocess.run(["umount", desk.runs], check=True)
     assert code == CONFIG
     check_message(err, "the disk is full", "df -h")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_full_home_is_named(desk: Desk, tmp_path: Path) -> None:
+    """A failed write does not name its file."""
+    state = tmp_path / "small state"
+    state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", state], check=True)
+    try:
+        with suppress(OSError):
+            (state / "fill").write_bytes(bytes(2**16))
+        desk.set(XDG_STATE_HOME=str(state))
+        code, _, err = desk.type("submit cora")
+    finally:
+        subprocess.run(["umount", state], check=True)
+    assert code == 1
+    check_message(err, f"No space left on device: {state}", f"df -h '{state}")
 
 
 def test_runs_are_private_whatever_the_umask(desk: Desk) -> None:

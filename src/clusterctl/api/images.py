@@ -16,6 +16,7 @@ from clusterctl.containers.folder import verify as verify
 from clusterctl.containers.listener import SILENT, ProgressListener
 from clusterctl.containers.pyxis import ContainerView, Mount
 from clusterctl.containers.unpacked import is_here
+from clusterctl.errors import UsageError
 from clusterctl.spec import to_record
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 
 def images_folder(cluster: str | None = None, folder: Path | None = None) -> Path:
-    """`folder`, else the image folder of `cluster`, else the user's own."""
+    """`folder`, else the image folder of `cluster`, else the user's own. Raises UsageError for the path of an image."""
+    if folder and folder.suffix == files.SUFFIX and not folder.is_dir():
+        raise UsageError(f"not a folder: {folder}", "give a folder; the image's name comes first: image build NAME")
     return folder or chosen_images_folder(cluster)
 
 
@@ -67,7 +70,7 @@ def build(
     from clusterctl.containers.engine import find_engine
     from clusterctl.launch.git import git_state
 
-    kind = "gpu" if gpu else "cpu"
+    kind, target = "gpu" if gpu else "cpu", images_folder(cluster, folder).absolute()
     state = git_state(shipped_folder())
     commit = state.commit + ("-dirty" if state.dirty else "") if state else ""
     request = BuildRequest(
@@ -75,7 +78,6 @@ def build(
     )
     found = find_engine(engine)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    target = images_folder(cluster, folder).absolute()
     return build_image(request, found, target, cache_folder(), python, progress)
 
 

@@ -11,9 +11,9 @@ from clusterctl.checks import verify as checks
 from clusterctl.checks.check import Check, Verdict
 from clusterctl.checks.code_copy import copy_rules
 from clusterctl.checks.look import look_around
-from clusterctl.config import load_cluster
+from clusterctl.config import load_cluster, runs_folder, state_path
 from clusterctl.errors import ConfigError, reason
-from clusterctl.runs.files import make_private
+from clusterctl.runs.files import make_private, nearest_existing
 from clusterctl.runs.layout import code_folder
 from clusterctl.runs.ownership import require_own
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from clusterctl.launch.plan import Plan
     from clusterctl.launch.snapshot import Code
     from clusterctl.slurm import Slurm
+
+_FULL_BYTES = 2**20  # with less, a write of ours may have failed
 
 
 def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener, code: Code) -> tuple[Check, ...]:
@@ -85,6 +87,17 @@ def doctor(cluster: str | None = None) -> tuple[str, tuple[Check, ...]]:
     """The name of the chosen cluster, and the results of all checks of it and of this machine."""
     target = load_cluster(cluster)
     return target.name, checks.check_cluster(target)
+
+
+def full_folder() -> Path | None:
+    """The first folder on a full disk, of those that clusterctl writes to on this machine."""
+    import tempfile  # 10 ms
+
+    for folder in (state_path(), runs_folder(None), Path(tempfile.gettempdir()), Path.cwd()):
+        space = os.statvfs(nearest_existing(folder))
+        if space.f_bavail * space.f_frsize < _FULL_BYTES or (space.f_files and not space.f_favail):
+            return folder
+    return None
 
 
 def _make_folders(runs: Path) -> None:

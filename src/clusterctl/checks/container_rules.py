@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, Verdict, fail, ok, warn
 from clusterctl.checks.interpreters import OLDEST_PYTHON
+from clusterctl.checks.job_rules import NO_DATA
 from clusterctl.checks.machine_rules import missing_apptainer
 from clusterctl.checks.surroundings import ContainerFacts, Seen
 from clusterctl.config import expanded
@@ -71,6 +72,7 @@ def look_at_image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFact
         runtime=cluster.runtime,
         has_apptainer=shutil.which("apptainer", path=slurm.environment.get("PATH")) is not None,
         gpus=job.resources.gpus_per_node or 0,
+        data_root=job.data.root,
         environment=slurm.environment,
     )
     return _looked_into(facts, cluster.nodes_are_here, made_later=str(plan.run.path.parent))
@@ -180,6 +182,8 @@ def _mounts(facts: ContainerFacts) -> Iterator[Check]:
     for source in facts.sources:
         if not source.there and not source.visible:
             yield warn("mounts", f"not on this machine: {source.path}, to be mounted", "the nodes must have it")
+        elif not source.there and source.path == facts.data_root:  # an empty folder would not help
+            yield fail("data", f"no data: {source.path}: no such folder", NO_DATA)
         elif not source.there:
             hint = f"mkdir -p {shlex.quote(source.path)}; or correct [container] mounts"
             yield fail("mounts", f"no such folder to mount: {source.path}", hint)
@@ -190,8 +194,9 @@ def _mounts(facts: ContainerFacts) -> Iterator[Check]:
     targets: dict[str, str] = {}
     for mount in facts.view.mounts:
         if targets.setdefault(mount.target, mount.source) != mount.source:
-            message = f"two mounts have the same target: {targets[mount.target]} and {mount.source} at {mount.target}"
-            yield fail("mounts", message, "mount one of them elsewhere: SRC:DST")
+            pair = f"{targets[mount.target]} and {mount.source} at {mount.target}"
+            hint = "mount one of them elsewhere: SRC:DST in container.mounts of the job or cluster file"
+            yield fail("mounts", f"container.mounts: two mounts have the same target: {pair}", hint)
 
 
 def _inside(facts: ContainerFacts) -> Iterator[Check]:
@@ -207,6 +212,9 @@ def _inside(facts: ContainerFacts) -> Iterator[Check]:
         known = [path for path in named if contents.resolved(path) in contents.programs]
         hint = f"set `python` in the cluster file: {known[0]}" if known else "install one, as in containers/"
         yield fail("image", f"no {python} in the image", hint)
+        return
+    if contents.programs and place not in contents.programs:
+        yield fail("image", f"{python} in the image is not executable", f"chmod +x {python} where the image is built")
         return
     minor = contents.minor_of(python)
     if minor and tuple(map(int, minor.split("."))) < OLDEST_PYTHON:

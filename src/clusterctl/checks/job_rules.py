@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from clusterctl.config import Resolved
     from clusterctl.spec import Batches, Resources
 
+NO_DATA = "set data.root to the folder of the data set"
 _GIBIBYTE = 1024  # MiB
 _EXPEDITED_SINCE = (25, 11)  # Slurm
+_EXPEDITED = "enable_expedited_requeue"  # slurm.conf(5)
 
 
 def data_rules(found: Surroundings) -> Iterator[Check]:
@@ -36,7 +38,7 @@ def data_rules(found: Surroundings) -> Iterator[Check]:
     if data is None:
         yield from _no_data(wanted)
     elif data.visible and not data.there:
-        yield fail("data", f"no data: {data.path}: no such folder", "set data.root to the folder of the data set")
+        yield fail("data", f"no data: {data.path}: no such folder", NO_DATA)
     elif data.there and data.missing:
         missing = ", ".join(data.missing)
         yield fail("data", f"no data: {data.path} lacks {missing}", "set data.root to the data set's folder")
@@ -51,7 +53,7 @@ def _no_data(wanted: WantedRun) -> Iterator[Check]:
     folder = data_folder(job.workload)
     if folder is None:  # no command provides it, or it is shipped with clusterctl
         changes = {"data.root": str(shipped_folder() / "data" / example)}
-        hint = "set data.root to the folder of the data set"
+        hint = NO_DATA
         hint += ", or data.load to a function of your code" if loads else ""
         yield Check("data", Verdict.FAIL, message, hint, changes)
         return
@@ -96,6 +98,10 @@ def requeue_rules(found: Surroundings) -> Iterator[Check]:
     if not version or (int(version[1]), int(version[2])) < _EXPEDITED_SINCE:
         message = f'requeue = "{EXPEDITE}" needs Slurm 25.11 or later; sbatch --version: {str(answer).strip()}'
         yield Check("requeue", Verdict.FAIL, message, changes={"resources.requeue": "true"})
+    elif isinstance(config := found.wanted.slurm_config, str) and config and _EXPEDITED not in config:
+        message = f'requeue = "{EXPEDITE}" is switched off in this Slurm: SlurmctldParameters lacks {_EXPEDITED}'
+        hint = f"or ask your administrator for SlurmctldParameters={_EXPEDITED}"
+        yield Check("requeue", Verdict.FAIL, message, hint, changes={"resources.requeue": "true"})
 
 
 def batch_rules(found: Surroundings) -> Iterator[Check]:

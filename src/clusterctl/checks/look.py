@@ -124,6 +124,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             where=where,
             gpu_types=gpu_types,
             slurm_version=_ask(cluster, QUESTIONS["version"]) if job.resources.requeue == EXPEDITE else "",
+            slurm_config=_ask(cluster, QUESTIONS["config"]) if job.resources.requeue == EXPEDITE else "",
             webhook={**os.environ, **job.env}.get(job.notify.url_variable or "", ""),
             missing_trackers=_missing_trackers(job, plan),
         ),

@@ -39,7 +39,9 @@ def machine_rules(found: Surroundings) -> Iterator[Check]:
         if node.images:
             yield _folder("images", node.images, "set `images` in the cluster file to a folder that you own")
         yield _clock(node.clock_ahead)
-    yield from _space(found.runs)
+    yield from _space("runs", found.runs)
+    if node and node.state.path != found.runs.path:
+        yield from _space("state", node.state)
     yield from _open_files(found)
     if node:
         yield _limit("processes", node.processes, LEAST_PROCESSES, "-u")
@@ -88,14 +90,14 @@ def _folder(name: str, folder: Folder, elsewhere: str) -> Check:
     return ok(name, place)
 
 
-def _space(runs: Folder) -> Iterator[Check]:
-    if runs.free_bytes < LEAST_FREE_BYTES:
-        free = f"{runs.free_bytes / 2**20:.0f} MiB"
-        message = f"the disk is full: {free} free in the runs folder: {runs.path}"
-        yield fail("space", message, f"df -h {shlex.quote(runs.path)}")
-    elif runs.free_files < LEAST_FREE_FILES:
-        message = f"only {plural(runs.free_files, 'inode')} free in the runs folder: {runs.path}"
-        yield fail("space", message, f"df -i {shlex.quote(runs.path)}")
+def _space(name: str, folder: Folder) -> Iterator[Check]:
+    if folder.free_bytes < LEAST_FREE_BYTES:
+        free = f"{folder.free_bytes / 2**20:.0f} MiB"
+        message = f"the disk is full: {free} free in the {name} folder: {folder.path}"
+        yield fail("space", message, f"df -h {shlex.quote(folder.path)}")
+    elif folder.free_files < LEAST_FREE_FILES:
+        message = f"only {plural(folder.free_files, 'inode')} free in the {name} folder: {folder.path}"
+        yield fail("space", message, f"df -i {shlex.quote(folder.path)}")
 
 
 def _open_files(found: Surroundings) -> Iterator[Check]:

@@ -114,6 +114,7 @@ class ContainerFacts:
     runtime: str = "pyxis"  # the program that runs it
     has_apptainer: bool = True
     gpus: int = 0  # per node
+    data_root: str | None = None
     machine: str = ""  # this machine's architecture, as uname names it
     sources: tuple[Seen, ...] = ()  # of the mounts
     rooms: Mapping[str, int] | None = None  # folder -> bytes free; None: nothing will be unpacked
@@ -134,7 +135,8 @@ class WantedRun:
     nodes: tuple[NodeSize, ...] = ()  # the known nodes that the job could get
     where: str = ""  # their collective name
     gpu_types: tuple[str, ...] = ()  # of their GPUs, if they are named
-    slurm_version: Answer = ""  # requested only if needed
+    slurm_version: Answer = ""  # requested only if needed, like its configuration
+    slurm_config: Answer = ""
     webhook: str = field(default="", repr=False)  # the URL to notify, if known
     missing_trackers: tuple[str, ...] = ()  # trackers whose library is not installed
 

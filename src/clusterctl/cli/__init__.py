@@ -175,8 +175,22 @@ def rendered(call: Callable[[], object]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return 1
-        return _render(reason(error), _OS_HINTS.get(error.errno or 0, ""), 1)
+        return _render(*_explained(error), 1)
     return code if isinstance(code, int) else 0
+
+
+def _explained(error: OSError) -> tuple[str, str]:
+    """Message and hint. A failed write names no file: the full folder, among those that clusterctl writes to, does."""
+    message, hint = reason(error), _OS_HINTS.get(error.errno or 0, "")
+    if error.errno == errno.ENOSPC:
+        import shlex
+
+        from clusterctl.cli.doctor import full_folder
+
+        if found := error.filename or full_folder():
+            message = message if error.filename else f"{message}: {found}"
+            hint = f"{hint} {shlex.quote(str(found))}"
+    return message, hint
 
 
 def _render(message: str, hint: str, exit_code: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from clusterctl.api.verify import doctor as examine
+from clusterctl.api.verify import full_folder as full_folder
 from clusterctl.cli.options import echo_json, output_option
 from clusterctl.display.plain import plain
 

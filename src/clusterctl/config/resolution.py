@@ -32,6 +32,7 @@ from clusterctl.spec import (
     RedditTrain,
     from_record,
 )
+from clusterctl.spec.job import NO_IMAGE
 from clusterctl.spec.keys import leaves_as_written
 from clusterctl.spec.notify import Notify
 from clusterctl.spec.overrides import Key, parse_override
@@ -246,9 +247,11 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         if is_home(cwd):
             message = f"refusing to copy your home folder, the current folder, into a run: {cwd}"
             raise ConfigError(message, "change to the folder of the program, or set it: --set code=FOLDER")
-    image = job.container.image
-    if image and image.startswith((".", "~")):
-        image = absolute(("container", "image"), image)
+    container = job.container
+    if container.image == NO_IMAGE:
+        container = Container()
+    elif container.image and container.image.startswith((".", "~")):
+        container = replace(container, image=absolute(("container", "image"), container.image))
     if resources.tasks_per_node is None:
         values.origins["resources", "tasks_per_node"] = "default: one a GPU" if gpus else "default: one a node"
     warning = resources.warning
@@ -259,7 +262,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         job,
         code=code,
         resources=replace(resources, gpus_per_node=gpus, tasks_per_node=tasks, warning=warning),
-        container=replace(job.container, image=image),
+        container=container,
         data=replace(job.data, root=absolute(("data", "root"), job.data.root)),
     )
 

@@ -38,6 +38,7 @@ from clusterctl.spec.values import (
 
 Environment = Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()]
 EXPEDITE = "expedite"
+NO_IMAGE = "none"  # instead of the cluster's
 OptionName = Annotated[str, Matches(r"[a-z][a-z0-9-]*", "the long name of an sbatch option, without '--'")]
 
 
@@ -99,7 +100,7 @@ class Resources:
     """Whether to keep other jobs off the nodes."""
     requeue: Annotated[bool | str, Or(EXPEDITE)] = True
     """Whether the run may restart after a preemption, a lost node, a failure or its time limit; "expedite": immediately
-    after a lost node (Slurm 25.11)."""
+    after a lost node (Slurm 25.11 with `SlurmctldParameters=enable_expedited_requeue`)."""
     switches: Option | None = None
     """Maximum number of network switches that the nodes may span."""
     nice: Annotated[int, AtLeast(-LARGEST)] | None = None
@@ -126,7 +127,8 @@ class Container:
     """`[container]`: the image that the tasks run in, and what they see of the host."""
 
     image: Word | None = None
-    """A .sqsh file or a reference such as "nvcr.io#nvidia/pyg:24.07-py3"; without it, tasks run on the host."""
+    """A .sqsh file or a reference such as "nvcr.io#nvidia/pyg:24.07-py3"; without it, or with "none" instead of the
+    cluster's image, tasks run on the host."""
     mounts: tuple[Line, ...] = ()
     """Folders of the host, as "SRC:DST" or "SRC:DST:ro"; the job's are added to the cluster's."""
     code: Annotated[str, OneOf(("mounted", "image"))] = "mounted"
