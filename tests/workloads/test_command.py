@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.launchers import block, entry
 from support.ranks import ENTRY, environments, run_job
 from support.recorded import beat_of, recorded
 from support.scenario import wait_until
@@ -255,6 +256,29 @@ def test_output_times_are_recorded_next_to_an_unchanged_log(tmp_path: Path) -> N
     first, *others = Logs(run, Selection()).read(ended=True)
     assert [line.content for line in (first, *others)] == [b"a", b"b", b"c"]
     assert all(2 < line.time - first.time < 60 for line in others)
+
+
+@pytest.mark.parametrize(
+    ("worker", "code", "signals", "mark"),
+    [(-9, 1, [9, 9], "00000.running"), (1, 1, [None, None], "00000.ended"), (-9, 2, [None, None], "00000.ended")],
+)
+def test_a_killed_worker_of_torchrun_leaves_its_rank_killed(
+    tmp_path: Path, worker: int, code: int, signals: list[int | None], mark: str
+) -> None:
+    run = RunDir(tmp_path / "run")
+    attempt = run.attempt(0)
+    (environment,) = environments(attempt, [1])
+    prints = f"import sys; sys.stderr.write({block(entry(1, worker))!r}); sys.exit({code})"
+    write_json(run.run_json, {"job": to_record(command("python", "-c", prints))})
+    attempt.log(0).parent.mkdir()
+    with attempt.log(0, "err").open("wb") as err:
+        argv = [sys.executable, *ENTRY, str(run.path)]
+        ended = subprocess.run(argv, env=environment, stderr=err, check=False).returncode
+    assert ended == (128 + 9 if signals[0] else code)
+    events = [event for event in recorded(attempt, 0) if event["event"] in ("exception", "exit")]
+    assert [event.get("signal") for event in events] == signals
+    assert ("worker 5 was killed by SIGKILL" in events[0]["message"]) is bool(signals[0])
+    assert [path.name for path in attempt.marks.iterdir()] == [mark]
 
 
 LATE = """

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.runs.context import Context
+    from clusterctl.runs.launchers import Worker
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
     from clusterctl.runs.signals import StopRequest
@@ -95,14 +96,25 @@ def main(context: Context) -> None:
     if code == 0:
         return
     number = killing_signal(code)
+    worker = _killed_worker(attempt, place) if code == 1 else None
+    if worker is not None:
+        number = killing_signal(worker.exit_code)
     if not _terminated(stop, number) and code != EXIT_RESTART:
-        events.exception(_ended(job.argv, code, number))
+        events.exception(_ended(job.argv, code, number, worker))
     raise SystemExit(code) if number is None else KilledBy(number)
 
 
 def killing_signal(code: int) -> int | None:
     """The signal that killed the program, from Popen's code or that of a shell around it; None if it exited."""
     return -code if code < 0 else code - 128 if code - 128 in _CRASHES else None
+
+
+def _killed_worker(attempt: Attempt | None, place: Place) -> Worker | None:
+    """The worker whose death made the program, torchrun or accelerate, exit with 1; None if it was not killed."""
+    from clusterctl.runs.launchers import read_summary  # late: only for a program that fails
+
+    summary = read_summary(attempt.log(place.rank, "err")) if attempt else None
+    return summary.first if summary and killing_signal(summary.first.exit_code) else None
 
 
 def _terminated(stop: StopRequest, number: int | None) -> bool:
@@ -224,8 +236,10 @@ def takes(pid: int, number: signal.Signals) -> bool:
     return has_signal(pid, number, "SigCgt", "SigBlk")
 
 
-def _ended(argv: Sequence[str], code: int, number: int | None) -> ProgramEnded:
+def _ended(argv: Sequence[str], code: int, number: int | None, worker: Worker | None) -> ProgramEnded:
     name = textwrap.shorten(" ".join(argv), 60)
+    if worker is not None:
+        name += ": a worker" if worker.rank is None else f": worker {worker.rank}"
     if number is None:
         return ProgramEnded(f"{name} exited with {code}", code)
     by = next((known.name for known in signal.Signals if known == number), f"signal {number}")  # a real-time signal
