@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
+from clusterctl.errors import HostError
 from clusterctl.remote import ssh
 
 CHANGED = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed."
@@ -44,3 +48,32 @@ def test_the_socket_is_private_and_its_path_short_for_any_host_name(
     assert len(str(socket)) < 90
     assert socket.parent.stat().st_mode & 0o077 == 0
     assert ssh.socket_of("a") != ssh.socket_of("b")
+
+
+@pytest.mark.parametrize("made", ["link", "dangling link", "open folder", "file"])
+def test_a_socket_folder_that_is_not_a_private_folder_of_ours_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder, other = tmp_path / "clusterctl-ssh", tmp_path / "other"
+    if made != "dangling link":
+        other.mkdir(mode=0o700)
+    if "link" in made:
+        folder.symlink_to(other)
+    elif made == "file":
+        folder.touch()
+    else:
+        folder.mkdir()
+        folder.chmod(0o750)
+    with pytest.raises(HostError, match=str(folder)):
+        ssh.socket_of("far")
+    assert not other.exists() or not [*other.iterdir()]
+
+
+def test_a_socket_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    ssh.socket_of("far")
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    with pytest.raises(HostError, match="another user"):
+        ssh.socket_of("far")

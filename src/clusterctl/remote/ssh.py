@@ -11,6 +11,7 @@ import hashlib
 import os
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -20,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import HostError
 from clusterctl.runs.files import make_private
-from clusterctl.runs.ownership import require_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,9 +123,25 @@ def _folder() -> Path:
     places = [runtime / "clusterctl-ssh"] if runtime.is_dir() and os.access(runtime, os.W_OK) else []
     places.append(Path(f"/tmp/clusterctl-ssh-{os.geteuid()}"))
     place = next(place for place in places if len(str(place)) < _LONGEST_SOCKET or place == places[-1])
-    make_private(place)
-    require_own(place, f"it may be an attack or a leftover; check: ls -ld {place}")
+    with suppress(FileExistsError):  # something else of this name is refused below
+        make_private(place)
+    _require_private(place)
     return place
+
+
+def _require_private(folder: Path) -> None:
+    """Raise HostError unless `folder`, which may be in /tmp, is a real folder that only this user can enter.
+
+    A link is refused whatever it leads to: its owner could change that after this check.
+    """
+    status = folder.lstat()
+    hint = "use a folder of yours: export XDG_RUNTIME_DIR=$(mktemp -d)"
+    if not stat.S_ISDIR(status.st_mode):
+        raise HostError(f"not a folder, but the connection's socket would be in it: {folder}", hint)
+    if status.st_uid != os.geteuid():
+        raise HostError(f"owned by another user, but the connection's socket would be in it: {folder}", hint)
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise HostError(f"accessible to others, but holds the connection's socket: {folder}", f"chmod 700 {folder}")
 
 
 def _start_master(host: str, log: int, terminal: bool) -> int:

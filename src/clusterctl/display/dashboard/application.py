@@ -65,7 +65,7 @@ class Application:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         answer = self._refusal(environ) or self._answer(environ)
-        body = answer.body.encode()
+        body = answer.body.encode(errors="replace")
         sized = ("Content-Type", f"{answer.kind}; charset=utf-8"), ("Content-Length", str(len(body)))
         start_response(f"{answer.status.value} {answer.status.phrase}", [*sized, *_ALWAYS, *answer.headers])
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
@@ -74,16 +74,19 @@ class Application:
         """The response to a request that is refused or redirected; None if it is to be answered."""
         if not _HOST.fullmatch(environ.get("HTTP_HOST", "")):
             return Response(HTTPStatus.FORBIDDEN, "403: the host must be 127.0.0.1 or localhost\n")
+        given = parse_qs(environ.get("QUERY_STRING", "")).get("token")
+        is_first = bool(given and self._is_token(given[0]))
+        if not (is_first or self._is_token(self._kept(environ))):
+            return Response(HTTPStatus.FORBIDDEN, _FORBIDDEN)
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return Response(
                 HTTPStatus.METHOD_NOT_ALLOWED, "405: only GET and HEAD are allowed\n", headers=(("Allow", "GET, HEAD"),)
             )
-        given = parse_qs(environ.get("QUERY_STRING", "")).get("token")
-        if given and self._is_token(given[0]):
+        if is_first:
             kept = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
             here = "/" + quote(environ.get("PATH_INFO", "").strip("/"))  # `//name` would redirect to another host
             return Response(HTTPStatus.SEE_OTHER, "", headers=(("Location", here), ("Set-Cookie", kept)))
-        return None if self._is_token(self._kept(environ)) else Response(HTTPStatus.FORBIDDEN, _FORBIDDEN)
+        return None
 
     def _kept(self, environ: WSGIEnvironment) -> str:
         try:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 _TOKEN_BYTES = 32
+_MOST_HEADER_BYTES = 2**15
+_SILENT_SECONDS = 30  # our pages ask again every few seconds
 
 
 class Addresses(NamedTuple):
@@ -41,7 +43,11 @@ def serve(glances: Glances, port: int, announce: Callable[[Addresses], object]) 
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # do not warn about a slow file system
     application = Application(glances, token, f"clusterctl-{port}")
-    server = waitress.create_server(application, sockets=[listening], ident="clusterctl")
+    # By default, waitress stores up to 1 GiB of a request's body before the application can see whose it is.
+    server = waitress.create_server(
+        application, sockets=[listening], ident="clusterctl", max_request_body_size=1,
+        max_request_header_size=_MOST_HEADER_BYTES, channel_timeout=_SILENT_SECONDS,
+    )  # fmt: skip
     forward = f"ssh -N -L {port}:{_LOOPBACK}:{port} {socket.gethostname()}"
     try:
         announce(Addresses(f"http://{_LOOPBACK}:{port}/?token={token}", forward))
