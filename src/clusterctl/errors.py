@@ -55,6 +55,8 @@ class ClusterctlError(Exception):
     """The root: `message` (what and where), `hint` (what to type next), `cause`, and the exit code of the process."""
 
     exit_code: ClassVar[int] = 1
+    message: str
+    hint: str
     cause: Cause = Cause.USER
 
     def __init__(self, message: str, hint: str = "") -> None:

@@ -79,9 +79,12 @@ def clusterctl_argv() -> list[str]:
 
 
 IMPOSTOR = r"""
-import json, struct, sys
-size = struct.unpack(">cI", sys.stdin.buffer.read(5))[1]
-request = json.loads(sys.stdin.buffer.read(size))
+import base64, json, struct, sys
+if sys.argv[3:]:
+    request = json.loads(base64.b64decode(sys.argv[3]))
+else:
+    size = struct.unpack(">cI", sys.stdin.buffer.read(5))[1]
+    request = json.loads(sys.stdin.buffer.read(size))
 out = sys.stdout.buffer
 def frame(letter, payload): out.write(struct.pack(">cI", letter, len(payload)) + payload); out.flush()
 def answer():
@@ -120,7 +123,7 @@ def test_an_impostor_learns_nothing_and_its_escape_sequences_are_removed(far_sha
         (start,) = far.installed.glob("*/start")
         (far.home / "impostor.py").write_text(IMPOSTOR)
         for mode in ("noise", "huge", "wrong", "code", "crash", "asks"):
-            start.write_text(f"exec python3 '{far.home}/impostor.py' {mode} '{key}'\n")
+            start.write_text(f"exec python3 '{far.home}/impostor.py' {mode} '{key}' \"$@\"\n")
             done = stage.call("status", "--cluster", "far", timeout=60)
             if mode == "asks":
                 assert json.loads(done.stdout) == [""] * 5

@@ -1,18 +1,30 @@
-"""Sending values of the API: the same types arrive, and nothing else is looked up or executed."""
+"""Sending values of the API: the same types arrive, and nothing else is looked up, imported or executed."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
+import pkgutil
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
 from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.busy_run import busy_files
 
-from clusterctl.api.run import MetricRecords
+import clusterctl.api
+from clusterctl.api import calls
+from clusterctl.api.calls import expected
+from clusterctl.api.run import MetricRecords, metric_records
 from clusterctl.errors import ConfigError, HostError, UsageError
-from clusterctl.remote.values import decoded, encoded
+from clusterctl.observe.status import report
+from clusterctl.remote import values
+from clusterctl.remote.values import TYPES, decoded, encoded, parsed
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import Job, Resources
@@ -24,12 +36,12 @@ def travelled(value: object) -> object:
 
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text() | st.binary(),
     lambda inner: (
         st.lists(inner)
         | st.lists(inner).map(tuple)
-        | st.dictionaries(st.text() | st.integers(), inner)
-        | st.frozensets(st.integers())
+        | st.dictionaries(st.text() | st.integers(0, 9), inner)
+        | st.frozensets(st.integers(0, 9))
     ),
     max_leaves=20,
 )
@@ -60,8 +72,15 @@ def test_an_error_arrives_with_its_message_and_hint() -> None:
 
 def test_each_of_our_values_is_offered_for_adoption() -> None:
     seen: list[object] = []
-    decoded(encoded([RunDir(Path("/a")), 1]), lambda value: seen.append(value) or value)
+    decoded(encoded([RunDir(Path("/a")), 1]), adopt=lambda value: seen.append(value) or value)
     assert seen == [RunDir(Path("/a"))]
+
+
+def deep(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = {"list": [value]}
+    return value
 
 
 @pytest.mark.parametrize(
@@ -77,6 +96,26 @@ def test_each_of_our_values_is_offered_for_adoption() -> None:
         {"unknown": 1},
         {"path": 1, "float": 2},
         {"of": "clusterctl.nothing:A", "fields": {}},
+        {"of": "clusterctl.remote.ssh:subprocess.os.stat_result", "items": [1] * 10},
+        {"of": "clusterctl.remote.install:x", "fields": {"dict": []}},
+        {"of": ["clusterctl.runs.layout:RunDir"], "fields": {"dict": [["path", {"path": "/a"}]]}},
+        {"of": "clusterctl.runs.layout:RunDir", "fields": {"dict": [["path", "/a"]]}},
+        {"of": "clusterctl.runs.layout:RunDir", "fields": {"dict": []}},
+        {"of": "clusterctl.runs.layout:RunDir", "items": [{"path": "/a"}]},
+        {"error": "clusterctl.errors:UsageError", "text": "a", "fields": {"dict": [["message", "a"]]}},
+        {"error": "clusterctl.errors:UsageError", "text": "a", "fields": {"dict": [["message", 1], ["hint", ""]]}},
+        {"error": "clusterctl.errors:UsageError", "text": "a", "fields": {"dict": [["exit_code", 0]]}},
+        {"dict": [[{"list": []}, 1]]},
+        {"dict": [1]},
+        {"float": 10**400},
+        {"float": "1" * 10**6},
+        {"gpus": "x" * 10**6},
+        {"bytes": "no base64!"},
+        {"list": "letters"},
+        {},
+        [1],
+        10**4000,
+        deep(400),
     ],
 )
 def test_anything_but_our_own_values_is_refused(hostile: object) -> None:
@@ -89,3 +128,79 @@ def test_values_without_an_encoding_are_not_sent() -> None:
         encoded(UsageError)
     with pytest.raises(TypeError, match="stays on its machine"):
         encoded(object())
+
+
+def test_deep_json_is_an_error() -> None:
+    for text in ("[" * 10**6, '{"a":' * 10**5, b"\xff", "{", "1" * 10**5):
+        with pytest.raises(HostError, match="invalid"):
+            parsed(text)
+
+
+def operations() -> dict[str, object]:
+    """Every operation that can be called on another machine -> the type of its result."""
+    for module in pkgutil.iter_modules(clusterctl.api.__path__):
+        importlib.import_module(f"clusterctl.api.{module.name}")
+    return {name: expected(name) for name in sorted(calls._KNOWN)}
+
+
+def test_every_type_that_an_operation_returns_is_listed() -> None:
+    """Otherwise its answers are refused. Add the type to TYPES, if an answer may contain it."""
+    seen: set[object] = set()
+    waiting = [*operations().values(), *(listed(name) for name in names_of_types())]
+    while waiting:
+        hint = waiting.pop()
+        inner = get_args(hint)
+        if get_origin(hint) is Annotated:
+            inner = inner[:1]
+        waiting += [one for one in inner if one is not ...]
+        if inner or hint in seen:
+            continue
+        seen.add(hint)
+        if isinstance(hint, type) and hint.__module__.startswith("clusterctl.") and hint is not GpuCount:
+            assert f"{hint.__module__}:{hint.__qualname__}" in names_of_types()
+            if not issubclass(hint, Enum | list):
+                waiting += values._fields(hint).values()
+        else:
+            assert hint in (*values._SIMPLE, *values._HOLDERS, Any, object), hint
+
+
+def names_of_types() -> list[str]:
+    return [f"{module}:{name}" for module, names in TYPES.items() for name in names if name != "Number"]
+
+
+def listed(name: str) -> object:
+    return values._listed(name)
+
+
+def test_an_answer_of_another_type_is_refused_for_every_operation() -> None:
+    wrong: list[object] = [
+        5,
+        "text",
+        {"list": [5]},
+        {"list": [{"list": []}]},
+        {"enum": "clusterctl.runs.stages:Stage", "name": "FINISHED"},
+        encoded(Resources()),
+        encoded(UsageError("a")),
+        {"of": "clusterctl.api.run:Run", "fields": {"dict": [["path", 5]]}},
+        {"of": "clusterctl.api.run:Run", "fields": {"dict": [["path", {"path": "/a"}], ["place", 5]]}},
+        {"of": "clusterctl.api.run:MetricRecords", "items": [5]},
+    ]
+    for name, hint in operations().items():
+        refused = 0
+        for value in wrong:
+            try:
+                found = decoded(value, hint)
+            except HostError:
+                refused += 1
+            else:
+                assert (name, found) in [("find:names", []), ("run:Run.job_id", "text")], name
+        assert refused >= len(wrong) - 1
+
+
+def test_the_status_of_a_run_arrives_unchanged(fabricate: Callable[..., RunDir]) -> None:
+    run = fabricate(files=busy_files())
+    found = replace(report([run]), snapshots={}, problems=())
+    assert decoded(json.loads(json.dumps(encoded(found))), expected("find:look")) == found
+    assert decoded(json.loads(json.dumps(encoded(found.statuses[0]))), expected("run:Run.status")) == found.statuses[0]
+    records = metric_records(run)
+    assert decoded(json.loads(json.dumps(encoded(records))), expected("run:Run.metrics")) == records

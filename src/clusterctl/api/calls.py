@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import inspect
 import json
 import os
 from collections.abc import Mapping
@@ -22,16 +24,18 @@ if TYPE_CHECKING:
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 _PREFIX = "clusterctl.api."
+_SENT_AS = {"Reading": "list[Line]"}  # it also reads files, which stay there
 _KNOWN: dict[str, Callable[..., Any]] = {}
 
 
 def works_elsewhere(
-    *, changes: bool = False, waits: bool = False, takes_job: bool = False
+    *, changes: bool = False, waits: bool = False, takes_job: bool = False, restarts: bool = False
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """Decorates an operation to be called on the machine of its `cluster`, or of the run it is a method of or gets.
 
     An operation that `changes` something is executed only once, even if the connection breaks; one that `waits` keeps
-    waiting. With `takes_job` the job file and code of its first argument are sent along.
+    waiting. With `takes_job` the job file and code of its first argument are sent along; one that `restarts` a run may
+    get its secret variables.
     """
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -43,13 +47,15 @@ def works_elsewhere(
         def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
             if delivered():
                 return function(*arguments, **named)
+            from clusterctl.api.cargo import cargo_of_restart
+
             given = {**dict(zip(names, arguments, strict=False)), **named}
             place = _place(given, has_cluster="cluster" in names)
             if place is None:
                 return function(*arguments, **named)
-            cargo = _cargo(place, given) if takes_job else None
+            cargo = _cargo(place, given) if takes_job else cargo_of_restart(place.cluster) if restarts else None
             repeat = "once" if changes else "redrawn" if waits else "held"
-            result: Result = understood(place, ask(place, name, given, cargo, repeat=repeat))
+            result: Result = understood(place, name, ask(place, name, given, cargo, repeat=repeat))
             return result
 
         _KNOWN[name] = function
@@ -60,23 +66,24 @@ def works_elsewhere(
 
 def carried_out(name: str, arguments: str) -> str:
     """Call the operation for another machine; returns its encoded result or exception."""
-    import importlib
-
     from clusterctl.api.logs import Reading
-    from clusterctl.remote.values import decoded, encoded
+    from clusterctl.remote.values import decoded, encoded, parsed
 
     try:
-        importlib.import_module(_PREFIX + name.partition(":")[0])
-        function = _KNOWN.get(name)
-        if function is None:
-            raise UsageError(f"no such operation: {name}", "do both machines have the same version of clusterctl?")
-        result: Any = function(**decoded(json.loads(arguments)))
+        result: Any = _operation(name)(**decoded(parsed(arguments)))
         answer = {"returned": encoded([*result] if isinstance(result, Reading) else result)}
     except ClusterctlError as error:
         answer = {"raised": encoded(error)}
     except ImportError as error:
         answer = {"raised": encoded(UsageError(f"no such operation: {name}: {error}"))}
     return json.dumps(answer)
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    importlib.import_module(_PREFIX + name.partition(":")[0])
+    if name not in _KNOWN:
+        raise UsageError(f"no such operation: {name}", "do both machines have the same version of clusterctl?")
+    return _KNOWN[name]
 
 
 def _place(given: Mapping[str, Any], *, has_cluster: bool) -> Elsewhere | None:
@@ -105,36 +112,43 @@ def ask(
 
     With `person`, ssh may prompt for a password.
     """
-    from clusterctl.api.cargo import load_cargo
-    from clusterctl.api.elsewhere import Conversation, Ends, Repeat, request
+    from clusterctl.api.cargo import Cargo
+    from clusterctl.api.elsewhere import Conversation, Ends, Printed, Repeat, request
     from clusterctl.remote.values import encoded
 
-    cargo = cargo or load_cargo(place.cluster, None)
+    cargo = cargo or Cargo()
     arguments = json.dumps(encoded({key: _sendable(value) for key, value in given.items() if key != "progress"}))
     asked = request(place, (), cargo, operation=name, arguments=arguments, once=repeat == "once")
-    printed = bytearray()
-    ends = Ends(lambda _: None, printed.extend, cargo.answer, ask=person)
+    printed = Printed()
+    ends = Ends(lambda _: None, printed.take, cargo.answer, ask=person)
     conversation = Conversation(place.host, place.cluster.remote_python, asked, ends, Repeat(repeat))
     code = conversation.result()
     if conversation.value is None:
-        last = printed.decode(errors="replace").strip().rpartition("\n")[2]
+        last = printed.text.strip().rpartition("\n")[2]
         raise HostError(f"clusterctl on {place.host} failed with exit code {code}: {last}", "run the command again")
-    return conversation.value.decode()
+    return conversation.value.decode(errors="replace")
 
 
-def understood(place: Elsewhere, answer: str) -> Any:
-    """The operation's result. Raises its exception, or HostError if the answer is invalid."""
-    from clusterctl.remote.values import decoded
+def understood(place: Elsewhere, name: str, answer: str) -> Any:
+    """The result of the operation `name`. Raises its exception, or HostError if it is not of the operation's type."""
+    from clusterctl.remote.values import decoded, parsed
 
-    try:
-        content = json.loads(answer)
-    except ValueError:
-        content = None
-    if not isinstance(content, dict) or not content.keys() & {"raised", "returned"}:
+    content = parsed(answer)
+    if not isinstance(content, dict) or len(content.keys() & {"raised", "returned"}) != 1:
         raise HostError(f"clusterctl on {place.host} sent an invalid answer", "run the command again")
+    adopt = functools.partial(_at, place)
     if "raised" in content:
-        raise decoded(content["raised"], functools.partial(_at, place))
-    return decoded(content["returned"], functools.partial(_at, place))
+        raise decoded(content["raised"], ClusterctlError, adopt)
+    return decoded(content["returned"], expected(name), adopt)
+
+
+def expected(name: str) -> Any:
+    """The type of the answer to the operation `name`."""
+    from clusterctl.remote.values import resolved
+
+    function = inspect.unwrap(_operation(name))
+    returned = inspect.get_annotations(function)["return"]
+    return resolved(_SENT_AS.get(returned, returned), function.__module__)
 
 
 def _at(place: Elsewhere, value: Any) -> Any:

@@ -1,20 +1,24 @@
-"""The data that a command sends to another machine: a job file, other files, the job's code, and its secrets."""
+"""The data that a command sends to another machine: a job file, other files, the job's code, and its variables."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.config import cache_folder, resolve, shipped_folder
+from clusterctl.config.places import data_folder
 from clusterctl.config.secrets import Secrets
 from clusterctl.config.sent import SentFile
 from clusterctl.config.source import read_toml
 from clusterctl.config.stages import HasStages, stages_of
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, reason
+from clusterctl.runs.files import make_private, read_whole, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from clusterctl.config import Resolved
     from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.sent_code import LocalProject
-    from clusterctl.spec import Cluster
+    from clusterctl.spec import Cluster, Job
 
 _PIECE = 2**18
 
@@ -36,7 +40,7 @@ class Cargo:
     uploads: list[Path] = field(default_factory=list)
     projects: list[LocalProject] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
-    secrets: Secrets = field(default_factory=Secrets)
+    variables: frozenset[str] = frozenset()
 
     def answer(self, question: dict[str, Any]) -> Iterator[bytes]:
         """Answer the other machine's questions, but only about this data: the machine is not trusted."""
@@ -48,8 +52,13 @@ class Cargo:
             with Path(question["upload"]).open("rb") as file:
                 while piece := file.read(_PIECE):
                     yield piece
-        elif (name := str(question.get("variable"))) in self.secrets:
-            yield os.environ.get(name, "").encode(errors="surrogateescape")
+        elif (name := question.get("variable")) in [*self.variables]:
+            yield os.environ.get(str(name), "").encode(errors="surrogateescape")
+
+    def refused(self, question: dict[str, Any]) -> str | None:
+        """The variable that `question` asks for, if there is one here that may not be sent."""
+        name = question.get("variable")
+        return name if isinstance(name, str) and name in os.environ and name not in self.variables else None
 
 
 def load_cargo(
@@ -64,11 +73,12 @@ def load_cargo(
     progress: ProgressListener = SILENT,
 ) -> Cargo:
     """The data of a submission. Raises ConfigError for problems with the job before anything is sent."""
-    cargo = Cargo(secrets=Secrets(cluster.secrets))
+    cargo = Cargo()
     if job is None and not program:
         return cargo
     for resolved in _resolved(job, cluster, stage, program, overrides):
         _require_absolute(resolved, cluster, overrides)
+        _remember_variables(cluster, resolved.job)
         if name := resolved.job.notify.url_variable:
             cargo.environment |= {name: os.environ[name]} if name in os.environ else {}
         if job is not None and not _comes_along(job, resolved.job_file):
@@ -76,6 +86,36 @@ def load_cargo(
         if with_code:
             _add_code(cargo, resolved, large=large, progress=progress)
     return cargo
+
+
+def cargo_of_restart(cluster: Cluster) -> Cargo:
+    """The data of `resume` and `rerun`: the run's job is there, without the values of its secret variables.
+
+    So the other machine may ask for variables, but only for those that the cluster's `env` names here, or that the
+    `env` of a job named which this machine has submitted to it before.
+    """
+    named = {*cluster.env, *_variables_sent(cluster)}
+    return Cargo(variables=frozenset(name for name in named if name in Secrets(cluster.secrets)))
+
+
+def _remember_variables(cluster: Cluster, job: Job) -> None:
+    """Record the names, not the values, of the secret variables that the host is about to get with a job."""
+    found, before = {name for name in job.env if name in Secrets(cluster.secrets)}, _variables_sent(cluster)
+    if found - before:
+        with suppress(OSError):  # then they have to be given again
+            make_private(_sent_names(cluster).parent)
+            write_json(_sent_names(cluster), sorted(found | before))
+
+
+def _variables_sent(cluster: Cluster) -> set[str]:
+    with suppress(OSError, ValueError):
+        names = json.loads(read_whole(_sent_names(cluster)))
+        return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+    return set()
+
+
+def _sent_names(cluster: Cluster) -> Path:
+    return data_folder() / "remote-variables" / f"{hashlib.sha256(str(cluster.host).encode()).hexdigest()[:16]}.json"
 
 
 def _resolved(

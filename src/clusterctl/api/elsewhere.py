@@ -16,19 +16,18 @@ from clusterctl.config.sent import Sent, SentProject
 from clusterctl.remote.connection import Ends as Ends
 from clusterctl.remote.connection import Signals as Signals
 from clusterctl.remote.conversation import Conversation as Conversation
-from clusterctl.remote.request import RemoteRequest
+from clusterctl.remote.request import OF_TERMINALS, RemoteRequest
 from clusterctl.remote.request import Terminal as Terminal
 from clusterctl.remote.shown import Repeat as Repeat
 from clusterctl.remote.ssh import bring_port as bring_port
 from clusterctl.remote.ssh import leave_port as leave_port
+from clusterctl.remote.values import parsed as parsed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.launch.sent_code import LocalProject
     from clusterctl.spec import Cluster
-
-_OF_TERMINALS = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR", "TZ")
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,22 @@ class Elsewhere:
     def host(self) -> str:
         assert self.cluster.host
         return self.cluster.host
+
+
+class Printed:
+    """The end of what a command prints there."""
+
+    _MOST_BYTES = 2**16
+
+    def __init__(self) -> None:
+        self._end = b""
+
+    def take(self, data: bytes) -> None:
+        self._end = (self._end + data[-self._MOST_BYTES :])[-self._MOST_BYTES :]
+
+    @property
+    def text(self) -> str:
+        return self._end.decode(errors="replace")
 
 
 def elsewhere(name: str | None) -> Elsewhere | None:
@@ -82,7 +97,7 @@ def request(
         uploads=tuple(map(str, cargo.uploads)),
         projects=tuple(map(_sent_project, cargo.projects)),
     )
-    shown = {name: os.environ[name] for name in _OF_TERMINALS if name in os.environ}
+    shown = {name: os.environ[name] for name in sorted(OF_TERMINALS) if name in os.environ}
     return RemoteRequest(
         mark=uuid.uuid4().hex,
         words=tuple(words),

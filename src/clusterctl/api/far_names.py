@@ -73,6 +73,7 @@ def main(cluster: str) -> None:
     """Cache the names of the runs of `cluster`."""
     from clusterctl.api.calls import ask, understood
     from clusterctl.api.elsewhere import elsewhere
+    from clusterctl.observe.run_names import is_run_id
     from clusterctl.runs.files import write_json
 
     kept = _kept(cluster)
@@ -80,7 +81,8 @@ def main(cluster: str) -> None:
     with suppress(FileNotFoundError):
         os.utime(kept)  # so that the next Tab fetches nothing
     if place := elsewhere(cluster):
-        write_json(kept, understood(place, ask(place, "find:names", {"cluster": cluster}, person=False)))
+        names = understood(place, "find:names", ask(place, "find:names", {"cluster": cluster}, person=False))
+        write_json(kept, [name for name in names if is_run_id(name)])  # the shell inserts them into the command line
 
 
 if __name__ == "__main__":

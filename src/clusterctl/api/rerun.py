@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from clusterctl.spec import Cluster
 
 
-@works_elsewhere(changes=True)
+@works_elsewhere(changes=True, restarts=True)
 def rerun(
     run: Run | str,
     cluster: str | None = None,

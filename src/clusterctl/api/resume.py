@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 _LEASE_SECONDS = 300  # sbatch may take a minute; a process that holds a lease for longer has died
 
 
-@works_elsewhere(changes=True)
+@works_elsewhere(changes=True, restarts=True)
 def resume(
     run: Run | str,
     cluster: str | None = None,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class RunFailed(ClusterctlError):
     """A run did not finish successfully: the `run`, and the `diagnosis` with its findings."""
 
+    run: Run
+
     def __init__(self, run: Run, stage: Stage) -> None:
         self.run = run
         next_step = "resume" if stage in (Stage.TIMED_OUT, Stage.PREEMPTED) else "why"
@@ -216,14 +218,14 @@ class Run:
 
         cancel([self])
 
-    @works_elsewhere(changes=True)
+    @works_elsewhere(changes=True, restarts=True)
     def resume(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
         """Start the run, which ended without finishing, again from its last checkpoint: see `clusterctl.resume`."""
         from clusterctl.api.resume import resume
 
         return resume(self, cluster, overrides=overrides, hold=hold)
 
-    @works_elsewhere(changes=True)
+    @works_elsewhere(changes=True, restarts=True)
     def rerun(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
         """Submit a new run with the same code and configuration; this one may be in any stage. See `rerun`."""
         from clusterctl.api.rerun import rerun

@@ -63,7 +63,7 @@ def _look(name: str, wanted: dict[str, Any]) -> Answered:
         if place is None:
             return Answered(name, look(cluster=name, **wanted))
         answer = ask(place, "find:look", {"cluster": name, **wanted}, person=False)
-        report = understood(place, answer)
+        report = understood(place, "find:look", answer)
         with suppress(OSError):
             write_text(_kept(name, wanted), answer)
     except ClusterctlError as error:
@@ -80,7 +80,12 @@ def _last(name: str, wanted: dict[str, Any], problem: ClusterctlError) -> Answer
     with suppress(OSError, ClusterctlError):
         place, kept = elsewhere(name), _kept(name, wanted)
         if place:
-            return Answered(name, understood(place, kept.read_text()), time.time() - kept.stat().st_mtime, problem)
+            return Answered(
+                name,
+                understood(place, "find:look", kept.read_text(errors="replace")),
+                time.time() - kept.stat().st_mtime,
+                problem,
+            )
     return Answered(name, None, problem=problem)
 
 

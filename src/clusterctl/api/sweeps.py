@@ -29,6 +29,8 @@ _LOOK_SECONDS = 5.0  # every check reads the changes of all active runs
 class SweepFailed(ClusterctlError):
     """Not all runs of a sweep finished: its `summary`."""
 
+    summary: SweepSummary
+
     def __init__(self, sweep: Sweep, summary: SweepSummary) -> None:
         self.summary = summary
         others = sum(count for stage, count in summary.stages.items() if stage is not Stage.FINISHED)
@@ -118,7 +120,7 @@ class Sweep:
             raise UsageError(f"no run of {self.id} is waiting to start", f"clusterctl status {self.id}")
         Slurm.of(waiting[0].record.cluster).release([one.job_id for one in waiting if one.job_id])
 
-    @works_elsewhere(changes=True)
+    @works_elsewhere(changes=True, restarts=True)
     def resume(self, cluster: str | None = None) -> Sweep:
         """Start the runs again that ended without finishing. See `resume_sweep`."""
         from clusterctl.api.resume_sweep import resume_sweep

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.api import elsewhere as api
-from clusterctl.api.cargo import Cargo, load_cargo, text_file
+from clusterctl.api.cargo import Cargo, cargo_of_restart, load_cargo, text_file
 from clusterctl.api.output_files import check_output
 from clusterctl.cli import options
 from clusterctl.display.build_progress import shown
-from clusterctl.errors import UsageError
+from clusterctl.errors import HostError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 # Commands that change something there: run exactly once, even if the connection breaks.
 _CHANGING = {"submit", "resume", "rerun", "cancel", "release", "alloc", "clean", "track", "notify"}
 _CHANGING |= {f"image {name}" for name in ("import", "prune")} | {"data generate", "data prepare"}
+_ASKING = {"cancel", "clean", "image prune"}  # for confirmation, unless --yes
+_RESTARTING = {"resume", "rerun"}
 _WITH_JOB = {"submit": "job", "alloc": "job", "nodes": "job"}
 _ADDRESS = re.compile(rb"http://127\.0\.0\.1:([0-9]{1,5})(/\?token=[\w-]+)\s+")
+_LONGEST_ADDRESS = 1000
+_MOST_ANSWERS = 3
 _WAITING = ("--follow", "--wait", "--timeout")
 
 
@@ -44,13 +48,15 @@ def send(name: str, values: dict[str, Any], place: Elsewhere, words: tuple[str, 
         return _show_dashboard(place, words, values["port"])
     follow, wait = values.get("follow") and name != "logs", values.get("wait")
     if name in _CHANGING and not values.get("dry_run"):
-        printed = bytearray()  # waiting is a separate request, which may be repeated
-        code = _talk(place, _without(words, *_WAITING), cargo, api.Repeat.ONCE, also=printed)
+        printed = api.Printed()  # waiting is a separate request, which may be repeated
+        confirms = _confirms(name, values)
+        code = _talk(place, _without(words, *_WAITING), cargo, api.Repeat.ONCE, also=printed, confirms=confirms)
         if code or not (follow or wait):
             return code
         arguments = {"ids": _ids(printed), "follow": bool(follow), "timeout": values.get("timeout")}
         return _talk(place, (), None, api.Repeat.REDRAWN, operation="await", arguments=json.dumps(arguments))
-    return _talk(place, words, cargo, _repeat(name, values), interactive=_is_interactive(name, values))
+    interactive = _is_interactive(name, values)
+    return _talk(place, words, cargo, _repeat(name, values), interactive=interactive, confirms=_confirms(name, values))
 
 
 def _repeat(name: str, values: dict[str, Any]) -> api.Repeat:
@@ -62,7 +68,13 @@ def _repeat(name: str, values: dict[str, Any]) -> api.Repeat:
 
 
 def _is_interactive(name: str, values: dict[str, Any]) -> bool:
-    return name == "attach" or (name == "monitor" and not values["once"])
+    if name == "monitor":
+        return not values["once"] and _is_terminal(0) and _is_terminal(1)
+    return name == "attach"
+
+
+def _confirms(name: str, values: dict[str, Any]) -> bool:
+    return name in _ASKING and not values["yes"]
 
 
 def _cargo(name: str, values: dict[str, Any], place: Elsewhere) -> Cargo:
@@ -70,8 +82,10 @@ def _cargo(name: str, values: dict[str, Any], place: Elsewhere) -> Cargo:
     if name.endswith(" import"):
         source = Path(values["source"])
         return Cargo(uploads=[source.absolute()]) if source.is_file() else Cargo()
+    if name in _RESTARTING:
+        return cargo_of_restart(place.cluster)
     if name not in _WITH_JOB:
-        return load_cargo(place.cluster, None)
+        return Cargo()
     shortcuts = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition", "account", "qos", "name", "code")
     job = values[_WITH_JOB[name]]
     changes = options.typed_settings(
@@ -103,12 +117,13 @@ def _without(words: tuple[str, ...], *names: str) -> list[str]:
     return kept + left
 
 
-def _ids(printed: bytearray) -> list[str]:
+def _ids(printed: api.Printed) -> list[str]:
     """The ids of the runs or sweep printed by a submission."""
     found = []
-    for line in printed.decode(errors="replace").splitlines():
+    for line in printed.text.splitlines():
         if line.startswith("{"):
-            found.append(str(json.loads(line)["id"]))
+            record = api.parsed(line)
+            found.append(str(record.get("id")) if isinstance(record, dict) else "")
         elif line.strip():
             found.append(line.strip())
     return found
@@ -150,6 +165,8 @@ def _show_dashboard(place: Elsewhere, words: tuple[str, ...], port: int | None) 
 
     def bring(data: bytes) -> None:
         received.extend(data)
+        if len(received) > _LONGEST_ADDRESS:
+            raise HostError(f"{place.host} did not print the dashboard's address", "run the command again")
         if found := _ADDRESS.fullmatch(received):
             there = int(found[1])
             api.bring_port(place.host, here, there)
@@ -179,7 +196,8 @@ def _talk(
     *,
     interactive: bool = False,
     output: Callable[[bytes], Any] | None = None,
-    also: bytearray | None = None,
+    also: api.Printed | None = None,
+    confirms: bool = False,
     operation: str = "",
     arguments: str = "{}",
 ) -> int:
@@ -198,18 +216,35 @@ def _talk(
 
     def show(data: bytes) -> None:
         if also is not None:
-            also.extend(data)
+            also.take(data)
         (output or _to(1))(data)
 
+    answered, refused = 0, set[str]()
+
     def answer(question: dict[str, Any]) -> Iterator[bytes]:
+        nonlocal answered
         if question.get("line"):
-            yield sys.stdin.readline().encode(errors="surrogateescape") if sys.stdin else b""
+            answered += 1
+            yield _yes_or_no() if confirms and answered <= _MOST_ANSWERS else b""
         elif cargo:
+            if (name := cargo.refused(question)) and name not in refused:
+                refused.add(name)
+                hint = f"if the run needs it, add to resume or rerun: --set env.{name}=VALUE"
+                options.warn(f"{place.host} requested your variable {name}, which was not sent", hint)
             yield from cargo.answer(question)
 
     with _forwarded_terminal(interactive=interactive) as signals:
         ends = api.Ends(show, _to(2), answer, _notice, 0 if interactive else None, signals)
         return api.Conversation(place.host, place.cluster.remote_python, asked, ends, repeat).result()
+
+
+def _yes_or_no() -> bytes:
+    """The user's answer to a question for confirmation; anything else that was typed stays here."""
+    typed = sys.stdin.readline() if sys.stdin else ""
+    if not typed:
+        return b""  # no answer
+    word = typed.strip().lower()
+    return b"y\n" if word in ("y", "yes") else b"n\n" if word in ("n", "no", "") else b"?\n"
 
 
 def _to(descriptor: int) -> Callable[[bytes], None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import struct
 import zlib
 from contextlib import suppress
@@ -73,17 +74,21 @@ class LocalProject:
             return
         packer = zlib.compressobj(1)
         for number in numbers:
-            file = self.files[int(number)]
-            with Path(file.source).open("rb") as source:
-                size = os.fstat(source.fileno()).st_size
+            if type(number) is not int or not 0 <= number < len(self.files) or self.files[number].link is not None:
+                raise ValueError("no such file of the project")
+            path = self.files[number].source
+            # A link is in the manifest as its target's name. What it leads to is not part of the project.
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
+                status = os.fstat(source.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise ConfigError(f"no longer a regular file: {path}", "submit again")
+                size = status.st_size
                 yield packer.compress(_SIZE.pack(size))
                 while size > 0 and (piece := source.read(min(_PIECE, size))):
                     size -= len(piece)
                     yield packer.compress(piece)
                 if size:
-                    raise ConfigError(
-                        f"file was truncated while reading: {file.source}", "submit again when it is complete"
-                    )
+                    raise ConfigError(f"file was truncated while reading: {path}", "submit again when it is complete")
         yield packer.flush()
 
 

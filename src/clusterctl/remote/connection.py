@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
+import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import HostError
-from clusterctl.remote.frames import CHUNK, Broken, Frame, FrameKind, Reader
+from clusterctl.remote.frames import CHUNK, FROM_THERE, Broken, Frame, FrameKind, Reader
+from clusterctl.remote.values import parsed
+
+# What the other machine may send; it is not trusted.
+_MOST_NOISE = 2**22  # bytes that its login shell prints first
+_MOST_VALUE = 2**27  # bytes of an operation's result
+_MOST_QUESTION = 2**24  # bytes: the numbers of a large project's files
+_PATIENCE_SECONDS = 10.0  # from the end of its output to the end of the session
+_MOST_QUESTIONS = 8  # at once; clusterctl asks one after the other
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterator
 
     from clusterctl.remote.request import RemoteRequest
@@ -66,13 +73,13 @@ class Session:
         assert process.stderr
         self._process, self._ends, self._shown = process, ends, shown
         self._input, self._output, self._errors = process.stdin, process.stdout, process.stderr
-        self._mark, self._marked, self._noise = request.mark.encode(), False, b""
+        self._mark, self._marked, self._noise, self._noises = request.mark.encode(), False, b"", 0
         self._reader = Reader()
         self._complaint = b""
         self._pending = bytearray() if is_sent else bytearray(Frame(FrameKind.REQUEST, request.packed()).packed())
         self._sources: list[Iterator[bytes]] = []
         self._code: int | None = None
-        self.value: bytes | None = None
+        self._value: bytearray | None = None
         self._selector = selectors.DefaultSelector()
         for stream in (self._output, self._errors):
             os.set_blocking(stream.fileno(), False)
@@ -95,6 +102,11 @@ class Session:
                     self._serve(key.fileobj)
         return self._code
 
+    @property
+    def value(self) -> bytes | None:
+        """The result of an operation, if there was one."""
+        return None if self._value is None else bytes(self._value)
+
     def close(self) -> None:
         """End this session; the connection belongs to the master."""
         if self._ends.signals:
@@ -110,7 +122,7 @@ class Session:
         while not self._pending and self._sources:
             try:
                 piece = next(self._sources[0], None)
-            except (ValueError, IndexError, TypeError) as error:
+            except (ValueError, LookupError, TypeError) as error:
                 raise _not_understood(error) from error
             if piece is None:
                 self._sources.pop(0)
@@ -169,14 +181,17 @@ class Session:
             return
         if not data:
             self._ended(self._output)
-            code = self._process.wait()
+            code = self._end_of_ssh()
             self._complaint += _rest_of(self._errors.fileno())
             raise (SessionEnded if self._marked else NotStarted)(code, self._complaint.decode(errors="replace"))
         if not self._marked:
             self._noise += data
             _, mark, data = self._noise.partition(self._mark)
             if not mark:
-                self._noise = self._noise[-CHUNK:]
+                self._noises += len(self._noise)
+                self._noise = self._noise[-len(self._mark) :]
+                if self._noises > _MOST_NOISE:
+                    raise _not_understood(Broken(f"{_MOST_NOISE // 2**20} MiB of output before it started"))
                 return
             self._marked = True
             if self._ends.signals:
@@ -188,22 +203,35 @@ class Session:
             raise _not_understood(error) from error
 
     def _handle(self, frame: Frame) -> None:
+        if frame.kind not in FROM_THERE:
+            raise Broken(f"a frame that only this machine sends: {frame.kind.name.lower()}")
         if frame.kind in (FrameKind.OUTPUT, FrameKind.ERRORS):
             self._shown.take(frame.kind, frame.payload)
         elif frame.kind is FrameKind.QUESTION:
-            if not isinstance(question := json.loads(frame.payload), dict):
-                raise Broken("invalid question")
-            self._sources.append(self._answered(question))
+            self._sources.append(self._answered(_question(frame.payload)))
+            if len(self._sources) > _MOST_QUESTIONS:
+                raise Broken(f"more than {_MOST_QUESTIONS} questions at once")
         elif frame.kind is FrameKind.VALUE:
-            self.value = (self.value or b"") + frame.payload
-        elif frame.kind is FrameKind.EXIT:
-            self._code = int(frame.payload)
+            self._value = self._value or bytearray()
+            self._value += frame.payload
+            if len(self._value) > _MOST_VALUE:
+                raise Broken(f"an answer of more than {_MOST_VALUE // 2**20} MiB")
+        else:
+            self._code = _exit_code(frame.payload)
 
     def _answered(self, question: dict[str, Any]) -> Iterator[bytes]:
         for piece in self._ends.answer(question):
             if piece:
                 yield Frame(FrameKind.DATA, piece).packed()
         yield Frame(FrameKind.DATA, b"").packed()
+
+    def _end_of_ssh(self) -> int:
+        """ssh's exit code; the other machine can close its output without ending the session."""
+        try:
+            return self._process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
     def _ended(self, stream: Any) -> None:
         self._selector.unregister(stream)
@@ -221,6 +249,21 @@ def _rest_of(descriptor: int) -> bytes:
     with suppress(OSError):
         return os.read(descriptor, CHUNK)
     return b""
+
+
+def _question(payload: bytes) -> dict[str, Any]:
+    if len(payload) > _MOST_QUESTION:
+        raise Broken(f"a question of {len(payload)} bytes")
+    question = parsed(payload)
+    if not isinstance(question, dict):
+        raise Broken("invalid question")
+    return question
+
+
+def _exit_code(payload: bytes) -> int:
+    if not (payload.isdigit() and len(payload) <= 3 and int(payload) <= 255):
+        raise Broken("invalid exit code")
+    return int(payload)
 
 
 def _not_understood(error: Exception) -> HostError:

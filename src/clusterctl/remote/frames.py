@@ -31,6 +31,9 @@ class FrameKind(Enum):
     EXIT = b"X"
 
 
+FROM_THERE = frozenset({FrameKind.OUTPUT, FrameKind.ERRORS, FrameKind.QUESTION, FrameKind.VALUE, FrameKind.EXIT})
+
+
 class Frame(NamedTuple):
     kind: FrameKind
     payload: bytes

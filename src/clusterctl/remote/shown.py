@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from clusterctl.remote.connection import Ends
 
 _HELD_BYTES = 2**20
+_LONGEST_LINE = 2**20  # bytes
+_MOST_LINES = 10**6
 
 
 class Repeat(Enum):
@@ -71,11 +73,15 @@ class ShownSoFar:
 
     def _take_lines(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            self._pass(FrameKind.OUTPUT, self._rest)
+            self._rest = b""
         for line in lines:
             if self._old.get(line, 0):
                 self._old[line] -= 1
                 continue
-            self._lines[line] = self._lines.get(line, 0) + 1
+            if line in self._lines or len(self._lines) < _MOST_LINES:
+                self._lines[line] = self._lines.get(line, 0) + 1
             self._pass(FrameKind.OUTPUT, line + b"\n")
 
     def _pass(self, kind: FrameKind, data: bytes) -> None:
