@@ -65,12 +65,13 @@ def test_no_event_is_lost_while_the_file_system_is_unavailable(
     assert names(attempt) == ["one"]
 
 
-def test_samples_are_written_one_at_a_time_to_their_nodes_file(attempt: Attempt) -> None:
+def test_samples_of_a_node_are_written_together_to_its_file(attempt: Attempt) -> None:
     written = NodeFiles(attempt, 2)
-    written.add_sample("n3", {"time": 1.0, "seconds": 5.0, "cpu": 1})
-    written.add_sample("n3", {"time": 6.0, "seconds": 5.0, "cpu": 2})
-    written.write_sample()
+    for node, cpu in (("n3", 1), ("n4", 7), ("n3", 2)):
+        written.add_sample(node, {"time": 1.0, "seconds": 5.0, "cpu": cpu})
+    written.write_samples()
     assert written.has_samples
-    written.write_sample()
-    assert not written.has_samples
     assert [sample["cpu"] for sample in read_lines(attempt.telemetry("n3"))] == [1, 2]
+    written.write_samples()
+    assert not written.has_samples
+    assert [sample["cpu"] for sample in read_lines(attempt.telemetry("n4"))] == [7]

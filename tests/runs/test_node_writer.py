@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -17,10 +19,12 @@ from support.ranks import environments
 from support.recorded import beat_of, recorded
 from support.scenario import wait_until
 
-from clusterctl.runs import node_link
+from clusterctl.runs import node_link, node_writer
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.node_link import address
+from clusterctl.runs.node_watch import NodeWatch
+from clusterctl.runs.node_writer import NodeWriter
 from clusterctl.runs.place import Place
 from clusterctl.spec import Watchdog
 
@@ -185,6 +189,47 @@ def test_slurms_signals_to_the_step_do_not_end_the_writer(attempt: Attempt, rank
     assert own_files(attempt) == []
     opened = {str(path.readlink()) for path in Path(f"/proc/{writer}/fd").iterdir()}
     assert not any(name.startswith("pipe:") for name in opened), "srun waits for any process that holds its pipes"
+
+
+def test_frequent_events_starve_neither_samples_nor_the_watch_of_the_next_node_and_the_end_flushes_all(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_writer, "BEAT_SECONDS", 0.005)
+    monkeypatch.setattr(node_writer, "NEIGHBOUR_SECONDS", 0.05)
+    looked: list[int] = []
+    monkeypatch.setattr(NodeWatch, "look_at_next", lambda watch: looked.append(watch.node))
+    environments(attempt, [1])  # creates the attempt's secret
+    attempt.beats(0).parent.mkdir(parents=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(address(attempt, 0))
+    listener.listen()
+    writer = threading.Thread(target=NodeWriter(attempt, 0, 2, listener).run)
+    writer.start()
+    rank = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    rank.connect(address(attempt, 0))
+    node_link.post(rank, {"kind": "hello", "rank": 0, "role": "task", "watchdog": asdict(Watchdog())})
+    sent = 0
+
+    def written() -> list[object]:
+        return list(read_lines(attempt.telemetry("n0")))
+
+    def flood() -> bool:
+        """Events before every turn of the writer, and few samples."""
+        nonlocal sent
+        for number in range(20):
+            node_link.post(rank, {"kind": "record", "record": {"event": "stage"}, "number": number})
+            time.sleep(0.002)
+        node_link.post(rank, {"kind": "sample", "node": "n0", "sample": {"time": time.time(), "seconds": 5.0}})
+        sent += 1
+        return len(written()) > 2 and len(looked) > 2
+
+    wait_until(flood)
+    for _ in range(3):
+        node_link.post(rank, {"kind": "sample", "node": "n0", "sample": {"time": time.time(), "seconds": 5.0}})
+    rank.close()
+    writer.join()
+    listener.close()
+    assert len(written()) == sent + 3
 
 
 STUCK = "__import__('ctypes').PyDLL(None).sleep(600)"

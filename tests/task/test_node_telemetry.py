@@ -32,11 +32,36 @@ def test_totals_become_rates_and_reset_counters_give_zero() -> None:
 def test_a_sample_covers_the_machine_and_its_gpus() -> None:
     times = iter([100.0, 105.0])
     sent: list[dict[str, Any]] = []
-    NodeTelemetry(NodeUsage({}), lambda: [{"index": 0}], sent.append, lambda: next(times)).sample()
+    NodeTelemetry(NodeUsage({}), lambda: [{"index": 0}], lambda one: not sent.append(one), lambda: next(times)).sample()
     (sample,) = sent
     assert (sample["time"], sample["seconds"]) == (105.0, 5.0)
     assert sample["cpus"] >= 1
     assert sample["gpus"] == [{"index": 0}]
+
+
+def test_the_next_sample_covers_the_time_of_one_that_could_not_be_sent() -> None:
+    times, answers = iter([100.0, 105.0, 110.0, 115.0]), iter([False, True, True])
+    tried: list[Any] = []
+
+    def send(sample: dict[str, Any]) -> bool:
+        tried.append(sample["seconds"])
+        return next(answers)
+
+    telemetry = NodeTelemetry(NodeUsage({}), list, send, lambda: next(times))
+    for _ in range(3):
+        telemetry.sample()
+    assert tried == [5.0, 10.0, 5.0]
+
+
+def test_a_last_sample_is_taken_at_the_end_of_however_short_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = NodeLink(RunDir(tmp_path).attempt(0), Place(), "task")
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(link, "send", lambda message: not sent.append(message))
+    start_telemetry(link, Place())()
+    assert [message["kind"] for message in sent] == ["sample"]
+    assert sent[0]["sample"]["seconds"] > 0
 
 
 def test_ranks_get_gpu_readings_from_the_latest_sample() -> None:

@@ -67,10 +67,13 @@ class NodeFiles:
         with suppress(OSError):
             write_beats(self.attempt.beats(self.node), beats)
 
-    def write_sample(self) -> None:
-        """Write the oldest sample."""
-        node, sample = self._samples.pop(0)
-        with suppress(OSError, ValueError, KeyError):
-            if node not in self._sample_files:
-                self._sample_files[node] = SampleFile(self.attempt.telemetry(node))
-            self._sample_files[node].append(sample)
+    def write_samples(self) -> None:
+        """Write all samples of the node with the oldest one."""
+        node = self._samples[0][0]
+        waiting = [sample for name, sample in self._samples if name == node]
+        self._samples = [(name, sample) for name, sample in self._samples if name != node]
+        for sample in waiting:
+            with suppress(OSError, ValueError, KeyError):
+                if node not in self._sample_files:
+                    self._sample_files[node] = SampleFile(self.attempt.telemetry(node))
+                self._sample_files[node].append(sample)

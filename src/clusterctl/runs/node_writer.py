@@ -2,8 +2,8 @@
 
 A rank that cannot connect to the node's address starts a writer (`node_link`); a second writer cannot bind the address
 and exits. It exits after its last rank. Each second it writes to one file (`node_files`): the heartbeats, or another
-one with waiting data. Urgent data is written at once. It is a separate process, so that a rank whose native code holds
-the GIL does not silence the others; it imports only the standard library.
+one with waiting data; these take turns. Urgent data is written at once. It is a separate process, so that a rank whose
+native code holds the GIL does not silence the others; it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -90,13 +91,20 @@ class NodeWriter:
     _hang: Hang | None = None
     _announced: str = ""  # the alarm that has been sent to the ranks
     _newer: int | None = None
-    _ticks: int = 0
     _wrote_beats: bool = False
     _notifier: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
         self._files = NodeFiles(self.attempt, self.node)
         self._successor = SuccessorWatch(self.attempt, self.clock)
+        self._neighbour_at = self.clock() + NEIGHBOUR_SECONDS
+        self._turns: deque[tuple[Callable[[], bool], Callable[[], object]]] = deque(
+            [
+                (lambda: self._files.has_events, self._write_events),
+                (lambda: self._files.has_samples, self._files.write_samples),
+                (self._neighbour_due, self._look_at_neighbour),
+            ]
+        )
 
     def run(self) -> None:
         """Serve the ranks until the last one has disconnected."""
@@ -119,26 +127,36 @@ class NodeWriter:
                     self.tick()
         self._write_events()
         self._write_beats()
+        while self._files.has_samples:
+            self._files.write_samples()
 
     def tick(self) -> None:
         """Called once a second."""
-        self._ticks += 1
         self._look_for_newer()
         if self._watch is not None:
             self._watch.look({rank: beat for rank, beat in self.beats.items() if rank in self._locals})
             self._answer_alarm(self._watch)
-        if self._wrote_beats and (self._files.has_events or self._files.has_samples):
-            self._wrote_beats = False
-            if self._files.has_events:
-                self._write_events()
-            else:
-                self._files.write_sample()
-        elif self._wrote_beats and self._watch and self.nodes > 1 and self._ticks % NEIGHBOUR_SECONDS < 2:
-            self._wrote_beats = False
-            self._watch.look_at_next()
-        else:
-            self._wrote_beats = True
+        self._wrote_beats = not (self._wrote_beats and self._take_turn())
+        if self._wrote_beats:
             self._write_beats()
+
+    def _take_turn(self) -> bool:
+        """Do the first thing that is due, starting after the last one done: frequent events delay nothing for long."""
+        for _ in range(len(self._turns)):
+            self._turns.rotate(-1)
+            is_due, act = self._turns[-1]
+            if is_due():
+                act()
+                return True
+        return False
+
+    def _neighbour_due(self) -> bool:
+        return self._watch is not None and self.nodes > 1 and self.clock() >= self._neighbour_at
+
+    def _look_at_neighbour(self) -> None:
+        assert self._watch is not None
+        self._neighbour_at = max(self._neighbour_at + NEIGHBOUR_SECONDS, self.clock())
+        self._watch.look_at_next()
 
     # --- the ranks
 
@@ -158,7 +176,7 @@ class NodeWriter:
         """Handle one message; False if the process has disconnected."""
         try:
             content, descriptors, _, _ = socket.recv_fds(process.connection, LONGEST_MESSAGE, 1)
-        except BlockingIOError:
+        except (BlockingIOError, ConnectionResetError):  # reset: it left messages of ours unread; its last ones follow
             return True
         except OSError:
             return False

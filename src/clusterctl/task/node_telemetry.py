@@ -19,6 +19,7 @@ import os
 import sys
 import threading
 import time
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.runs.idleness import GpuReading
@@ -37,32 +38,38 @@ if TYPE_CHECKING:
     from clusterctl.task.usage import Usage
 
 INTERVAL_SECONDS = 5.0
-_FIRST_SECONDS = 1.0  # so that even a short run gets one
+_FIRST_SECONDS = (1.0, 2.0)  # the first intervals, so that even a short run gets some
+_SHORTEST_SECONDS = 0.5  # of a last sample, unless it is the only one
+_LAST_SECONDS = 1.0  # how long the last sample may take: /proc may block
 _RATES = ("disk_read", "disk_write", "net_in", "net_out")
 _OLD_SECONDS = 6 * INTERVAL_SECONDS
 
 
 class NodeTelemetry:
-    """Takes samples of one node and passes them to `send`."""
+    """Takes samples of one node and passes them to `send`, which returns whether the sample will be written."""
 
     def __init__(
         self,
         usage: NodeUsage,
         gpus: Callable[[], list[Gpu]],
-        send: Callable[[Sample], object],
+        send: Callable[[Sample], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._usage, self._gpus, self._send, self._clock = usage, gpus, send, clock
         self._time, self._last = clock(), usage.read()
+        self._sent = False
 
-    def sample(self) -> None:
-        """Send a sample of the time since the last one."""
-        now, usage = self._clock(), self._usage.read()
+    def sample(self, *, last: bool = False) -> None:
+        """Send a sample of the time since the last one that was sent; the `last` one only if it is long enough."""
+        now = self._clock()
+        if last and self._sent and now - self._time < _SHORTEST_SECONDS:
+            return
+        usage = self._usage.read()
         seconds = max(now - self._time, 1e-3)
         machine = rates(self._last, usage, seconds) | {"cpus": self._usage.cpus}
-        self._time, self._last = now, usage
-        times = {"time": round(now, 3), "seconds": round(seconds, 1)}
-        self._send(times | machine | {"gpus": self._gpus()})
+        times = {"time": round(now, 3), "seconds": max(round(seconds, 1), 0.1)}
+        if self._send(times | machine | {"gpus": self._gpus()}):
+            self._time, self._last, self._sent = now, usage, True
 
 
 def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:
@@ -79,23 +86,34 @@ def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:
     }
 
 
-def start_telemetry(link: NodeLink | None, place: Place, environment: Mapping[str, str] = os.environ) -> None:
+def start_telemetry(
+    link: NodeLink | None, place: Place, environment: Mapping[str, str] = os.environ
+) -> Callable[[], None]:
     """Sample this node as long as this process lives, if it is local rank 0 and there is a writer to send to.
 
-    Even the first sample is taken in the thread: reading /proc of a process that waits for a dead file system blocks.
+    Returns a function that takes a last sample; call it while everything that should count is still alive.
+    All samples are taken in the thread: reading /proc of a process that waits for a dead file system blocks.
     """
     if link is None or place.local_rank != 0:
-        return
+        return lambda: None
     node = node_name(environment)
 
-    def send(sample: Sample) -> None:
-        link.send({"kind": "sample", "node": node, "sample": sample})
+    def send(sample: Sample) -> bool:
+        return link.send({"kind": "sample", "node": node, "sample": sample})
 
     def make() -> NodeTelemetry:
         gpus = find_gpus(environment)
         return NodeTelemetry(NodeUsage(environment), gpus.read if gpus else list, send)
 
-    threading.Thread(target=_sample_forever, args=(make,), name="telemetry", daemon=True).start()
+    ended = threading.Event()
+    thread = threading.Thread(target=_sample, args=(make, ended), name="telemetry", daemon=True)
+    thread.start()
+
+    def end() -> None:
+        ended.set()
+        thread.join(_LAST_SECONDS)
+
+    return end
 
 
 class GpuReadings:
@@ -120,12 +138,13 @@ class GpuReadings:
         return self._known if self._clock() - self._time <= _OLD_SECONDS else ()
 
 
-def _sample_forever(make: Callable[[], NodeTelemetry]) -> None:
+def _sample(make: Callable[[], NodeTelemetry], ended: threading.Event) -> None:
     try:
-        telemetry, pause = make(), _FIRST_SECONDS
-        while True:
-            time.sleep(pause)
-            pause = INTERVAL_SECONDS
-            telemetry.sample()
+        telemetry = make()
+        for pause in chain(_FIRST_SECONDS, repeat(INTERVAL_SECONDS)):
+            last = ended.wait(pause)
+            telemetry.sample(last=last)
+            if last:
+                return
     except Exception as error:  # a machine without telemetry can still train
         print(f"telemetry stopped: {type(error).__name__}: {error}", file=sys.stderr)

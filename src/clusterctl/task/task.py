@@ -83,7 +83,7 @@ class Task:
 def joined(context: Context) -> Iterator[Task]:
     """Meet the other ranks, pick a device, and leave together. After the rendezvous, the stage is "loading"."""
     job, place, attempt, events = context.job, context.place, context.attempt, context.events
-    start_telemetry(events.link, place)
+    end_telemetry = start_telemetry(events.link, place)
     _allow_open_files()
     events.stage(Stage.RENDEZVOUS)
     wanted = job.train.device if isinstance(job.train, LoopTrain) else "auto"
@@ -115,7 +115,10 @@ def joined(context: Context) -> Iterator[Task]:
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # the default, next to the code, may be read-only
     events.stage(Stage.LOADING)
     settings = attempt, agreeing, writing, job.checkpoint, may_restart(job), fetching
-    yield Task(place, device, node, cache, events, metrics, context.stop, StepClock(device), *settings)
+    try:
+        yield Task(place, device, node, cache, events, metrics, context.stop, StepClock(device), *settings)
+    finally:
+        end_telemetry()
     leave(node, agreeing, fetching)  # not after an error: NCCL would wait for ranks that may never arrive
 
 
