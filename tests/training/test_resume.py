@@ -53,7 +53,7 @@ class Metrics(MetricsWriter):
                 self.stop.warned = True
 
 def digest(model):
-    whole = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    whole = b"".join(p.detach().numpy().tobytes() for p in model.state_dict().values())
     return hashlib.sha256(whole).hexdigest()
 
 def trained(task, name, train, objective_of, steps=(), folds=0, every=0, first=0, give_up=False):

@@ -30,7 +30,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.spec import to_record
 from clusterctl.task.exchange import from_first, to_first
 from clusterctl.training.objective import Accuracy
-from clusterctl.training.shards import read, write
+from clusterctl.training.shards import names, read, write
 from clusterctl.training.state import Staging, pieces, wholes
 
 if TYPE_CHECKING:
@@ -92,7 +92,11 @@ class Checkpoints:
         position = Position(*(saved[name] for name in Position._fields))
         if position.fold != fold:
             return Position(fold)
-        wanted = wholes(parts)
+        wanted, stored = wholes(parts), names(folder)
+        for part, stateful in parts.items():
+            for name in stateful.state().optional:
+                if f"{part}.{name}" not in stored:
+                    del wanted[f"{part}.{name}"]
         try:
             read(wanted, folder)
         except ValueError as error:
@@ -101,7 +105,7 @@ class Checkpoints:
             ) from error
         for part, stateful in parts.items():
             state = stateful.state()
-            same = {name: wanted[f"{part}.{name}"].rows for name in state.same}
+            same = {name: wanted[f"{part}.{name}"].rows for name in state.same if f"{part}.{name}" in wanted}
             stateful.load(state._replace(same=same))
         self._last_step = position.step
         self.metrics = dict(saved["metrics"])

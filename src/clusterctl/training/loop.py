@@ -21,14 +21,14 @@ from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.halving import Halving
 from clusterctl.training.learner import Learner
 from clusterctl.training.progress import Progress
-from clusterctl.training.state import PartState, Sharded
+from clusterctl.training.state import PartState, Sharded, flattened, put, untrained
 from clusterctl.training.trace import StepTrace
 from clusterctl.training.training_log import Fold, TrainingLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from clusterctl.spec import LoopTrain
     from clusterctl.task.task import Task
@@ -59,7 +59,7 @@ def fit(
     if plan.steps == 0:
         raise TaskError("the training split is empty", cause=Cause.DATA)
     learner = Learner(objective, train, task)
-    best = Best(learner.flat.values, train.patience, learner.tables)
+    best = Best(learner.flat.values, train.patience, learner.tables, objective.model)
     parts = learner.parts() | {"best": best}
     checkpoints = checkpoints or Checkpoints(task, train)
     position = checkpoints.restore(parts, fold.number if fold else 1)
@@ -136,11 +136,18 @@ def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Iterator[tuple[
 
 
 class Best:
-    """Keeps a copy of `values` and the rows of `tables` from the best score; on ties, from the earliest."""
+    """Keeps a copy of `values`, the rows of `tables` and the buffers of `model` from the best score.
 
-    def __init__(self, values: Tensor, patience: int, tables: Sequence[ShardedTable] = ()) -> None:
+    On ties, from the earliest. Without its buffers, such as the statistics of a BatchNorm, it would be another model.
+    """
+
+    def __init__(
+        self, values: Tensor, patience: int, tables: Sequence[ShardedTable] = (), model: nn.Module | None = None
+    ) -> None:
         self._values, self._patience, self._tables = [values, *(table.rows for table in tables)], patience, tables
+        self._model = model
         self._kept = [value.clone() for value in self._values] if patience else []
+        self._kept_untrained = self._untrained() if patience else {}
         self._share, self._waited = -1.0, 0
 
     def state(self) -> PartState:
@@ -151,13 +158,18 @@ class Best:
         values, *rows = self._kept
         parts = [Sharded(kept, table.start, table.total) for kept, table in zip(rows, self._tables, strict=True)]
         sharded = {f"kept{number}": part for number, part in enumerate(parts)}
-        return PartState({"noted": noted, "kept": values}, sharded)
+        buffers = {f"untrained.{name}": flattened(tensor) for name, tensor in self._kept_untrained.items()}
+        return PartState({"noted": noted, "kept": values, **buffers}, sharded, optional=buffers)
 
     def load(self, state: PartState) -> None:
         self._share, waited = state.same["noted"].tolist()
         self._waited = int(waited)
         if self._patience:
             _copy([state.same["kept"], *(part.rows for part in state.sharded.values())], self._kept)
+            self._kept_untrained = self._untrained()  # as restored with the model, for checkpoints without the best
+            for name, tensor in self._kept_untrained.items():
+                if (kept := state.same.get(f"untrained.{name}")) is not None:
+                    put(tensor, kept)
 
     def offer(self, score: Score) -> bool:
         """Record a score of the current values; returns whether `patience` scores in a row were no better."""
@@ -168,6 +180,7 @@ class Best:
         if score.share > self._share:
             self._share, self._waited = score.share, 0
             _copy(self._values, self._kept)
+            self._kept_untrained = self._untrained() if self._patience else {}
         else:
             self._waited += 1
         return self._waited >= self._patience
@@ -175,6 +188,13 @@ class Best:
     def restore(self) -> None:
         """Restore the kept values."""
         _copy(self._kept, self._values)
+        live = untrained(self._model) if self._model else {}
+        for name, kept in self._kept_untrained.items():
+            put(live[name], flattened(kept))
+
+    def _untrained(self) -> dict[str, Tensor]:
+        live = untrained(self._model) if self._model else {}
+        return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in live.items()}
 
 
 def _copy(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:

@@ -31,7 +31,7 @@ class OwnGraphClassification(GraphClassification):
     def __init__(self, collection: Collection, train: GraphClassificationTrain, task: Task, fold: int) -> None:
         super().__init__(collection, train, task, fold)
         self._name = train.model
-        self._training = OwnTraining(self.model, train.model, task.place.rank)
+        self._training = OwnTraining(self.model, train.model, task)
 
     def table_of(self, features: Tensor) -> Distinct:
         return Distinct(features, torch.arange(len(features), device=features.device))

@@ -86,7 +86,7 @@ class OwnLinkPrediction:
         self._own = OwnModel(self.model, train.model, None)
         self._sampler = NeighborSampler(self._graph, (*train.fan_out, 0), train.seed, replace=train.replace)
         self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
-        self._training = OwnTraining(self.model, train.model, task.place.rank)
+        self._training = OwnTraining(self.model, train.model, task)
         self._seed, self._task = train.seed, task
 
     @property

@@ -74,7 +74,7 @@ class OwnNodeClassification:
         self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
         self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
         self._seed, self._task = train.seed, task
-        self._training = OwnTraining(self.model, train.model, task.place.rank)
+        self._training = OwnTraining(self.model, train.model, task)
         if not self._own.by_layer and task.place.rank == 0:
             print(f"{train.model} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
 

@@ -79,6 +79,15 @@ def read(pieces: Mapping[str, Sharded], folder: Path) -> None:
             raise ValueError(f"it has no {name}" if rows == len(pieces[name].rows) else f"it lacks rows of {name}")
 
 
+def names(folder: Path) -> set[str]:
+    """The names of the tensors in the files in `folder`. Raises ValueError."""
+    found = set()
+    for path in sorted(folder.glob("rank_*.safetensors")):
+        with path.open("rb") as file:
+            found |= {name for name, _ in _stored(file)}
+    return found
+
+
 class _Stored(NamedTuple):
     """Rows [start, start + shape[0]) of a tensor of `total` rows, from byte `begin` of a file on."""
 

@@ -7,9 +7,24 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from clusterctl.graph.sharded_table import ShardedTable
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from torch import nn
+
+_AS_THEY_ARE = {
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.bool,
+}
 _MIN_SPLIT = 1 << 14  # elements; only rank 0 writes a smaller tensor
 
 
@@ -27,11 +42,13 @@ class Sharded(NamedTuple):
 class PartState(NamedTuple):
     """Tensors by name: those that are equal on all ranks, and those that are sharded over the ranks.
 
-    They may be views of the live tensors, as they are copied or read into immediately.
+    They may be views of the live tensors, as they are copied or read into immediately. `optional` names some of `same`
+    that checkpoints of earlier versions lack; `load` then gets a state without them.
     """
 
     same: Mapping[str, Tensor]
     sharded: Mapping[str, Sharded] = {}
+    optional: Collection[str] = ()
 
 
 @runtime_checkable
@@ -43,6 +60,31 @@ class Stateful(Protocol):
 
     def load(self, state: PartState) -> None:
         """Restore `state`, which has the names of `state()` and, of sharded tensors, this rank's current rows."""
+
+
+def untrained(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors that a forward may change, but no optimizer: buffers and frozen parameters, by name.
+
+    Without sparse ones, and without the rows of sharded tables, which have an optimizer.
+    """
+    rows = {module.rows.data_ptr() for module in model.modules() if isinstance(module, ShardedTable)}
+    frozen = {name: parameter for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    found = {**dict(model.named_buffers()), **frozen}
+    dense = {name: tensor.detach() for name, tensor in found.items() if tensor.layout == torch.strided}
+    return {name: tensor for name, tensor in dense.items() if tensor.data_ptr() not in rows or not tensor.numel()}
+
+
+def flattened(tensor: Tensor) -> Tensor:
+    """The elements of a tensor of any shape, strides and dtype, in a form that a checkpoint can hold."""
+    flat = tensor.reshape(-1)
+    return flat if flat.dtype in _AS_THEY_ARE else flat.contiguous().view(torch.uint8)
+
+
+def put(target: Tensor, flat: Tensor) -> None:
+    """Copy what `flattened` returned, unless `target` is equal: it may be an expanded view, which is read-only."""
+    value = (flat if flat.dtype == target.dtype else flat.view(target.dtype)).reshape(target.shape).to(target.device)
+    if not torch.equal(target, value):
+        target.copy_(value)
 
 
 def pieces(parts: Mapping[str, Stateful], rank: int, world_size: int) -> dict[str, Sharded]:
