@@ -53,7 +53,8 @@ class Metrics(MetricsWriter):
                 self.stop.warned = True
 
 def digest(model):
-    whole = b"".join(p.detach().numpy().tobytes() for p in model.state_dict().values())
+    buffers = [b for name, b in model.named_buffers() if not name.endswith("rows")]  # without the sharded tables
+    whole = b"".join(p.detach().numpy().tobytes() for p in [*model.parameters(), *buffers])
     return hashlib.sha256(whole).hexdigest()
 
 def trained(task, name, train, objective_of, steps=(), folds=0, every=0, first=0, give_up=False):
