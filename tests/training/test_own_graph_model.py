@@ -177,7 +177,7 @@ def test_the_users_graphs_are_stored_unchanged(tmp_path: Path) -> None:
     ("graphs", "words"),
     [
         ([], "is empty"),
-        ([PygData(x=torch.zeros(2, 1), edge_index=torch.zeros(2, 0))], "graph 0 "),
+        ([PygData(x=torch.zeros(2, 1), edge_index=torch.zeros(2, 0))], "graph 0: it has no y"),
         ([PygData(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [5]]), y=torch.tensor(0))], "beyond its 2 nodes"),
     ],
 )

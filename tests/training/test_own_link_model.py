@@ -229,7 +229,10 @@ def test_a_wrong_score_is_reported(graph: LinkGraph, lone_task: Task) -> None:
     ("data", "words"),
     [
         (PygData(edge_index=torch.zeros(2, 1)), "has no x"),
-        (PygData(x=torch.zeros(3, 1), edge_index=torch.tensor([[0], [7]])), "edges between nodes 0 to 7"),
+        (
+            PygData(x=torch.zeros(3, 1), edge_index=torch.tensor([[0], [7]])),
+            "targets from 7 to 7, beyond",
+        ),
         (PygData(x=torch.zeros(3, 1), edge_index=torch.tensor([[0], [1]])), "has 1 edges, too few for"),
     ],
 )

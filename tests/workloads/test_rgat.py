@@ -119,7 +119,7 @@ def test_the_users_heterodata_gives_the_same_graph() -> None:
     assert torch.equal(graph.x[AUTHOR], expected.x[AUTHOR].float())
     data = hetero_data()
     del data[AUTHOR].x
-    with pytest.raises(TaskError, match="no features of author"):
+    with pytest.raises(TaskError, match="author: it has no x"):
         relations_of(data, "my:load")
 
 

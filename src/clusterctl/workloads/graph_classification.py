@@ -18,7 +18,7 @@ import torch
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.collection import Collection, joined_graphs
-from clusterctl.graph.storage import Recipe, compressed, shared
+from clusterctl.graph.storage import Recipe, compressed
 from clusterctl.spec import GraphClassificationTrain
 from clusterctl.task.task import joined
 from clusterctl.training.checkpoint import Checkpoints
@@ -26,7 +26,7 @@ from clusterctl.training.graph_objective import GraphClassification
 from clusterctl.training.loop import fit
 from clusterctl.training.own_graph_objective import OwnGraphClassification
 from clusterctl.training.training_log import Fold
-from clusterctl.workloads.own_data import own_recipe
+from clusterctl.workloads.own_data import Given, own_recipe, prepared
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ _EDGES = "_A.txt"  # the file that every such data set has
 
 def main(context: Context) -> None:
     train = context.train(GraphClassificationTrain)
-    prepared = recipe(context.job.data)
+    recipe_of_graphs = recipe(context.job.data)
     kind = OwnGraphClassification if context.job.has_own_model else GraphClassification
     with joined(context) as task:
-        graphs = shared(task, Collection, *prepared)
+        graphs = prepared(task, Collection, recipe_of_graphs)
         checkpoints = Checkpoints(task, train)
         scores = checkpoints.results  # of the completed folds, after a restart
         for fold in range(len(scores), train.folds):
@@ -64,27 +64,40 @@ def recipe(data: Data) -> Recipe[Collection]:
     return Recipe("tu", identity, lambda scratch: read_raw(identity, scratch))
 
 
-def collection_of(graphs: Any, name: str) -> Collection:
+def collection_of(result: Any, name: str, notes: list[str] | None = None) -> Collection:
     """The graphs in a sequence of PyG's `Data`: `edge_index`, `y` and, if all have it, `x`. Raises TaskError."""
-    listed = list(graphs)
-    hint = "it must return a data set or a list of PyG's Data, each with edge_index and a class y"
-    if not listed:
-        raise TaskError(f"the list returned by data.load = {name} is empty", hint, Cause.USER)
-    for number, graph in enumerate(listed):
-        y, edges = getattr(graph, "y", None), getattr(graph, "edge_index", None)
-        if y is None or edges is None or y.numel() != 1 or int(y) < 0:
-            raise TaskError(
-                f"graph {number} returned by data.load = {name} has no class or no edge_index", hint, Cause.USER
-            )
-        if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < graph.num_nodes:
-            message = f"graph {number} returned by data.load = {name} has edges beyond its {graph.num_nodes} nodes"
-            raise TaskError(message, hint, Cause.USER)
-    bounds, edges = joined_graphs([(graph.num_nodes, graph.edge_index.long()) for graph in listed])
-    num_nodes = int(bounds[-1])
-    given = all(graph.x is not None for graph in listed)
-    x = torch.cat([graph.x.float() for graph in listed]) if given else torch.empty(num_nodes, 0)
-    y = torch.cat([graph.y.view(1).long() for graph in listed])
-    return Collection(bounds, *compressed(edges, num_nodes), x=x, y=y, num_classes=int(y.max()) + 1)
+    given = Given(name, notes)
+    hint = "return a data set or a list of torch_geometric.data.Data, each with edge_index and one class y"
+    graphs = given.several(result, hint)
+    if not graphs:
+        raise given.wrong("the list is empty", hint)
+    have_x = sum("x" in graph and graph.x is not None for graph in graphs if hasattr(graph, "to_dict"))
+    if 0 < have_x < len(graphs):
+        raise given.wrong(f"{have_x} of {len(graphs)} graphs have x", "give all of them x, or none")
+    features, parts, labels = [], [], []
+    for number, graph in enumerate(graphs):
+        where = f"graph {number}: "
+        if not hasattr(graph, "edge_index"):
+            raise given.wrong(f"{where}it is {type(graph).__name__}, not Data", hint)
+        if have_x:
+            features.append(given.features(graph, where))
+            if features[-1].size(1) != features[0].size(1):
+                what = f"{where}x has {features[-1].size(1)} columns, and graph 0 has {features[0].size(1)}"
+                raise given.wrong(what, "give all graphs the same features")
+        nodes = len(features[-1]) if have_x else int(graph.num_nodes or 0)
+        parts.append((nodes, given.edges(graph, nodes, nodes, where)))
+        y = given.tensor(graph, "y", where)
+        if y.numel() != 1:
+            hint = "choose one: data.y = data.y.view(-1)[:1]"
+            raise given.wrong(f"{where}y has {y.numel()} values, and a graph has one class", hint)
+        labels.append(given.classes(y.reshape(1), where))
+        if int(labels[-1]) < 0:
+            raise given.wrong(f"{where}y is {int(labels[-1])}, which is no class", "leave graphs without a class out")
+    given.unused(graphs, ["x", "y", "edge_index"])
+    bounds, edges = joined_graphs(parts)
+    num_nodes, y = int(bounds[-1]), torch.cat(labels)
+    x = torch.cat(features) if have_x else torch.empty(num_nodes, 0)
+    return Collection(bounds, *compressed(edges, num_nodes), x=x, y=y, num_classes=given.number_of_classes(y))
 
 
 def raw_identity(root: str | None) -> dict[str, Any]:

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.blocks import Adjacency
 from clusterctl.graph.hashing import Purpose, below, draws, stream
 from clusterctl.graph.links import negatives
-from clusterctl.graph.storage import compressed, shared
+from clusterctl.graph.storage import compressed
 from clusterctl.spec import LinkPredictionTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
 from clusterctl.training.own_link_objective import LinkGraph, OwnLinkPrediction
-from clusterctl.workloads.own_data import own_recipe
+from clusterctl.workloads.own_data import Given, own_recipe, prepared
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
@@ -36,26 +35,25 @@ _TWENTIETHS, _VAL, _TEST = 20, 1, 2
 
 def main(context: Context) -> None:
     train = context.train(LinkPredictionTrain)
-    prepared = own_recipe(context.job.data, link_graph)
+    recipe = own_recipe(context.job.data, link_graph)
     with joined(context) as task:
-        graph = shared(task, LinkGraph, *prepared)
+        graph = prepared(task, LinkGraph, recipe)
         data = context.job.data
         fit(OwnLinkPrediction(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
 
 
-def link_graph(data: Any, name: str) -> LinkGraph:
+def link_graph(result: Any, name: str, notes: list[str] | None = None) -> LinkGraph:
     """The graph in PyG's `Data`, or in a data set of one, with `x` and `edge_index`, split. Raises TaskError."""
-    if not hasattr(data, "edge_index") and hasattr(data, "__getitem__"):
-        data = data[0]
-    missing = [attribute for attribute in ("x", "edge_index") if getattr(data, attribute, None) is None]
-    hint = "it must return PyG's Data with x and edge_index"
-    if missing:
-        raise TaskError(f"the graph returned by data.load = {name} has no {' and no '.join(missing)}", hint, Cause.USER)
-    edges, nodes = data.edge_index.long(), len(data.x)
-    if data.x.dim() != 2 or (edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes):
-        what = f"x of shape {[*data.x.shape]} and edges between nodes {int(edges.min())} to {int(edges.max())}"
-        raise TaskError(f"the graph returned by data.load = {name} has {what}", hint, Cause.USER)
-    edges = edges[:, edges[0] != edges[1]]
+    given = Given(name, notes)
+    data = given.single(result, "Data")
+    x = given.features(data)
+    nodes = len(x)
+    edges = given.edges(data, nodes, nodes)
+    given.unused([data], ["x", "edge_index"])
+    proper = edges[0] != edges[1]
+    if loops := edges.size(1) - int(proper.sum()):
+        given.notes.append(f"{loops} self loops in edge_index are not used")
+    edges = edges[:, proper]
     part = _parts(edges, nodes)
     splits = {
         split: torch.unique(edges[:, (part >= low) & (part < high)], dim=1)
@@ -63,15 +61,12 @@ def link_graph(data: Any, name: str) -> LinkGraph:
     }
     empty = [split for split, pairs in splits.items() if pairs.numel() == 0]
     if empty or not bool((part >= _VAL + _TEST).any()):
-        message = (
-            f"the graph returned by data.load = {name} has {edges.size(1)} edges, "
-            f"too few for {', '.join(empty) or 'training'}"
-        )
-        raise TaskError(message, hint, Cause.USER)
+        what = f"edge_index has {edges.size(1)} edges, too few for {', '.join(empty) or 'training'}"
+        raise given.wrong(what, "5 % of the edges are for validation, and 10 % for testing")
     others = _negatives(edges, nodes, [pairs.size(1) for pairs in splits.values()])
     return LinkGraph(
         *compressed(edges[:, part >= _VAL + _TEST], nodes),
-        x=data.x.float(),
+        x=x,
         val=splits["val"].int(),
         val_negatives=others[0].int(),
         test=splits["test"].int(),

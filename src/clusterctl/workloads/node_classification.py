@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.features.arrangement import arranged
-from clusterctl.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed, shared
+from clusterctl.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed
 from clusterctl.spec import NodeClassificationTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
@@ -20,35 +20,31 @@ from clusterctl.training.own_objective import OwnNodeClassification
 from clusterctl.training.relation_objective import RelationNodeClassification
 from clusterctl.workloads import igb_format, reddit
 from clusterctl.workloads.generated import igb_like
-from clusterctl.workloads.own_data import own_recipe
+from clusterctl.workloads.own_data import SPLITS, Given, own_recipe, prepared
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch import Tensor
-
     from clusterctl.runs.context import Context
     from clusterctl.spec import Data
 
 _GENERATED_SEED = 0
-_SPLITS = ("train", "val", "test")
-_GRAPH = "Data with x, y, edge_index, train_mask, val_mask and test_mask"
-_RELATIONS = "HeteroData with x, and for one node type y, train_mask, val_mask and test_mask"
+_MASKS = tuple(f"{split}_mask" for split in SPLITS)
 
 
 def main(context: Context) -> None:
     train, data = context.train(NodeClassificationTrain), context.job.data
     if train.model == "rgat":
-        prepared = relations_recipe(data, train.generated)
+        recipe_of_relations = relations_recipe(data, train.generated)
         with joined(context) as task:
-            relations = shared(task, LabelledHeteroGraph, *prepared)
+            relations = prepared(task, LabelledHeteroGraph, recipe_of_relations)
             objective = RelationNodeClassification(relations, train, task, data.cache_bytes, split=data.is_split)
             fit(objective, train, task)
         return
     recipe_of_graph = recipe(data)
     with joined(context) as task:
-        graph = shared(task, Graph, *recipe_of_graph)
+        graph = prepared(task, Graph, recipe_of_graph)
         fit(OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
 
 
@@ -81,72 +77,58 @@ def generated_relations(scale: float, *, undirected: bool = True) -> Recipe[Labe
     return Recipe("igb", {"generated": scale, "undirected": undirected}, build)
 
 
-def relations_of(data: Any, name: str) -> LabelledHeteroGraph:
+def relations_of(result: Any, name: str, notes: list[str] | None = None) -> LabelledHeteroGraph:
     """The graph in PyG's `HeteroData`, or in a data set of one, with labels of one node type. Raises TaskError."""
-    data = _single(data, "edge_types")
-    if not hasattr(data, "edge_types"):
-        raise _wrong(name, "is not HeteroData", _RELATIONS)
+    given = Given(name, notes)
+    data = given.single(result, "HeteroData")
     labelled = [kind for kind in data.node_types if "y" in data[kind]]
-    bare = [kind for kind in data.node_types if "x" not in data[kind] or data[kind].x.dim() != 2]
-    if len(labelled) != 1 or bare:
-        what = f"no features of {', '.join(bare)}" if bare else f"labels of {', '.join(labelled) or 'no node type'}"
-        raise _wrong(name, f"has {what}", _RELATIONS)
+    if len(labelled) != 1:
+        hint = "set y, train_mask, val_mask and test_mask of one node type, and leave y of the others out"
+        raise given.wrong(f"it has labels y of {', '.join(labelled) or 'no node type'}", hint)
     (kind,) = labelled
-    own = data[kind]
-    if missing := [f"{split}_mask" for split in _SPLITS if f"{split}_mask" not in own]:
-        raise _wrong(name, f"has no {', '.join(missing)} of {kind}", _RELATIONS)
-    masks = {split: own[f"{split}_mask"].nonzero().squeeze(1) for split in _SPLITS}
-    counts = {node_type: len(data[node_type].x) for node_type in data.node_types}
-    edges = {
-        edge_type: compressed(data[edge_type].edge_index.long(), counts[edge_type[2]], counts[edge_type[0]])
-        for edge_type in data.edge_types
-    }
+    x = {node_type: given.features(data[node_type], f"{node_type}: ") for node_type in data.node_types}
+    counts = {node_type: len(rows) for node_type, rows in x.items()}
+    edges = {}
+    for edge_type in data.edge_types:
+        source, _, target = edge_type
+        where = f"{', '.join(edge_type)}: "
+        if missing := [node_type for node_type in (source, target) if node_type not in counts]:
+            raise given.wrong(f"{where}there are no nodes of type {missing[0]}", f"set x of {missing[0]}")
+        pairs = given.edges(data[edge_type], counts[target], counts[source], where)
+        edges[edge_type] = compressed(pairs, counts[target], counts[source])
+        given.unused([data[edge_type]], ["edge_index"], where)
+    labels = given.labels(data[kind], counts[kind], f"{kind}: ")
+    masks = given.splits(data[kind], labels, f"{kind}: ")
+    for node_type in data.node_types:
+        given.unused([data[node_type]], ["x", *(("y", *_MASKS) if node_type == kind else ())], f"{node_type}: ")
     return LabelledHeteroGraph(
         counts,
         {edge_type: indptr for edge_type, (indptr, _) in edges.items()},
         {edge_type: indices for edge_type, (_, indices) in edges.items()},
-        {node_type: data[node_type].x.float() for node_type in data.node_types},
+        x,
         kind,
-        own.y.long().view(-1),
+        labels,
         **masks,
-        num_classes=int(own.y.max()) + 1,
+        num_classes=given.number_of_classes(labels),
     )
 
 
-def graph_of(data: Any, name: str) -> Graph:
+def graph_of(result: Any, name: str, notes: list[str] | None = None) -> Graph:
     """The graph in PyG's `Data`, or in a data set of one: `x`, `y`, `edge_index` and three masks. Raises TaskError."""
-    data = _single(data, "edge_index")
-    wanted = ("x", "y", "edge_index", *(f"{split}_mask" for split in _SPLITS))
-    missing = [attribute for attribute in wanted if getattr(data, attribute, None) is None]
-    if missing:
-        raise _wrong(name, f"has no {', '.join(missing)}")
-    nodes = len(data.x)
-    y = data.y.squeeze(-1) if data.y.dim() == 2 else data.y  # OGB's shape of labels
-    if data.x.dim() != 2 or tuple(y.shape) != (nodes,):
-        raise _wrong(name, f"has x of shape {[*data.x.shape]} and y of shape {[*data.y.shape]}")
-    edges: Tensor = data.edge_index
-    if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes:
-        raise _wrong(name, f"has edges between nodes {int(edges.min())} to {int(edges.max())}, of {nodes}")
-    masks = {split: getattr(data, f"{split}_mask").nonzero().squeeze(1) for split in _SPLITS}
-    labels = y.long()
-    if any(len(chosen) and int(labels[chosen].min()) < 0 for chosen in masks.values()):
-        raise _wrong(name, "has a node without a label in a split")
+    given = Given(name, notes)
+    data = given.single(result, "Data")
+    x = given.features(data)
+    nodes = len(x)
+    edges, labels = given.edges(data, nodes, nodes), given.labels(data, nodes)
+    masks = given.splits(data, labels)
+    given.unused([data], ["x", "y", "edge_index", *_MASKS])
     return Graph(
-        *compressed(edges.long(), nodes, shuffled=True),
-        x=data.x.float(),
+        *compressed(edges, nodes, shuffled=True),
+        x=x,
         y=labels,
         **masks,
-        num_classes=int(labels.max()) + 1,
+        num_classes=given.number_of_classes(labels),
     )
-
-
-def _single(data: Any, attribute: str) -> Any:
-    """The graph itself, or the first one of a data set, which does not have the attribute."""
-    return data[0] if not hasattr(data, attribute) and hasattr(data, "__getitem__") else data
-
-
-def _wrong(name: str, what: str, wanted: str = _GRAPH) -> TaskError:
-    return TaskError(f"the graph returned by data.load = {name} {what}", f"it must return PyG's {wanted}", Cause.USER)
 
 
 if __name__ == "__main__":
