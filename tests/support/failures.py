@@ -48,6 +48,7 @@ class Rank:
     absent: bool = False  # it never started
     after: float | None = None
     fill: int = 0  # lines of progress before `stderr`
+    bytes: bool = False  # its text is not UTF-8
     stderr: str = ""
     stdout: str = ""
     events: tuple[dict[str, Any], ...] = ()
@@ -95,6 +96,7 @@ class Case:
     host: dict[str, Any] = field(default_factory=dict)
     host_log: str | None = None
     slurm_log: str = ""
+    alarm: dict[str, Any] = field(default_factory=dict)  # the watchdog's
     accounting: str = ""  # the job's state according to sacct
     cancelled_by: str = ""
     ranks: dict[int, Rank] = field(default_factory=dict)
@@ -130,7 +132,7 @@ def read_cases(folder: Path = CORPUS) -> list[Case]:
 def write_run(case: Case, runs: Path) -> RunDir:
     """The run directory that this failure leaves."""
     run = RunDir(runs / "case-20260102-030405-00a1")
-    resources = Resources(nodes=case.nodes, tasks_per_node=case.tasks_per_node, time=60 * case.minutes)
+    resources = Resources(nodes=case.nodes, tasks_per_node=case.tasks_per_node, time=60 * case.minutes, warning=120)
     container = Container(image=case.image)
     job = Job(
         name="case",
@@ -163,7 +165,7 @@ def _requeued(case: Case) -> Case:
     """An earlier attempt: warned, saved, and started again."""
     ranks = {rank.number: Rank(rank.number, task=75, after=FAILED_AFTER) for rank in case.every}
     host = {"requeued": True, "restart_count": 0}
-    return replace(case, ranks=ranks, host=host, host_log="", exit_code=75, signal="", lasted=62.0)
+    return replace(case, ranks=ranks, host=host, host_log="", exit_code=75, signal="", lasted=62.0, alarm={})
 
 
 def _write_attempt(case: Case, attempt: Attempt, start: float) -> None:
@@ -175,12 +177,12 @@ def _write_attempt(case: Case, attempt: Attempt, start: float) -> None:
     for rank in case.every:
         node, when = rank.number // case.tasks_per_node, start + case.after(rank)
         stderr = "".join(f"step {n}: loss {4 / (n + 1):.4f}\n" for n in range(rank.fill)) + rank.stderr
-        _write(attempt.log(rank.number, "err"), stderr)
+        _write(attempt.log(rank.number, "err"), stderr, "latin-1" if rank.bytes else "utf-8")
         _write(attempt.log(rank.number), rank.stdout)
         if rank.absent:
             continue
         lines[node] += [{"rank": rank.number, **event} for event in _events(case, rank, start, when)]
-        lines[node] += [{"rank": rank.number, **event} for event in rank.events]
+        lines[node] += [{"rank": rank.number, **event, "time": start + event["time"]} for event in rank.events]
         local = rank.number % case.tasks_per_node
         beat = Beat(when - 0.5, "training", start + 2, pid=100 + rank.number, host=case.node(rank.number))
         beats[node][local] = rank.number, beat
@@ -200,6 +202,8 @@ def _write_attempt(case: Case, attempt: Attempt, start: float) -> None:
         code = highest if case.exit_code is None else case.exit_code
         host |= {"end": int(start + case.lasted), "exit_code": code, "signal": case.signal}
     _write(attempt.host_json, json.dumps(host | case.host))
+    if case.alarm:
+        _write(attempt.hang_json, json.dumps(case.alarm | {"time": start + case.alarm["time"]}))
 
 
 def _events(case: Case, rank: Rank, start: float, when: float) -> Iterable[dict[str, Any]]:
@@ -266,9 +270,9 @@ def stamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(START + seconds))
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, encoding: str = "utf-8") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode(errors="surrogateescape"))
+    path.write_bytes(text.encode(encoding))
 
 
 @dataclass(frozen=True)
