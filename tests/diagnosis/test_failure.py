@@ -783,3 +783,252 @@ def test_the_number_of_passes_over_the_ranks_does_not_depend_on_their_number(
         return Passes.count
 
     assert passes(32) == passes(128)
+
+
+# Where the evidence is: recorded facts, then the last words, then known phrases elsewhere
+
+HANDLED = (
+    "Traceback (most recent call last):",
+    '  File "/code/train.py", line 7, in load',
+    "OSError: [Errno 28] No space left on device",
+)
+BUG = ("Traceback (most recent call last):", '  File "/code/train.py", line 9, in <module>', "KeyError: 'age'")
+OWN = "train.py: the validation set is empty"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "end", "cause", "words"),
+    [
+        ((*HANDLED, "using no cache"), program_ended(137, 9), Cause.KILLED, "SIGKILL"),
+        (HANDLED, program_ended(139, 11), Cause.KILLED, "python train.py failed"),
+        ((*HANDLED, "using no cache", *BUG), program_ended(1), Cause.USER, "KeyError: 'age'"),
+        ((*HANDLED, "using no cache", OWN), program_ended(3), Cause.USER, OWN),
+        (("No space left on device: continuing without a cache", OWN), program_ended(3), Cause.USER, OWN),
+        (("CUDA out of memory, taking a batch of 2048", OWN), program_ended(3), Cause.USER, OWN),
+        (("Input/output error on shard 3, skipped", OWN), program_ended(1), Cause.USER, OWN),
+        (("connection refused, retrying", OWN), program_ended(2), Cause.USER, OWN),
+        (("connection refused, retrying",), program_ended(2), Cause.USER, "python train.py failed"),
+        (("to please the OOM killer, oom_score_adj is 500",), program_ended(137, 9), Cause.KILLED, "SIGKILL"),
+        (("KeyboardInterrupt handled: saving",), program_ended(3), Cause.USER, "python train.py failed"),
+    ],
+)
+def test_what_a_program_survived_is_not_the_cause_of_its_end(
+    stderr: tuple[str, ...], end: dict[str, Any], cause: Cause, words: str
+) -> None:
+    found = cause_of(trace(attempt(rank(1, **end, last_words=stderr))))
+    assert (found.cause_class, found.rank) == (cause, 1)
+    assert words in found.cause
+    assert found.certainty == "certain" if cause is Cause.KILLED else True
+
+
+@pytest.mark.parametrize(
+    ("stderr", "code"),
+    [
+        (HANDLED, 3),  # Python exits with 1 after an exception
+        (("ERROR:root:cannot save", *HANDLED), 1),
+        (("Exception in thread Thread-1 (save):", *HANDLED), 1),
+        ((*HANDLED, "using no cache"), 1),
+        ((OWN, "RuntimeError: CUDA out of memory"), 1),
+    ],
+)
+def test_an_error_that_may_have_been_survived_is_only_likely(stderr: tuple[str, ...], code: int) -> None:
+    found = cause_of(trace(attempt(rank(1, **program_ended(code), last_words=stderr))))
+    assert found.cause_class in (Cause.DISK, Cause.GPU_MEMORY)
+    assert found.certainty == "likely"
+
+
+def test_a_survived_error_is_mentioned_beside_the_last_words_and_makes_them_likely() -> None:
+    found = cause_of(trace(attempt(rank(1, **program_ended(3), last_words=(*HANDLED, "going on", OWN)))))
+    assert (found.cause, found.certainty) == (f"python train.py failed: {OWN}", "likely")
+    assert found.facts == (f"earlier on its stderr: {HANDLED[-1]}", "earlier on its stderr: going on")[:1]
+    alone = cause_of(trace(attempt(rank(1, **program_ended(3), last_words=("starting", OWN)))))
+    assert (alone.cause, alone.certainty) == (f"python train.py failed: {OWN}", "certain")
+
+
+def test_only_slurms_own_line_proves_that_the_kernel_killed_a_rank_for_its_memory() -> None:
+    for line in (
+        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=12.0. Some of your processes may have been killed",
+        "slurmstepd-node1: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been killed",
+        "slurmstepd: error: Exceeded job memory limit at some point.",
+    ):
+        found = cause_of(trace(attempt(rank(1, **program_ended(137, 9), last_words=(line,)))))
+        assert (found.cause_class, found.certainty) == (Cause.HOST_MEMORY, "certain")
+        quoted = cause_of(trace(attempt(rank(1, **program_ended(137, 9), last_words=(f"I read: {line}",)))))
+        assert (quoted.cause_class, quoted.certainty) == (Cause.KILLED, "certain")
+        assert "--set resources.memory=" in quoted.hint
+
+
+def test_the_worker_of_a_launcher_is_named() -> None:
+    hint = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+    workers = [
+        *(f"[rank5]: {line}" for line in BUG),
+        *(f"[rank4]: {line}" for line in (*BUG[:2], f"RuntimeError: {CLOSED}")),
+    ]
+    for code, message, cause, words in (
+        ("-9", "Signal 9 (SIGKILL) received by PID 7", Cause.KILLED, "the worker with rank 5 was killed by SIGKILL"),
+        ("1", hint, Cause.USER, "KeyError: 'age'"),
+    ):
+        summary = (
+            *BUG[:2],
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+            "=" * 60,
+            "Root Cause (first observed failure):",
+            "[0]:",
+            "  rank      : 5 (local_rank: 1)",
+            f"  exitcode  : {code} (pid: 7)",
+            f"  traceback : {message}",
+            "=" * 60,
+        )
+        found = cause_of(trace(attempt(rank(2, **program_ended(1), last_words=(*workers, *summary)))))
+        assert (found.cause_class, found.rank, found.certainty) == (cause, 2, "certain")
+        assert found.cause.startswith(words)
+
+
+NCCL = (
+    *BUG[:2],
+    "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, unhandled system error, NCCL version 2.26",
+    "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. ",
+    "Last error:",
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "cause", "words"),
+    [
+        ((*NCCL, "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"), Cause.USER, "Duplicate GPU"),
+        ((*NCCL, "Cuda failure 2 'out of memory'"), Cause.GPU_MEMORY, "out of memory"),
+        (
+            (*NCCL, "Error while creating shared memory segment /dev/shm/nccl-x (size 96)"),
+            Cause.HOST_MEMORY,
+            "/dev/shm",
+        ),
+        ((*NCCL, "socketStartConnect: Connect to 10.0.0.2<37> failed : Connection refused"), Cause.NETWORK, "10.0.0.2"),
+        ((*NCCL, "Cuda failure 710 'device-side assert triggered'"), Cause.USER, "device-side assert"),
+        (
+            (
+                *BUG[:2],
+                "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms: (node1, 29400).",
+                "The above exception was the direct cause of the following exception:",
+                *BUG[:2],
+                "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection has failed.",
+            ),
+            Cause.NETWORK,
+            "node1, 29400",
+        ),
+        (
+            (*BUG[:2], "RuntimeError: Error(s) in loading state_dict for Net:", "\tMissing key(s): fc.bias."),
+            Cause.USER,
+            "RuntimeError: Error(s) in loading state_dict for Net: Missing key(s): fc.bias.",
+        ),
+        (
+            (*BUG[:2], "KeyError: Caught KeyError in DataLoader worker process 0.", f"Original {BUG[0]}", *BUG[1:]),
+            Cause.USER,
+            "KeyError: Caught KeyError in DataLoader worker process 0: KeyError: 'age'",
+        ),
+        (
+            (*BUG[:2], "OSError: [Errno 98] Address already in use"),
+            Cause.NETWORK,
+            "Address already in use",
+        ),
+        (
+            (*BUG[:2], "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>"),
+            Cause.NETWORK,
+            "urlopen",
+        ),
+    ],
+)
+def test_the_most_specific_line_of_an_exception_is_shown_and_decides_its_class(
+    message: tuple[str, ...], cause: Cause, words: str
+) -> None:
+    found = cause_of(trace(attempt(rank(1, **program_ended(1), last_words=message))))
+    assert (found.cause_class, found.rank) == (cause, 1)
+    assert words in found.cause
+    assert found.traceback == "\n".join(line.rstrip() for line in message)
+
+
+def test_software_that_does_not_fit_the_node_is_the_images_fault_only_if_there_is_one() -> None:
+    words = (*BUG[:2], "RuntimeError: CUDA error: no kernel image is available for execution on the device")
+    evidence = trace(attempt(rank(1, **program_ended(1), last_words=words)))
+    assert cause_of(evidence).cause_class is Cause.LAUNCH
+    job = replace(RECORD.job, container=replace(RECORD.job.container, image="torch.sqsh"))
+    with_image = replace(evidence, status=replace(evidence.status, record=replace(RECORD, job=job)))
+    assert cause_of(with_image).cause_class is Cause.IMAGE
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("srun: error: task 0 launch failed: Plugin initialization failed", "Plugin initialization failed"),
+        ("srun: error: Task launch for StepId=12.0 failed on node node2: User not found on host", "the user does not"),
+        ("srun: error: tasks 0-3 launch failed: User not found on host", "the user does not exist on the node"),
+        (
+            "srun: fatal: cpus-per-task set by two different environment variables SLURM_CPUS_PER_TASK=8 != x=cpu:4",
+            "cpus-per-task set by two different environment variables",
+        ),
+        ("srun: error: Couldn't find the specified plugin name for mpi/pmix looking at all files", "mpi/pmix"),
+        ("slurmstepd: error: mpi/pmix_v4: pmixp_usock_create_srv: Cannot bind() UNIX socket: Permission", "pmix"),
+        ("slurmstepd: error: TaskProlog failed status=1", "TaskProlog"),
+    ],
+)
+def test_srun_and_its_plugins_say_why_no_task_started(line: str, words: str) -> None:
+    found = cause_of(trace(attempt(ranks=(), lines=line)))
+    assert (found.cause_class, found.certainty) == (Cause.LAUNCH, "certain")
+    assert words in found.cause
+    survived = cause_of(trace(attempt(rank(1, **program_ended(3), last_words=(f"my log: {line}", OWN)))))
+    assert (survived.cause_class, survived.cause) == (Cause.USER, f"python train.py failed: {OWN}")
+
+
+def test_the_fatal_line_of_apptainer_is_the_reason_and_not_what_it_informs_about() -> None:
+    lines = (
+        "\x1b[34mINFO:   \x1b[0m Converting SIF file to temporary sandbox...",
+        "\x1b[31mFATAL:  \x1b[0m while extracting /i.sif: root filesystem extraction failed: unsquashfs not found",
+        "\x1b[34mINFO:   \x1b[0m Cleaning up image...",
+    )
+    unread = "FATAL:   could not open image /i.sif: failed to retrieve path for /i.sif: open /i.sif: permission denied"
+    for stderr, words in ((lines, "while extracting /i.sif"), ((unread,), "could not open image /i.sif")):
+        ranks = tuple(RankTrace(number, last_words=stderr) for number in range(4))
+        died = "srun: error: node1: tasks 0-3: Exited with exit code 255"
+        found = cause_of(trace(attempt(ranks=ranks, lines=died)))
+        assert (found.cause_class, found.certainty) == (Cause.IMAGE, "certain")
+        assert found.cause.startswith(words)
+
+
+def test_what_a_node_writes_after_the_step_was_cancelled_follows_from_it() -> None:
+    cancelled = "slurmstepd: error: *** STEP 12.0 ON node2 CANCELLED AT 2026-11-20T15:02:37 ***"
+    late = RankTrace(2, node="node2", last_words=(cancelled, *UNPACKING.format(9).splitlines()))
+    lines = "srun: error: node2: task 2: Exited with exit code 1\nsrun: error: node1: task 0: Exited with exit code 1"
+    found = cause_of(trace(attempt(rank(0, **failed("no such layer")), late, lines=lines)))
+    assert (found.cause_class, found.rank) == (Cause.USER, 0)
+
+
+@pytest.mark.parametrize("ended", [program_ended(130, 2), failed("", "KeyboardInterrupt")])
+def test_an_interrupt_is_not_an_error_of_the_program(ended: dict[str, Any]) -> None:
+    words = (*BUG[:2], "KeyboardInterrupt")
+    found = cause_of(trace(attempt(*(rank(number, **ended, last_words=words) for number in range(4)))))
+    assert found.cause_class is Cause.KILLED
+    assert "interrupted by SIGINT" in found.cause
+
+
+def test_a_rank_that_got_term_before_the_others_is_named() -> None:
+    lines = "srun: error: node1: task 1: Exited with exit code 143\nsrun: launch/slurm: _step_signal: Terminating"
+    for others in ((), (echoing(0), echoing(2))):
+        found = cause_of(trace(attempt(*others, lines=lines, exit_code=143)))
+        assert (found.cause_class, found.rank, found.certainty) == (Cause.KILLED, 1, "likely")
+        assert "SIGTERM" in found.cause
+    everyone = "srun: error: node1: tasks 0-1: Exited with exit code 143\n" * 1
+    everyone += "srun: error: node2: tasks 2-3: Exited with exit code 143"
+    found = cause_of(trace(attempt(lines=everyone, exit_code=143)))
+    assert (found.cause_class, found.rank) == (Cause.KILLED, None)
+
+
+def test_one_of_two_ranks_that_exits_with_75_is_named() -> None:
+    found = cause_of(trace(attempt(rank(1, exit_code=75), exit_code=1)))
+    assert (found.cause_class, found.rank, found.cause) == (Cause.USER, 1, "exited with 75")
+
+
+def test_an_alarm_after_the_end_of_an_attempt_is_not_its_cause() -> None:
+    alarm = Alarm(END + 60, 2, "training", 33.0, (2,), "silent")
+    found = cause_of(trace(attempt(rank(1, **program_ended(3)), alarm=alarm)))
+    assert (found.cause_class, found.rank) == (Cause.USER, 1)
+    quiet = cause_of(trace(attempt(rank(2, exit_code=None, ended=None), alarm=alarm)))
+    assert quiet.cause_class is not Cause.HANG

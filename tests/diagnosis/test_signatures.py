@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from clusterctl.diagnosis.signatures import Level, python_error, signature
+from clusterctl.diagnosis.signatures import Level, signature
 from clusterctl.errors import Cause
 from clusterctl.launch.script import part
 
@@ -77,37 +75,3 @@ def test_messages_of_the_batch_script_carry_their_cause() -> None:
 @pytest.mark.parametrize("line", ["", "ValueError: no such layer", "epoch 3/10 loss 0.5", "KeyError: 'memory'"])
 def test_a_line_without_a_known_meaning(line: str) -> None:
     assert signature(line) is None
-
-
-def test_the_first_traceback_counts_with_the_last_error_of_its_chain() -> None:
-    lines = """noise
-Traceback (most recent call last):
-  File "a.py", line 1, in <module>
-KeyError: 'x'
-
-During handling of the above exception, another exception occurred:
-
-Traceback (most recent call last):
-  File "a.py", line 3, in <module>
-mine.ConfigError: no such key: x
-more noise
-Traceback (most recent call last):
-  File "b.py", line 1, in <module>
-ValueError: later
-"""
-    found = python_error(tuple(line for line in lines.splitlines() if line.strip()))
-    assert found is not None
-    assert found[0] == "mine.ConfigError: no such key: x"
-    assert found[1].startswith("Traceback")
-    assert "ValueError" not in found[1]
-
-
-def test_an_incomplete_traceback_is_ignored() -> None:
-    assert python_error(("Traceback (most recent call last):", '  File "a.py", line 1')) is None
-    assert python_error(("fine",)) is None
-
-
-@given(st.lists(st.text(max_size=200)), st.text(max_size=500))
-def test_arbitrary_output_never_raises(lines: list[str], text: str) -> None:
-    python_error(tuple(lines))
-    signature(text)

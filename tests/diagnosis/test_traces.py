@@ -35,7 +35,7 @@ FILES = {
     "attempts/0/events/rank_00000.jsonl": [BEGAN, STAGE, {"time": 4, "event": "exit", "code": 143}],
     "attempts/0/events/rank_00001.jsonl": [BEGAN, STAGE, RAISED, ECHO, {"event": "exit", "code": 1}],
     "attempts/0/nodes/00000.beats": json.dumps({"rank": 1, **asdict(BEAT)}),
-    "attempts/0/logs/rank_00001.err": "2026-01-02T03:04:05.678Z Traceback (most recent call last):\r\n[rank1]: plain\n",
+    "attempts/0/logs/rank_00001.err": "2026-01-02T03:04:05.678Z Traceback (most recent):\r\n[rank1]: \x1b[31mplain\n",
     "attempts/0/nodes/00000.events.jsonl": [{"rank": 1, "event": "frozen", "stacks": "Current thread"}],
     "attempts/0/collectives/rank_1": "",
     "attempts/0/hang.json": {"time": 8, "seen": 1, "phase": "training", "suspects": [1], "how": "busy"},
@@ -71,7 +71,7 @@ def test_everything_written_by_ranks_and_slurm_is_gathered(fabricate: Fabricate)
     assert one.raised is not None
     assert (one.raised.message, one.raised.hint, one.raised.time) == ("no", "do", 3.5)
     assert (one.beat, one.frozen) == (BEAT, "Current thread")
-    assert one.last_words == ("Traceback (most recent call last):", "plain")
+    assert one.last_words == ("Traceback (most recent):", "[rank1]: plain")
     assert attempt.alarm is not None
     assert (attempt.alarm.suspects, attempt.alarm.how, attempt.collectives) == ((1,), "busy", 1)
     assert (trace.cancelled, trace.slurm_lines[0], trace.now) == ((9.0, "ada@login1"), "one", 99.0)

@@ -6,15 +6,15 @@ rank reports because another one died, or because it was terminated, is a cause 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import cached_property
-from signal import SIGKILL, SIGTERM
+from signal import SIGKILL
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.diagnosis.endings import Ending, job_ending, lost_nodes, warned_before_start
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Evidence, Finding
-from clusterctl.diagnosis.signatures import Level, Signature, most_specific, python_error, signature
+from clusterctl.diagnosis.reports import BY_SIGKILL, CLOCK_SECONDS, OWN_MISTAKE, candidates
+from clusterctl.diagnosis.signatures import Level, most_specific
 from clusterctl.diagnosis.standstill import hang, left_early, noticed, outside_collectives, someone_left
 from clusterctl.errors import Cause
 from clusterctl.observe.alike import pattern
@@ -25,24 +25,16 @@ from clusterctl.runs.ownership import user_name
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
-from clusterctl.runs.watchdog import EXIT_HUNG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from clusterctl.diagnosis.reports import Candidate
     from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
-    from clusterctl.observe.deaths import Death
 
-CLOCK_SECONDS = 2.0  # how far node clocks may drift apart unnoticed
 _SOONER_SECONDS = 5.0  # a rank that failed this long before Slurm ended the job failed on its own
-_BY_SIGKILL = "killed by SIGKILL: manually, by the kernel, or by an administrator"
 _MOST_CONSEQUENCES = 8  # lines
 _MOST_STRETCHES = 6  # of consecutive ranks on a line
-_OOM_KILL = re.compile("oom-kill event|OOM killer")
-_OWN_MISTAKE = re.compile(  # errors that a program raises on its own, never because it lost a peer
-    r"(Assertion|Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error\b"
-)
-_OTHERS = re.compile(r"(slurmstepd|srun)[\w.-]*: |Traceback \(")  # Slurm's lines, and a truncated traceback
 _REFUSALS = {
     Refusal.SUPERSEDED: "a newer attempt has started",
     Refusal.CANCELLED: "the run was cancelled",
@@ -50,25 +42,6 @@ _REFUSALS = {
     Refusal.RESTART_LIMIT: "restart limit ({limit}) reached",
     Refusal.REQUEUE_FAILED: "scontrol requeue failed",
 }
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """What a rank, or srun, reported about its end. `time` is by its node's clock, `order` is srun's."""
-
-    rank: int
-    node: str
-    signature: Signature
-    words: str
-    time: float | None = None
-    order: int | None = None
-    traceback: str = ""
-    hint: str = ""
-    certain: bool = True
-
-    @property
-    def primary(self) -> bool:
-        return self.signature.level is Level.PRIMARY
 
 
 @dataclass(frozen=True)
@@ -119,11 +92,22 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
 
 
 def _stuck(case: Case) -> Finding | None:
-    """The watchdog's alarm, unless a rank had failed before it or Slurm has lost the node."""
+    """The watchdog's alarm, unless a rank had failed before it, all had ended, or Slurm has lost the node."""
     alarm = case.attempt.alarm
-    if alarm is None or _came_before(case.first, alarm.time) or _slurm_lost_them(case.attempt, case.ending):
+    if (
+        alarm is None
+        or _after_the_end(case.attempt, alarm.time)
+        or _came_before(case.first, alarm.time)
+        or _slurm_lost_them(case.attempt, case.ending)
+    ):
         return None
     return hang(case.attempt)
+
+
+def _after_the_end(attempt: AttemptTrace, moment: float) -> bool:
+    ends = [rank.ended for rank in attempt.ranks if rank.began]
+    ends = [attempt.end] if attempt.end is not None else ends
+    return bool(ends) and all(end is not None and end + CLOCK_SECONDS < moment for end in ends)
 
 
 def _from_outside(case: Case) -> Finding | None:
@@ -175,122 +159,22 @@ def _of_a_rank(case: Case) -> Finding | None:
     if first is None or not (first.primary or not silent):
         return None
     found = _reported_by(first, case.reports, left_early(attempt, first.time))
+    if first.signature.software and not case.trace.status.record.job.container.image:
+        found = replace(found, cause_class=Cause.LAUNCH)
     if attempt.arriving and {rank.rank for rank in silent} - {candidate.rank for candidate in case.reports}:
         return replace(found, certainty=LIKELY)  # an earlier report of another rank may not be visible here yet
     return found
 
 
-def candidates(attempt: AttemptTrace) -> list[Candidate]:
-    """The most specific report of each rank, one candidate per rank."""
-    known = {rank.rank: rank for rank in attempt.ranks}
-    died = {death.rank: death for death in reversed(deaths(attempt.lines)) if attempt.whole or death.rank in known}
-    ranks = {rank: attempt.rank(rank) for rank in died} | known
-    out_of_memory = {rank.node for rank in attempt.ranks if _OOM_KILL.search("\n".join(rank.last_words))}
-    found = (_candidate(rank, died.get(number), rank.node in out_of_memory) for number, rank in sorted(ranks.items()))
-    return [_without_impossible_time(candidate, attempt) for candidate in found if candidate]
-
-
-def _without_impossible_time(candidate: Candidate, attempt: AttemptTrace) -> Candidate:
-    """Drop a time before the batch script started or after it ended: that clock is wrong."""
-    earliest = (attempt.start or 0.0) - CLOCK_SECONDS
-    latest = (attempt.end or float("inf")) + CLOCK_SECONDS
-    known = candidate.time is not None and earliest <= candidate.time <= latest
-    return candidate if known else replace(candidate, time=None)
-
-
-def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -> Candidate | None:
-    """Why `rank` failed on its own; None if it exited with 0, even if srun reports its step as failed."""
-    how = death.how if death else ""
-    base = Candidate(
-        rank=rank.rank,
-        node=rank.node or (death.node if death else ""),
-        signature=Signature(Cause.USER),
-        words="",
-        time=rank.raised.time if rank.raised else rank.beat.time if rank.beat else rank.ended,
-        order=death.order if death else None,
-        traceback=rank.raised.traceback if rank.raised and rank.raised.cause is None else "",
-        hint=rank.raised.hint if rank.raised else "",
-    )
-    if rank.exit_code == 0:
-        return None
-    # srun reports this for every task that ends on a node where the kernel killed any process of the step.
-    out_of_memory = node_out_of_memory or "out of memory" in how.lower()
-    killed = how.startswith("Killed") or (rank.raised is not None and rank.raised.signal == SIGKILL)
-    if out_of_memory and (killed or (rank.exit_code is None and rank.raised is None and how)):
-        words = "exceeded the job's memory on its node and was killed by the kernel"
-        return replace(base, signature=Signature(Cause.HOST_MEMORY), words=words, traceback="")
-    found = _own_report(base, rank, how, killed=killed)
-    if found and out_of_memory and found.signature.cause is Cause.USER:
-        words = f"failed on a node where the kernel killed a process for lack of memory: {found.words}"
-        return replace(found, signature=Signature(Cause.HOST_MEMORY), words=words, certain=False)
-    return found
-
-
-def _own_report(base: Candidate, rank: RankTrace, how: str, *, killed: bool) -> Candidate | None:
-    """From its exception, else its output, else its exit code or `how` srun saw it end."""
-    if rank.raised:
-        return _from_exception(base, rank)
-    if rank.exit_code in (EXIT_TERMINATED, EXIT_HUNG, EXIT_RESTART):
-        return None
-    if printed := _from_last_words(base, rank):
-        return printed
-    if killed:
-        return replace(base, signature=Signature(Cause.KILLED), words=f"was {_BY_SIGKILL}")
-    if how and not how.startswith("Exited with exit code"):
-        return replace(base, signature=Signature(Cause.KILLED), words=f"was killed: {how}")
-    if how.endswith(" 143"):
-        return None
-    if how or rank.exit_code is not None:
-        code = how.removeprefix("Exited with exit code ") if how else str(rank.exit_code)
-        if not rank.began:
-            signature_, words = Signature(Cause.LAUNCH), f"could not be started: exit code {code}"
-        else:
-            signature_, words = base.signature, f"exited with {code}"
-        return replace(base, signature=signature_, words=_with_last_line(words, rank))
-    return None
-
-
-def _from_exception(base: Candidate, rank: RankTrace) -> Candidate | None:
-    """The exception recorded by a rank. If it started a program, that program's stderr is more specific."""
-    raised, known = rank.raised, None
-    assert raised is not None
-    if raised.code is None:
-        last_line = "".join(raised.traceback.strip().splitlines()[-1:])
-        known = signature(f"{raised.type}: {raised.message}") or signature(last_line)
-    elif printed := _from_last_words(base, rank):
-        return printed
-    elif raised.signal == SIGKILL:
-        return replace(base, signature=Signature(Cause.KILLED), words=f"its program was {_BY_SIGKILL}")
-    elif raised.signal != SIGTERM:
-        return replace(
-            base, signature=Signature(raised.cause or Cause.USER), words=_with_last_line(raised.message, rank)
-        )
-    name = f"{raised.type}: " if raised.cause is None else ""
-    first_line = "".join(raised.message.strip().splitlines()[:1])
-    cause = raised.cause or Cause.USER
-    ours = Signature(cause, Level.NETWORK if cause is Cause.NETWORK else Level.PRIMARY)
-    return replace(base, signature=known or ours, words=f"{name}{first_line}" if raised.message else raised.type)
-
-
-def _from_last_words(base: Candidate, rank: RankTrace) -> Candidate | None:
-    """The cause in stderr: a Python traceback if there is one, else any known line."""
-    if error := python_error(rank.last_words):
-        line, traceback = error
-        return replace(base, signature=signature(line) or base.signature, words=line, traceback=traceback)
-    known = most_specific(rank.last_words)
-    return known and replace(base, signature=known, words=known.words)
-
-
-def _with_last_line(words: str, rank: RankTrace) -> str:
-    """`words` and the rank's last line on stderr: argparse and most compiled programs print no traceback."""
-    own = [line.strip() for line in rank.last_words if not _OTHERS.match(line)]
-    return f"{words}: {own[-1]}" if own else words
-
-
-def _earliest(candidate: Candidate) -> tuple[int, float, int]:
-    """Causes before echoes, then by time, then by srun's order; without a time, only by order."""
+def _earliest(candidate: Candidate) -> tuple[int, bool, float, int]:
+    """Causes before echoes and survived errors, then by time, then by srun's order; without a time, only by order."""
     time = candidate.time if candidate.time is not None else float("-inf") if candidate.order is not None else 1e18
-    return candidate.signature.level, time, candidate.order if candidate.order is not None else 1 << 30
+    return (
+        candidate.signature.level,
+        candidate.evidence is Evidence.ELSEWHERE,
+        time,
+        candidate.order if candidate.order is not None else 1 << 30,
+    )
 
 
 def _came_before(first: Candidate | None, moment: float | None) -> bool:
@@ -311,14 +195,17 @@ def _reported_by(first: Candidate, reports: Iterable[Candidate], gone: list[Rank
         for other in reports
         if first.primary and other.primary and other.words != first.words and _may_have_come_first(other, first)
     ]
-    facts = [f"rank {other.rank} also failed within {CLOCK_SECONDS:g} s: {other.words}" for other in close[:3]]
+    facts = [
+        *first.facts,
+        *(f"rank {other.rank} also failed within {CLOCK_SECONDS:g} s: {other.words}" for other in close[:3]),
+    ]
     same = sorted(other.rank for other in reports if other.rank != first.rank and other.words == first.words)
     if same:
         facts.append(f"the same on {_ranks(same)}")
-    may_follow = bool(gone) and first.signature.cause is Cause.USER and not _OWN_MISTAKE.match(first.words)
+    may_follow = bool(gone) and first.signature.cause is Cause.USER and not OWN_MISTAKE.match(first.words)
     if may_follow:
         facts.append(f"{_ranks([rank.rank for rank in gone])} had exited with 0 before")
-    certain = first.primary and first.certain and not close and not may_follow
+    certain = first.primary and first.reliable and not close and not may_follow
     if not first.primary:
         facts.append("every rank reports the end of another rank, and none its own: the cause is unclear")
     return Finding(
@@ -360,7 +247,7 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     if stage is Stage.CANCELLED or "CANCELLED" in states:
         return Ending(Cause.CANCELLED, _cancelled_by(trace), time=end)
     if attempt.exit_code is None and any(job.signal == SIGKILL for job in jobs):
-        return Ending(Cause.KILLED, f"its batch script was {_BY_SIGKILL}", time=end)
+        return Ending(Cause.KILLED, f"its batch script was {BY_SIGKILL}", time=end)
     if warned_before_start(attempt):
         return _warned(attempt, trace, "before any rank had started")
     if attempt.exit_code == EXIT_RESTART and attempt.alarm is None:
@@ -416,6 +303,21 @@ def _stuck_before_the_end(attempt: AttemptTrace) -> tuple[str, ...]:
     if beats and min(still) > max(60.0, 10 * usual):
         return (f"no rank had completed a step for {min(still):.0f} s",)
     return ()
+
+
+def _terminated(case: Case) -> Finding | None:
+    """Ranks that got TERM before srun ended the others, and no report of a cause."""
+    if case.silent or (case.first and case.first.primary):
+        return None
+    numbers = sorted({death.rank for death in deaths(case.attempt.lines) if death.code == EXIT_TERMINATED})
+    if not numbers:
+        return None
+    words = f"ended by SIGTERM (exit code {EXIT_TERMINATED}): by kill or scancel --signal=TERM; nothing records by whom"
+    if len(numbers) == case.attempt.tasks:
+        return Finding(Cause.KILLED, f"every rank was {words}", LIKELY)
+    also = (f"like {_ranks(numbers[1:])}",) if numbers[1:] else ()
+    first = case.attempt.rank(numbers[0])
+    return Finding(Cause.KILLED, f"was {words}", LIKELY, rank=first.rank, node=first.node, facts=also)
 
 
 def _died_silently(case: Case) -> Finding | None:
@@ -475,6 +377,7 @@ RULES = (
     Rule(Evidence.RECORDED, _full_disk),
     Rule(Evidence.RECORDED, _before_any_rank),
     Rule(Evidence.RECORDED, _left_early),
+    Rule(Evidence.RECORDED, _terminated),
     Rule(Evidence.LAST_WORDS, _of_a_rank),
     Rule(Evidence.NOTHING, _died_silently),
     Rule(Evidence.NOTHING, _unexplained),

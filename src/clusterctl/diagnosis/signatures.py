@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import Cause
@@ -40,13 +41,20 @@ class Signature(NamedTuple):
     level: Level = Level.PRIMARY
     words: str = ""
     detail: Detail = Detail.REASON
+    software: bool = False  # the image's fault if there is one, else that of the job's Python
 
 
 def _row(
-    pattern: str, cause: Cause, level: Level = Level.PRIMARY, words: str = "", detail: Detail = Detail.REASON
+    pattern: str,
+    cause: Cause,
+    level: Level = Level.PRIMARY,
+    words: str = "",
+    detail: Detail = Detail.REASON,
+    *,
+    software: bool = False,
 ) -> tuple[re.Pattern[str], Signature]:
     """`words` may refer to the groups of `pattern`."""
-    return re.compile(pattern, re.IGNORECASE), Signature(cause, level, words, detail)
+    return re.compile(pattern, re.IGNORECASE), Signature(cause, level, words, detail, software)
 
 
 # The first match counts: specific patterns come before general ones.
@@ -57,12 +65,25 @@ _TABLE = (
     _row(r"connection (closed|reset) by (remote )?peer|broken pipe", Cause.NETWORK, Level.ECHO),
     _row(r"remote process exited", Cause.NETWORK, Level.ECHO),
     _row(r"nccl communicator was aborted|ncclRemoteError|ncclInProgress", Cause.NETWORK, Level.ECHO),
+    # A rank's own mistakes and limits that NCCL, c10d and CUDA quote in their messages.
+    _row(r"duplicate GPU detected", Cause.USER),
+    _row(r"device-side assert|Assertion `.*` failed", Cause.USER),
+    _row(
+        r"(CUDA|HIP) out of memory|torch\.(cuda\.)?OutOfMemoryError|(CUDA|HIP) error: out of memory", Cause.GPU_MEMORY
+    ),
+    _row(r"CUBLAS_STATUS_ALLOC_FAILED|Cuda failure.*out of memory|CUDNN_STATUS_ALLOC_FAILED", Cause.GPU_MEMORY),
+    _row(
+        r"out of shared memory|killed by signal: bus error|insufficient shared memory"
+        r"|shared memory segment /dev/shm"
+        r"|(unable to|cannot|failed to|error).*(write|mmap|create|allocate|open).*(/dev/shm|</torch_)"
+        r"|(no space left on device|cannot allocate memory).*(/dev/shm|</torch_)|/dev/shm.*no space left on device",
+        Cause.HOST_MEMORY,
+        words="no space left in /dev/shm",
+    ),
+    _row(r"address already in use|EADDRINUSE", Cause.NETWORK),
     _row(r"gloo[/\\]transport|process ?group(gloo|nccl)|DistBackendError", Cause.NETWORK, Level.ECHO),
     _row(r"failed to (recv|send), got 0 bytes|TCPStore.*(closed|failed|broken)", Cause.NETWORK, Level.ECHO),
-    _row(r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory", Cause.GPU_MEMORY),
-    _row(r"CUBLAS_STATUS_ALLOC_FAILED|NCCL WARN Cuda failure.*out of memory", Cause.GPU_MEMORY),
-    _row(r"out of shared memory|killed by signal: bus error", Cause.HOST_MEMORY, words="no space left in /dev/shm"),
-    _row(r"oom-kill|out of memory|OOM killer", Cause.HOST_MEMORY),
+    _row(r"oom[-_]kill|out of memory|OOM killer|exceeded (job |step )?memory limit", Cause.HOST_MEMORY),
     _row(r"DefaultCPUAllocator|can't allocate memory|cannot allocate memory|std::bad_alloc", Cause.HOST_MEMORY),
     _row(r"^MemoryError\b|numpy\S*_ArrayMemoryError|unable to allocate .*[GM]iB", Cause.HOST_MEMORY),
     _row(
@@ -92,7 +113,7 @@ _TABLE = (
         Cause.LAUNCH,
         words=r"mount source does not exist on the node: \1",
     ),
-    _row(r"FATAL: +(could not open image|unable to (handle|open|build from) |failed to retrieve)", Cause.IMAGE),
+    _row(r"^(?:FATAL|ERROR) *: {2,}(.+)", Cause.IMAGE, words=r"\1"),  # Apptainer pads its levels
     _row(
         r"unrecognized option '--container-|SPANK plugin .pyxis. option .* not found",
         Cause.LAUNCH,
@@ -112,16 +133,49 @@ _TABLE = (
     _row(r"pyxis: (couldn't start container)", Cause.IMAGE, words=r"pyxis \1", detail=Detail.FRAME),
     _row(r"pyxis: child|spank.*(pyxis|container)", Cause.IMAGE, detail=Detail.FRAME),
     _row(r"pyxis: (.*(?:failed|couldn't|error|invalid).*)", Cause.IMAGE, words=r"pyxis: \1", detail=Detail.STEP),
-    _row(r"version [`']?(GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found", Cause.IMAGE),
-    _row(r"driver version is insufficient|no kernel image is available", Cause.IMAGE),
-    _row(r"lib(cuda|nvidia-ml)\.so\S*: cannot open shared object", Cause.IMAGE),
+    # The software does not fit the node: that of the image, or the job's Python without one.
+    _row(r"version [`']?(GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found", Cause.IMAGE, software=True),
+    _row(r"driver version is insufficient|driver on your system is too old", Cause.IMAGE, software=True),
+    _row(r"no kernel image is available|CUDA capability sm_\d+ is not compatible", Cause.IMAGE, software=True),
+    _row(r"lib(cuda|nvidia-ml)\.so\S*: cannot open shared object", Cause.IMAGE, software=True),
     _row(r"uncorrectable ECC|\bXid\b|fallen off the bus|NVRM|hardware error", Cause.NODE),
     _row(r"stale file handle|input/output error|transport endpoint is not connected", Cause.NODE),
     _row(r"read-only file system|EROFS", Cause.NODE),
+    _row(r"DataLoader worker .* (killed by signal|exited unexpectedly)", Cause.KILLED),
+    # A node without a way out: no peer is involved.
+    _row(
+        r"HTTPS?ConnectionPool\(|max retries exceeded|couldn'?t connect to 'https?:|urlopen error"
+        r"|could not resolve host|failed to resolve '|cannot reach https?:|offline mode is enabled",
+        Cause.NETWORK,
+    ),
     # Network failures without a dead peer.
     _row(r"connection refused|no route to host|network is unreachable", Cause.NETWORK, Level.NETWORK),
     _row(r"name or service not known|temporary failure in name resolution", Cause.NETWORK, Level.NETWORK),
-    _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, Level.NETWORK),
+    _row(
+        r"client socket has (timed out|failed)|failed to connect to any network address", Cause.NETWORK, Level.NETWORK
+    ),
+    _row(r"waiting for clients.* joined|connect(ion)? .*timed out", Cause.NETWORK, Level.NETWORK),
+    _row(r"Rendezvous\w*Error|Dist(Network|Store)Error", Cause.NETWORK, Level.NETWORK, detail=Detail.STEP),
+    _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, Level.NETWORK, detail=Detail.STEP),
+    # srun and the plugins of slurmstepd, before any program of the user's.
+    _row(
+        r"(?:tasks? [\d,-]+ launch failed|task launch for \S+ failed on node \S+): user not found on host",
+        Cause.LAUNCH,
+        words="the user does not exist on the node (User not found on host)",
+    ),
+    _row(r"^srun\S*: fatal: (.+)", Cause.LAUNCH, words=r"srun: \1"),
+    _row(
+        r"(?:tasks? [\d,-]+ launch failed|task launch for \S+ failed on node \S+): (.+)",
+        Cause.LAUNCH,
+        words=r"Slurm could not start the task: \1",
+        detail=Detail.STEP,
+    ),
+    _row(r"slurmstepd\S*: .*(task_?prolog|prolog).*(fail|exit|status|error|unable|not )", Cause.LAUNCH),
+    _row(r"invalid MPI type|(couldn'?t|cannot|can't) find .*(mpi|pmix?).*plugin|plugin.*\bmpi[/_]pmi", Cause.LAUNCH),
+    _row(
+        r"(slurmstepd|srun)\S*: .*\b(mpi/pmix?|pmixp?_\w+|PMIX?)\b.*(error|fail|unable|not |cannot|can't)", Cause.LAUNCH
+    ),
+    _row(r"PMIX ERROR|OMPI was not built with SLURM|OPAL ERROR", Cause.LAUNCH),
     _row(r"exec: .*(not found|permission denied)|command not found", Cause.LAUNCH),
     _row(r"no module named '?clusterctl\b", Cause.LAUNCH),
     _row(r"error while finding module specification", Cause.LAUNCH),
@@ -132,9 +186,9 @@ _TABLE = (
 )
 # A line of the batch script, from before there is an attempt directory to record it in.
 _SCRIPT = re.compile(rf"clusterctl\[(?P<cause>{'|'.join(Cause)})\]: (?P<words>.*)")
-_NAME = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Failed)(?:: .*)?$")
 
 
+@lru_cache(4096)  # ranks write the same lines
 def signature(text: str) -> Signature | None:
     """The meaning of `text`, or None if unknown."""
     if ours := _SCRIPT.match(text):
@@ -152,20 +206,3 @@ def most_specific(lines: Iterable[str]) -> Signature | None:
     """
     known = (meaning._replace(words=meaning.words or line.strip()) for line in lines if (meaning := signature(line)))
     return min(known, key=lambda meaning: (meaning.level, meaning.detail), default=None)
-
-
-def python_error(lines: tuple[str, ...]) -> tuple[str, str] | None:
-    """The last line of the first Python traceback in `lines`, and the traceback; None without one.
-
-    In a chain ("During handling of the above exception ...") the last one counts, since it ended the program.
-    """
-    start = next((i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")), None)
-    if start is None:
-        return None
-    end = None
-    for index in range(start + 1, len(lines)):
-        if _NAME.match(lines[index]):
-            end = index
-        elif end is not None and not lines[index].startswith((" ", "Traceback", "During", "The above")):
-            break
-    return None if end is None else (lines[end], "\n".join(lines[start : end + 1]))

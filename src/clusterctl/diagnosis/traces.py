@@ -31,6 +31,7 @@ from clusterctl.runs.fields import read_fields
 from clusterctl.runs.file_systems import lateness
 from clusterctl.runs.files import exists, modified_at, read_regular, status_of
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, all_beats, read_beats
+from clusterctl.runs.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,9 +53,7 @@ _LOOKS = 3
 _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
 _BEGAN = re.compile(r"=== (?P<number>\d{1,9}) ===$", re.ASCII)  # by launch/batch.sh
-# Prefixes of log lines: a time, and the rank that torch.distributed adds to each line of a traceback.
-_BEGINNINGS = "0123456789["
-_BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? )?(\[rank\d+\]:( |$))?")
+_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? ")  # of the lines of our own workloads
 
 
 @dataclass(frozen=True)
@@ -303,7 +302,7 @@ class _Look:
         return RankTrace(
             number,
             beat=beat,
-            last_words=tuple(_BEFORE.sub("", line) if line[0] in _BEGINNINGS else line for line in words),
+            last_words=tuple(_TIME.sub("", line) for line in words),
             **({"node": beat.host if beat else ""} | _recorded(events)),
         )
 
@@ -390,4 +389,4 @@ def _lines(
     if start > len(begin):  # in the middle of a line
         end = end.partition(b"\n")[2]
     text = (begin + end).decode(errors="replace").replace("\r", "\n")
-    return tuple(line for line in text.split("\n") if line.strip())
+    return tuple(clean for line in text.split("\n") if (clean := plain(line)).strip())

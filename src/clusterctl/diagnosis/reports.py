@@ -1,0 +1,411 @@
+"""What each rank reports about its end: the first of RANK_RULES that applies, in the order of their evidence."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM, Signals
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.diagnosis.finding import Evidence
+from clusterctl.diagnosis.last_words import LastWords, last_words
+from clusterctl.diagnosis.signatures import Level, Signature, most_specific, signature
+from clusterctl.errors import Cause
+from clusterctl.observe.deaths import deaths
+from clusterctl.runs.marks import EXIT_RESTART
+from clusterctl.runs.signals import EXIT_TERMINATED
+from clusterctl.runs.watchdog import EXIT_HUNG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.diagnosis.last_words import PythonError
+    from clusterctl.diagnosis.traces import AttemptTrace, RankTrace
+    from clusterctl.observe.deaths import Death
+
+CLOCK_SECONDS = 2.0  # how far node clocks may drift apart unnoticed
+BY_SIGKILL = "killed by SIGKILL: manually, by the kernel, or by an administrator"
+QUOTED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Failed)(?::|$)")
+OWN_MISTAKE = re.compile(  # errors that a program raises on its own, never because it lost a peer
+    r"(Assertion|Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error\b"
+)
+_MAYBE_MEMORY = (
+    "nothing records who killed it: if its memory was short, ask for more with --set resources.memory=SIZE, "
+    "or start fewer data loader workers"
+)
+# slurmstepd's own words, from 20.11 to 26.05, and those of versions that count memory themselves.
+_OOM_KILL = re.compile(
+    r"(slurmstepd|srun)[\w.-]*: .*(oom[-_ ]kill event|exceeded (job |step )?memory limit|OOM Killed)", re.IGNORECASE
+)
+# Signals by which a program ends itself: what it wrote last may say more.
+_CRASHES = frozenset({SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV})
+_CRASHED = re.compile(
+    r"terminate called after|\s*what\(\):|Fatal Python error|.*Assertion .* failed|\w+\(\): |.*: Aborted"
+)
+_HOW = {  # srun's words for signals, by strsignal(3)
+    "Killed": SIGKILL,
+    "Terminated": SIGTERM,
+    "Interrupt": SIGINT,
+    "Aborted": SIGABRT,
+    "Bus error": SIGBUS,
+    "Segmentation fault": SIGSEGV,
+    "Floating point exception": SIGFPE,
+    "Illegal instruction": SIGILL,
+}
+_BY_CODE = {128 + number: number for number in (SIGKILL, SIGINT, *_CRASHES)}  # of a shell around the program
+_PYTHONS = (None, 1)  # the exit code of an exception; None if it is unknown
+_NOT_FOUND = (126, 127)  # a shell's, for a program that it cannot start
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What a rank, or srun, reported about its end. `time` is by its node's clock, `order` is srun's."""
+
+    rank: int
+    node: str
+    signature: Signature
+    words: str
+    time: float | None = None
+    order: int | None = None
+    traceback: str = ""
+    hint: str = ""
+    facts: tuple[str, ...] = ()
+    certain: bool = True
+    evidence: Evidence = Evidence.NOTHING
+
+    @property
+    def primary(self) -> bool:
+        return self.signature.level is Level.PRIMARY
+
+    @property
+    def reliable(self) -> bool:
+        """Whether it can make a finding certain."""
+        return self.certain and self.evidence.may_be_certain
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """All that is recorded about the end of one rank. `blank` has its place and time."""
+
+    rank: RankTrace
+    how: str  # srun's words; empty if it reported nothing
+    node_out_of_memory: bool
+    blank: Candidate
+
+    @cached_property
+    def words(self) -> LastWords:
+        return last_words(self.rank.last_words)
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None if unknown or if a signal ended the rank."""
+        if self.rank.raised and self.rank.raised.code is not None:
+            return self.rank.raised.code if self.rank.raised.signal is None else None
+        code = self.how.removeprefix("Exited with exit code ")
+        if code != self.how and code.isdecimal():
+            return int(code)
+        return self.rank.exit_code
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended the rank's program, or the rank."""
+        if self.rank.raised and self.rank.raised.signal:
+            return self.rank.raised.signal
+        by_srun = next((number for words, number in _HOW.items() if self.how.startswith(words)), None)
+        return by_srun or _BY_CODE.get(self.code if self.code is not None else -1)
+
+    @property
+    def is_silent(self) -> bool:
+        return self.rank.exit_code is None and self.rank.raised is None
+
+    def says(self, cause: Cause | Signature, words: str, **changes: object) -> Candidate:
+        meaning = cause if isinstance(cause, Signature) else Signature(cause)
+        return replace(self.blank, signature=meaning, words=words, **changes)  # type: ignore[arg-type]
+
+
+class RankRule(NamedTuple):
+    evidence: Evidence
+    candidate: Callable[[RankEnd], Candidate | None]
+
+
+def candidates(attempt: AttemptTrace) -> list[Candidate]:
+    """The most reliable report of each rank, one candidate per rank."""
+    known = {rank.rank: rank for rank in attempt.ranks}
+    died = {death.rank: death for death in reversed(deaths(attempt.lines)) if attempt.whole or death.rank in known}
+    ranks = {rank: attempt.rank(rank) for rank in died} | known
+    killed_on = {rank.node for rank in attempt.ranks if any(map(_OOM_KILL.match, rank.last_words))}
+    codes = _codes_on_request(attempt)
+    found = (_candidate(rank, died.get(number), killed_on, codes) for number, rank in sorted(ranks.items()))
+    return [_without_impossible_time(candidate, attempt) for candidate in found if candidate]
+
+
+def _codes_on_request(attempt: AttemptTrace) -> frozenset[int]:
+    """The exit codes with which ranks leave on request: a program may have its own meaning for them."""
+    codes = {
+        EXIT_TERMINATED: True,
+        EXIT_HUNG: attempt.alarm is not None,
+        EXIT_RESTART: attempt.exit_code == EXIT_RESTART,
+    }
+    return frozenset(code for code, requested in codes.items() if requested)
+
+
+def _candidate(
+    rank: RankTrace, death: Death | None, killed_on: set[str], on_request: frozenset[int]
+) -> Candidate | None:
+    """Why `rank` failed on its own; None if it exited with 0, even if srun reports its step as failed."""
+    if rank.exit_code == 0 or (rank.exit_code in on_request and not rank.raised):
+        return None
+    blank = Candidate(
+        rank=rank.rank,
+        node=rank.node or (death.node if death else ""),
+        signature=Signature(Cause.USER),
+        words="",
+        time=rank.raised.time if rank.raised else rank.beat.time if rank.beat else rank.ended,
+        order=death.order if death else None,
+        hint=rank.raised.hint if rank.raised else "",
+    )
+    how = death.how if death else ""
+    # srun reports this for every task that ends on a node where the kernel killed any process of the step.
+    out_of_memory = rank.node in killed_on or "out of memory" in how.lower()
+    end = RankEnd(rank, how, out_of_memory, blank)
+    read = ((rule.evidence, rule.candidate(end)) for rule in RANK_RULES)
+    evidence, found = next(((evidence, found) for evidence, found in read if found), (Evidence.NOTHING, None))
+    if found and out_of_memory and found.signature.cause in (Cause.USER, Cause.KILLED):
+        words = f"failed on a node where the kernel killed a process for lack of memory: {found.words}"
+        found = replace(found, signature=Signature(Cause.HOST_MEMORY), words=words, certain=False)
+    return found and replace(found, evidence=evidence)
+
+
+def _without_impossible_time(candidate: Candidate, attempt: AttemptTrace) -> Candidate:
+    """Drop a time before the batch script started or after it ended: that clock is wrong."""
+    earliest = (attempt.start or 0.0) - CLOCK_SECONDS
+    latest = (attempt.end or float("inf")) + CLOCK_SECONDS
+    known = candidate.time is not None and earliest <= candidate.time <= latest
+    return candidate if known else replace(candidate, time=None)
+
+
+def _exception(end: RankEnd, error: PythonError) -> Candidate:
+    """What an exception means: the most specific line of its whole message, else of those that it was raised from."""
+    if error.type == "KeyboardInterrupt":
+        return end.says(Cause.KILLED, _interrupted("it"), traceback=error.text)
+    first = error.message[0]
+    if most_specific(error.message) and (known := most_specific([*error.message, *error.causes])):
+        line = next(
+            line
+            for line in (*error.message, *error.causes)
+            if (one := signature(line)) and one[:2] == known[:2] and one.detail is known.detail
+        )
+        words = first if line == first else f"{error.type}: {line}"
+        return end.says(known, words, traceback=error.text)
+    words, certain = _headline(error), True
+    known = most_specific(error.causes)
+    if known is None and not OWN_MISTAKE.match(first) and (known := most_specific(error.handling)):
+        certain = False  # raised while handling another one, which may be the reason or not
+    if known:
+        words = f"{words}, because of {known.words}"
+    return end.says(known or Cause.USER, words, traceback=error.text, certain=certain)
+
+
+def _headline(error: PythonError) -> str:
+    """The message on one line: its first line, and the next one where the first only introduces it."""
+    first, *more = error.message
+    if not more:
+        return first
+    if error.text.lstrip().startswith("+"):  # a group: its parts follow
+        return f"{first}: {'; '.join(more[:3])}"
+    quoted = next((line for line in reversed(more) if QUOTED.match(line)), "")
+    if quoted or first.endswith(":"):
+        others = len(more) - 1
+        return f"{first.rstrip('.:')}: {quoted or more[0]}" + (f" (and {others} more)" if others and not quoted else "")
+    return first
+
+
+# Recorded facts
+
+
+def _out_of_memory(end: RankEnd) -> Candidate | None:
+    """Slurm's word that the kernel killed it for its memory."""
+    by_kernel = end.signal == SIGKILL or (end.is_silent and bool(end.how))
+    if not end.node_out_of_memory or not by_kernel:
+        return None
+    return end.says(Cause.HOST_MEMORY, "exceeded the job's memory on its node and was killed by the kernel")
+
+
+def _task_exception(end: RankEnd) -> Candidate | None:
+    """The exception that the task itself recorded."""
+    raised = end.rank.raised
+    if raised is None or raised.code is not None:
+        return None
+    if raised.type == "KeyboardInterrupt":
+        return end.says(Cause.KILLED, _interrupted("it"), traceback=raised.traceback)
+    if raised.cause is not None:
+        known = signature(f"{raised.type}: {raised.message}")
+        level = Level.NETWORK if raised.cause is Cause.NETWORK else Level.PRIMARY
+        first_line = "".join(raised.message.strip().splitlines()[:1])
+        return end.says(known or Signature(raised.cause, level), first_line or raised.type)
+    recorded = last_words(tuple(raised.traceback.splitlines())).errors
+    if recorded:
+        return replace(_exception(end, recorded[-1]), traceback=raised.traceback)
+    name = f"{raised.type}: {raised.message}" if raised.message else raised.type
+    return end.says(signature(name) or Cause.USER, name.splitlines()[0], traceback=raised.traceback)
+
+
+def _killed_worker(end: RankEnd) -> Candidate | None:
+    """A worker that a signal ended, according to torchrun, accelerate and the like."""
+    worker = end.words.worker
+    if worker is None or worker.signal is None:
+        return None
+    name = "its program" if worker.rank is None else f"the worker with rank {worker.rank}"
+    return _ended_by(end, worker.signal, name)
+
+
+def _killed(end: RankEnd) -> Candidate | None:
+    """A signal that ended the rank, or its program."""
+    number, raised = end.signal, end.rank.raised
+    if number is not None:
+        return _ended_by(end, number, "its program" if raised else "")
+    if end.how and not end.how.startswith(("Exited with exit code", "Out Of Memory")):
+        return end.says(Cause.KILLED, f"was killed: {end.how}")
+    return None
+
+
+def _ended_by(end: RankEnd, number: int, what: str) -> Candidate:
+    subject = f"{what} was" if what else "was"
+    if number == SIGKILL:
+        return end.says(Cause.KILLED, f"{subject} {BY_SIGKILL}", hint=end.blank.hint or _MAYBE_MEMORY)
+    if number == SIGINT:
+        return end.says(Cause.KILLED, _interrupted(what or "it"))
+    name = next((known.name for known in Signals if known == number), f"signal {number}")
+    if number not in _CRASHES:
+        return end.says(Cause.KILLED, f"{subject} killed by {name}, and nothing records who sent it")
+    crash = [line.strip() for line in end.words.own if _CRASHED.match(line)]
+    known = most_specific(crash)
+    raised = end.rank.raised
+    words = raised.message if raised else f"{subject} killed: {end.how or name}"
+    return end.says(known or Cause.KILLED, f"{words}: {crash[-1]}" if crash else words)
+
+
+def _interrupted(what: str) -> str:
+    return f"{what} was interrupted by SIGINT: by scancel --signal=INT, kill, or Ctrl-C"
+
+
+# Last words
+
+
+def _before_it_began(end: RankEnd) -> Candidate | None:
+    """What srun, a plugin, a container or a shell wrote instead of starting the task."""
+    if end.rank.began or not (known := most_specific(end.words.lines)):
+        return None
+    errors = end.words.errors
+    return end.says(known, known.words, traceback=errors[-1].text if errors else "")
+
+
+def _failed_worker(end: RankEnd) -> Candidate | None:
+    """The exception of the worker that failed first, according to its launcher."""
+    worker, error = end.words.worker, end.words.error
+    if worker is None:
+        return None
+    if error is None and worker.rank is None and end.words.errors:
+        error = end.words.errors[-1]  # the launcher's only child
+    place = () if worker.rank is None else (f"in the worker with rank {worker.rank} of its launcher",)
+    if error:
+        found = _exception(end, error)
+        recorded = error is worker.error
+        ended = recorded or (error.ends and worker.code in _PYTHONS)
+        return replace(found, certain=found.certain and ended, facts=(*place, *found.facts))
+    # Nothing says which of the exceptions was that worker's: take the best, but not as certain.
+    read = [_exception(end, one) for one in end.words.errors]
+    if best := min(read, key=lambda one: one.signature.level, default=None):
+        alike = len({one.words for one in read}) == 1
+        return replace(best, certain=best.certain and alike and worker.code in _PYTHONS, facts=(*place, *best.facts))
+    return None
+
+
+def _exception_at_the_end(end: RankEnd) -> Candidate | None:
+    """The last exception on stderr, if nothing of the program follows it, or nothing but what may belong to it."""
+    error, code = end.words.error, end.code
+    if error is None or end.words.worker:
+        return None
+    if error.after and (code not in _PYTHONS or _goes_on(error)):
+        return None  # the program went on, and its last line says why it ended
+    found = _exception(end, error)
+    return replace(found, certain=found.certain and error.ends and code in _PYTHONS)
+
+
+def _goes_on(error: PythonError) -> bool:
+    """Whether the lines after an exception are the program's, and not further lines of its message."""
+    return any(_OWN_VERDICT.match(line) for line in error.after)
+
+
+_OWN_VERDICT = re.compile(
+    r"\[?\d{4}-\d\d|\[?\d\d:\d\d:\d\d|(?:.{0,60}\b)?(?:INFO|WARNING|ERROR|CRITICAL|FATAL)\b"
+    r"|(?:\S+: )?(?:error|fatal|failed|failure|abort\w*|giving up|stopp\w*|invalid|cannot|could not)\b"
+    r"|(?:epoch|step)\b",
+    re.IGNORECASE,
+)
+
+
+def _own_last_line(end: RankEnd) -> Candidate | None:
+    """The program's last line that may be a reason, beside its exit code."""
+    line, code = end.words.last, end.code
+    if not line or code is None or code == EXIT_TERMINATED:
+        return None
+    raised = end.rank.raised
+    begin = (raised.message if raised else f"exited with {code}") + ": "
+    known = signature(line)
+    if known:
+        conclusive = known.cause is Cause.LAUNCH and code in _NOT_FOUND
+        return end.says(known, known.words or line, certain=conclusive)
+    if not end.rank.began:
+        return end.says(Cause.LAUNCH, f"could not be started: exit code {code}: {line}", certain=False)
+    earlier = _earlier(end, line)
+    facts = tuple(f"earlier on its stderr: {text}" for text in earlier[:2])
+    return end.says(Cause.USER, f"{begin}{line}", certain=not earlier, facts=facts)
+
+
+def _earlier(end: RankEnd, last: str) -> list[str]:
+    """Exceptions and known phrases before its last line, which it may have survived."""
+    errors = [error.message[0] for error in end.words.errors]
+    phrases = [line.strip() for line in end.words.own if line.strip() != last and signature(line)]
+    return [*errors, *phrases]
+
+
+# Elsewhere, and nothing
+
+
+def _known_phrase(end: RankEnd) -> Candidate | None:
+    """An exception that the program may have survived, or any known phrase."""
+    if end.code == EXIT_TERMINATED:
+        return None
+    if end.words.error:
+        return _exception(end, end.words.error)
+    known = most_specific(end.words.telling)
+    return known and end.says(known, known.words)
+
+
+def _exit_code(end: RankEnd) -> Candidate | None:
+    code = end.code
+    if code is None or code == EXIT_TERMINATED:
+        return None
+    raised = end.rank.raised
+    if not end.rank.began and end.words.cancelled:
+        return end.says(Signature(Cause.LAUNCH, Level.ECHO), "cancelled before it had started")
+    if not end.rank.began:
+        return end.says(Cause.LAUNCH, f"could not be started: exit code {code}")
+    cause = (raised.cause if raised else None) or Cause.USER
+    return end.says(cause, raised.message if raised else f"exited with {code}", evidence=Evidence.RECORDED)
+
+
+RANK_RULES = (
+    RankRule(Evidence.RECORDED, _out_of_memory),
+    RankRule(Evidence.RECORDED, _task_exception),
+    RankRule(Evidence.RECORDED, _killed_worker),
+    RankRule(Evidence.RECORDED, _killed),
+    RankRule(Evidence.LAST_WORDS, _before_it_began),
+    RankRule(Evidence.LAST_WORDS, _failed_worker),
+    RankRule(Evidence.LAST_WORDS, _exception_at_the_end),
+    RankRule(Evidence.LAST_WORDS, _own_last_line),
+    RankRule(Evidence.ELSEWHERE, _known_phrase),
+    RankRule(Evidence.RECORDED, _exit_code),
+)
