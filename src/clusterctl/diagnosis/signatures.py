@@ -59,6 +59,9 @@ def _row(
 
 # The first match counts: specific patterns come before general ones.
 _TABLE = (
+    _row(
+        r"client socket has (timed out|failed)|failed to connect to any network address", Cause.NETWORK, Level.NETWORK
+    ),
     # Echoes of the end of other ranks.
     _row(r"watchdog caught collective operation timeout|collective operation timeout", Cause.HANG, Level.ECHO),
     _row(r"timed out (waiting|after) \S+ ?ms|wait timeout|monitoredBarrier", Cause.HANG, Level.ECHO),
@@ -151,9 +154,6 @@ _TABLE = (
     # Network failures without a dead peer.
     _row(r"connection refused|no route to host|network is unreachable", Cause.NETWORK, Level.NETWORK),
     _row(r"name or service not known|temporary failure in name resolution", Cause.NETWORK, Level.NETWORK),
-    _row(
-        r"client socket has (timed out|failed)|failed to connect to any network address", Cause.NETWORK, Level.NETWORK
-    ),
     _row(r"waiting for clients.* joined|connect(ion)? .*timed out", Cause.NETWORK, Level.NETWORK),
     _row(r"Rendezvous\w*Error|Dist(Network|Store)Error", Cause.NETWORK, Level.NETWORK, detail=Detail.STEP),
     _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, Level.NETWORK, detail=Detail.STEP),
