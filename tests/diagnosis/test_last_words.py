@@ -175,7 +175,7 @@ def test_the_summary_of_torchrun_names_the_worker_that_failed_first() -> None:
     killed = read(root_cause("-9", "Signal 9 (SIGKILL) received by PID 124"))
     assert killed.errors == ()
     assert killed.worker is not None
-    assert (killed.worker.rank, killed.worker.local_rank, killed.worker.signal) == (5, 1, 9)
+    assert (killed.worker.rank, killed.worker.local_rank, killed.worker.exit_code) == (5, 1, -9)
     recorded = read(root_cause("1", traceback_of("KeyError: 'age'").rstrip().replace("\n", "\n  ")))
     assert recorded.error is not None
     assert (recorded.error.message, recorded.error.ends) == (("KeyError: 'age'",), True)
@@ -192,19 +192,17 @@ def test_the_summary_of_torchrun_names_the_worker_that_failed_first() -> None:
 def test_other_launchers_report_the_end_of_their_worker_too() -> None:
     command = "subprocess.CalledProcessError: Command '['python', 'train.py']'"
     file = "/venv/lib/python3.11/site-packages/accelerate/commands/launch.py"
-    for end, code, signal in (
-        ("returned non-zero exit status 3.", 3, None),
-        ("died with <Signals.SIGKILL: 9>.", None, 9),
-    ):
-        found = read(traceback_of("KeyError: 'age'") + traceback_of(f"{command} {end}", file))
+    for end, code in (("returned non-zero exit status 3.", 3), ("died with <Signals.SIGKILL: 9>.", -9)):
+        launcher = traceback_of(f"{command} {end}", file).replace("<module>", "simple_launcher")
+        found = read(traceback_of("KeyError: 'age'") + launcher)
         assert found.worker is not None
-        assert (found.worker.code, found.worker.signal) == (code, signal)
+        assert found.worker.exit_code == code
         assert [error.message[0] for error in found.errors] == ["KeyError: 'age'"]
         own = read(traceback_of(f"{command} {end}", "train.py"))  # a program that runs another one
         assert own.worker is None
     mpi = read("mpirun noticed that process rank 2 with PID 0 on node node1 exited on signal 9 (Killed).")
     assert mpi.worker is not None
-    assert (mpi.worker.rank, mpi.worker.signal) == (2, 9)
+    assert (mpi.worker.rank, mpi.worker.exit_code) == (2, -9)
 
 
 def test_the_last_line_that_may_be_a_reason_is_neither_a_warning_nor_a_farewell() -> None:

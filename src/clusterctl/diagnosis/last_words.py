@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.runs.launchers import Worker, summary_of
 from clusterctl.runs.plain_text import plain
 
 if TYPE_CHECKING:
@@ -95,13 +96,8 @@ _PREFIX = re.compile(
 _LABEL = re.compile(r" *(?P<rank>\d+): ")  # srun --label
 _LABELLED = re.compile(r" *\d+: (?:Traceback \(most recent|  File |\[rank\d)")
 
-_ROOT = re.compile(r"\s*Root Cause\b")
-_ROOT_FIELD = re.compile(r"\s*(?P<name>rank|exitcode|traceback|msg|host)\s*: (?P<value>.*)$")
 _CHILD_FAILED = re.compile(r"(?:[\w.]+\.)?ChildFailedError\b")
-_ENDED_CHILD = re.compile(
-    r"(?:[\w.]+\.)?CalledProcessError: Command .* "
-    r"(?:returned non-zero exit status (?P<code>\d+)|died with <Signals\.\w+: (?P<signal>\d+)>)"
-)
+_ENDED_CHILD = re.compile(r"(?:[\w.]+\.)?CalledProcessError: Command ")
 _LAUNCHER_FILES = re.compile(
     r'File "[^"]*(?:accelerate/commands/|torch/distributed/(?:run|launch)|deepspeed/launcher/)'
 )
@@ -150,17 +146,6 @@ class PythonError:
 
 
 @dataclass(frozen=True)
-class Worker:
-    """The first failure according to a launcher's summary. `rank` is the worker's, None if not reported."""
-
-    rank: int | None = None
-    local_rank: int | None = None
-    code: int | None = None
-    signal: int | None = None
-    error: PythonError | None = None  # recorded by the worker itself
-
-
-@dataclass(frozen=True)
 class LastWords:
     """A rank's stderr: the exceptions in it, the program's own lines outside of them, its launcher's summary.
 
@@ -171,6 +156,7 @@ class LastWords:
     errors: tuple[PythonError, ...] = ()
     own: tuple[str, ...] = ()
     worker: Worker | None = None
+    recorded: PythonError | None = None  # by that worker
     cancelled: bool = False
 
     @property
@@ -188,8 +174,8 @@ class LastWords:
         """The exception that explains the end best: the worker's that failed first, else the last one."""
         if self.worker is None:
             return self.errors[-1] if self.errors else None
-        if self.worker.error:
-            return self.worker.error
+        if self.recorded:
+            return self.recorded
         names = {f"rank{self.worker.rank}", f"default{self.worker.local_rank}"}
         return next((error for error in reversed(self.errors) if error.stream in names), None)
 
@@ -219,8 +205,15 @@ def last_words(stderr: tuple[str, ...]) -> LastWords:
         later = [one.message[0] for one in errors if one.last > error.last and one.stream in streams]
         logged = _preceded_by(_LOGGED, lines, error) or _preceded_by(_NOT_OF_MAIN, lines, error)
         read.append(replace(error, logged=logged, after=(*after, *later)))
-    own_lines = tuple(lines[at].text for at in own)
-    return LastWords(tuple(kept), tuple(read), own_lines, worker, any(map(_CANCELLED.match, stderr)))
+    recorded = _errors(list(enumerate(worker.message.splitlines()))) if worker else []
+    return LastWords(
+        tuple(kept),
+        tuple(read),
+        tuple(lines[at].text for at in own),
+        worker,
+        recorded[-1] if recorded else None,
+        any(map(_CANCELLED.match, stderr)),
+    )
 
 
 def _before_the_end_of_the_step(stderr: Iterable[str]) -> list[str]:
@@ -374,42 +367,13 @@ def _of_launcher(error: PythonError) -> bool:
 
 def _summary(lines: Sequence[StderrLine], errors: Iterable[PythonError]) -> tuple[Worker | None, set[int]]:
     """The worker that failed first according to the launcher, and the lines of its summary."""
-    root = next((at for at, line in enumerate(lines) if _ROOT.match(line.text)), None)
-    if root is not None:
-        end = next((at for at in range(root + 1, len(lines)) if lines[at].text.startswith("=====")), len(lines) - 1)
-        launcher = next((error for error in errors if _of_launcher(error) and error.last < root), None)
-        start = launcher.first if launcher else root
-        return _root_cause([line.text for line in lines[root + 1 : end]]), set(range(start, end + 1))
-    for error in errors:
-        if _of_launcher(error) and (ended := _ENDED_CHILD.match(error.message[0])):
-            return Worker(code=_number(ended["code"]), signal=_number(ended["signal"])), set()
+    end = next((at + 1 for at in reversed(range(len(lines))) if not _SLURMS.match(lines[at].text)), 0)
+    if summary := summary_of("\n".join(line.text for line in lines[:end])):
+        start = max((error.first for error in errors if _of_launcher(error)), default=end)
+        return summary.first, set(range(start, end))
     for line in lines:
         if found := next(filter(None, (pattern.search(line.text) for pattern in _ONE_LINE)), None):
-            given = {name: _number(value) for name, value in found.groupdict().items()}
-            return Worker(given.get("rank"), None, given.get("code"), given.get("signal")), set()
+            numbers = {name: int(value) for name, value in found.groupdict().items() if value}
+            code = -numbers["signal"] if "signal" in numbers else numbers["code"]
+            return Worker(code, numbers.get("rank")), set()
     return None, set()
-
-
-def _root_cause(block: Sequence[str]) -> Worker:
-    """torchrun's block about the first failure: its fields, and the traceback if the worker recorded one."""
-    rank = local = code = None
-    quoted: list[str] = []
-    for at, line in enumerate(block):
-        found = _ROOT_FIELD.match(line)
-        if found is None:
-            continue
-        numbers = [int(number) for number in re.findall(r"-?\d+", found["value"])]
-        if found["name"] == "rank" and numbers:
-            rank, local = numbers[0], numbers[1] if len(numbers) > 1 else None
-        elif found["name"] == "exitcode" and numbers:
-            code = numbers[0]
-        elif found["name"] == "traceback":
-            quoted = [found["value"], *(line.removeprefix("  ") for line in block[at + 1 :])]
-            break
-    recorded = _errors(list(enumerate(quoted)))
-    signal = -code if code is not None and code < 0 else None
-    return Worker(rank, local, None if signal else code, signal, recorded[-1] if recorded else None)
-
-
-def _number(text: str | None) -> int | None:
-    return None if text is None else int(text)

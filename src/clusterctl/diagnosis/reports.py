@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.diagnosis.finding import Evidence
 from clusterctl.diagnosis.last_words import LastWords, last_words
-from clusterctl.diagnosis.signatures import Level, Signature, most_specific, signature
+from clusterctl.diagnosis.signatures import Detail, Level, Signature, most_specific, signature
 from clusterctl.errors import Cause
 from clusterctl.observe.deaths import deaths
 from clusterctl.runs.marks import EXIT_RESTART
@@ -197,7 +197,7 @@ def _exception(end: RankEnd, error: PythonError) -> Candidate:
             if (one := signature(line)) and one[:2] == known[:2] and one.detail is known.detail
         )
         words = first if line == first else f"{error.type}: {line}"
-        return end.says(known, words, traceback=error.text)
+        return _more_specific(end, end.says(known, words, traceback=error.text))
     words, certain = _headline(error), True
     known = most_specific(error.causes)
     if known is None and not OWN_MISTAKE.match(first) and (known := most_specific(error.handling)):
@@ -254,10 +254,10 @@ def _task_exception(end: RankEnd) -> Candidate | None:
 def _killed_worker(end: RankEnd) -> Candidate | None:
     """A worker that a signal ended, according to torchrun, accelerate and the like."""
     worker = end.words.worker
-    if worker is None or worker.signal is None:
+    if worker is None or worker.exit_code >= 0:
         return None
     name = "its program" if worker.rank is None else f"the worker with rank {worker.rank}"
-    return _ended_by(end, worker.signal, name)
+    return _ended_by(end, -worker.exit_code, name)
 
 
 def _killed(end: RankEnd) -> Candidate | None:
@@ -311,14 +311,16 @@ def _failed_worker(end: RankEnd) -> Candidate | None:
     place = () if worker.rank is None else (f"in the worker with rank {worker.rank} of its launcher",)
     if error:
         found = _exception(end, error)
-        recorded = error is worker.error
-        ended = recorded or (error.ends and worker.code in _PYTHONS)
+        recorded = error is end.words.recorded
+        ended = recorded or (error.ends and worker.exit_code in _PYTHONS)
         return replace(found, certain=found.certain and ended, facts=(*place, *found.facts))
     # Nothing says which of the exceptions was that worker's: take the best, but not as certain.
     read = [_exception(end, one) for one in end.words.errors]
     if best := min(read, key=lambda one: one.signature.level, default=None):
         alike = len({one.words for one in read}) == 1
-        return replace(best, certain=best.certain and alike and worker.code in _PYTHONS, facts=(*place, *best.facts))
+        return replace(
+            best, certain=best.certain and alike and worker.exit_code in _PYTHONS, facts=(*place, *best.facts)
+        )
     return None
 
 
@@ -331,6 +333,16 @@ def _exception_at_the_end(end: RankEnd) -> Candidate | None:
         return None  # the program went on, and its last line says why it ended
     found = _exception(end, error)
     return replace(found, certain=found.certain and error.ends and code in _PYTHONS)
+
+
+def _more_specific(end: RankEnd, vague: Candidate) -> Candidate:
+    """An exception that names only what failed, with the reason that stands elsewhere on stderr, if any does."""
+    if vague.signature.detail is Detail.REASON:
+        return vague
+    known = most_specific(end.words.telling)
+    if known is None or (known.level, known.detail) >= (vague.signature.level, vague.signature.detail):
+        return replace(vague, certain=False)
+    return replace(vague, signature=known, words=f"{vague.words}: {known.words}", certain=False)
 
 
 def _goes_on(error: PythonError) -> bool:

@@ -144,7 +144,7 @@ _TABLE = (
     _row(r"uncorrectable ECC|\bXid\b|fallen off the bus|NVRM|hardware error", Cause.NODE),
     _row(r"stale file handle|input/output error|transport endpoint is not connected", Cause.NODE),
     _row(r"read-only file system|EROFS", Cause.NODE),
-    _row(r"DataLoader worker .* (killed by signal|exited unexpectedly)", Cause.KILLED),
+    _row(r"DataLoader worker .* (killed by signal|exited unexpectedly)", Cause.KILLED, detail=Detail.STEP),
     # A node without a way out: no peer is involved.
     _row(
         r"HTTPS?ConnectionPool\(|max retries exceeded|couldn'?t connect to 'https?:|urlopen error"
