@@ -35,6 +35,10 @@ from clusterctl.launch.script import part
         ("OSError: [Errno 122] Disk quota exceeded: '/home/me/x'", Cause.DISK),
         ("OSError: [Errno 24] Too many open files", Cause.LAUNCH),
         ("/usr/bin/python3: Error while finding module specification for 'clusterctl.runs'", Cause.LAUNCH),
+        (
+            "python3: can't open file '/r/.code/1/lib/clusterctl/runs/__main__.py': [Errno 2] No such file",
+            Cause.LAUNCH,
+        ),
         ("sh: 1: exec: /opt/venv/bin/python: Permission denied", Cause.LAUNCH),
         ("srun: error: Unable to create step for job 12: Invalid Trackable RESource", Cause.LAUNCH),
         ("OSError: [Errno 116] Stale file handle", Cause.NODE),

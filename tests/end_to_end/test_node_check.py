@@ -25,7 +25,7 @@ node_check.shared_memory = "1M"
 # In the check alone: there is no torch to wait for, and one node hangs before it reports anything.
 NO_TORCH = """
 import os, sys, time
-if "clusterctl.runs.node_check" in sys.orig_argv:
+if "node_check" in sys.orig_argv:
     sys.modules["torch"] = None
 """
 HANGS = f"""{NO_TORCH}

@@ -22,7 +22,7 @@ from clusterctl.spec import Cluster, CommandTrain, Job, Resources
 SRUN = """#!/bin/bash
 while [ "$1" != sh ]; do shift; done
 shift 4 # sh -c LINE sh
-"${@:1:$#-5}" bash -c 'echo "$VIRTUAL_ENV$CONDA_PREFIX"; type -P "$@"' bash %s
+"${@:1:$#-4}" bash -c 'echo "$VIRTUAL_ENV$CONDA_PREFIX"; type -P "$@"' bash %s
 type -P srun
 """
 

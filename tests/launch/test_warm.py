@@ -177,7 +177,7 @@ def test_concurrent_runs_import_an_image_once(node: Node) -> None:
     assert (node.runs / "imports").read_text() == "imported\n"
     imports = [line for line in node.noted() if line.endswith(" true")]
     assert all("--nodes=4" in line and "--container-image=/images/x.sqsh" in line for line in imports)
-    tasks = [line for line in node.noted() if "clusterctl.runs" in line]
+    tasks = [line for line in node.noted() if "clusterctl/runs" in line]
     assert all("--container-name=clusterctl_77_" in line and "--container-image" not in line for line in tasks)
 
 

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import clusterctl
+from clusterctl.checks.interpreters import OLDEST_PYTHON, ask_version, find_interpreter
 from clusterctl.config import chosen_runs_folder, load_cluster
-from clusterctl.errors import NotFoundError
+from clusterctl.errors import ConfigError, NotFoundError
+from clusterctl.runs.interpreter import environment, with_packages
 from clusterctl.runs.layout import RunDir
 
 
@@ -41,11 +43,15 @@ def _started(cluster: str | None, quiet: bool, *words: str) -> int:
     """Run the program with the tasks' Python; returns its exit code."""
     python = (load_cluster(cluster).python if cluster else None) or sys.executable
     library = str(Path(clusterctl.__file__).parents[1])
-    path = os.pathsep.join(filter(None, [library, os.environ.get("PYTHONPATH")]))
+    found = environment()
+    found["PYTHONPATH"] = os.pathsep.join(filter(None, [library, found.get("PYTHONPATH")]))
     output = subprocess.DEVNULL if quiet else None
-    environment = {**os.environ, "PYTHONPATH": path}
-    command = [python, "-m", "clusterctl.workloads.data_sets", *words]
+    version = ask_version(find_interpreter(python, nodes_are_here=True)).version
+    if version and version < OLDEST_PYTHON:
+        hint = "set `python` in the cluster file to 3.11 or later"
+        raise ConfigError(f"{python} is Python {'.'.join(map(str, version))}", hint)
+    command = with_packages(python, "-m", "clusterctl.workloads.data_sets", *words)
     try:
-        return subprocess.call(command, env=environment, stdout=output, stderr=output)
+        return subprocess.call(command, env=found, stdout=output, stderr=output)
     except OSError as error:
         raise NotFoundError(f"cannot start {python}: {error.strerror}", "see `python` in the cluster file") from None

@@ -60,8 +60,11 @@ def _is_connected(host: str) -> bool:
 def _ask_from_behind(cluster: str) -> None:
     import subprocess
 
+    from clusterctl.runs.interpreter import environment, with_packages
+
     subprocess.Popen(
-        [sys.executable, "-m", __name__, cluster],
+        with_packages(sys.executable, "-m", __name__, cluster),
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from clusterctl.containers.listener import SILENT, ProgressListener
 from clusterctl.containers.pyxis import ContainerView, Mount
 from clusterctl.containers.unpacked import is_here
 from clusterctl.errors import UsageError
+from clusterctl.runs.interpreter import isolated
 from clusterctl.spec import to_record
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def in_image(
         environment=tuple(environment or ()),
     )
     runner = str(Path(clusterctl.__file__).parent / "containers")
-    argv = [sys.executable, "-I", "-S", runner, *view.flags(), "--", *command]
+    argv = isolated(sys.executable, runner, *view.flags(), "--", *command)
     return argv, {**os.environ, **(environment or {})}, "" if is_here(path) else path.name
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from clusterctl.checks.check import Check, fail, ok, warn
 from clusterctl.checks.surroundings import Interpreter, Seen
 from clusterctl.runs.files import exists
+from clusterctl.runs.interpreter import environment, of_any_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,18 +57,19 @@ def ask_version(seen: Seen) -> Interpreter:
         return Interpreter(seen)
     if seen.path == sys.executable:
         return Interpreter(seen, sys.version_info[:3])
-    return _ask(seen, ["-E", "-S", "-c", _ASK_VERSION], VERSION_SECONDS)
+    return _ask(seen, of_any_version(seen.path, _ASK_VERSION, "-E", "-S"), VERSION_SECONDS)
 
 
 def ask_packages(seen: Seen) -> Interpreter:
     """The versions of Python and of `PACKAGES`."""
-    return _ask(seen, ["-c", _ASK_PACKAGES], PACKAGES_SECONDS) if seen.there else Interpreter(seen)
+    return _ask(seen, of_any_version(seen.path, _ASK_PACKAGES), PACKAGES_SECONDS) if seen.there else Interpreter(seen)
 
 
 def _ask(seen: Seen, words: list[str], seconds: float) -> Interpreter:
     try:
         done = subprocess.run(
-            [seen.path, *words],
+            words,
+            env=environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

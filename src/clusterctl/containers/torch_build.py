@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
+from clusterctl.runs.interpreter import environment, with_packages
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -55,11 +57,11 @@ def resolved(words: Sequence[str]) -> Wheels | None:
 
     Pip before 25.3 would download everything to find out.
     """
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run"]
-    command += ["--report=-", *words]
+    pip = with_packages(sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run")
+    command = [*pip, "--report=-", *words]
     if not _pip_only_resolves():
         return None
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environment())
     return _read(json.loads(done.stdout)["install"]) if done.returncode == 0 else None
 
 

@@ -26,6 +26,7 @@ from clusterctl.config import shipped_folder
 from clusterctl.containers import torch_build
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ImageError
+from clusterctl.runs.interpreter import environment, with_packages
 from clusterctl.runs.once import prepared_once
 
 if TYPE_CHECKING:
@@ -101,8 +102,9 @@ def _download(folder: Path, want: Wanted, report: Callable[[str], None]) -> None
     if wheels := torch_build.resolved(["--ignore-installed", *words]):
         for line in torch_build.described(wheels, cuda_is_of_use=want.for_gpus):
             report(line)
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--dest", str(folder)]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, errors="replace", check=False)
+    options = ("--disable-pip-version-check", "download", "--quiet", "--dest", str(folder))
+    pip = with_packages(sys.executable, "-m", "pip", *options, *words)
+    done = subprocess.run(pip, capture_output=True, text=True, errors="replace", check=False, env=environment())
     if done.returncode != 0:
         raise _failure(done.stderr, want)
 

@@ -179,6 +179,9 @@ _TABLE = (
     _row(r"exec: .*(not found|permission denied)|command not found", Cause.LAUNCH),
     _row(r"no module named '?clusterctl\b", Cause.LAUNCH),
     _row(r"error while finding module specification", Cause.LAUNCH),
+    _row(
+        r"can't open file '[^']*/lib/clusterctl/runs/__main__.py'", Cause.LAUNCH
+    ),  # the run's code is gone, or not mounted
     _row(r"unable to (create|confirm) (step|allocation)|task launch .* failed|execve\(\)", Cause.LAUNCH),
     _row(r"slurm.*(unable to contact|invalid job credential|communication)", Cause.LAUNCH),
     _row(r"srun: error: .*(credential|protocol)", Cause.LAUNCH),

@@ -14,6 +14,7 @@ from threading import get_native_id
 from typing import TYPE_CHECKING
 
 import clusterctl
+from clusterctl.runs.interpreter import isolated
 
 if TYPE_CHECKING:
     from clusterctl.spec import Emulator
@@ -41,8 +42,8 @@ def _write(folder: Path, package_parent: str, settings: str) -> None:
     (aside / "start.py").write_text(_START.format(path=ascii(package_parent)))
     for command in COMMANDS:
         script = aside / command
-        # A shell script, because a #! line cannot hold a path with spaces; -I and -S save 20 ms.
-        words = [sys.executable, "-X", "utf8", "-I", "-S", str(folder / "start.py"), command]
+        # A shell script, because a #! line cannot hold a path with spaces. An isolated start saves 20 ms.
+        words = isolated(sys.executable, "-X", "utf8", str(folder / "start.py"), command)
         script.write_bytes(os.fsencode(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'))
         script.chmod(0o700)
     try:

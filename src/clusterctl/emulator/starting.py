@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.emulator import fifo
 from clusterctl.emulator.jobs import JOB_MARK, EmulatedJob, JobRecord, all_jobs, write_aside
+from clusterctl.runs.interpreter import isolated
 
 if TYPE_CHECKING:
     from clusterctl.emulator.job_request import JobRequest
@@ -55,10 +56,10 @@ def _publish(
 def _start_supervisor(machine: Machine, job: EmulatedJob, control: int) -> None:
     """Start a process that outlives this command, with the job's pipe, which is never closed, as standard input."""
     log = os.fspath(job.folder / "supervisor.log")
-    start = os.fspath(machine.bin / "start.py")
+    words = ("-X", "utf8", os.fspath(machine.bin / "start.py"), "supervisor", str(job.id))
     os.posix_spawn(
         sys.executable,
-        [sys.executable, "-X", "utf8", "-I", "-S", start, "supervisor", str(job.id)],
+        isolated(sys.executable, *words),
         {name: value for name, value in os.environ.items() if name != JOB_MARK},  # sbatch may run inside a job
         file_actions=[
             (os.POSIX_SPAWN_DUP2, control, 0),

@@ -11,7 +11,7 @@ import os
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.launch.sbatch import BatchJob, task_of
+from clusterctl.launch.sbatch import BatchJob
 from clusterctl.launch.script import part, sbatch_lines
 from clusterctl.runs.files import make_private, write_json
 
@@ -80,4 +80,4 @@ def batch_of(array: ArrayDir, plans: Sequence[Plan], at_once: int | None, sweep:
     """The job for sbatch; nothing uses the pickle that submitit writes."""
     first = plans[0]
     script = render_array(array, plans, at_once)
-    return BatchJob(script, task_of(first), array.pickles, first.tasks, first.secrets, sweep)
+    return BatchJob(script, [*first.task], array.pickles, first.tasks, first.secrets, sweep)

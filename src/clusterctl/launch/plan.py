@@ -15,6 +15,7 @@ from clusterctl.containers.folder import name_of
 from clusterctl.containers.pyxis import IMAGE_PYTHON, Mount, check_image, make_view, removing
 from clusterctl.errors import ConfigError
 from clusterctl.launch.programs import activated_environments
+from clusterctl.runs.interpreter import isolated, with_packages
 from clusterctl.runs.staging import PREFIX
 from clusterctl.spec.job import EXPEDITE
 from clusterctl.spec.values import mebibytes, slurm_time
@@ -42,6 +43,7 @@ TUNED_ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(10**11),
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
+ON_NODES = "clusterctl/runs/__main__.py"  # the program of the tasks and of the node check
 _EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)=")
 _LONGEST_PATH = 3000  # bytes; files in a run directory must stay below the kernel's 4096
 
@@ -94,6 +96,7 @@ class Plan:
     notifier: tuple[str, ...]  # sends notifications when the attempt has ended, if any are configured
     tracker: tuple[str, ...]  # copies the metrics to trackers, if any are configured
     python: str
+    task: tuple[str, ...]  # the command of each task
     python_is_named: bool  # by the cluster file: takes precedence over environments that setup lines activate
     tasks: int
     restarts: int = 0  # how often the script may requeue the job
@@ -120,7 +123,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     view = _view(resolved, run, [*exports, *secrets])
     container = view.flags() if view else []
     builtin = view is not None and cluster.runtime == "builtin"
-    runner = (interpreter, "-I", "-S", str(library / "clusterctl" / "containers"))
+    runner = tuple(isolated(interpreter, str(library / "clusterctl" / "containers")))
     flags = [
         "--kill-on-bad-exit=1",
         f"--cpus-per-task={job.resources.cpus_per_task}",  # in 22.05 to 23.02 srun does not inherit it from sbatch
@@ -153,6 +156,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         notifier=_notifier(resolved, run, library, interpreter if view else python),
         tracker=_tracker(resolved, run, library, interpreter if view else python),
         python=python,
+        task=_task(resolved, run, library, python),
         python_is_named=cluster.python is not None,
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         restarts=job.restart.limit if job.resources.requeue else 0,
@@ -162,10 +166,17 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     )
 
 
+def _task(resolved: Resolved, run: RunDir, library: Path, python: str) -> tuple[str, ...]:
+    """Only the Python of an image that contains the run's code knows where the package is."""
+    if brings_code(resolved.job):
+        return (*with_packages(python, "-u", "-m", "clusterctl.runs"), str(run.path))
+    return (python, "-u", str(library / ON_NODES), str(run.path))
+
+
 def _notifier(resolved: Resolved, run: RunDir, library: Path, python: str) -> tuple[str, ...]:
     if not resolved.job.notify.wanted:
         return ()
-    return (python, "-I", "-S", str(library / "clusterctl" / "notifications"), str(run.path))
+    return tuple(isolated(python, str(library / "clusterctl" / "notifications"), str(run.path)))
 
 
 def _tracker(resolved: Resolved, run: RunDir, library: Path, python: str) -> tuple[str, ...]:
@@ -187,7 +198,7 @@ def _staging(resolved: Resolved, run: RunDir, library: Path, python: str) -> Mod
         archives.append((run.work, library.with_name("project.tar")))
     archives += [(Path(path), run.environment(number)) for number, path in enumerate(environments)]
     return ModuleCopies(
-        command=(python, "-I", "-S", str(library / "clusterctl" / "runs" / "staging.py")),
+        command=tuple(isolated(python, str(library / "clusterctl" / "runs" / "staging.py"))),
         folder=folder,
         archives=tuple((str(original), str(archive)) for original, archive in archives),
         environments=environments,
@@ -201,10 +212,9 @@ def _node_check(resolved: Resolved, library: Path, python: str) -> tuple[str, ..
     if not check.enabled:
         return ()
     check_path(cluster.local_scratch)
-    in_image = ("env", f"PYTHONPATH={library}") if resolved.job.container.image else ()
     sizes = (str(mebibytes(check.scratch)), str(mebibytes(check.shared_memory)))
     limits = (str(check.seconds), str(check.clock), cluster.local_scratch, *sizes)
-    return (str(check.seconds), *in_image, python, "-u", "-m", "clusterctl.runs.node_check", *limits)
+    return (str(check.seconds), python, "-u", str(library / ON_NODES), "node_check", *limits)
 
 
 def brings_code(job: Job) -> bool:

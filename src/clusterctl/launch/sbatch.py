@@ -69,12 +69,7 @@ class BatchJob(NamedTuple):
     @classmethod
     def of(cls, plan: Plan) -> BatchJob:
         run = plan.run
-        return cls(render(plan), task_of(plan), run.pickles, plan.tasks, plan.secrets, run.id)
-
-
-def task_of(plan: Plan) -> list[str]:
-    """The command of each task."""
-    return [plan.python, "-m", "clusterctl.runs", str(plan.run.path)]
+        return cls(render(plan), [*plan.task], run.pickles, plan.tasks, plan.secrets, run.id)
 
 
 def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, str]) -> str:

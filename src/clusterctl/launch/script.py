@@ -35,7 +35,7 @@ def render(plan: Plan) -> str:
     # squeue shows this folder, so that a job can be found even if its submitter was killed
     own = [("chdir", str(plan.run.path)), ("output", str(plan.slurm_log)), ("open-mode", "append")]
     srun = ["cctl_in_allocation", "srun"] if plan.warm else ["srun"]  # setup lines may define it as a function
-    task = [plan.python, "-u", "-m", "clusterctl.runs", str(plan.run.path)]
+    task = [*plan.task]
     if plan.view:
         task = ["sh", "-c", FIRST_IN_IMAGE, *task]
     if plan.staging:

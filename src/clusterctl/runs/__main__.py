@@ -1,8 +1,26 @@
-"""One task of a run: `python -m clusterctl.runs RUN_DIR`, started by srun in the batch script."""
+"""Our own processes on a node: `python -u .../clusterctl/runs/__main__.py RUN_DIR` is one task of a run, and
+`... node_check LIMITS` checks a node (`node_check`).
 
+The current folder is the project's, and PYTHONPATH leads there. Both are left out until this process imports the
+user's modules: a `types.py` in the project is for the project. With `-m`, Python itself would import it.
+"""
+
+import os
 import sys
 
-from clusterctl.runs.entry import Entry
-
 if __name__ == "__main__":
-    Entry(sys.argv[1])()
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    places = {os.path.abspath(folder) for folder in folders} if folders != [""] else set()  # noqa: PTH100
+    users = [path for path in sys.path if path in places]
+    sys.path[:] = [path for path in sys.path if path not in places]
+    if not __package__:  # Python puts this folder first, where the package's parent folder is needed
+        sys.path[0] = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100
+
+    if sys.argv[1] == "node_check":
+        from clusterctl.runs.node_check import main
+
+        main(sys.argv[2:], users)
+    else:
+        from clusterctl.runs.entry import Entry
+
+        Entry(sys.argv[1], tuple(users))()

@@ -1,4 +1,4 @@
-"""The life of a task from start to exit: `python -m clusterctl.runs RUN_DIR`."""
+"""The life of a task from start to exit (`__main__`)."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class Entry:
     """Run the job of `run_dir` as the task that the environment describes."""
 
     run_dir: str
+    users_path: tuple[str, ...] = ()  # folders of PYTHONPATH that are not on the import path yet
 
     def __call__(self) -> None:
         """Run, prefix each output line with the time, and exit.
@@ -95,6 +96,8 @@ class Entry:
                 link.introduce(watchdog=job["watchdog"])
                 pulse = Pulse(events.heart, link.beat)
                 pulse.start()
+            if job["workload"] != "command":  # whose program imports in its own process
+                sys.path[1:1] = [os.getcwd(), *self.users_path]  # noqa: PTH109
             workload = importlib.import_module(f"clusterctl.workloads.{job['workload'].replace('-', '_')}")
             workload.main(Context(job, place, attempt, events, stop))
         except (ClusterctlError, ModuleNotFoundError) as raised:

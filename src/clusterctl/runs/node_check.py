@@ -1,6 +1,6 @@
 """Checks a job's nodes before its ranks start (`[node_check]`): disks, clock, a matrix product, an all-reduce.
 
-    python -m clusterctl.runs.node_check SECONDS CLOCK_SECONDS SCRATCH MIB SHARED_MEMORY_MIB
+    python .../clusterctl/runs/__main__.py node_check SECONDS CLOCK_SECONDS SCRATCH MIB SHARED_MEMORY_MIB
     ... --judge
 
 The first form runs on each node and records its progress, so that a node that hangs can be recognised. The second one
@@ -103,7 +103,8 @@ def clock_problem(shared: Path, most_seconds: float) -> str:
     return f"its clock is off by {-ahead:+.0f} s" if abs(ahead) > most_seconds else ""
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str], users_path: Sequence[str] = ()) -> None:
+    """Check this node, or judge all of them. torch may be in `users_path`, folders of PYTHONPATH."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the warning is for the ranks
     attempt = current_attempt()
     assert attempt is not None
@@ -112,10 +113,7 @@ def main(words: Sequence[str]) -> None:
     if sizes[2:] == ["--judge"]:
         print(judge_attempt(attempt, sys.stdin.read().split(), limits.seconds))
     else:
+        sys.path[1:1] = users_path
         check_node(attempt, os.environ["SLURMD_NODENAME"], limits)
         sys.stdout.flush()
         os._exit(0)  # destroying a process group may wait for other processes
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

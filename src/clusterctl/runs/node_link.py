@@ -36,6 +36,7 @@ from clusterctl.runs import secret
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import parse_record
 from clusterctl.runs.heartbeats import as_record
+from clusterctl.runs.interpreter import isolated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,7 @@ _TURN_SECONDS = 0.5  # the ranks of a node wait at these intervals, so that not 
 _LONGEST_TURN_SECONDS = 4.0
 _AGAIN_SECONDS = 5.0
 _PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
-# Like `python -m`, but from the same copy of the code; -I and -S exclude everything else.
+# Like `python -m`, but from the same copy of the code.
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from clusterctl.runs.node_writer import main; main()"
 _IGNORED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # Slurm sends these to tasks
 
@@ -214,7 +215,7 @@ def _start(attempt: Attempt, place: Place) -> subprocess.Popen[bytes]:
     """Start this node's writer without inheriting this process's files (such as srun's), session and signals."""
     code = Path(__file__).parents[2]
     numbers = str(place.node_rank), str(place.nodes)
-    words = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(code), str(attempt.path), *numbers]
+    words = isolated(sys.executable, "-c", _PROGRAM, str(code), str(attempt.path), *numbers)
     environment = {name: value for name, value in os.environ.items() if name not in _OF_A_TASK}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)  # until it ignores them
     try:

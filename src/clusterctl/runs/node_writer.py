@@ -27,6 +27,7 @@ from clusterctl.runs.answers import DUMP_SIGNAL, LONGEST_STACKS
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import append, parse_record, with_retries
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, gpu_idle, parse_beat
+from clusterctl.runs.interpreter import isolated
 from clusterctl.runs.layout import Attempt
 from clusterctl.runs.node_files import NodeFiles
 from clusterctl.runs.node_link import LONGEST_MESSAGE, address, ignore_signals, peer, post
@@ -272,9 +273,9 @@ class NodeWriter:
 
     def _notify(self) -> None:
         """Send notifications of the alarm, if configured, from a separate process that is not waited for."""
-        program, run = Path(__file__).parents[1] / "notifications", self.attempt.path.parents[1]
+        program, run = str(Path(__file__).parents[1] / "notifications"), str(self.attempt.path.parents[1])
         with suppress(OSError):
-            self._notifier = subprocess.Popen([sys.executable, "-I", "-S", program, run], start_new_session=True)
+            self._notifier = subprocess.Popen(isolated(sys.executable, program, run), start_new_session=True)
 
     # --- the attempt
 

@@ -50,10 +50,10 @@ cctl_srun=(
   --chdir=/runs/cora-20260102-030405-abcd/work
 )
 cctl_task=(
-  /venv/bin/python -u -m clusterctl.runs /runs/cora-20260102-030405-abcd
+  /venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/cora-20260102-030405-abcd
 )
 cctl_node_check=(
-  10 /venv/bin/python -u -m clusterctl.runs.node_check 10 5 '$TMPDIR' 1024 64
+  10 /venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py node_check 10 5 '$TMPDIR' 1024 64
 )
 cctl_staging=()
 cctl_opening=()

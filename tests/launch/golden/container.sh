@@ -74,7 +74,7 @@ cctl_srun=(
   --chdir=/runs/big-20260102-030405-abcd/work
 )
 cctl_task=(
-  sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u -m clusterctl.runs /runs/big-20260102-030405-abcd
+  sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/big-20260102-030405-abcd
 )
 cctl_node_check=()
 cctl_staging=()

@@ -50,7 +50,7 @@ cctl_srun=(
   --chdir=/runs/cora-20260102-030405-abcd/work
 )
 cctl_task=(
-  /venv/bin/python -u -m clusterctl.runs /runs/cora-20260102-030405-abcd
+  /venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/cora-20260102-030405-abcd
 )
 cctl_node_check=()
 cctl_staging=()

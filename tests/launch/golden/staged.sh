@@ -58,7 +58,7 @@ cctl_srun=(
   --chdir=/runs/big-20260102-030405-abcd/work
 )
 cctl_task=(
-  sh -c 'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd /venv/bin/python -u -m clusterctl.runs /runs/big-20260102-030405-abcd
+  sh -c 'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd /venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/big-20260102-030405-abcd
 )
 cctl_node_check=()
 cctl_staging=(
