@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from support.failures import Figures, read_cases
 
 
 @pytest.mark.xfail(strict=False, reason="the order of evidence is being rebuilt")
-def test_causes_of_recorded_failures_are_named_and_certain_is_a_promise(tmp_path: Path) -> None:
-    figures = Figures.of(read_cases(), tmp_path)
+def test_causes_of_recorded_failures_are_named_and_certain_is_a_promise() -> None:
+    figures = Figures.of(read_cases())
     assert figures.certain_but_wrong == []
     assert figures.rank_right == 1, figures.wrong
     assert figures.class_right >= 0.95, figures.wrong

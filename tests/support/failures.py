@@ -7,6 +7,7 @@ The README in the corpus describes the keys of a case.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ CORPUS = Path(__file__).parents[1] / "diagnosis" / "corpus"
 START = time.mktime((2026, 1, 2, 3, 5, 0, 0, 0, -1))  # Slurm's lines carry local times
 FAILED_AFTER = 60.0  # seconds, unless a case says otherwise
 JOB_ID = "4711"
+_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
@@ -271,8 +273,12 @@ def stamp(seconds: float) -> str:
 
 
 def _write(path: Path, text: str, encoding: str = "utf-8") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode(encoding))
+    content = text.encode(encoding)
+    try:
+        path.write_bytes(content)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
 
 
 @dataclass(frozen=True)
@@ -329,8 +335,10 @@ class Figures:
     answers: tuple[Answer, ...]
 
     @classmethod
-    def of(cls, cases: Iterable[Case], folder: Path) -> Figures:
-        return cls(tuple(ask(case, folder / str(number)) for number, case in enumerate(cases)))
+    def of(cls, cases: Iterable[Case]) -> Figures:
+        """Ask about all `cases`. Their thousands of small files are in memory where possible."""
+        with tempfile.TemporaryDirectory(dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None) as folder:
+            return cls(tuple(ask(case, Path(folder) / str(number)) for number, case in enumerate(cases)))
 
     @property
     def class_right(self) -> float:
@@ -368,10 +376,9 @@ class Figures:
         )
 
 
-def main(folder: str = "", *options: str) -> None:
+def main(folder: str = "") -> None:
     """Print the figures for the corpus, or another `folder` of cases, and what is wrong."""
-    with tempfile.TemporaryDirectory() as scratch:
-        figures = Figures.of(read_cases(Path(folder) if folder else CORPUS), Path(scratch))
+    figures = Figures.of(read_cases(Path(folder) if folder else CORPUS))
     for answer in figures.wrong:
         print(f"{'certain but wrong' if answer.is_certain_but_wrong else 'wrong'}: {answer}")
     print(figures)
