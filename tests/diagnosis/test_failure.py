@@ -17,9 +17,10 @@ from support.traces import BEAT, END, RECORD, START, attempt, failed, program_en
 from clusterctl.diagnosis.diagnose import accounting_may_help, judge, to_json
 from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.finding import UNSURE, Consequence, Finding
-from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace, by_attempt
+from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace
 from clusterctl.errors import Cause
 from clusterctl.observe.milestones import Cancellation
+from clusterctl.observe.slurm_log import by_attempt
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.accounting import Accounted
@@ -145,6 +146,7 @@ def test_a_killed_srun_is_the_cause_if_its_ranks_end_without_a_report() -> None:
     found = cause_of(captured("srun9", rank(0, exit_code=143), rank(1, exit_code=143), *silent, exit_code=137))
     assert (found.cause_class, found.rank) == (Cause.KILLED, None)
     assert found.cause.startswith("srun was killed on the job's first node")
+    assert found.certainty == "likely", "a controller without its state ends srun in the same way"
 
 
 def test_a_missing_interpreter_is_a_launch_failure() -> None:
@@ -362,12 +364,59 @@ def test_the_last_line_on_stderr_is_reported_if_a_program_leaves_no_traceback() 
 def test_the_elapsed_time_separates_time_limit_and_preemption_warnings(
     seconds: float, cause: Cause, words: str
 ) -> None:
-    warned = attempt(*(rank(number, exit_code=75) for number in range(4)), exit_code=75, requeued=True)
+    warned = attempt(*(rank(number, exit_code=75) for number in range(4)), exit_code=75, asked=True, requeued=True)
     resources = replace(RECORD.job.resources, warning=120)
     evidence = trace(replace(warned, end=START + seconds), attempt(number=1), stage=Stage.FINISHED)
     record = replace(RECORD, job=replace(RECORD.job, resources=resources))
     (past,) = judge(replace(evidence, status=replace(evidence.status, record=record))).history
     assert (past.cause_class, past.cause) == (cause, words)
+
+
+def test_a_warning_before_a_limit_that_was_shortened_by_hand_is_about_the_time_limit() -> None:
+    warned = attempt(*(rank(number, exit_code=75) for number in range(4)), exit_code=75, asked=True, requeued=True)
+    for limit, cause in ((None, Cause.PREEMPTED), (120, Cause.TIME), (7200, Cause.PREEMPTED)):
+        (past,) = judge(trace(replace(warned, limit=limit), attempt(number=1), stage=Stage.FINISHED)).history
+        assert past.cause_class is cause
+
+
+def test_a_program_that_exits_with_75_on_its_own_is_not_preempted() -> None:
+    own = rank(1, **program_ended(75), last_words=("cannot lock the licence: try again later",))
+    found = cause_of(trace(attempt(own, exit_code=75)))
+    assert (found.cause_class, found.rank) == (Cause.USER, 1)
+    assert found.cause.endswith("cannot lock the licence: try again later")
+    bare = cause_of(trace(attempt(rank(1, exit_code=75, last_words=("busy",)), exit_code=75)))
+    assert (bare.cause_class, bare.cause) == (Cause.USER, "exited with 75: busy")
+    hung = cause_of(trace(attempt(rank(1, exit_code=70, last_words=("bad table",)), exit_code=70)))
+    assert (hung.cause_class, hung.cause) == (Cause.USER, "exited with 70: bad table"), "no watchdog's alarm"
+
+
+def test_a_restart_that_could_not_begin_is_the_cause_of_the_end() -> None:
+    line = "clusterctl[launch]: cannot write to /runs/x/attempts: mkdir: cannot create '1': {}"
+    for problem, cause in (("Permission denied", Cause.LAUNCH), ("No space left on device", Cause.DISK)):
+        killed = captured("kill9", rank(2, exit_code=None), exit_code=137, requeued=True).attempts[0]
+        stuck = replace(killed, job_lines=(REQUEUED, line.format(problem)))
+        diagnosis = judge(trace(stuck))
+        found = diagnosis.headline
+        assert (found.cause_class, found.rank) == (cause, None)
+        assert found.cause.startswith("it was started again, but could not begin: cannot write to /runs/x/attempts")
+        assert [past.cause_class for past in diagnosis.history] == [Cause.KILLED]
+
+
+def test_a_run_whose_script_cannot_requeue_it_is_not_explained_by_the_queue() -> None:
+    held = attempt(rank(2, exit_code=None), requeuing=True, requeue_problem="scontrol: command not found")
+    evidence = trace(held, stage=Stage.TRAINING)
+    diagnosis = judge(replace(evidence, status=replace(evidence.status, requeuing=True)))
+    assert diagnosis.headline.cause_class is Cause.PENDING
+    assert "holds its nodes meanwhile: scontrol: command not found" in diagnosis.headline.cause
+    assert len(diagnosis.history) == 1
+
+
+def test_a_warm_run_is_not_restarted_because_of_its_allocation() -> None:
+    for refusal in (Refusal.IN_ALLOCATION, Refusal.RESTART_LIMIT):
+        evidence = trace(attempt(rank(2, exit_code=None), refused=refusal))
+        warm = replace(evidence.status.record, allocation="12")
+        found = cause_of(replace(evidence, status=replace(evidence.status, record=warm)))
+        assert "not restarted: a requeue would end the allocation that it runs in" in found.facts
 
 
 UNPACKING = """slurmstepd: error: pyxis: child 4145 terminated with signal {}
@@ -521,7 +570,8 @@ def test_the_reason_is_found_in_the_output_of_pyxis_wherever_it_was_written(faul
 
 def test_an_attempt_that_saved_after_a_warning_reports_why_it_was_not_restarted() -> None:
     left = [rank(number, exit_code=75) for number in range(4)]
-    found = cause_of(trace(attempt(*left, refused=Refusal.RESTART_LIMIT, exit_code=75), stage=Stage.PREEMPTED))
+    saved = attempt(*left, refused=Refusal.RESTART_LIMIT, exit_code=75, asked=True)
+    found = cause_of(trace(saved, stage=Stage.PREEMPTED))
     assert (found.cause_class, found.rank, found.secondary[0].cause) == (Cause.PREEMPTED, None, "ended with the others")
     assert found.facts == ("not restarted: restart limit (20) reached",)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.recorded import claim
 
 from clusterctl.display.live_run import show
 from clusterctl.observe.follow import Sources
@@ -151,7 +152,7 @@ def test_a_second_attempt_shows_its_stages_again_each_once(fabricate: Callable[.
         lambda: run.attempt(0).path.mkdir(parents=True),
         lambda: write_json(run.attempt(0).host_json, {"job_id": "12", "start": 100}),
         lambda: Lines(run.attempt(0).events(0)).append({"event": "stage", "stage": "training"}),
-        lambda: run.attempt(1).path.mkdir(),
+        lambda: claim(run.attempt(1)),
         lambda: Lines(run.attempt(1).events(0)).append({"event": "stage", "stage": "training"}),
         lambda: write_json(run.finished_json, {"attempt": 1, "time": 130}),
     )

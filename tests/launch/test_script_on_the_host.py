@@ -27,6 +27,7 @@ from clusterctl.diagnosis.failure import known_line
 from clusterctl.errors import Cause
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.script import part, render
+from clusterctl.observe.attempt import read_host
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.marks import EXIT_RESTART
 from clusterctl.runs.requests import Refusal
@@ -387,6 +388,7 @@ def test_an_unwritable_run_folder_is_reported(host: Host) -> None:
 
 
 ONE_KILLED = 'touch "$attempt/marks/00000.ended" "$attempt/marks/00001.running"\n'
+NEWER = 'mkdir "$CLUSTERCTL_RUN_DIR/attempts/1" && echo \'{"attempt": 1, "job_id": "12"}\' >"$_/host.json"\n'
 CHECKPOINT = 'mkdir -p "$CLUSTERCTL_RUN_DIR/checkpoints/$CLUSTERCTL_ATTEMPT-7"\n'
 
 
@@ -424,7 +426,7 @@ def test_a_request_of_an_earlier_attempt_is_ignored(host: Host) -> None:
     [
         ("", 20, Refusal.RESTART_LIMIT),
         ('echo "{}" >"$CLUSTERCTL_RUN_DIR/cancel.json"\n', 0, Refusal.CANCELLED),
-        ('mkdir "$CLUSTERCTL_RUN_DIR/attempts/1"\n', 0, Refusal.SUPERSEDED),
+        (NEWER, 0, Refusal.SUPERSEDED),
     ],
 )
 def test_a_restart_is_refused_at_the_limit_or_if_cancelled_or_superseded(
@@ -462,7 +464,7 @@ def test_an_unreachable_controller_is_retried(host: Host) -> None:
     sleep.chmod(0o755)
     host.scontrol = f'[ "$(grep -c requeue {quote(str(host.asked))})" -eq 4 ] || {{ echo "{AWAY}" >&2; exit 1; }}'
     assert host.call(asks(host, 0)) == 75
-    assert host.asked.read_text().splitlines() == [*["requeue 12", "sleeps 10"] * 3, "requeue 12"]
+    assert host.asked.read_text().splitlines()[1:] == [*["requeue 12", "sleeps 10"] * 3, "requeue 12"]
     assert (host.host()["requeued"], host.host().get("refused")) == (True, None)
     host.scontrol = f'echo "{AWAY}" >&2; exit 1'
     host.asked.unlink()
@@ -472,13 +474,62 @@ def test_an_unreachable_controller_is_retried(host: Host) -> None:
 
 
 def test_a_superseded_script_does_not_requeue_its_successor(host: Host) -> None:
-    host.scontrol = f'mkdir {quote(str(host.run.attempts_folder / "1"))}; echo "{AWAY}" >&2; exit 1'
+    host.scontrol = (
+        f'CLUSTERCTL_RUN_DIR={quote(str(host.run.path))}\n[ "$1" = show ] || {NEWER}echo "{AWAY}" >&2; exit 1'
+    )
     sleep = host.srun.with_name("sleep")
     sleep.write_text("#!/bin/bash\n")
     sleep.chmod(0o755)
     assert host.call(asks(host, 0)) == 75
     assert host.requeues == ["requeue 12"]
     assert host.host()["refused"] == Refusal.SUPERSEDED
+
+
+def test_an_empty_folder_that_somebody_made_is_no_newer_attempt(host: Host) -> None:
+    copied = 'cp -r "$CLUSTERCTL_RUN_DIR/attempts/0" "$CLUSTERCTL_RUN_DIR/attempts/2"\n'
+    assert host.call('mkdir "$CLUSTERCTL_RUN_DIR/attempts/1"\n' + copied + ALL_DONE) == 0
+    assert json.loads(host.run.finished_json.read_text())["attempt"] == 0
+    host.steps.unlink()
+    assert host.call("exit 1") == 0, "started again, although the run has finished"
+    assert not host.steps.exists()
+
+
+def test_a_run_counts_as_requeued_only_once_slurm_has_agreed(host: Host) -> None:
+    seen = host.run.path / "seen"
+    keep = f'[ "$1" = show ] || cat {quote(str(host.run.attempts_folder))}/0/host.json >>{quote(str(seen))}'
+    sleep = host.srun.with_name("sleep")
+    sleep.write_text("#!/bin/bash\n")
+    sleep.chmod(0o755)
+    words = 'slurm_load_jobs error: Unable to contact "slurm" controller\\nsecond line'
+    host.scontrol = f'{keep}\n[ "$(wc -l <{quote(str(seen))})" -gt 1 ] || {{ printf {quote(words)} >&2; exit 1; }}'
+    assert host.call(asks(host, 0)) == 75
+    first, second = (json.loads(line) for line in seen.read_text().splitlines())
+    assert [(one.get("requeuing"), one.get("requeued")) for one in (first, second)] == [(True, None)] * 2
+    assert [one.get("requeue_problem") for one in (first, second)] == [
+        None,
+        words.replace('"', "'").partition("\\n")[0],
+    ]
+    record = host.host()
+    assert (record.get("requeuing"), record["requeued"], record["asked"]) == (None, True, True)
+
+
+def test_without_scontrol_the_run_ends_at_once_and_the_reason_is_recorded(host: Host) -> None:
+    host.scontrol = 'echo "bash: line 1: scontrol: command not found" >&2; exit 127'
+    assert host.call(asks(host, 0)) == 75
+    assert len(host.requeues) == 1
+    record = host.host()
+    assert (record["refused"], record.get("requeuing"), record.get("requeued")) == ("requeue-failed", None, None)
+    assert record["requeue_problem"] == "bash: line 1: scontrol: command not found"
+
+
+def test_the_time_limit_at_the_end_is_recorded_for_a_run_that_left_on_request(host: Host) -> None:
+    host.scontrol = 'printf "JobId=12 JobName=x\n   RunTime=00:00:03 TimeLimit=1-00:20:00 TimeMin=N/A\n"'
+    assert host.call(asks(host, 0)) == 75
+    assert host.host()["limit"] == "1-00:20:00"
+    assert read_host(host.run.attempt(0)).limit == 87_600
+    host.call("exit 75", restarts=1)
+    own = read_host(host.run.attempt(1))
+    assert (own.exit_code, own.asked, own.limit) == (75, False, None), "75 without a request is the program's own code"
 
 
 def test_successive_starts_give_their_ranks_different_step_numbers(host: Host) -> None:
@@ -573,7 +624,7 @@ def test_a_run_that_raised_an_exception_is_not_requeued(host: Host) -> None:
 
 
 def test_a_superseded_attempt_does_not_finish_the_run(host: Host) -> None:
-    assert host.call('mkdir "$CLUSTERCTL_RUN_DIR/attempts/1"\n' + ALL_DONE) == 0
+    assert host.call(NEWER + ALL_DONE) == 0
     assert not host.run.finished_json.exists()
     host.run.finished_json.write_text('{"attempt": 0, "time": 1}\n')  # as if the check had come just before
     assert host.call(ALL_DONE) == 0

@@ -9,6 +9,7 @@ import pytest
 from clusterctl.errors import ConfigError
 from clusterctl.observe.attempt import AttemptEvidence, RunEvidence, read_evidence
 from clusterctl.observe.run_record import read_record
+from clusterctl.observe.slurm_log import EndedBy
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 
@@ -55,6 +56,60 @@ def test_an_attempt_has_its_nodes_stage_and_newest_metrics(fabricate: Fabricate)
     )
     assert evidence.attempts == (expected,)
     assert evidence.job_id == "12"
+
+
+def test_folders_that_no_batch_script_began_are_not_attempts(fabricate: Fabricate) -> None:
+    ended = {"attempt": 0, "job_id": "12", "end": 1.0, "exit_code": 0}
+    run = fabricate(
+        files={
+            "attempts/0/host.json": ended,
+            "attempts/2/host.json": ended,  # a copy, made by hand
+            "finished.json": {"attempt": 0, "time": 1.0},
+        }
+    )
+    run.attempt(1).path.mkdir()
+    evidence = read(run)
+    assert [one.number for one in evidence.attempts] == [0]
+    assert evidence.finished_at == 1.0
+
+
+LOG = """=== 0 ===
+slurmstepd-node1: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-20T15:02:41 DUE TO JOB REQUEUE ***
+=== 1 ===
+slurmstepd-node9: error: *** JOB 11 ON node9 CANCELLED AT 2026-11-20T15:02:42 ***
+{}
+"""
+JOB = "slurmstepd-node1: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-20T15:02:43"
+
+
+@pytest.mark.parametrize(
+    ("line", "ended_by"),
+    [
+        ("", None),
+        (f"{JOB} ***", EndedBy.CANCELLATION),
+        (f"{JOB} DUE TO TIME LIMIT ***", EndedBy.TIME_LIMIT),
+        (f"{JOB} DUE TO PREEMPTION ***", EndedBy.PREEMPTION),
+        (f"{JOB} DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***", EndedBy.NODE_FAILURE),
+        (f"{JOB} DUE TO SOMETHING NEW ***", EndedBy.OTHER),
+        (JOB.replace("JOB 12", "STEP 12.0") + " ***", None),
+    ],
+)
+def test_slurms_log_records_why_slurm_ended_the_last_attempt(
+    fabricate: Fabricate, line: str, ended_by: EndedBy | None
+) -> None:
+    host = {"job_id": "12", "end": 1.0, "exit_code": 143, "signal": "TERM"}
+    run = fabricate(files={f"attempts/{number}/host.json": {"attempt": number, **host} for number in (0, 1)})
+    (run.path / "slurm.log").write_text(LOG.format(line))
+    assert read(run).attempts[-1].ended_by is ended_by
+
+
+def test_slurms_log_records_a_start_that_could_not_begin(fabricate: Fabricate) -> None:
+    host = {"attempt": 0, "job_id": "12", "end": 1.0, "exit_code": 137, "signal": "", "requeued": True}
+    run = fabricate(files={"attempts/0/host.json": host})
+    line = "clusterctl[launch]: cannot write to /runs/x/attempts: mkdir: Permission denied"
+    (run.path / "slurm.log").write_text(f"=== 0 ===\n{JOB} DUE TO JOB REQUEUE ***\n{line}\n")
+    last = read(run).attempts[-1]
+    assert (last.ended_by, last.in_vain) == (EndedBy.REQUEUE, line)
 
 
 def test_attempts_are_ordered_by_number(fabricate: Fabricate) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.recorded import claim
 
 from clusterctl.observe import ended_runs
 from clusterctl.observe.attempt import read_evidence
@@ -124,7 +125,7 @@ def test_a_resumed_run_keeps_its_earlier_attempts(fabricate: Fabricate, kept: An
 
 
 def restart(run: RunDir) -> None:
-    run.attempt(1).path.mkdir()
+    claim(run.attempt(1))
 
 
 def replace(run: RunDir) -> None:

@@ -10,8 +10,10 @@ import pytest
 from clusterctl.observe.attempt import Answer, AttemptEvidence, RunEvidence
 from clusterctl.observe.predecessors import Condition, Predecessor
 from clusterctl.observe.run_record import RunRecord
+from clusterctl.observe.slurm_log import EndedBy
 from clusterctl.observe.stage import ARRIVAL_SECONDS, NEVER_STARTS, SUBMIT_SECONDS, judge, settled
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.requests import Refusal
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import JobState, QueuedJob
 from clusterctl.spec import Cluster, Job, RedditTrain, Resources
@@ -32,8 +34,9 @@ FAILED = replace(RUNNING, end=5100.0, exit_code=1)
 TERMINATED = replace(RUNNING, end=5100.0, exit_code=143, signal="TERM")
 AT_LIMIT = replace(TERMINATED, end=5000.0 + LIMIT + 3)
 REQUEUED = replace(RUNNING, end=5100.0, exit_code=75, requeued=True)
-LEFT = replace(RUNNING, end=5100.0, exit_code=75)  # warned, saved, and not restarted
+LEFT = replace(RUNNING, end=5100.0, exit_code=75, asked=True)  # warned, saved, and not restarted
 LEFT_BEFORE_LIMIT = replace(LEFT, end=5000.0 + LIMIT - 120)
+REQUEUING = replace(REQUEUED, requeued=False, requeuing=True)  # Slurm has not confirmed it
 GONE = Answer(None)
 
 
@@ -62,6 +65,17 @@ def evidence(*attempts: AttemptEvidence, answer: Answer | None = None, **changes
         (evidence(LEFT), Stage.PREEMPTED),
         (evidence(LEFT_BEFORE_LIMIT), Stage.TIMED_OUT),
         (evidence(REQUEUED, cancelled_at=5200.0), Stage.CANCELLED),
+        (evidence(replace(FAILED, exit_code=75)), Stage.FAILED),  # the program's own code: nobody requested a restart
+        # A cancellation that was requested, but refused by Slurm:
+        (evidence(FAILED, cancelled_at=5090.0), Stage.FAILED),
+        (evidence(replace(FAILED, exit_code=0), cancelled_at=5090.0), Stage.FINISHED),
+        (evidence(replace(FAILED, exit_code=137, refused=Refusal.CANCELLED), cancelled_at=5090.0), Stage.CANCELLED),
+        # Slurm's words take precedence over the time limit at submission:
+        (evidence(replace(AT_LIMIT, ended_by=EndedBy.CANCELLATION)), Stage.CANCELLED),
+        (evidence(replace(TERMINATED, ended_by=EndedBy.TIME_LIMIT)), Stage.TIMED_OUT),
+        (evidence(replace(FAILED, exit_code=143, ended_by=EndedBy.CANCELLATION)), Stage.CANCELLED),
+        (evidence(replace(LEFT, limit=240)), Stage.TIMED_OUT),  # shortened by hand
+        (evidence(replace(LEFT_BEFORE_LIMIT, limit=86_400)), Stage.PREEMPTED),  # extended
     ],
 )
 def test_ends_that_files_alone_decide(known: RunEvidence, stage: Stage) -> None:
@@ -89,6 +103,15 @@ def test_stages_that_need_slurm(open_: RunEvidence) -> None:
         (evidence(REQUEUED, answer=job(JobState.COMPLETING)), Stage.QUEUED),
         (evidence(REQUEUED, answer=job(JobState.RUNNING, restart_count=1)), Stage.STARTING),
         (evidence(REQUEUED, answer=GONE), Stage.LOST),
+        (evidence(REQUEUING, answer=GONE), Stage.LOST),
+        (evidence(REQUEUING, answer=job(JobState.RUNNING)), Stage.TRAINING),  # its script holds the nodes
+        (evidence(REQUEUING, answer=job(JobState.PENDING, restart_count=1)), Stage.QUEUED),
+        (evidence(REQUEUING, answer=job(JobState.COMPLETING)), Stage.QUEUED),
+        (evidence(REQUEUING, answer=job(JobState.RUNNING, restart_count=1)), Stage.STARTING),
+        (evidence(replace(REQUEUING, ended_by=EndedBy.REQUEUE), answer=job(JobState.RUNNING)), Stage.QUEUED),
+        (evidence(REQUEUING, answer=job(JobState.NODE_FAIL)), Stage.FAILED),
+        (evidence(replace(REQUEUED, in_vain="clusterctl[launch]: x"), answer=GONE), Stage.FAILED),
+        (evidence(replace(AT_LIMIT, ended_by=EndedBy.PREEMPTION), answer=job(JobState.PENDING)), Stage.QUEUED),
         (evidence(REQUEUED, answer=job(JobState.CANCELLED)), Stage.CANCELLED),
         (evidence(answer=job(JobState.RUNNING)), Stage.STARTING),
         (evidence(answer=job(JobState.CONFIGURING)), Stage.STARTING),
@@ -147,6 +170,15 @@ def test_a_queued_run_names_the_nodes_excluded_after_a_failed_check() -> None:
     left = replace(RUNNING, end=5100.0, exit_code=69, requeued=True, unfit={"node2": "did not answer"})
     status = judge(evidence(left, answer=job(JobState.PENDING, "BeginTime", restart_count=1)), NOW)
     assert (status.stage, status.held_up_by) == (Stage.QUEUED, "BeginTime, without node2")
+
+
+def test_a_run_whose_script_cannot_requeue_it_shows_why_and_is_not_queued() -> None:
+    held = replace(REQUEUING, requeue_problem="Unable to contact slurm controller")
+    for answer in (job(JobState.RUNNING), None):
+        status = judge(evidence(held, answer=answer), NOW)
+        assert (status.stage, status.requeuing) == (Stage.TRAINING, True)
+        assert status.held_up_by == "not requeued: Unable to contact slurm controller"
+    assert not judge(evidence(held, answer=job(JobState.PENDING, restart_count=1)), NOW).requeuing
 
 
 def test_a_submission_in_progress_is_queued_and_one_without_a_job_is_lost() -> None:
@@ -216,7 +248,7 @@ def test_a_warm_run_terminated_with_its_allocation_is_cancelled() -> None:
 
 
 def test_a_hang_without_a_restart_is_a_failure() -> None:
-    left = replace(RUNNING, end=5010.0, exit_code=75)
+    left = replace(RUNNING, end=5010.0, exit_code=75, asked=True)
     assert judge(evidence(left), NOW).stage is Stage.PREEMPTED
     assert judge(evidence(replace(left, hung="silent")), NOW).stage is Stage.FAILED
 

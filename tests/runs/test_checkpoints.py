@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import recorded
 
 from clusterctl.runs import checkpoints
 from clusterctl.runs.checkpoints import Name, Superseded, candidates, lineage
@@ -23,9 +24,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def claim(run: RunDir, number: int) -> Attempt:
-    attempt = run.attempt(number)
-    attempt.path.mkdir(parents=True, exist_ok=True)
-    return attempt
+    return recorded.claim(run.attempt(number))
 
 
 def save(attempt: Attempt, step: int, text: str = "state") -> Path:

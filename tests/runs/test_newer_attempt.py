@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.ranks import ENTRY
-from support.recorded import recorded
+from support.recorded import claim, recorded
 from support.scenario import wait_until
 
 from clusterctl.runs import successor
@@ -31,8 +32,10 @@ def test_a_newer_attempt_is_noticed_once_and_other_folders_are_ignored(tmp_path:
     fence = Fence(attempt, lambda newer: (seen.append(newer), noticed.set()))
     fence.watch(unless=lambda: False, pause=0.01)
     (attempt.path.parent / "notes").mkdir()
-    assert not noticed.wait(0.1)
-    RunDir(tmp_path).attempt(2).path.mkdir()
+    RunDir(tmp_path).attempt(2).path.mkdir()  # by hand, or by a batch script that has got no further yet
+    shutil.copytree(claim(attempt).path, RunDir(tmp_path).attempt(3).path)
+    assert not noticed.wait(0.2)
+    claim(RunDir(tmp_path).attempt(2))
     assert noticed.wait(5)
     fence.take(Fields({"number": 2}))
     assert seen == [2], "the writer's message comes too late to count"
@@ -41,8 +44,9 @@ def test_a_newer_attempt_is_noticed_once_and_other_folders_are_ignored(tmp_path:
 def test_the_folders_mtime_may_be_visible_before_its_new_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = RunDir(tmp_path).attempt(0)
     attempt.path.mkdir(parents=True)
-    newer, now = [None, None, None, 1], [0.0]
-    monkeypatch.setattr(successor, "newer_attempt", lambda attempt: newer.pop(0))
+    second = claim(RunDir(tmp_path / "other").attempt(1))
+    newer, now = [[], [], [], [second]], [0.0]
+    monkeypatch.setattr(successor, "later_folders", lambda attempt: newer.pop(0))
     for late, seen in ((0.0, [None, None, None]), (70.0, [None, None, 1])):
         monkeypatch.setattr(successor, "lateness", lambda path, late=late: late)
         watch = SuccessorWatch(attempt, clock=lambda: now[0])
@@ -64,7 +68,7 @@ def test_a_task_of_a_superseded_attempt_exits_with_its_program(tmp_path: Path) -
     try:
         wait_until((tmp_path / "up").exists, 20)
         began = time.monotonic()
-        run.attempt(1).path.mkdir()
+        claim(run.attempt(1))
         assert task.wait(timeout=60) == 0  # any other code would make srun end the newer attempt's tasks
         assert time.monotonic() - began < 10
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from clusterctl.runs.files import read_lines
+from clusterctl.runs.files import read_lines, write_json
 from clusterctl.runs.heartbeats import Beat, read_beats, write_beats
 from clusterctl.runs.layout import Attempt
 
@@ -23,6 +23,13 @@ def begun(attempt: Attempt) -> set[int]:
     files = attempt.node_event_files().values()
     events = [record for path in files for record in read_lines(path) if record["event"] == "began"]
     return {record["rank"] for record in events} | attempt.event_files().keys()
+
+
+def claim(attempt: Attempt) -> Attempt:
+    """Make the folder of an attempt as its batch script does."""
+    attempt.path.mkdir(parents=True, exist_ok=True)
+    write_json(attempt.host_json, {"attempt": attempt.number, "job_id": "12"})
+    return attempt
 
 
 def beat_of(attempt: Attempt, rank: int) -> Beat | None:

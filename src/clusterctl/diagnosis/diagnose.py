@@ -16,6 +16,7 @@ from clusterctl.diagnosis.standstill import ended_writers
 from clusterctl.diagnosis.traces import gather, listen_again, with_accounting
 from clusterctl.errors import Cause, SlurmError
 from clusterctl.observe.predecessors import Condition
+from clusterctl.observe.slurm_log import started_in_vain
 from clusterctl.observe.stage import NEVER_STARTS
 from clusterctl.observe.status import report
 from clusterctl.runs.stages import Stage
@@ -24,7 +25,7 @@ from clusterctl.slurm import Slurm
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.diagnosis.traces import RunTrace, Seen
+    from clusterctl.diagnosis.traces import AttemptTrace, RunTrace, Seen
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Cluster
@@ -103,6 +104,10 @@ def judge(trace: RunTrace) -> Diagnosis:
         found: tuple[Finding, ...] = (Finding(Cause.FINISHED, "the run finished", attempt=number),)
     elif status.stage is Stage.QUEUED:
         found, past = (_waiting(trace),), trace.attempts
+    elif status.requeuing and last:
+        found, past = (_requeuing(last),), trace.attempts
+    elif status.stage.ended and last and (line := started_in_vain(last.job_lines)):
+        found, past = (_in_vain(line),), trace.attempts
     elif cancelled := _cancelled_between(trace):
         found, past = (cancelled,), trace.attempts
     elif last and (status.stage.ended or last.exit_code is not None):  # the files may record the end before Slurm does
@@ -207,6 +212,23 @@ def _waiting(trace: RunTrace) -> Finding:
     reason = trace.status.reason
     cause = f"waiting in the queue: {reason}" if reason else "waiting in the queue"
     return Finding(Cause.PENDING, cause, hint="see Slurm's start estimate: squeue --me --start")
+
+
+def _requeuing(last: AttemptTrace) -> Finding:
+    """The batch script repeats its request for some minutes, and holds the nodes meanwhile."""
+    problem = last.requeue_problem or "no answer yet"
+    cause = f"its batch script asks Slurm to start it again, and holds its nodes meanwhile: {problem}"
+    hint = "the script repeats the request for ten minutes, then ends the job; resume it afterwards"
+    return Finding(Cause.PENDING, cause, attempt=last.number, hint=hint)
+
+
+def _in_vain(line: str) -> Finding:
+    """A later start of its batch script could not begin another attempt."""
+    known = known_line([line])
+    assert known is not None
+    disk = known_line([known.cause])
+    cause_class = Cause.DISK if disk and disk.cause_class is Cause.DISK else known.cause_class
+    return Finding(cause_class, f"it was started again, but could not begin: {known.cause}")
 
 
 def _suspended(attempt: int | None) -> Finding:

@@ -20,7 +20,6 @@ from clusterctl.errors import Cause
 from clusterctl.observe.alike import pattern
 from clusterctl.observe.deaths import deaths
 from clusterctl.observe.stage import reached_limit
-from clusterctl.runs.marks import EXIT_RESTART
 from clusterctl.runs.ownership import user_name
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
@@ -40,6 +39,7 @@ _REFUSALS = {
     Refusal.CANCELLED: "the run was cancelled",
     Refusal.NO_PROGRESS: "this attempt made no progress",
     Refusal.RESTART_LIMIT: "restart limit ({limit}) reached",
+    Refusal.IN_ALLOCATION: "a requeue would end the allocation that it runs in",
     Refusal.REQUEUE_FAILED: "scontrol requeue failed",
 }
 
@@ -86,9 +86,16 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     if rank and rank.beat and rank.beat.step:
         found = replace(found, step=rank.beat.step)
     if attempt.refused:
-        why = _REFUSALS[attempt.refused].format(limit=trace.status.record.job.restart.limit)
-        found = replace(found, facts=(*found.facts, f"not restarted: {why}"))
+        found = replace(found, facts=(*found.facts, f"not restarted: {_refusal(attempt, trace, attempt.refused)}"))
     return replace(found, attempt=attempt.number, secondary=_consequences(attempt, case.reports, found))
+
+
+def _refusal(attempt: AttemptTrace, trace: RunTrace, refused: Refusal) -> str:
+    record = trace.status.record
+    if refused is Refusal.RESTART_LIMIT and record.allocation:  # by the script of an earlier version
+        refused = Refusal.IN_ALLOCATION
+    words = _REFUSALS[refused].format(limit=record.job.restart.limit)
+    return f"{words}: {attempt.requeue_problem}" if attempt.requeue_problem else words
 
 
 def _stuck(case: Case) -> Finding | None:
@@ -250,9 +257,9 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
         return Ending(Cause.KILLED, f"its batch script was {BY_SIGKILL}", time=end)
     if warned_before_start(attempt):
         return _warned(attempt, trace, "before any rank had started")
-    if attempt.exit_code == EXIT_RESTART and attempt.alarm is None:
+    if attempt.asked and attempt.alarm is None:
         return _warned(attempt, trace, "saved a checkpoint and exited")
-    if (not last or attempt.requeued) and attempt.signal == "TERM":
+    if (not last or attempt.requeued or attempt.requeuing) and attempt.signal == "TERM":
         return Ending(Cause.PREEMPTED, "it was terminated from outside and restarted", time=end, certain=False)
     if not last and attempt.exit_code is None and not attempt.arriving:
         words = "its batch script ended without a message: its first node was lost, or the job was requeued"
@@ -263,7 +270,7 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
 def _warned(attempt: AttemptTrace, trace: RunTrace, then: str) -> Ending:
     """Slurm sends the same signal before a time limit and a preemption; the elapsed time tells them apart."""
     end = attempt.end or 0.0
-    if reached_limit(replace(attempt, exit_code=EXIT_RESTART), trace.status.record.job.resources):
+    if reached_limit(replace(attempt, asked=True), trace.status.record.job.resources):
         return Ending(Cause.TIME, f"it received the warning before its time limit, {then}", time=end)
     words = f"it received the warning signal long before its time limit (a preemption, or manually), {then}"
     return Ending(Cause.PREEMPTED, words, time=end)

@@ -145,7 +145,7 @@ def _codes_on_request(attempt: AttemptTrace) -> frozenset[int]:
     codes = {
         EXIT_TERMINATED: True,
         EXIT_HUNG: attempt.alarm is not None,
-        EXIT_RESTART: attempt.exit_code == EXIT_RESTART,
+        EXIT_RESTART: attempt.asked,
     }
     return frozenset(code for code, requested in codes.items() if requested)
 

@@ -27,6 +27,7 @@ from clusterctl.observe.rank_events import (
     event_files,
     last_events,
 )
+from clusterctl.observe.slurm_log import by_attempt
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.file_systems import lateness
 from clusterctl.runs.files import exists, modified_at, read_regular, status_of
@@ -52,7 +53,6 @@ SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may
 _LOOKS = 3
 _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
-_BEGAN = re.compile(r"=== (?P<number>\d{1,9}) ===$", re.ASCII)  # by launch/batch.sh
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? ")  # of the lines of our own workloads
 
 
@@ -195,18 +195,6 @@ def listen_again(
 def _earlier(beat: Beat, seconds: float) -> Beat:
     step_time, waiting = (None if at is None else at - seconds for at in (beat.step_time, beat.waiting))
     return replace(beat, time=beat.time - seconds, since=beat.since - seconds, step_time=step_time, waiting=waiting)
-
-
-def by_attempt(slurm_lines: Iterable[str]) -> dict[int, tuple[str, ...]]:
-    """The lines of slurm.log by attempt: those after the number written by its batch script."""
-    found: dict[int, list[str]] = {}
-    number = -1
-    for line in slurm_lines:
-        if match := _BEGAN.match(line):
-            number = int(match["number"])
-        else:
-            found.setdefault(number, []).append(line)
-    return {number: tuple(lines) for number, lines in found.items()}
 
 
 def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:

@@ -153,7 +153,7 @@ class _Output:
         while True:
             if self._logs is None:
                 self._logs = Logs(self._run, Selection(attempt=self._number, rank=0))
-            over = is_folder(self._run.attempt(self._number + 1).path)
+            over = self._run.attempt(self._number + 1) in self._run.attempts()
             for line in self._logs.read(ended=True) if ended or over else self._logs.added(now):
                 if line.source.rank is not None:  # not the batch script's
                     yield as_shown(line.text)

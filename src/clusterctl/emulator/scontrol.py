@@ -13,6 +13,7 @@ from clusterctl.emulator import arrays, jobs
 from clusterctl.emulator.stand_in import VERSION
 from clusterctl.emulator.virtual_cluster import Machine, gres, node_list, node_name
 from clusterctl.errors import SlurmError
+from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +104,8 @@ def _show(job: EmulatedJob) -> None:
     restarts = f"Restarts={record.restarts} Requeue={int(request.requeue)}"
     print(f"JobId={job.id} {_element(record)}JobName={request.name}")
     print(f"   JobState={record.state} Reason={record.reason} {restarts}")
+    limit = slurm_time(request.time_limit) if request.time_limit else "UNLIMITED"
+    print(f"   TimeLimit={limit}")
     print(f"   ExitCode={record.status >> 8}:{record.status & 127} StartTime={start}")
     print(f"   Partition={request.partition} NodeList={node_list(record.nodes) or '(null)'}")
     print(f"   NumNodes={request.nodes} NumTasks={request.tasks} CPUs/Task={request.cpus_per_task or 1}")

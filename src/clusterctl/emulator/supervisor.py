@@ -255,6 +255,7 @@ class Supervisor:
         pending = self.record.state is EmulatedState.PENDING
         match words:
             case ["cancel"]:
+                self._say("")
                 self._end(EmulatedState.CANCELLED)
             case ["split", indices] if pending:
                 if tasks := [task for task in arrays.parse(indices) if task in self.record.tasks]:
@@ -269,6 +270,7 @@ class Supervisor:
             case ["requeue"] if not self.request.requeue:
                 return "Requested operation is presently disabled"
             case ["requeue"]:
+                self._say("DUE TO JOB REQUEUE")
                 self._end(EmulatedState.PENDING)
             case ["signal", number, scope]:
                 self._signal(int(number), steps=scope != "batch", batch=scope != "steps")
@@ -312,8 +314,11 @@ class Supervisor:
 
     def _say(self, why: str) -> None:
         """What slurmstepd writes into the batch script's log when it ends a job."""
-        when, node = time.strftime("%Y-%m-%dT%H:%M:%S"), node_name(self.record.nodes[0])
-        message = f"slurmstepd: error: *** JOB {self.job.id} ON {node} CANCELLED AT {when} {why} ***\n"
+        if self.record.state is not EmulatedState.RUNNING:
+            return
+        words = " ".join(filter(None, [time.strftime("%Y-%m-%dT%H:%M:%S"), why]))
+        node = node_name(self.record.nodes[0])
+        message = f"slurmstepd: error: *** JOB {self.job.id} ON {node} CANCELLED AT {words} ***\n"
         os.write(self.log, message.encode())
 
     def _note(self, **changes: object) -> None:

@@ -12,12 +12,14 @@ from clusterctl.observe.measurements import Pace, newest_values, pace_of
 from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
 from clusterctl.observe.rank_events import newest_stage
 from clusterctl.observe.run_names import submission as submission_of
+from clusterctl.observe.slurm_log import EndedBy, read_end
 from clusterctl.observe.telemetry import NodesNow, nodes_now
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.marks import all_done
+from clusterctl.runs.marks import EXIT_RESTART, all_done, asked_for_restart
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.unfit_nodes import EXIT_UNFIT, failed_nodes
+from clusterctl.spec.values import parse_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,10 +39,13 @@ _TAIL_BYTES, _TAIL_OF_ENDED_BYTES = 65536, 16384
 class HostRecord:
     """host.json, written by an attempt's batch script. `exit_code` is None until the script has ended.
 
-    `signal` is the signal the script received, `requeued` whether it requeued the job, `refused` why it did not when a
-    restart was needed, `disk_full` whether it could not write, `no_work` whether it could not create the run's working
-    directory, `problem` why the file could not be read, and `unfit` the nodes that failed the check before the ranks
-    started, with the reason.
+    `signal` is the signal the script received. `asked`: a task requested a restart, which an exit code of 75 alone does
+    not prove. `requeuing`: the script is asking Slurm to requeue the job, or was ended meanwhile; `requeue_problem` is
+    Slurm's last refusal. `requeued`: Slurm has agreed. `refused` is why the script did not try although a restart was
+    needed. `limit` is the job's time limit in Slurm at that time, which an administrator may have changed, in seconds.
+    `disk_full`: it could not write; `no_work`: it could not create the run's working directory; `problem`: why the file
+    could not be read; `unfit`: the nodes that failed the check before the ranks started, with the reason. `copied`:
+    somebody copied another attempt's folder.
     """
 
     number: int
@@ -51,12 +56,17 @@ class HostRecord:
     end: float | None = None
     exit_code: int | None = None
     signal: str = ""
+    asked: bool = False
+    requeuing: bool = False
+    requeue_problem: str = ""
     requeued: bool = False
     refused: Refusal | None = None
+    limit: int | None = None
     disk_full: bool = False
     no_work: bool = False
     problem: str = ""
     unfit: Mapping[str, str] = field(default_factory=dict)
+    copied: bool = False
 
 
 def read_host(attempt: Attempt) -> HostRecord:
@@ -72,12 +82,17 @@ def read_host(attempt: Attempt) -> HostRecord:
         end=fields.moment("end"),
         exit_code=exit_code,
         signal=fields.text("signal"),
+        asked=exit_code == EXIT_RESTART and (fields.flag("asked") or asked_for_restart(attempt)),
+        requeuing=fields.flag("requeuing"),
+        requeue_problem=fields.text("requeue_problem"),
         requeued=fields.flag("requeued"),
         refused=fields.member("refused", Refusal),
+        limit=parse_limit(fields.text("limit")),
         disk_full=fields.flag("disk_full"),
         no_work=fields.flag("no_work"),
         problem=fields.problem,
         unfit=failed_nodes(attempt) if exit_code == EXIT_UNFIT else {},
+        copied=fields.whole("attempt") not in (None, attempt.number),
     )
 
 
@@ -87,6 +102,8 @@ class AttemptEvidence(HostRecord):
 
     done: bool = False  # every rank exited with 0, though the batch script may have ended without recording it
     hung: str = ""  # ended by the watchdog: the symptom
+    ended_by: EndedBy | None = None  # why Slurm ended the job; None: it did not, as far as its log shows
+    in_vain: str = ""  # what a later start wrote that could not begin an attempt
     death: Death | None = None  # of the first task that failed on its own, as reported by srun
     stage: Stage | None = None
     metrics: dict[str, Number] = field(default_factory=dict)
@@ -146,10 +163,16 @@ def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: N
     past = before.attempts[:-1] if before else ()
     over = {attempt.number: attempt for attempt in past if attempt.exit_code is not None}
     attempts = [over.get(folder.number) or AttemptEvidence(**vars(read_host(folder))) for folder in folders]
+    folders = [folder for folder, evidence in zip(folders, attempts, strict=True) if not evidence.copied]
+    attempts = [evidence for evidence in attempts if not evidence.copied]
     if attempts:
         ranks = record.job.resources.nodes * record.tasks_per_node
         done = finish is None and all_done(folders[-1], ranks)
-        attempts[-1] = replace(_with_its_ranks(attempts[-1], folders, ranks, nodes), done=done)
+        last = replace(_with_its_ranks(attempts[-1], folders, ranks, nodes), done=done)
+        if last.exit_code is not None and (last.signal or last.requeuing or last.requeued):
+            end = read_end(run.path / "slurm.log", last.number, last.job_id)
+            last = replace(last, ended_by=end.ended_by, in_vain=end.in_vain)
+        attempts[-1] = last
     # An array element has two job ids: its own, which its batch script sees, and the one that squeue shows.
     reported = attempts[-1].job_id if attempts and submission_of(run.id) == run.id else ""
     known = [submission.job_id, reported]

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.observe.predecessors import Condition
-from clusterctl.runs.marks import EXIT_RESTART
+from clusterctl.observe.slurm_log import EndedBy
+from clusterctl.runs.requests import Refusal
+from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.queue import JobState
 
@@ -32,6 +34,8 @@ _STAGE_OF_ENDED_JOB = {
     JobState.DEADLINE: Stage.TIMED_OUT,
     JobState.PREEMPTED: Stage.PREEMPTED,
 }
+# slurmstepd's words. After a preemption or the loss of a node, Slurm may start the job again.
+_STAGE_OF_ENDING = {EndedBy.CANCELLATION: Stage.CANCELLED, EndedBy.TIME_LIMIT: Stage.TIMED_OUT}
 # A warm run is a step of the job, whose end only shows that the run cannot continue.
 _STAGE_OF_ENDED_ALLOCATION = _STAGE_OF_ENDED_JOB | {JobState.COMPLETED: Stage.CANCELLED}
 
@@ -46,10 +50,11 @@ class Status:
     job_id: str | None
     attempts: tuple[AttemptEvidence, ...]
     cancelling: bool  # cancellation requested, but not ended yet
-    reason: str  # Slurm's reason why it is waiting or suspended, or was cancelled before it started
+    reason: str  # Slurm's reason why it is waiting, suspended or not requeued, or was cancelled before it started
     started: float | None  # the first attempt
     ended: float | None
     suspended: bool = False  # it has its nodes, but Slurm has stopped its processes
+    requeuing: bool = False  # its ranks have ended, and its batch script asks Slurm in vain to start it again
 
     @property
     def attempt(self) -> AttemptEvidence | None:
@@ -96,8 +101,11 @@ def judge(evidence: RunEvidence, now: float) -> Status:
     by_files, answer, job, last = settled(evidence), evidence.answer, evidence.job, evidence.last
     stage = by_files or (_stage_by_slurm(evidence, answer, now) if answer else _stage_by_files(evidence))
     end = (last.end if last else None) or (job.end_time if job else None)
+    requeuing = last is not None and last.requeuing and not stage.ended and stage is not Stage.QUEUED
     suspended = job is not None and job.state in (JobState.SUSPENDED, JobState.STOPPED) and not stage.ended
     reason = "Suspended" if suspended else job.reason if job and stage is Stage.QUEUED else ""
+    if requeuing and last:
+        reason = f"not requeued: {last.requeue_problem or 'no answer yet'}"
     if stage is Stage.CANCELLED and _cut_off(evidence) and (job is None or job.reason == NEVER_STARTS):
         reason = NEVER_STARTS
     return Status(
@@ -111,6 +119,7 @@ def judge(evidence: RunEvidence, now: float) -> Status:
         started=evidence.attempts[0].start if evidence.attempts else None,
         ended=(evidence.finished_at or end or evidence.cancelled_at) if stage.ended else None,
         suspended=suspended,
+        requeuing=requeuing,
     )
 
 
@@ -121,17 +130,26 @@ def settled(evidence: RunEvidence) -> Stage | None:
     last = evidence.last
     if last is None or last.exit_code is None or _restarted(evidence, last):
         return None
-    if evidence.cancelled_at is not None:
+    if evidence.cancelled_at is not None and _ended_by_cancellation(last):
         return Stage.CANCELLED
     if last.exit_code == 0:  # the batch script has counted the ranks, whose files may appear later
         return Stage.FINISHED
-    if last.requeued:
+    if last.requeued or last.requeuing:
         return None
+    if last.ended_by in _STAGE_OF_ENDING:
+        return _STAGE_OF_ENDING[last.ended_by]
     if last.signal:  # ended from outside: at its time limit, or preempted, cancelled or requeued
-        return Stage.TIMED_OUT if _reached_limit(evidence, last) else None
-    if last.exit_code == EXIT_RESTART and not last.hung:  # warned, saved, and not restarted
+        return Stage.TIMED_OUT if last.ended_by is None and _reached_limit(evidence, last) else None
+    if last.asked and not last.hung:  # warned, saved, and not restarted
         return Stage.TIMED_OUT if _reached_limit(evidence, last) else Stage.PREEMPTED
     return Stage.FINISHED if last.done else Stage.FAILED
+
+
+def _ended_by_cancellation(last: AttemptEvidence) -> bool:
+    """Whether the end of `last` fits a cancellation that was requested: Slurm may have refused it, or never got it."""
+    if last.signal or last.requeued or last.requeuing or last.refused is Refusal.CANCELLED:
+        return True
+    return last.ended_by is EndedBy.CANCELLATION or last.exit_code == EXIT_TERMINATED
 
 
 def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> Stage:
@@ -146,7 +164,9 @@ def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> Stage:
             return Stage.CANCELLED
         if answer.ended:
             return _stage_of_ended(evidence, answer.ended, now)
-        if last and last.exit_code is not None and not last.requeued:
+        if last and last.in_vain:
+            return Stage.FAILED
+        if last and last.exit_code is not None and not last.requeued and not last.requeuing:
             # SIGTERM long before the limit, without a cancellation or requeue; or the end of its allocation.
             return Stage.CANCELLED if evidence.record.allocation else Stage.PREEMPTED
         if evidence.job_id is None and now - evidence.record.submitted < SUBMIT_SECONDS:
@@ -157,7 +177,7 @@ def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> Stage:
         return _stage_by_files(evidence) if claimed else Stage.QUEUED
     if job.state.ended:
         return _stage_of_ended(evidence, job.state, now)
-    if last and last.requeued and not _restarted(evidence, last):
+    if last and _is_being_requeued(evidence, last) and not _restarted(evidence, last):
         return Stage.QUEUED  # Slurm is still ending the last attempt
     return Stage.STARTING if last is None or _restarted(evidence, last) else _stage_by_files(evidence)
 
@@ -178,7 +198,13 @@ def _stage_of_ended(evidence: RunEvidence, state: JobState, now: float) -> Stage
 def _stage_by_files(evidence: RunEvidence) -> Stage:
     """The stage of a run that is or may be active, according to its files."""
     last = evidence.last
-    return Stage.QUEUED if last is None or last.requeued else last.stage or Stage.STARTING
+    return Stage.QUEUED if last is None or _is_being_requeued(evidence, last) else last.stage or Stage.STARTING
+
+
+def _is_being_requeued(evidence: RunEvidence, last: AttemptEvidence) -> bool:
+    """Whether Slurm has agreed to start the job again; the batch script may have been ended before it recorded that."""
+    ending = evidence.job is not None and evidence.job.state is JobState.COMPLETING
+    return last.requeued or (last.requeuing and (ending or last.ended_by is EndedBy.REQUEUE))
 
 
 def _cut_off(evidence: RunEvidence) -> bool:
@@ -204,7 +230,8 @@ def reached_limit(attempt: HostRecord, resources: Resources) -> bool:
     """Whether the attempt ended at its time limit, or after the warning before it, by its batch script's clock."""
     if attempt.start is None or attempt.end is None:
         return False
-    slack = min(_LONGEST_SLACK_SECONDS, resources.time / 4)
-    if attempt.exit_code == EXIT_RESTART:
+    limit = resources.time if attempt.limit is None else attempt.limit
+    slack = min(_LONGEST_SLACK_SECONDS, limit / 4)
+    if attempt.asked:
         slack += resources.warning or 0
-    return attempt.end - attempt.start >= resources.time - slack
+    return attempt.end - attempt.start >= limit - slack

@@ -22,7 +22,7 @@ from clusterctl.runs.files import exists, is_listed, names_in, read_json, rename
 from clusterctl.runs.layout import Attempt, RunDir, attempt_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 MANIFEST = "manifest.json"
@@ -50,11 +50,22 @@ def parse_name(text: str) -> Name | None:
     return Name(int(match[1]), int(match[2])) if match else None
 
 
+def later_folders(attempt: Attempt) -> list[Attempt]:
+    """The folders with higher numbers than `attempt`, the highest first. Lists them for the reason in `is_listed`."""
+    numbers = map(attempt_number, names_in(attempt.path.parent))
+    later = sorted((number for number in numbers if number is not None and number > attempt.number), reverse=True)
+    return [RunDir(attempt.path.parents[1]).attempt(number) for number in later]
+
+
+def newest_begun(folders: Iterable[Attempt]) -> int | None:
+    """The first of `folders` in which a batch script has recorded that number: anybody may make or copy a folder."""
+    begun = (one.number for one in folders if read_fields(one.host_json).whole("attempt") == one.number)
+    return next(begun, None)
+
+
 def newer_attempt(attempt: Attempt) -> int | None:
-    """The newest attempt of the run, if it is newer than `attempt`; lists the folder for the reason in `is_listed`."""
-    names = names_in(attempt.path.parent)
-    newest = max((number for name in names if (number := attempt_number(name)) is not None), default=0)
-    return newest if newest > attempt.number else None
+    """The newest attempt of the run, if it is newer than `attempt`."""
+    return newest_begun(later_folders(attempt))
 
 
 def aside_folder(attempt: Attempt, step: int) -> Path:

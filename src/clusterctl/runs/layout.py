@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.runs.files import is_folder, names_in
+from clusterctl.runs.files import names_in
 
 RUN_FORMAT = 2  # version of the run directory, stored in run.json; incremented with every incompatible change
 # In format 1 each rank wrote its own files: the events are still read, like those of a rank without a writer.
@@ -164,13 +164,13 @@ class RunDir:
         return Attempt(self.attempts_folder / str(number))
 
     def attempts(self) -> list[Attempt]:
-        """All attempts so far, in order."""
+        """All attempts so far, in order. An empty folder is none: a batch script fills its own at once."""
         try:
             names = names_in(self.attempts_folder)
         except (FileNotFoundError, NotADirectoryError):
             return []
         numbers = sorted(number for number in map(attempt_number, names) if number is not None)
-        return [attempt for attempt in map(self.attempt, numbers) if is_folder(attempt.path)]
+        return [attempt for attempt in map(self.attempt, numbers) if _has_content(attempt.path)]
 
 
 @dataclass(frozen=True)
@@ -225,6 +225,16 @@ def _numbered(folder: Path, suffix: str, name: re.Pattern[str]) -> dict[int, Pat
     names = _names(folder)
     matches = [match for found in names if found.endswith(suffix) and (match := name.fullmatch(found[: -len(suffix)]))]
     return dict(sorted((int(match["number"]), folder / f"{match.string}{suffix}") for match in matches))
+
+
+def _has_content(folder: Path) -> bool:
+    """Whether `folder` is a folder that contains anything; also if it may not be read."""
+    try:
+        return bool(names_in(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def _names(folder: Path) -> list[str]:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from clusterctl.runs.files import names_in, rename, status_of, with_retries
+from clusterctl.runs.files import is_listed, names_in, rename, status_of, with_retries
 from clusterctl.runs.watchdog import EXIT_HUNG
 
 if TYPE_CHECKING:
@@ -55,6 +55,14 @@ def all_done(attempt: Attempt, ranks: int) -> bool:
     except OSError:
         return False
     return sum(name.endswith(".done") for name in names) == ranks and restart_file(attempt).name not in names
+
+
+def asked_for_restart(attempt: Attempt) -> bool:
+    """Whether a task has requested a restart."""
+    try:
+        return is_listed(restart_file(attempt))
+    except OSError:
+        return False
 
 
 def restart_file(attempt: Attempt) -> Path:

@@ -24,6 +24,7 @@ class Refusal(StrEnum):
     CANCELLED = "cancelled"
     NO_PROGRESS = "no-progress"
     RESTART_LIMIT = "restart-limit"
+    IN_ALLOCATION = "in-allocation"
     REQUEUE_FAILED = "requeue-failed"
 
 

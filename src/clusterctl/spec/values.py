@@ -189,6 +189,11 @@ def parse_seconds(text: str, unit: int = 60) -> int:
     raise ValueError('not a duration: write 90, "90s", "20m", "4h", "2d" or "1-00:00:00"')
 
 
+def parse_limit(text: str) -> int | None:
+    """The seconds of a time limit as Slurm prints it, such as 1-02:03:04; None for UNLIMITED and anything else."""
+    return parse_seconds(text) if ":" in text and re.fullmatch(_CLOCK, text) else None
+
+
 def slurm_time(seconds: int) -> str:
     """`seconds` in the format of sbatch(1) --time. Slurm rounds up to the next minute."""
     days, rest = divmod(seconds, 86400)

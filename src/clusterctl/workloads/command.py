@@ -29,7 +29,7 @@ from clusterctl.runs.files import with_retries
 from clusterctl.runs.idleness import observe
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.log_times import LogTimes
-from clusterctl.runs.marks import EXIT_RESTART, restart_file
+from clusterctl.runs.marks import EXIT_RESTART, asked_for_restart, restart_file
 from clusterctl.runs.process_tree import has_signal
 from clusterctl.runs.program import CHECKPOINTS, KEEP, RESTART_FILE, STOP_FILE
 from clusterctl.runs.signals import WARNING_SIGNAL, KilledBy
@@ -99,7 +99,8 @@ def main(context: Context) -> None:
     worker = _killed_worker(attempt, place) if code == 1 else None
     if worker is not None:
         number = killing_signal(worker.exit_code)
-    if not _terminated(stop, number) and code != EXIT_RESTART:
+    requested = code == EXIT_RESTART and attempt is not None and asked_for_restart(attempt)
+    if not _terminated(stop, number) and not requested:
         events.exception(_ended(job.argv, code, number, worker))
     raise SystemExit(code) if number is None else KilledBy(number)
 
