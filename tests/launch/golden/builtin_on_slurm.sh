@@ -16,7 +16,7 @@
 # `setup` may need them. It may also define srun as a function.
 cctl_plain_shell() {
   builtin set +aefkmuvxC +o pipefail +o posix
-  builtin unset -f : '[' break cat chmod command compgen continue cp echo env eval exec exit export grep kill local \
+  builtin unset -f : '[' break cat chmod command compgen continue cp declare echo env eval exec exit export grep kill local \
     mkdir mv od printf read return rm scontrol set sh shopt sleep stat timeout touch tr trap true type \
     umask unset wait wc
   shopt -u dotglob expand_aliases failglob nocasematch nullglob
@@ -130,9 +130,19 @@ cctl_renamed() { # from, to: also succeeds if an earlier try worked although it 
 }
 
 # Attempts are numbered. Only the last one can have finished the run: one that was considered lost may still be ending.
+# A folder belongs to an attempt once its script has recorded its number there: anybody may have made an empty one.
+cctl_claimed() { # number
+  local cctl_host=
+  { read -r cctl_host <"$cctl_run/attempts/$1/host.json"; } 2>/dev/null
+  [[ $cctl_host == *'"attempt": '"$1,"* ]]
+}
 cctl_number=0
-while [ -d "$cctl_run/attempts/$cctl_number" ]; do cctl_number=$((cctl_number + 1)); done
-[ ! -e "$cctl_run/attempts/$((cctl_number - 1))/marks/finished" ] || exit 0
+cctl_last=''
+while [ -d "$cctl_run/attempts/$cctl_number" ]; do
+  ! cctl_claimed "$cctl_number" || cctl_last=$cctl_number
+  cctl_number=$((cctl_number + 1))
+done
+[ -z "$cctl_last" ] || [ ! -e "$cctl_run/attempts/$cctl_last/marks/finished" ] || exit 0
 # A run may be queued for days, and someone may delete its files meanwhile.
 for cctl_gone in "$cctl_run/code/lib" "$cctl_run/run.json"; do
   cctl_await [ -e "$cctl_gone" ] ||
@@ -170,7 +180,7 @@ printf -v cctl_start '%(%s)T' -1 # a builtin: a node that is shutting down may n
 cctl_put() { # file, content
   local cctl_try
   for cctl_try in {1..30}; do
-    printf "%-$((${#SLURM_JOB_NODELIST} + 400))s\n" "$2" 1<>"$1" && return
+    printf "%-$((${#SLURM_JOB_NODELIST} + 600))s\n" "$2" 1<>"$1" && return
     [ "$cctl_try" -gt 1 ] || echo "clusterctl: cannot write $1: retrying for half a minute"
     sleep 1
   done
@@ -269,7 +279,14 @@ done
 # scontrol takes the job ID of an array's last element for the whole array.
 cctl_own_job=$SLURM_JOB_ID
 [ -z "$SLURM_ARRAY_JOB_ID" ] || cctl_own_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-cctl_superseded() { [ -d "$cctl_run/attempts/$((cctl_number + 1))" ]; }
+cctl_superseded() {
+  local cctl_later=$((cctl_number + 1))
+  while [ -d "$cctl_run/attempts/$cctl_later" ]; do
+    ! cctl_claimed "$cctl_later" || return 0
+    cctl_later=$((cctl_later + 1))
+  done
+  return 1
+}
 # Count the ranks in each state, and read their requests, from the names of the marks (runs/marks.py): a task requests a
 # restart with a mark because there is no scontrol inside a container. No program is used: a command line cannot hold so
 # many names. A listing without the script's own mark has failed.
@@ -331,6 +348,7 @@ cctl_finish() {
 cctl_refusal() {
   if cctl_superseded; then echo superseded
   elif [ -e "$cctl_run/cancel.json" ]; then echo cancelled
+  elif declare -F cctl_in_allocation >/dev/null; then echo in-allocation
   elif [ -z "$cctl_unfit" ] && ! cctl_progressed; then echo no-progress
   elif [ "${SLURM_RESTART_COUNT:-0}" -ge "$cctl_restarts" ]; then echo restart-limit
   fi
@@ -338,19 +356,39 @@ cctl_refusal() {
 # Slurm may be unreachable for minutes. When it requeues, it sends TERM to the whole script: scontrol must ignore it.
 cctl_requeue() {
   # scontrol itself may wait for two minutes (SlurmctldTimeout)
-  local cctl_answer cctl_try cctl_deadline=$((SECONDS + 600))
+  local cctl_answer cctl_failed cctl_try cctl_deadline=$((SECONDS + 600))
+  cctl_problem=
   for cctl_try in {1..60}; do
     ! cctl_superseded || return 1 # this script was cut off with its node, and the job runs elsewhere
     cctl_answer=$(trap '' TERM; scontrol requeue "$cctl_own_job" 2>&1) && return
-    [ "$cctl_try" -gt 1 ] || echo "clusterctl: scontrol requeue failed: $cctl_answer"
+    cctl_failed=$?
     case $cctl_answer in
       *"pending execution"*) return ;; # requeued already: by a preemption, or the answer was lost
+    esac
+    if [ -z "$cctl_problem" ]; then
+      echo "clusterctl: scontrol requeue failed: $cctl_answer"
+      cctl_problem=", \"requeue_problem\": \"$(cctl_in_json "${cctl_answer:-exit code $cctl_failed}")\""
+      cctl_record_end ', "requeuing": true'"$cctl_problem"
+    fi
+    [ "$cctl_failed" -ne 127 ] || return 1 # there is no scontrol
+    case $cctl_answer in
       *disabled* | *denied* | *"nvalid job id"* | *"nvalid user id"* | *"already completing or completed"*) return 1 ;;
     esac
     [ "$SECONDS" -lt "$cctl_deadline" ] && [ ! -e "$cctl_run/cancel.json" ] || return 1
     sleep 10
   done
   return 1
+}
+cctl_in_json() { # the first line of a text, shortened
+  local LC_ALL=C cctl_line=${1%%$'\n'*}
+  cctl_line=${cctl_line//[^ -~]/ } && cctl_line=${cctl_line//[\"\\]/\'}
+  echo "${cctl_line:0:150}"
+}
+# The job's time limit by now, which tells a warning before it from a preemption: an administrator may have changed it.
+cctl_time_limit() {
+  local cctl_job
+  cctl_job=$(trap '' TERM; timeout 5 scontrol show job "$cctl_own_job" 2>/dev/null)
+  [[ $cctl_job =~ [[:space:]]TimeLimit=([0-9:-]+) ]] && echo ", \"limit\": \"${BASH_REMATCH[1]}\""
 }
 # Slurm accepts this only for a pending job, which it is once it has been requeued, while this script still runs.
 cctl_leave_out() {
@@ -374,7 +412,7 @@ cctl_full= # if so, messages of the ranks may be lost
 cctl_drop_copies "$cctl_run/.work.$cctl_number"
 cctl_record_end() { # further JSON fields
   local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
-  cctl_record host.json "$cctl_fields$cctl_no_work$cctl_full$1"
+  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}$cctl_limit$cctl_no_work$cctl_full$1"
 }
 # At most ten seconds; `clusterctl notify` and `clusterctl track` send the rest later.
 cctl_report_end() {
@@ -386,23 +424,32 @@ cctl_report_end() {
   kill -KILL "$cctl_tracker_pid" 2>/dev/null
   cctl_tracker_pid=
 }
-cctl_refused=
+cctl_refused=''
+cctl_problem=''
+cctl_limit=''
+[ -z "$cctl_asked" ] || cctl_limit=$(cctl_time_limit)
 if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] &&
   { [ -n "$cctl_asked" ] || [ -n "$cctl_unfit" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
     cctl_interrupted; }; then
   cctl_refused=$(cctl_refusal)
   if [ -z "$cctl_refused" ]; then
-    cctl_record_end ', "requeued": true' # before requeueing, since Slurm then ends this script
+    cctl_record_end ', "requeuing": true' # before requeueing, since Slurm then ends this script
     cctl_report_end
     cctl_close
-    cctl_requeue && cctl_leave_out && exit "$cctl_code"
+    cctl_before=$cctl_signal
+    if cctl_requeue; then
+      cctl_signal=$cctl_before # not the one that the requeue brought
+      cctl_record_end ', "requeued": true'
+      cctl_leave_out
+      exit "$cctl_code"
+    fi
     cctl_refused=requeue-failed
     ! cctl_superseded || cctl_refused=$(cctl_refusal)
     [ -n "$cctl_asked" ] || cctl_signal=LOST # perhaps with its node, and Slurm has already started the job again
   fi
   echo "clusterctl: not started again: $cctl_refused"
 fi
-cctl_record_end "${cctl_refused:+, \"refused\": \"$cctl_refused\"}"
+cctl_record_end "${cctl_refused:+, \"refused\": \"$cctl_refused\"$cctl_problem}"
 cctl_report_end
 cctl_close
 exit "$cctl_code"
