@@ -380,14 +380,14 @@ def test_a_warning_before_a_limit_that_was_shortened_by_hand_is_about_the_time_l
 
 
 def test_a_program_that_exits_with_75_on_its_own_is_not_preempted() -> None:
-    own = rank(1, **program_ended(75), last_words=("cannot lock the licence: try again later",))
+    own = rank(1, **program_ended(75), last_words=("train.py: error: no licence is free",))
     found = cause_of(trace(attempt(own, exit_code=75)))
     assert (found.cause_class, found.rank) == (Cause.USER, 1)
-    assert found.cause.endswith("cannot lock the licence: try again later")
-    bare = cause_of(trace(attempt(rank(1, exit_code=75, last_words=("busy",)), exit_code=75)))
-    assert (bare.cause_class, bare.cause) == (Cause.USER, "exited with 75: busy")
-    hung = cause_of(trace(attempt(rank(1, exit_code=70, last_words=("bad table",)), exit_code=70)))
-    assert (hung.cause_class, hung.cause) == (Cause.USER, "exited with 70: bad table"), "no watchdog's alarm"
+    assert found.cause.endswith("train.py: error: no licence is free")
+    bare = cause_of(trace(attempt(rank(1, exit_code=75, last_words=("x: error: busy",)), exit_code=75)))
+    assert (bare.cause_class, bare.cause) == (Cause.USER, "exited with 75: x: error: busy")
+    hung = cause_of(trace(attempt(rank(1, exit_code=70, last_words=("x: error: bad table",)), exit_code=70)))
+    assert (hung.cause_class, hung.cause) == (Cause.USER, "exited with 70: x: error: bad table"), "no watchdog's alarm"
 
 
 def test_a_restart_that_could_not_begin_is_the_cause_of_the_end() -> None:
