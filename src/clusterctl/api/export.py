@@ -138,5 +138,5 @@ attempts/N/       one folder for each start of the run:
   telemetry/        CPU, memory and GPUs of each node over time
 The other files record how the run was submitted, cancelled, restarted and accounted. Times are in seconds since 1970.
   work/             files that the program wrote to its working directory (if requested)
-Not included: checkpoints, and the code itself.
+Not included: checkpoints, .git folders, and the code itself.
 """

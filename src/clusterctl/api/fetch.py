@@ -6,13 +6,19 @@ import os
 import shutil
 import tarfile
 import tempfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ConfigError, HostError, UsageError, reason
+from clusterctl.observe.exported import is_git
+from clusterctl.observe.run_names import NEWEST, is_run_id
 
 if TYPE_CHECKING:
     from clusterctl.api.elsewhere import Elsewhere
+
+_MOST_FILES = 10**6
+_LATEST = 2**34  # seconds
 
 
 def fetch(
@@ -20,8 +26,9 @@ def fetch(
 ) -> Path:
     """Fetch the run called `name` into the new folder `output`, named after the run by default; returns its path.
 
-    The folder appears atomically. Raises UsageError if it exists, unless `force`, and if the runs are on this machine;
-    HostError with the other machine's message.
+    The folder appears atomically. Raises UsageError if it exists, unless `force` and it contains an earlier copy of a
+    run, and if the runs are on this machine; HostError with the other machine's message, or for an archive that is not
+    one of this run.
     """
     if place is None:
         raise UsageError(f"{name}: its files are on this machine", f"make an archive: clusterctl export {name}")
@@ -32,51 +39,94 @@ def fetch(
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=parent) as folder:
             archive, inside = Path(folder, "archive"), Path(folder, "files")
             _bring(place, name, archive, weights=weights)
-            with tarfile.open(archive, "r:gz") as members:
-                _extract(members, inside)
-            (run,) = inside.iterdir()
-            target = output or parent / run.name
+            try:
+                run = _unpacked(archive, inside, name)
+            except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError) as error:
+                message = f"{place.host} sent something else than an archive of {name}: {reason(error)}"
+                raise HostError(message, "run the command again; nothing was unpacked") from error
+            target = output or parent / run
             _require_free(target, force=force)
-            if target.is_dir():
-                shutil.rmtree(target)
-            run.rename(target)
-    except (OSError, tarfile.TarError) as error:
+            _put(inside / run, target, Path(folder, "replaced"))
+    except OSError as error:
         raise ConfigError(f"cannot fetch the run into {parent}: {reason(error)}", "check free space: df -h") from error
     return target
 
 
 def _bring(place: Elsewhere, name: str, archive: Path, *, weights: bool) -> None:
-    from clusterctl.api.elsewhere import Conversation, Ends, request
+    from clusterctl.api.elsewhere import Conversation, Ends, Printed, request
 
     words = ["export", name, "--work", "--output", "-", *([] if weights else ["--no-weights"])]
-    printed = bytearray()
+    printed = Printed()
     with archive.open("wb") as file:
 
         def write(data: bytes) -> None:
             file.write(data)
 
-        ends = Ends(write, printed.extend)
+        ends = Ends(write, printed.take)
         code = Conversation(place.host, place.cluster.remote_python, request(place, words), ends).result()
     if code:
-        lines = dict(line.partition(": ")[::2] for line in printed.decode(errors="replace").splitlines())
-        raise HostError(lines.get("error", f"exit code {code} on {place.host}"), lines.get("hint", ""))
+        lines = dict(line.partition(": ")[::2] for line in printed.text.splitlines())
+        hint = lines.get("hint", "" if "error" in lines else "run the command again")
+        raise HostError(lines.get("error", f"exit code {code} on {place.host}"), hint)
 
 
-def _extract(members: tarfile.TarFile, folder: Path) -> None:
-    """Extract only folders and regular files below `folder`: the archive comes from another machine."""
-    for member in members:
-        parts = Path(member.name).parts
-        if not member.isfile() or member.name.startswith("/") or ".." in parts or len(parts) < 2:
-            raise tarfile.TarError(f"not a file of a run: {member.name!r}")
-        path = folder.joinpath(*parts)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        source = members.extractfile(member)
-        assert source is not None
-        with path.open("xb") as file:
-            shutil.copyfileobj(source, file)
-        os.utime(path, (member.mtime, member.mtime))
+def _unpacked(archive: Path, folder: Path, name: str) -> str:
+    """Unpack the archive below `folder`; returns the run's id. Raises TarError unless it is one of the run `name`.
+
+    It comes from another machine, so it may contain anything. All its files must be regular ones in a folder called
+    like a run that `name` refers to, and none can be part of a git repository, whose configuration runs programs.
+    """
+    top = ""
+    # As a stream: it cannot be read backwards, which sizes below zero would request.
+    with tarfile.open(archive, "r|gz") as members:
+        for count, member in enumerate(members):
+            first, *parts = member.name.split("/")
+            top = top or first
+            if first != top or not _is_meant(first, name):
+                raise tarfile.TarError(f"not a folder of this run: {first[:100]!r}")
+            is_file = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
+            if not is_file or not parts or any(part in ("", ".", "..") or is_git(part) for part in parts):
+                raise tarfile.TarError(f"not a file of a run: {member.name[:200]!r}")
+            if count == _MOST_FILES or not abs(member.mtime) < _LATEST:
+                raise tarfile.TarError(f"more than {_MOST_FILES} files" if count == _MOST_FILES else "invalid times")
+            path = Path(folder, top, *parts)
+            source = members.extractfile(member)
+            assert source is not None
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = path.open("xb")
+            except (FileExistsError, NotADirectoryError) as error:
+                raise tarfile.TarError(f"two files of the same name: {member.name[:200]!r}") from error
+            with file:
+                shutil.copyfileobj(source, file)
+            os.utime(path, (member.mtime, member.mtime))
+    if not top:
+        raise tarfile.TarError("no files")
+    return top
+
+
+def _is_meant(run: str, name: str) -> bool:
+    """Whether `name` may refer to the run with the id `run`: it is that id, its beginning, or `@last`."""
+    return is_run_id(run) and (name == NEWEST or run.startswith(name))
 
 
 def _require_free(target: Path, *, force: bool) -> None:
-    if target.exists() and not (force and target.is_dir()):
+    if not os.path.lexists(target):
+        return
+    if not force or target.is_symlink() or not target.is_dir():
         raise UsageError(f"folder exists: {target}", "replace it with --force, or choose another with --output")
+    if not (target / "run.json").is_file() and any(target.iterdir()):
+        raise UsageError(f"not a fetched run, so --force does not replace it: {target}", "choose another with --output")
+
+
+def _put(run: Path, target: Path, aside: Path) -> None:
+    """Rename the folder to `target`; a folder there is removed only afterwards."""
+    replaces = target.is_dir()
+    if replaces:
+        target.rename(aside)
+    try:
+        run.rename(target)
+    except OSError:
+        if replaces:
+            aside.rename(target)
+        raise

@@ -34,10 +34,11 @@ class ExportedFile(NamedTuple):
 def members(run: RunDir, *, weights: bool, work: bool = False) -> list[ExportedFile]:
     """The files of a run to export, sorted by path, without the targets of symbolic links.
 
-    With `work`, also those that its program wrote to its working directory.
+    With `work`, also those that its program wrote to its working directory, without git repositories' own files.
     """
     inside = os.path.realpath(run.path)
-    written = (run.work / file.name for file in read_written(run).files) if work else ()
+    names = (file.name for file in read_written(run).files) if work else ()
+    written = (run.work / name for name in names if not any(map(is_git, name.split("/"))))
     found = []
     for path in sorted({*_files(run, weights=weights), *written}):
         with suppress(OSError):
@@ -45,6 +46,11 @@ def members(run: RunDir, *, weights: bool, work: bool = False) -> list[ExportedF
             if stat.S_ISREG(status.st_mode) and f"{folder}/".startswith(f"{inside}/"):
                 found.append(ExportedFile(path, status.st_size))
     return found
+
+
+def is_git(name: str) -> bool:
+    """Whether a folder or file of this name makes git read a configuration, which can run programs."""
+    return name.casefold() == ".git"
 
 
 def _files(run: RunDir, *, weights: bool) -> Iterator[Path]:
