@@ -1087,3 +1087,33 @@ def test_an_alarm_after_the_end_of_an_attempt_is_not_its_cause() -> None:
     assert (found.cause_class, found.rank) == (Cause.USER, 1)
     quiet = cause_of(trace(attempt(rank(2, exit_code=None, ended=None), alarm=alarm)))
     assert quiet.cause_class is not Cause.HANG
+
+
+def test_of_several_processes_with_one_stderr_the_one_that_failed_on_its_own_is_shown() -> None:
+    lost = (*BUG[:2], f"RuntimeError: {CLOSED}")
+    pairs = zip(BUG, lost, strict=True)
+    words = tuple(line for one, other in pairs for line in (f"1: [rank1]: {one}", f"0: [rank0]: {other}"))
+    found = cause_of(trace(attempt(rank(1, **program_ended(1), last_words=words))))
+    assert (found.cause_class, found.cause, found.certainty) == (Cause.USER, "KeyError: 'age'", "certain")
+
+
+def test_an_exception_that_names_only_what_failed_is_explained_by_a_line_before_it() -> None:
+    lost = (*BUG[:2], "RuntimeError: DataLoader worker (pid(s) 77) exited unexpectedly")
+    killed = cause_of(trace(attempt(rank(1, **program_ended(1), last_words=lost))))
+    assert (killed.cause_class, killed.certainty) == (Cause.KILLED, "likely")
+    reason = "ERROR: Unexpected bus error encountered in worker, perhaps by insufficient shared memory (shm)."
+    full = cause_of(trace(attempt(rank(1, **program_ended(1), last_words=(reason, *lost)))))
+    assert (full.cause_class, full.certainty) == (Cause.HOST_MEMORY, "likely")
+    assert "/dev/shm" in full.cause
+
+
+def test_the_words_of_slurm_about_each_node_are_alike() -> None:
+    ranks = tuple(
+        RankTrace(
+            number, node=f"node{number}", last_words=(f"slurmstepd-node{number}: error: TaskProlog failed status=1",)
+        )
+        for number in range(2)
+    )
+    lines = "srun: error: node0: task 0: Exited with exit code 1\nsrun: error: node1: task 1: Exited with exit code 1"
+    found = cause_of(trace(attempt(ranks=ranks, lines=lines)))
+    assert (found.cause_class, found.cause, found.certainty) == (Cause.LAUNCH, "TaskProlog failed status=1", "certain")

@@ -177,16 +177,16 @@ def test_the_summary_of_torchrun_names_the_worker_that_failed_first() -> None:
     assert killed.worker is not None
     assert (killed.worker.rank, killed.worker.local_rank, killed.worker.exit_code) == (5, 1, -9)
     recorded = read(root_cause("1", traceback_of("KeyError: 'age'").rstrip().replace("\n", "\n  ")))
-    assert recorded.error is not None
-    assert (recorded.error.message, recorded.error.ends) == (("KeyError: 'age'",), True)
+    assert recorded.of_worker is not None
+    assert (recorded.of_worker.message, recorded.of_worker.ends) == (("KeyError: 'age'",), True)
     lines = [
         *(f"[rank5]: {line}" for line in traceback_of("KeyError: 'age'").splitlines()),
         *(f"[rank4]: {line}" for line in traceback_of("RuntimeError: Connection closed by peer").splitlines()),
     ]
     hint = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
     printed_by_it = read("\n".join(lines) + "\n" + root_cause("1", hint))
-    assert printed_by_it.error is not None
-    assert printed_by_it.error.message == ("KeyError: 'age'",)
+    assert printed_by_it.of_worker is not None
+    assert printed_by_it.of_worker.message == ("KeyError: 'age'",)
 
 
 def test_other_launchers_report_the_end_of_their_worker_too() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.diagnosis.endings import Ending, job_ending, lost_nodes, warned_before_start
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Evidence, Finding
+from clusterctl.diagnosis.last_words import SLURMS_LINE
 from clusterctl.diagnosis.reports import BY_SIGKILL, CLOCK_SECONDS, OWN_MISTAKE, candidates
 from clusterctl.diagnosis.signatures import Level, most_specific
 from clusterctl.diagnosis.standstill import hang, left_early, noticed, outside_collectives, someone_left
@@ -359,6 +360,11 @@ def _before_any_rank(case: Case) -> Finding | None:
     return replace(known, node=next((death.node for death in deaths(attempt.lines)), ""))
 
 
+def _by_slurm(case: Case) -> Finding | None:
+    """What srun and slurmstepd wrote into the batch script's log."""
+    return known_line(line for line in case.attempt.lines if SLURMS_LINE.match(line))
+
+
 def _unexplained(case: Case) -> Finding:
     attempt = case.attempt
     if known := known_line(attempt.lines):
@@ -387,6 +393,7 @@ RULES = (
     Rule(Evidence.RECORDED, _terminated),
     Rule(Evidence.LAST_WORDS, _of_a_rank),
     Rule(Evidence.NOTHING, _died_silently),
+    Rule(Evidence.RECORDED, _by_slurm),
     Rule(Evidence.NOTHING, _unexplained),
 )
 

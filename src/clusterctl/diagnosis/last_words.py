@@ -40,20 +40,20 @@ _CONTINUES = re.compile(
 # Lines after which a traceback is not the end of its process: of a log, a thread, a child, or Python's shutdown.
 _LOGGED = re.compile(
     r"(?:\[?\d{4}-\d\d-\d\d|\[?\d\d:\d\d:\d\d|\[?[\d:., -]*\b(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b"
-    r"|[IWEF]\d{4} |[\w./]*\[(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)\])"
+    r"|[IWEF]\d{3,4} |[\w./]*\[(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)\])"
 )
 _NOT_OF_MAIN = re.compile(
     r"Exception in thread |Process \S+:$|Task exception was never retrieved|Exception in callback"
 )
 _AT_SHUTDOWN = re.compile(r"Exception ignored |Error in atexit|Error in sys\.excepthook")
-_SLURMS = re.compile(r"(?:slurmstepd|srun|slurm_script)[\w.-]*: ")
+SLURMS_LINE = re.compile(r"(?:slurmstepd|srun|slurm_script)[\w.-]*: ")
 _CANCELLED = re.compile(r"(?:slurmstepd|srun)[\w.-]*: .*\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT ")
 _NOISE = re.compile(
     "|".join(
         (
-            _SLURMS.pattern,
+            SLURMS_LINE.pattern,
             r"\S+:\d+: \w*Warning: |sys:1: \w*Warning: ",
-            r"\[?[IWE]\d{4} .*(?:torch[/.]|ProcessGroup|c10d|TCPStore|socket\.cpp|Logger\.cpp|Module\.cpp)",
+            r"\[?[IWE]\d{3,4} .*(?:torch[/.]|ProcessGroup|c10d|TCPStore|socket\.cpp|Logger\.cpp|Module\.cpp)",
             r"(?:DEBUG|INFO|WARNING|ERROR):torch\.",
             r"\[\d{4}-\d\d-\d\d [\d:,]+\] torch\.distributed\.",
             r".*\bNCCL (?:INFO|WARN|TRACE|VERSION)",
@@ -84,7 +84,7 @@ _SURVIVED = re.compile(
     re.IGNORECASE,
 )
 _MINOR = re.compile(
-    r".{0,60}?(?:(?<!NCCL )\b(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING)\b|^(?i:info|warn|warning|note)\b)"
+    r".{0,60}?(?:(?<!NCCL )\b(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING)\b|^(?i:info|warn|warning|note)\b)|\[?[IW]\d{3,4} "
 )
 _MOST_FOREIGN_LINES = 3  # of other processes within a traceback
 _INDENT = (" ", "\t")
@@ -170,14 +170,17 @@ class LastWords:
         return [line for line in self.lines if not _gives_no_reason(line)]
 
     @property
-    def error(self) -> PythonError | None:
-        """The exception that explains the end best: the worker's that failed first, else the last one."""
-        if self.worker is None:
-            return self.errors[-1] if self.errors else None
-        if self.recorded:
+    def final(self) -> list[PythonError]:
+        """The last exception of each process, in order."""
+        return sorted({error.stream: error for error in self.errors}.values(), key=lambda error: error.last)
+
+    @property
+    def of_worker(self) -> PythonError | None:
+        """The exception of the worker that failed first; None if it is unknown which one that is."""
+        if self.worker is None or self.recorded:
             return self.recorded
         names = {f"rank{self.worker.rank}", f"default{self.worker.local_rank}"}
-        return next((error for error in reversed(self.errors) if error.stream in names), None)
+        return next((error for error in self.final if error.stream in names), None)
 
 
 def _gives_no_reason(line: str) -> bool:
@@ -367,7 +370,7 @@ def _of_launcher(error: PythonError) -> bool:
 
 def _summary(lines: Sequence[StderrLine], errors: Iterable[PythonError]) -> tuple[Worker | None, set[int]]:
     """The worker that failed first according to the launcher, and the lines of its summary."""
-    end = next((at + 1 for at in reversed(range(len(lines))) if not _SLURMS.match(lines[at].text)), 0)
+    end = next((at + 1 for at in reversed(range(len(lines))) if not SLURMS_LINE.match(lines[at].text)), 0)
     if summary := summary_of("\n".join(line.text for line in lines[:end])):
         start = max((error.first for error in errors if _of_launcher(error)), default=end)
         return summary.first, set(range(start, end))

@@ -56,6 +56,8 @@ _HOW = {  # srun's words for signals, by strsignal(3)
 _BY_CODE = {128 + number: number for number in (SIGKILL, SIGINT, *_CRASHES)}  # of a shell around the program
 _PYTHONS = (None, 1)  # the exit code of an exception; None if it is unknown
 _NOT_FOUND = (126, 127)  # a shell's, for a program that it cannot start
+_NO_LIBRARY = (1, 127)  # the dynamic linker's
+_SLURMS_NAME = re.compile(r"(?:slurmstepd|srun)[\w.-]*: (?:error|fatal): ")
 
 
 @dataclass(frozen=True)
@@ -298,12 +300,13 @@ def _before_it_began(end: RankEnd) -> Candidate | None:
     if end.rank.began or not (known := most_specific(end.words.lines)):
         return None
     errors = end.words.errors
-    return end.says(known, known.words, traceback=errors[-1].text if errors else "")
+    words = _SLURMS_NAME.sub("", known.words)  # the same on every node
+    return end.says(known, words, traceback=errors[-1].text if errors else "")
 
 
 def _failed_worker(end: RankEnd) -> Candidate | None:
     """The exception of the worker that failed first, according to its launcher."""
-    worker, error = end.words.worker, end.words.error
+    worker, error = end.words.worker, end.words.of_worker
     if worker is None:
         return None
     if error is None and worker.rank is None and end.words.errors:
@@ -325,14 +328,20 @@ def _failed_worker(end: RankEnd) -> Candidate | None:
 
 
 def _exception_at_the_end(end: RankEnd) -> Candidate | None:
-    """The last exception on stderr, if nothing of the program follows it, or nothing but what may belong to it."""
-    error, code = end.words.error, end.code
-    if error is None or end.words.worker:
+    """The last exception on stderr, if nothing of the program follows it, or nothing but what may belong to it.
+
+    Of several processes with one stderr, the first that failed on its own.
+    """
+    if end.words.worker:
         return None
-    if error.after and (code not in _PYTHONS or _goes_on(error)):
-        return None  # the program went on, and its last line says why it ended
-    found = _exception(end, error)
-    return replace(found, certain=found.certain and error.ends and code in _PYTHONS)
+    # Python exits with 1 after an exception. With another code, the program went on: its last line says why it ended.
+    usual = end.code in _PYTHONS
+    errors = [error for error in end.words.final if not error.after or (usual and not _goes_on(error))]
+    read = []
+    for error in errors:
+        found = _exception(end, error)
+        read.append(replace(found, certain=found.certain and error.ends and usual))
+    return min(read, key=lambda candidate: candidate.signature.level, default=None)
 
 
 def _more_specific(end: RankEnd, vague: Candidate) -> Candidate:
@@ -367,7 +376,7 @@ def _own_last_line(end: RankEnd) -> Candidate | None:
     begin = (raised.message if raised else f"exited with {code}") + ": "
     known = signature(line)
     if known:
-        conclusive = known.cause is Cause.LAUNCH and code in _NOT_FOUND
+        conclusive = (known.cause is Cause.LAUNCH and code in _NOT_FOUND) or (known.software and code in _NO_LIBRARY)
         return end.says(known, known.words or line, certain=conclusive)
     if not end.rank.began:
         return end.says(Cause.LAUNCH, f"could not be started: exit code {code}: {line}", certain=False)
@@ -390,8 +399,8 @@ def _known_phrase(end: RankEnd) -> Candidate | None:
     """An exception that the program may have survived, or any known phrase."""
     if end.code == EXIT_TERMINATED:
         return None
-    if end.words.error:
-        return _exception(end, end.words.error)
+    if end.words.errors:
+        return _exception(end, end.words.errors[-1])
     known = most_specific(end.words.telling)
     return known and end.says(known, known.words)
 
