@@ -758,3 +758,28 @@ def test_a_container_left_by_an_earlier_start_is_removed(tmp_path: Path) -> None
     assert host.call(srun, restarts=2) == 0
     assert removed.read_text().split() == left
     assert sorted(path.name for path in store.iterdir()) == sorted(others)
+
+
+def test_a_task_outside_its_image_ends_with_the_name_of_the_node(tmp_path: Path) -> None:
+    """As on a node without pyxis, where srun accepts the options and starts the task on the host."""
+    host = Host(tmp_path, cluster=Cluster(name="c", kind="slurm"), container=Container(image="/images/x.sqsh"))
+    script = host.script.read_text()
+    inside = tmp_path / "clusterctl-image"
+    host.script.write_text(script.replace("cctl_in_image=/clusterctl-image", f"cctl_in_image={quote(str(inside))}"))
+    body = """
+[[ $* == *--container-image* ]] || exit 0
+error=$(printf '%s\n' "$@" | sed -n 's/--error=//p')
+while [ "$1" != sh ]; do shift; done
+export SLURMD_NODENAME=n2
+exec "$@" 2>"$error"
+"""
+    assert host.call(body) == 66
+    (log,) = (host.run.attempt(0).path / "logs").glob("*.err")
+    line = "clusterctl[launch]: not in its image: pyxis is not active on node n2"
+    assert log.read_text() == f"{line}\n"
+    known = known_line([line])
+    assert known is not None
+    assert known.cause_class is Cause.LAUNCH
+    inside.touch()
+    assert host.call(body) != 66
+    assert "not in its image" not in log.read_text().replace(line, "", 1)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.spec import Container
 
 IMAGE_PYTHON = "/opt/venv/bin/python"
+IMAGE_MARK = "/clusterctl-image"  # something mounted there shows a task that it is in its image
 # enroot accepts any flag of mount(8); clusterctl itself uses only `ro`.
 FLAGS = frozenset(
     {"ro", "rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "shared", "rshared"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from clusterctl.config import images_folder
 from clusterctl.containers import apptainer
 from clusterctl.containers.folder import name_of
-from clusterctl.containers.pyxis import IMAGE_PYTHON, Mount, check_image, make_view, removing
+from clusterctl.containers.pyxis import IMAGE_MARK, IMAGE_PYTHON, Mount, check_image, make_view, removing
 from clusterctl.errors import ConfigError
 from clusterctl.launch.programs import activated_environments
 from clusterctl.runs.interpreter import isolated, with_packages
@@ -235,6 +235,8 @@ def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView
     mounts = [Mount(str(run.path.parent), str(run.path.parent))]
     if job.data.root:
         mounts.append(Mount(job.data.root, job.data.root, ("ro",)))
+    if cluster.runtime == "pyxis":  # srun starts the task on the host of a node that lacks the plugin
+        mounts.append(Mount(str(run.path.parent), IMAGE_MARK, ("ro",)))
     environment = {*set_here, "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT"}
     environment |= {name for line in (*cluster.setup, *job.setup) for name in _EXPORTED.findall(line)}
     if job.resources.gpus_per_node:

@@ -18,8 +18,11 @@ cctl_stoppable() {
   while kill -0 "$cctl_child" 2>/dev/null; do # `wait` was interrupted by a signal
     sleep 1
     [ $((cctl_waited += 1)) -ne 30 ] || kill -TERM "$cctl_child"
-    kill -0 "$cctl_child" 2>/dev/null || { wait "$cctl_child"; cctl_code=$?; }
   done
+  if [ -n "$cctl_signal" ]; then # the code may be that of the interrupted `wait`, although the child has ended since
+    wait "$cctl_child"
+    cctl_code=$?
+  fi
   return "$cctl_code"
 }
 

@@ -66,6 +66,7 @@ cctl_task=(
   --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_RUN_DIR,COLOUR,GLIBC_TUNABLES,MALLOC_MMAP_MAX_,MALLOC_TRIM_THRESHOLD_,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH
   -- sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/cora-20260102-030405-abcd
 )
+cctl_in_image= # what only a task in its image sees
 cctl_node_check=()
 cctl_staging=()
 cctl_opening=()
@@ -260,8 +261,10 @@ cctl_leave_step_out() {
 cctl_make_work && cctl_check_nodes && cctl_stage_code && cctl_leave_step_out && cctl_start_tracker &&
   [ -z "$cctl_signal" ] && "${cctl_srun[@]}" \
   --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
-  sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
-  "${cctl_task[@]}"
+  sh -c '[ "$0" = sh ] || [ -e "$0" ] || {
+    echo "clusterctl[launch]: not in its image: pyxis is not active on node $SLURMD_NODENAME" >&2; exit 66; }
+    trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' \
+  "${cctl_in_image:-sh}" "${cctl_task[@]}"
 cctl_code=$?
 printf -v cctl_end '%(%s)T' -1
 # A cancellation or preemption sends TERM to one step after another: it may reach the tasks long before this script.

@@ -49,7 +49,7 @@ cctl_srun=(
   --unbuffered
   --input=none
   --container-name=clusterctl_77_102e8a30
-  --container-mounts=/runs:/runs
+  --container-mounts=/runs:/runs,/runs:/clusterctl-image:ro
   --container-workdir=/runs/big-20260102-030405-abcd/work
   --container-readonly
   --no-container-mount-home
@@ -61,6 +61,7 @@ cctl_srun=(
 cctl_task=(
   sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/big-20260102-030405-abcd
 )
+cctl_in_image=/clusterctl-image # what only a task in its image sees
 cctl_node_check=()
 cctl_staging=()
 cctl_opening=()
@@ -116,8 +117,11 @@ cctl_stoppable() {
   while kill -0 "$cctl_child" 2>/dev/null; do # `wait` was interrupted by a signal
     sleep 1
     [ $((cctl_waited += 1)) -ne 30 ] || kill -TERM "$cctl_child"
-    kill -0 "$cctl_child" 2>/dev/null || { wait "$cctl_child"; cctl_code=$?; }
   done
+  if [ -n "$cctl_signal" ]; then # the code may be that of the interrupted `wait`, although the child has ended since
+    wait "$cctl_child"
+    cctl_code=$?
+  fi
   return "$cctl_code"
 }
 
@@ -336,8 +340,10 @@ cctl_leave_step_out() {
 cctl_make_work && cctl_check_nodes && cctl_stage_code && cctl_leave_step_out && cctl_start_tracker &&
   [ -z "$cctl_signal" ] && "${cctl_srun[@]}" \
   --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
-  sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
-  "${cctl_task[@]}"
+  sh -c '[ "$0" = sh ] || [ -e "$0" ] || {
+    echo "clusterctl[launch]: not in its image: pyxis is not active on node $SLURMD_NODENAME" >&2; exit 66; }
+    trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' \
+  "${cctl_in_image:-sh}" "${cctl_task[@]}"
 cctl_code=$?
 printf -v cctl_end '%(%s)T' -1
 # A cancellation or preemption sends TERM to one step after another: it may reach the tasks long before this script.
