@@ -514,8 +514,8 @@ def test_an_image_import_failure_is_found_in_the_batch_scripts_log() -> None:
     assert "--host" in diagnosis.commands[0]
 
 
-PYXIS = Path(__file__).parent / "pyxis_0_20"
-REASONS = {
+HERE = Path(__file__).parent
+PYXIS = {
     "missing_image": (Cause.IMAGE, "No such file or directory: /images/x.sqsh"),
     "left_container": (Cause.IMAGE, "a container was left behind: /var/lib/enroot/pyxis_12.0"),
     "disk_full": (
@@ -553,19 +553,48 @@ REASONS = {
 }
 
 
-def test_every_recorded_pyxis_log_has_an_expected_reason() -> None:
-    assert {path.stem for path in PYXIS.iterdir()} == set(REASONS)
+APPTAINER = {
+    "missing_image": (
+        Cause.IMAGE,
+        "could not open image {0}: failed to retrieve path for {0}: lstat {0}: no such file or directory".format(
+            "/images/nope.sif"
+        ),
+    ),
+    "not_an_image": (
+        Cause.IMAGE,
+        "could not open image /images/bad.sif: image format not recognized",
+    ),
+    "unreadable": (
+        Cause.IMAGE,
+        "could not open image /images/u.sif: /images/u.sif is not readable by the current user, check permissions",
+    ),
+    "missing_mount": (Cause.LAUNCH, "mount source does not exist on the node: /nowhere"),
+    "missing_folder": (Cause.IMAGE, "failed to set working directory: chdir /nowhere: no such file or directory"),
+    "missing_program": (Cause.IMAGE, '"nosuchprog": executable file not found in $PATH'),
+    "not_executable": (Cause.IMAGE, "permission denied"),
+    "no_name": (
+        Cause.NETWORK,
+        "the node cannot reach the registry: lookup nowhere.invalid on 10.255.255.53:53: no such host",
+    ),
+    "no_answer": (Cause.NETWORK, "the node cannot reach the registry: 127.0.0.1:9: connect: connection refused"),
+}
+RECORDED = {"pyxis_0_20": PYXIS, "apptainer_1_4": APPTAINER}
 
 
-@pytest.mark.parametrize("fault", REASONS)
-def test_the_reason_is_found_in_the_output_of_pyxis_wherever_it_was_written(fault: str) -> None:
-    lines = (PYXIS / f"{fault}.log").read_text()
+@pytest.mark.parametrize("program", RECORDED)
+def test_every_recorded_log_of_a_container_has_an_expected_reason(program: str) -> None:
+    assert {path.stem for path in (HERE / program).iterdir()} == set(RECORDED[program])
+
+
+@pytest.mark.parametrize(("program", "fault"), [(one, fault) for one in RECORDED for fault in RECORDED[one]])
+def test_the_reason_is_found_in_the_output_of_a_container_wherever_it_was_written(program: str, fault: str) -> None:
+    lines = (HERE / program / f"{fault}.log").read_text()
     died = "srun: error: node2: task 1: Exited with exit code 1"
     by_rank = attempt(ranks=(RankTrace(1, last_words=tuple(lines.splitlines())),), lines=died)
     by_srun = attempt(ranks=(), lines=f"{lines}{died}")  # where no rank has a log yet: a warm run's import
     for evidence in (by_rank, by_srun):
         found = cause_of(trace(evidence))
-        assert (found.cause_class, found.cause, found.node) == (*REASONS[fault], "node2")
+        assert (found.cause_class, found.cause, found.node) == (*RECORDED[program][fault], "node2")
 
 
 def test_an_attempt_that_saved_after_a_warning_reports_why_it_was_not_restarted() -> None:

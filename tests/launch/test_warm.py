@@ -115,7 +115,7 @@ class Node:
             path.mkdir(parents=True)
         run.run_json.write_text("{}")
         run.script.write_text(script(run, job, Cluster(name="c")))
-        note = f'env | grep ^SLURM >>{quote(str(self.notes))}; echo "${{*//$\'\\n\'/ }}" >>{quote(str(self.notes))}\n'
+        note = f"env | grep ^SLURM >>{quote(str(self.notes))}; echo \"${{*//$'\\n'/ }}\" >>{quote(str(self.notes))}\n"
         prologue = f"#!/bin/bash\n{note}attempt=$CLUSTERCTL_RUN_DIR/attempts/$CLUSTERCTL_ATTEMPT\n"
         aside = self.srun.with_name("srun.new")  # a running program cannot be overwritten
         aside.write_text(prologue + srun)

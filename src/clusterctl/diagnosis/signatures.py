@@ -117,7 +117,14 @@ _TABLE = (
         Cause.LAUNCH,
         words=r"mount source does not exist on the node: \1",
     ),
-    _row(r"^(?:FATAL|ERROR) *: {2,}(.+)", Cause.IMAGE, words=r"\1"),  # Apptainer pads its levels
+    _row(
+        r"^FATAL: .*dial tcp:? (.*(?:no such host|refused|timeout|unreachable))",
+        Cause.NETWORK,
+        words=r"the node cannot reach the registry: \1",
+    ),
+    _row(
+        r"^(?:FATAL|ERROR) *: {2,}(?:While checking container encryption: )?(.+)", Cause.IMAGE, words=r"\1"
+    ),  # Apptainer pads its levels
     _row(
         r"unrecognized option '--container-|SPANK plugin .pyxis. option .* not found",
         Cause.LAUNCH,
