@@ -271,6 +271,7 @@ cctl_leave_step_out() {
 
 # One log per rank. The warning may come before Python can handle it, and would kill it: USR2 is blocked until the task
 # unblocks it, or ignored if env cannot block signals (GNU coreutils before 8.31, busybox).
+# shellcheck disable=SC2016 # the task expands it
 cctl_make_work && cctl_check_nodes && cctl_stage_code && cctl_leave_step_out && cctl_start_tracker &&
   [ -z "$cctl_signal" ] && "${cctl_srun[@]}" \
   --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
