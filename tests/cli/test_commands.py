@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -291,15 +292,60 @@ def test_the_cancellation_is_recorded_before_scancel_is_called(typed: Typed, sit
     assert typed("cancel", A)[0] == 0
 
 
-def test_a_refused_scancel_is_a_slurm_error(typed: Typed, site: Path, fabricate: Fabricate) -> None:
-    fabricate(A, SUBMITTED)
-    queue(site, ("12", "RUNNING"))
-    (site / "scancel").write_text("#!/bin/sh\necho 'scancel: error: Access/permission denied' >&2\nexit 1\n")
-    assert typed("cancel", A) == (
-        4,
-        "",
-        "error: scancel: Access/permission denied\nhint: list your jobs: squeue --me\n",
+DENIED = "scancel: error: Kill job error on job id 12: Access/permission denied"
+UNREACHABLE = "scancel: error: Unable to contact slurm controller (connect failure)"
+
+
+def refuse(site: Path, complaint: str, then: str) -> None:
+    """Let scancel fail with `complaint`, and squeue answer with the shell command `then` from that moment on."""
+    (site / "scancel").write_text(
+        f"#!/bin/sh\necho '{complaint}' >&2\nprintf '#!/bin/sh\\n{then}\\n' >'{site}/squeue'\nexit 1\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("complaint", "then", "message"),
+    [
+        (DENIED, "cat {}/queue", f"Kill job error on job id 12: Access/permission denied; not cancelled: {A} goes on"),
+        (
+            UNREACHABLE,
+            "exit 1",
+            f"Unable to contact slurm controller (connect failure); not cancelled: {A} goes on, unless Slurm got it",
+        ),
+    ],
+)
+def test_a_refused_cancellation_leaves_no_record_and_the_run_goes_on(
+    typed: Typed, site: Path, fabricate: Fabricate, complaint: str, then: str, message: str
+) -> None:
+    run = fabricate(A, SUBMITTED)
+    queue(site, ("12", "RUNNING"))
+    refuse(site, complaint, then.format(site))
+    code, _, err = typed("cancel", A)
+    assert (code, err.splitlines()[0]) == (4, f"error: scancel: {message}")
+    assert not run.cancel_json.exists()
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING", None])
+def test_a_cancellation_that_slurm_got_although_its_answer_was_lost_counts(
+    typed: Typed, site: Path, fabricate: Fabricate, state: str | None
+) -> None:
+    run = fabricate(A, SUBMITTED)
+    queue(site, *([("12", state)] if state else []))
+    (site / "queue").rename(site / "later")
+    queue(site, ("12", "RUNNING"))
+    refuse(site, UNREACHABLE, f"cat {site}/later")
+    assert typed("cancel", A)[0] == 0
+    assert run.cancel_json.exists()
+
+
+def test_no_run_is_marked_as_cancelled_if_one_of_them_has_no_job_yet(
+    typed: Typed, site: Path, fabricate: Fabricate
+) -> None:
+    run = fabricate(A, SUBMITTED)
+    fabricate(B, created=time.time())
+    queue(site, ("12", "RUNNING"))
+    assert "has no job yet" in typed("cancel", A, B, "--yes")[2]
+    assert (run.cancel_json.exists(), calls(site)) == (False, [])
 
 
 def test_a_held_run_is_released(typed: Typed, site: Path, fabricate: Fabricate) -> None:

@@ -13,13 +13,14 @@ from clusterctl.launch.warm import end_steps
 from clusterctl.observe.status import report
 from clusterctl.runs.files import exists, write_json
 from clusterctl.runs.ownership import user_name
-from clusterctl.slurm import Slurm
+from clusterctl.slurm import JobState, Slurm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from clusterctl.api.run import Run
     from clusterctl.observe.stage import Status
+    from clusterctl.slurm import QueuedJob
 
 
 @dataclass(frozen=True)
@@ -53,20 +54,54 @@ def cancel(runs: Iterable[Run], agreed: Callable[[int], bool] = lambda _: True) 
 
 
 def _cancel(statuses: list[Status]) -> None:
-    """Record it in the run directories first: a rank that gets TERM checks there whether the run was cancelled."""
-    by = f"{user_name(os.getuid())}@{socket.gethostname()}"
-    job_ids = []
+    """Record it in the run directories first: a rank that gets TERM checks there whether the run was cancelled.
+
+    A request that Slurm refused, or never got, is withdrawn: the run goes on, and later ends for other reasons.
+    """
     for status in statuses:
-        run = status.record.run
         if status.job_id is None:
-            raise SlurmError(f"{run.id} has no job yet", "it is still being submitted; try again in a moment")
-        if not exists(run.cancel_json):
-            write_json(run.cancel_json, {"time": time.time(), "by": by})
-        if status.record.allocation is None:
-            job_ids.append(status.job_id)
+            hint = "it is still being submitted; try again in a moment"
+            raise SlurmError(f"{status.record.run.id} has no job yet", hint)
+    by = f"{user_name(os.getuid())}@{socket.gethostname()}"
     slurm = Slurm.of(statuses[0].record.cluster)
-    for status in statuses:
-        if status.record.allocation is not None:
-            end_steps(slurm, status.record.run.id, status.record.allocation)
-    if job_ids:
-        slurm.cancel(job_ids)
+    noted = [status for status in statuses if not exists(status.record.run.cancel_json)]
+    for status in noted:
+        write_json(status.record.run.cancel_json, {"time": time.time(), "by": by})
+    try:
+        for status in statuses:
+            if status.record.allocation is not None:
+                end_steps(slurm, status.record.run.id, status.record.allocation)
+        job_ids = [status.job_id for status in statuses if status.record.allocation is None and status.job_id]
+        if job_ids:
+            slurm.cancel(job_ids)
+    except SlurmError as error:
+        _withdraw(noted, slurm, error)
+
+
+def _withdraw(noted: list[Status], slurm: Slurm, error: SlurmError) -> None:
+    """Withdraw the requests that have had no effect, and raise an error that names their runs.
+
+    Slurm may have received a request although its answer was lost: then the job is ending.
+    """
+    slurm.forget()
+    try:
+        snapshot = slurm.snapshot()
+        jobs = None if snapshot.problem else snapshot.jobs
+    except SlurmError:
+        jobs = None
+    alive = [status for status in noted if jobs is None or not _is_ending(jobs.get(status.job_id or ""))]
+    for status in alive:
+        status.record.run.cancel_json.unlink(missing_ok=True)
+    if not alive:
+        if noted:
+            return
+        raise error
+    first, *others = [status.record.run.id for status in alive]
+    names = f"{first} and {len(others)} more" if others else first
+    verb = "go" if others else "goes"
+    then = f"{names} {verb} on" if jobs is not None else f"{names} {verb} on, unless Slurm got it"
+    raise SlurmError(f"{error.message}; not cancelled: {then}", error.hint) from error
+
+
+def _is_ending(job: QueuedJob | None) -> bool:
+    return job is None or job.state.ended or job.state is JobState.COMPLETING
