@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl import cli
-from clusterctl.runs.files import read_json
+from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stamp import stamp
 
@@ -346,6 +346,30 @@ def test_no_run_is_marked_as_cancelled_if_one_of_them_has_no_job_yet(
     queue(site, ("12", "RUNNING"))
     assert "has no job yet" in typed("cancel", A, B, "--yes")[2]
     assert (run.cancel_json.exists(), calls(site)) == (False, [])
+
+
+def test_a_run_of_a_newer_version_is_shown_explained_and_cancelled(
+    typed: Typed, site: Path, fabricate: Fabricate
+) -> None:
+    run = fabricate(A, SUBMITTED)
+    queue(site, ("12", "RUNNING"))
+    record = read_json(run.run_json)
+    record["job"]["colour"], record["cluster"]["moon"] = "blue", {"phase": 1}
+    record["job"]["watchdog"]["mood"] = "calm"
+    write_json(run.run_json, record)
+    notice = f"{A}: submitted by a newer version; skipped what this one does not know: job."
+    for command in ("status", "why", "cancel"):
+        code, out, err = typed(command, *([] if command == "status" else [A]))
+        assert (code, (out + err).count(notice)) == (0, 1), command
+    record["versions"] = {"clusterctl": "99.1.0"}
+    record["job"] |= {"workload": "quantum", "train": {"qubits": 3}}
+    record["job"]["checkpoint"]["keep"] = "all"
+    write_json(run.run_json, record)
+    code, _, err = typed("status")
+    assert (code, "clusterctl 99.1.0" in err, "workload" in err) == (0, True, True)
+    record["versions"] = {"clusterctl": "0.0.1"}
+    write_json(run.run_json, record)
+    assert "cannot read" in typed("why", A)[2], "a damaged record is not read as one of a newer version"
 
 
 def test_a_held_run_is_released(typed: Typed, site: Path, fabricate: Fabricate) -> None:

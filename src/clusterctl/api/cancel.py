@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import ConfigError, SlurmError
 from clusterctl.launch.warm import end_steps
+from clusterctl.observe.run_record import newer_records
 from clusterctl.observe.status import report
 from clusterctl.runs.files import exists, write_json
 from clusterctl.runs.ownership import user_name
@@ -41,16 +42,17 @@ def cancel(runs: Iterable[Run], agreed: Callable[[int], bool] = lambda _: True) 
     for problem in found.problems:  # including runs of another user
         if isinstance(problem, ConfigError):
             raise problem
+    problems = (*found.problems, *newer_records(status.record for status in found.statuses))
     ended = tuple(status for status in found.statuses if status.stage.ended and status.sure)
     alive = tuple(status for status in found.statuses if status not in ended)
     if alive and not agreed(len(alive)):
-        return Cancelled((), ended, found.problems)
+        return Cancelled((), ended, problems)
     by_controller: dict[tuple[str, str | None], list[Status]] = {}
     for status in alive:
         by_controller.setdefault(status.record.cluster.controller, []).append(status)
     for statuses in by_controller.values():
         _cancel(statuses)
-    return Cancelled(alive, ended, found.problems)
+    return Cancelled(alive, ended, problems)
 
 
 def _cancel(statuses: list[Status]) -> None:

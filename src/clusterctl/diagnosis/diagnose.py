@@ -16,6 +16,7 @@ from clusterctl.diagnosis.standstill import ended_writers
 from clusterctl.diagnosis.traces import gather, listen_again, with_accounting
 from clusterctl.errors import Cause, SlurmError
 from clusterctl.observe.predecessors import Condition
+from clusterctl.observe.run_record import newer_records
 from clusterctl.observe.slurm_log import started_in_vain
 from clusterctl.observe.stage import NEVER_STARTS
 from clusterctl.observe.status import report
@@ -126,6 +127,7 @@ def judge(trace: RunTrace) -> Diagnosis:
     if text := single_steps(status):
         fact = f"{text}; set train.global_batch_size instead of train.batch_size"
         found = (replace(found[0], facts=(*found[0].facts, fact)), *found[1:])
+    unknown += [notice.message for notice in newer_records([status.record])]
     if not status.sure:
         unknown.append("the job's state in Slurm: not queried, or no answer")
     history = tuple(explain_attempt(attempt, trace) for attempt in past)

@@ -208,7 +208,7 @@ def _plain(value: object) -> object:
 
 def _unpacked(run: RunDir, packed: Mapping[str, Any], job: str, cluster: str) -> RunEvidence:
     record = {**packed["record"], "job": read_spec(Job, job), "cluster": read_spec(Cluster, cluster)}
-    for name, of in (("argv", tuple), ("past_jobs", frozenset), ("predecessors", _predecessors)):
+    for name, of in (("argv", tuple), ("past_jobs", frozenset), ("predecessors", _predecessors), ("skipped", tuple)):
         if name in record:
             record[name] = of(record[name])
     attempts = tuple(map(_unpacked_attempt, packed["attempts"]))

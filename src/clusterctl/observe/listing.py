@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.observe.run_record import newer_records
 from clusterctl.observe.runs import is_written, newest_first, newest_ids, newest_submissions
 from clusterctl.observe.status import report
 from clusterctl.runs.layout import RunDir
@@ -57,7 +58,8 @@ def listing(
         ended.keep_row(run, row)
     found = (rows[run] for run in ids if run in rows)
     taken = (row for row in found if wanted.takes(row.stage, row.created, looked.as_of))
-    return Listing(looked.as_of, tuple(itertools.islice(together(taken), count)), looked.problems, looked.statuses)
+    problems = (*looked.problems, *newer_records(status.record for status in looked.statuses))
+    return Listing(looked.as_of, tuple(itertools.islice(together(taken), count)), problems, looked.statuses)
 
 
 def _ids(folder: Path, wanted: Filter, count: int | None) -> Iterable[str]:

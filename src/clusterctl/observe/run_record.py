@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterctl import __version__
 from clusterctl.errors import ConfigError
@@ -16,9 +16,11 @@ from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import status_of
 from clusterctl.runs.layout import READABLE_FORMATS, RUN_FORMAT
 from clusterctl.runs.ownership import is_trusted, owner_name
-from clusterctl.spec import Cluster, Job, from_record
+from clusterctl.spec import Cluster, Job
+from clusterctl.spec.records import from_stored
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from clusterctl.runs.fields import Fields
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", float, str)
 Spec = TypeVar("Spec", Job, Cluster)
+_SPECS: dict[str, type[Any]] = {"job": Job, "cluster": Cluster}
 _VERSION = re.compile(r"[0-9A-Za-z.+]{1,40}")
 
 
@@ -45,6 +48,8 @@ class RunRecord:
     predecessors: tuple[Predecessor, ...] = ()  # which must finish, end or start first
     stage: str = ""  # of its job file; the runs of the other stages share the end of its id
     is_ours: bool = True
+    skipped: tuple[str, ...] = ()  # keys of its job and cluster that this version does not know
+    writer: str = ""  # the version of clusterctl that submitted it
 
     @property
     def submitted(self) -> float:
@@ -60,6 +65,19 @@ class RunRecord:
         if not self.is_ours:
             message = f"{self.run.id} belongs to {owner_name(self.run.path)}: its status comes from its files alone"
             raise ConfigError(message, "only its owner can query Slurm about it, cancel it or resume it")
+
+
+def newer_records(records: Iterable[RunRecord]) -> tuple[ConfigError, ...]:
+    """A notice, for all of `records` together, that a newer version wrote some of them; none if none was."""
+    newer = [record for record in records if record.skipped]
+    if not newer:
+        return ()
+    first, *others = newer
+    which = f"{first.run.id} and {len(others)} more" if others else first.run.id
+    what = ", ".join(first.skipped[:3])
+    by = f", clusterctl {first.writer}" if _VERSION.fullmatch(first.writer) else ""
+    message = f"{which}: submitted by a newer version{by}; skipped what this one does not know: {what}"
+    return (ConfigError(message, "use the clusterctl that submitted it to see everything"),)
 
 
 def read_record(run: RunDir) -> RunRecord:
@@ -84,7 +102,11 @@ def read_record(run: RunDir) -> RunRecord:
 
 
 def _parse(run: RunDir, fields: Fields) -> RunRecord:
-    job, cluster = (read_spec(cls, json.dumps(fields.content.get(cls.__name__.lower()))) for cls in (Job, Cluster))
+    writer = fields.table("versions").text("clusterctl")
+    newer = bool(_VERSION.fullmatch(writer)) and _numbers(writer) > _numbers(__version__)
+    job, unknown_job = _read_spec("job", json.dumps(fields.content.get("job")), newer=newer)
+    cluster, unknown_cluster = _read_spec("cluster", json.dumps(fields.content.get("cluster")), newer=newer)
+    skipped = (*(f"job.{key}" for key in unknown_job), *(f"cluster.{key}" for key in unknown_cluster))
     resumes = fields.tables("resumes")
     return RunRecord(
         run,
@@ -98,7 +120,14 @@ def _parse(run: RunDir, fields: Fields) -> RunRecord:
         past_jobs=frozenset(job_id for one in resumes if (job_id := one.job("job_id"))),
         predecessors=read_predecessors(fields),
         stage=fields.text("stage"),
+        skipped=skipped,
+        writer=writer,
     )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release in a version: (0, 2, 1) for 0.2.1rc1."""
+    return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version)[0])))
 
 
 def _given(name: str, value: T | None) -> T:
@@ -122,7 +151,13 @@ def _of_another_version(run: RunDir, fields: Fields, found: int | None) -> Confi
     return ConfigError(f"cannot read {run.run_json}: {written}; {reads}", hint)
 
 
-@functools.lru_cache(maxsize=1000)
 def read_spec(cls: type[Spec], text: str) -> Spec:
-    """Parse a job or cluster in JSON. Cached, since many runs share the same job and cluster."""
-    return from_record(cls, json.loads(text))
+    """Parse a job or cluster in JSON."""
+    value: Spec = _read_spec(cls.__name__.lower(), text, newer=False)[0]
+    return value
+
+
+@functools.lru_cache(maxsize=1000)
+def _read_spec(name: str, text: str, *, newer: bool) -> tuple[Any, tuple[str, ...]]:
+    """A job or cluster, and the skipped keys. Cached, since many runs share the same job and cluster."""
+    return from_stored(_SPECS[name], json.loads(text), newer=newer)

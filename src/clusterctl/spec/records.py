@@ -22,6 +22,7 @@ if typing.TYPE_CHECKING:
     from collections.abc import Mapping
 
 T = TypeVar("T")
+UNKNOWN_KEY = "unknown key"
 
 
 class Problem(NamedTuple):
@@ -67,6 +68,39 @@ def from_record(cls: type[T], record: dict[str, Any], *, parse: bool = False) ->
     if problems:
         raise InvalidRecord(problems)
     return value  # type: ignore[no-any-return]
+
+
+def from_stored(cls: type[T], record: dict[str, Any], *, newer: bool) -> tuple[T, tuple[str, ...]]:
+    """Like `from_record`, for a record on disk that another version may have written; also returns what was skipped.
+
+    Unknown keys are skipped. If the writer was `newer`, so are values that this version does not know, such as the name
+    of a workload: their defaults take their place, or `command` that of the workload.
+    """
+    skipped: list[str] = []
+    while True:
+        try:
+            return from_record(cls, record), tuple(skipped)
+        except InvalidRecord as invalid:
+            known = record
+            for problem in invalid.problems:
+                if problem.message == UNKNOWN_KEY or newer:
+                    known = _without(known, problem.path)
+            if newer and record.get("workload", "command") not in WORKLOADS:
+                known = {**known, "workload": "command", "train": {}}
+            if known == record:
+                raise
+            skipped += [".".join(problem.path) for problem in invalid.problems]
+            record = known
+
+
+def _without(record: Any, path: tuple[str, ...]) -> Any:
+    """`record` without the key at `path`, if it has it."""
+    if not path or not isinstance(record, dict) or path[0] not in record:
+        return record
+    key, *rest = path
+    if not rest:
+        return {name: value for name, value in record.items() if name != key}
+    return {**record, key: _without(record[key], tuple(rest))}
 
 
 def nearest(word: str, names: typing.Iterable[str]) -> str:
@@ -116,7 +150,7 @@ def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, 
         if key in hints:
             values[key] = _read(hints[key], raw, parse, (*path, key), problems)
         else:
-            problems.append(Problem((*path, key), "unknown key", nearest(key, hints)))
+            problems.append(Problem((*path, key), UNKNOWN_KEY, nearest(key, hints)))
     return cls(**values) if len(problems) == before else None
 
 
