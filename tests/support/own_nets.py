@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GATv2Conv, GINConv, SAGEConv, global_add_pool
+from torch_geometric.nn import GATv2Conv, GCNConv, GINConv, SAGEConv, global_add_pool
 
 from clusterctl.graph.hops import Hop
 
@@ -24,6 +24,26 @@ class Gat(nn.Module):
         x = hop.dropout(x, 0.5)
         convolution = self.first if i == 0 else self.last
         x = convolution((x, x[: hop.targets]), hop.edge_index)
+        return x.relu() if i == 0 else x
+
+
+class Gcn(nn.Module):
+    """The recipe of docs/guides/your-own-model.md."""
+
+    def __init__(self, features: int, classes: int, hidden: int = 16) -> None:
+        super().__init__()
+        self.first = GCNConv(features, hidden, add_self_loops=False, normalize=False)
+        self.last = GCNConv(hidden, classes, add_self_loops=False, normalize=False)
+
+    def layer(self, i: int, hop: Hop, x: Tensor) -> Tensor:
+        source, target = hop.edge_index
+        sampled = torch.bincount(target, minlength=hop.targets)
+        scale = (hop.row_degree + 1).to(x.dtype).rsqrt()
+        weight = scale[source] * scale[target] * (hop.degree / sampled).to(x.dtype)[target]
+        loops = torch.arange(hop.targets, device=x.device)
+        edges = torch.cat([hop.edge_index, torch.stack([loops, loops])], 1)
+        weight = torch.cat([weight, scale[: hop.targets].square()])
+        x = (self.first if i == 0 else self.last)(x, edges, weight)[: hop.targets]
         return x.relu() if i == 0 else x
 
 

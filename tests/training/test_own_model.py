@@ -6,16 +6,19 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.own_nets import Gcn
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
 from clusterctl.errors import TaskError
+from clusterctl.graph.features.arrangement import renumbered
 from clusterctl.graph.hops import Hop, whole_hops
-from clusterctl.graph.storage import Graph
+from clusterctl.graph.storage import Graph, load, save
 from clusterctl.spec import NodeClassificationTrain
 from clusterctl.task.task import Task
 from clusterctl.training import own_inference
@@ -110,6 +113,118 @@ def test_pygs_convolutions_match_the_whole_graph(
         assert {split: score.correct for split, score in kept.evaluate(("val", "test")).items()} == correct
 
 
+@pytest.mark.parametrize("by_neighbours", [False, True])
+def test_the_guides_gcn_is_pygs_on_the_whole_graph(
+    users: types.ModuleType,
+    random_graph: MakeGraph,
+    lone_task: Task,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    by_neighbours: bool,
+) -> None:
+    monkeypatch.setattr(own_inference, "_MOST_EDGES", 40)  # many pieces
+    users.Net = Gcn  # type: ignore[attr-defined]
+    given = random_graph()
+    order = torch.randperm(given.num_nodes)
+    graph = renumbered(given, order, given.x.dtype, tmp_path) if by_neighbours else given
+    objective = OwnNodeClassification(graph, TRAIN, lone_task)
+    theirs = pyg.GCN(7, 16, 2, 3).double()
+    state = {f"convs.{('first', 'last').index(name.split('.')[0])}.{name.partition('.')[2]}": value
+             for name, value in objective.model.state_dict().items()}  # fmt: skip
+    theirs.load_state_dict(state)
+    targets = torch.arange(given.num_nodes).repeat_interleave(given.degree)
+    with torch.no_grad():
+        expected = theirs(given.x, torch.stack([given.indices.long(), targets]))
+        ours = objective._inference.rows(range(given.num_nodes))
+    torch.testing.assert_close(ours, expected[order] if by_neighbours else expected, rtol=0, atol=1e-12)
+    loss = nn.functional.cross_entropy(expected[given.train], given.y[given.train])
+    torch.testing.assert_close(loss_of(objective, graph).detach(), loss, rtol=0, atol=1e-12)
+
+
+class SlicedGcn(Net):
+    """As one writes it with GCNConv: right on a whole graph, wrong on a piece."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__(features, classes)
+        self.convolutions = nn.ModuleList([pyg.GCNConv(features, WIDTH), pyg.GCNConv(WIDTH, classes)])
+
+    def layer(self, i: int, hop: Hop, x: Tensor) -> Tensor:
+        return self.convolutions[i](x, hop.edge_index)[: hop.targets]  # type: ignore[no-any-return]
+
+
+class Normalized(Net):
+    def layer(self, i: int, hop: Hop, x: Tensor) -> Tensor:
+        x = super().layer(i, hop, x)
+        return pyg.PairNorm()(x) if i == 1 else x  # type: ignore[no-any-return]
+
+
+class BatchNorm(Net):
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__(features, classes)
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def layer(self, i: int, hop: Hop, x: Tensor) -> Tensor:
+        x = super().layer(i, hop, x)
+        return self.norm(x) if i == 0 else x  # type: ignore[no-any-return]
+
+
+class WholeSlicedGcn(Whole, SlicedGcn):
+    def forward(self, hops: list[Hop], x: Tensor) -> Tensor:
+        for i, hop in enumerate(hops):
+            x = SlicedGcn.layer(self, i, hop, x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("net", "part"),
+    [
+        (SlicedGcn, "layer "), (Normalized, "layer 1"), (WholeSlicedGcn, "forward"),
+        (Net, ""), (Gcn, ""), (BatchNorm, ""), (Whole, ""),
+    ],
+)  # fmt: skip
+def test_a_model_whose_pieces_differ_from_the_whole_graph_is_named_in_one_line(
+    users: types.ModuleType,
+    random_graph: MakeGraph,
+    lone_task: Task,
+    capsys: pytest.CaptureFixture[str],
+    net: type[nn.Module],
+    part: str,
+) -> None:
+    users.Net = net  # type: ignore[attr-defined]
+    torch.manual_seed(5)
+    objective = OwnNodeClassification(random_graph(), TRAIN, lone_task)
+    assert objective.model.training
+    lines = [line for line in capsys.readouterr().out.splitlines() if "has no layer" not in line]
+    assert [f"the outputs of {part}" in line for line in lines] == [True] * bool(part)
+
+
+def test_nodes_have_the_users_numbers_in_any_order_of_the_prepared_graph(
+    users: types.ModuleType, random_graph: MakeGraph, lone_task: Task, tmp_path: Path
+) -> None:
+    class Table(Net):
+        def __init__(self, features: int, classes: int) -> None:
+            super().__init__(features, classes)
+            self.table = nn.Embedding(60, features)
+
+        def layer(self, i: int, hop: Hop, x: Tensor) -> Tensor:
+            return super().layer(i, hop, hop.dropout(x + self.table(hop.nodes), 0.5) if i == 0 else x)
+
+    users.Net = Table  # type: ignore[attr-defined]
+    given = random_graph()
+    order = torch.randperm(given.num_nodes)
+    save(renumbered(given, order, given.x.dtype, tmp_path), tmp_path / "graph.pt")
+    graph = load(Graph, tmp_path / "graph.pt")
+    losses, rows = [], []
+    for one in (given, graph):
+        objective = OwnNodeClassification(one, TRAIN, lone_task)
+        losses.append(loss_of(objective, one).detach())
+        objective.model.eval()
+        with torch.no_grad():
+            rows.append(objective._inference.rows(range(given.num_nodes)))
+    torch.testing.assert_close(losses[1], losses[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(rows[1], rows[0][order], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("most_targets", [None, 2])
 def test_a_hop_of_all_edges_has_its_targets_first_and_each_edge_once(
     random_graph: MakeGraph, most_targets: int | None
@@ -167,9 +282,39 @@ def test_a_wrong_model_is_reported_with_its_layer(
         "layer 1 gives a tensor [30, 6], where a row for each of 30 targets"
         in wrong(users, graph, lone_task, TooWide).message
     )
+
+    class Asserts(Net):
+        def layer(self, i: int, hop: Hop, x: Tensor) -> Tensor:
+            assert i == 0
+            return super().layer(i, hop, x)
+
+    class Misnames(Whole):
+        def forward(self, hops: list[Hop], x: Tensor) -> Tensor:
+            return {}["missing"]  # type: ignore[no-any-return]
+
+    class Refuses(Net):
+        def __init__(self, features: int, classes: int) -> None:
+            raise ValueError("no such width")
+
+    class Lazy(Net):
+        def __init__(self, features: int, classes: int) -> None:
+            super().__init__(features, classes)
+            self.convolutions[1] = pyg.SAGEConv(-1, classes)
+
+    assert "layer 1 fails on x [" in (message := wrong(users, graph, lone_task, Asserts).message)
+    assert "AssertionError: assert 1 == 0 (test_own_model.py, line " in message
+    assert "forward fails on 2 hops" in (message := wrong(users, graph, lone_task, Misnames).message)
+    assert "KeyError: 'missing' (test_own_model.py, line " in message
+    assert "users:Net cannot be made: no such width (test" in wrong(users, graph, lone_task, Refuses).message
+    assert "lazy layers, whose" in (message := wrong(users, graph, lone_task, Lazy).message)
+    assert "convolutions.1.lin_l.weight" in message
     assert "layer 0 gives a tensor" in wrong(users, graph, lone_task, TooMany).message
     assert "layer 1 fails on x [" in wrong(users, graph, lone_task, Fails).message
     assert "layer 1 of users:Net gives NaN or infinity" in wrong(users, graph, lone_task, Breaks).message
+    spoilt = replace(graph, x=graph.x / 0)
+    error = wrong(users, spoilt, lone_task, Net)
+    assert "the features x of the data have NaN or infinity" in error.message
+    assert "train.lr" not in str(error.hint)
     assert "cannot be made: " in wrong(users, graph, lone_task, Net, width=3).message
     assert "returned int, not a torch.nn.Module" in wrong(users, graph, lone_task, lambda *_: 3).message
     assert "nothing to train" in wrong(users, graph, lone_task, lambda *_: nn.Identity()).message

@@ -68,6 +68,10 @@ with joined(Context(record, attempt=current_attempt())) as task:
     users = NodeClassificationTrain(**both, epochs=2, precision="float64", model="support.own_nets:Gat", fan_out=(4, 3))
     objective, result["users"] = OwnNodeClassification(graph, users, task), Losses()
     result["users_accuracy"] = fit(objective, users, replace(task, metrics=result["users"]))
+    gcn = replace(users, epochs=1, model="support.own_nets:Gcn")
+    result["users_gcn"] = Losses()
+    result["users_gcn_accuracy"] = fit(OwnNodeClassification(graph, gcn, task), gcn,
+                                       replace(task, metrics=result["users_gcn"]))
     split = OwnNodeClassification(graph, users, task, split=True)
     split.model.load_state_dict(objective.model.state_dict())
     result["users_split_accuracy"] = split.evaluate(("test",))["test"]
@@ -113,7 +117,9 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
         assert rank["exact_accuracy"] == alone["exact_accuracy"]
 
 
-@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor", "on_disk", "split", "users", "rgat"])
+@pytest.mark.parametrize(
+    "name", ["cached", "cached_gcn", "everything", "labor", "on_disk", "split", "users", "users_gcn", "rgat"]
+)
 def test_with_every_option_and_dropout_losses_and_accuracy_are_the_same(
     results: dict[int, list[dict[str, Any]]], name: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -30,10 +31,30 @@ class Hop:
 
     edge_index: Tensor  # int64 [2, edges]: the row of the source, the row of the target; ascending by target
     targets: int
-    nodes: Tensor  # int64 [rows]: the graph node of each row
-    degree: Tensor  # int64 [targets]: the number of neighbours in the whole graph; the edges may be a sample
+    graph: Adjacency
+    places: Tensor  # int64 [rows]: the node of each row in `graph`, whose order may not be that of the user's data
     neighborhoods: Neighborhoods  # the same edges, by target
     randomness: tuple[int, ...] | None = None  # of the step and layer; None in evaluation
+
+    @cached_property
+    def nodes(self) -> Tensor:
+        """int64 [rows]: the node of each row, numbered as in the user's data."""
+        numbers: Tensor | None = getattr(self.graph, "numbers", None)
+        return self.places if numbers is None else numbers.index_select(0, self.places).to(torch.int64)
+
+    @cached_property
+    def row_degree(self) -> Tensor:
+        """int64 [rows]: the number of neighbours of each row's node in the whole graph."""
+        return self._degree_of(self.places)
+
+    @property
+    def degree(self) -> Tensor:
+        """int64 [targets]: the number of neighbours in the whole graph; the edges may be a sample."""
+        return self._degree_of(self.places[: self.targets])
+
+    def _degree_of(self, places: Tensor) -> Tensor:
+        indptr = self.graph.indptr
+        return indptr.index_select(0, places + 1) - indptr.index_select(0, places)
 
     def dropout(self, rows: Tensor, share: float, number: int = 0) -> Tensor:
         """Dropout of a `share` of the values of `rows`, which are the input's or the targets'; a no-op in evaluation.
@@ -50,9 +71,8 @@ def sampled_hops(blocks: Sequence[Block], randomness: tuple[int, ...] | None) ->
     """The hops of a sample in the order of the layers. The outermost block has no edges, only the nodes to read."""
     hops = []
     for number, (before, block) in enumerate(pairwise(blocks)):
-        degree = block.graph.degree.index_select(0, block.nodes)
         key = None if randomness is None else (*randomness, number)
-        hops.append(_hop(block.rows, block.offsets, before.nodes, degree, key, block.edge_mask))
+        hops.append(_hop(block.graph, block.rows, block.offsets, before.nodes, key, block.edge_mask))
     return hops
 
 
@@ -63,7 +83,17 @@ def whole_hops(graph: Adjacency, own: range, most_edges: int, most_targets: int 
         targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
         nodes, columns = renumbered(targets, graph.indices[int(bounds[start]) : int(bounds[stop])])
         offsets = (bounds[start : stop + 1] - bounds[start]).to(torch.int32)
-        yield _hop(columns, offsets, nodes, bounds[start : stop + 1].diff())
+        yield _hop(graph, columns, offsets, nodes)
+
+
+def hop_into(graph: Adjacency, targets: Tensor) -> Hop:
+    """All edges into the `targets`, int64, distinct."""
+    degrees = graph.indptr[targets + 1] - graph.indptr[targets]
+    offsets = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+    shift = (graph.indptr[targets] - offsets[:-1]).repeat_interleave(degrees)
+    edges = torch.arange(len(shift), device=shift.device) + shift
+    nodes, columns = renumbered(targets, graph.indices[edges])
+    return _hop(graph, columns, offsets.to(torch.int32), nodes)
 
 
 def whole_neighborhoods(
@@ -88,15 +118,16 @@ def _pieces(bounds: Tensor, most_edges: int, most_targets: int | None) -> Iterat
 
 
 def _hop(
+    graph: Adjacency,
     columns: Tensor,
     offsets: Tensor,
     nodes: Tensor,
-    degree: Tensor,
     randomness: tuple[int, ...] | None = None,
     edge_mask: Tensor | None = None,
 ) -> Hop:
     """The hop of these edges (`Block.rows`, `offsets`, `edge_mask`); the targets are the first of `nodes`."""
-    targets = torch.arange(degree.numel(), device=columns.device)
+    count = offsets.numel() - 1
+    targets = torch.arange(count, device=columns.device)
     neighborhoods = Neighborhoods(columns, offsets, targets, edge_mask)
     edge_index = torch.stack([columns.to(torch.int64), neighborhoods.targets()])
-    return Hop(edge_index, degree.numel(), nodes, degree, neighborhoods, randomness)
+    return Hop(edge_index, count, graph, nodes, neighborhoods, randomness)

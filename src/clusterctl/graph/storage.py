@@ -74,6 +74,7 @@ class Graph(FeatureGraph):
     val: Tensor
     test: Tensor
     num_classes: int
+    numbers: Tensor | None = None  # int32 [nodes]: the user's number of each node, if the nodes are in another order
 
 
 G = TypeVar("G", bound=FeatureGraph)

@@ -9,7 +9,7 @@ import torch
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.gin import Distinct
 from clusterctl.training.graph_objective import GraphClassification, Graphs
-from clusterctl.training.own_model import built
+from clusterctl.training.own_model import built, described
 from clusterctl.training.own_training import OwnTraining
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class OwnGraphClassification(GraphClassification):
         super().__init__(collection, train, task, fold)
         self._name = train.model
         self._training = OwnTraining(self.model, train.model, task)
+        if task.place.rank == 0 and fold == 0 and collection.x.size(1) and train.features != "given":
+            print(f'the features x of the data are not used: train.features = "{train.features}", not "given"')
 
     def table_of(self, features: Tensor) -> Distinct:
         return Distinct(features, torch.arange(len(features), device=features.device))
@@ -46,9 +48,10 @@ class OwnGraphClassification(GraphClassification):
         of_graph = _owners(batch.bounds, len(batch.nodes))
         try:
             scores: Tensor = self.model(x, torch.stack([sources, targets]), of_graph)
-        except (RuntimeError, IndexError, ValueError) as error:
+        except Exception as error:
             shapes = f"x {[*x.shape]}, {len(sources)} edges, {len(batch.bounds) - 1} graphs"
-            raise TaskError(f"{self._name}: forward fails on {shapes}: {error}", cause=Cause.USER) from error
+            message = f"{self._name}: forward fails on {shapes}: {described(error)}"
+            raise TaskError(message, cause=Cause.USER) from error
         wanted = (len(batch.bounds) - 1, self.classes)
         if not isinstance(scores, torch.Tensor) or tuple(scores.shape) != wanted:
             given = f"a tensor {[*scores.shape]}" if isinstance(scores, torch.Tensor) else type(scores).__name__
@@ -60,7 +63,7 @@ class OwnGraphClassification(GraphClassification):
         self._training.begin_step(self._seed, batch.epoch, batch.step)
         loss = super().loss(batch, prepared)
         if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU this check would synchronize
-            raise self._training.no_number("forward")
+            raise self._training.no_number("forward" if prepared.rows.rows.isfinite().all() else "")
         return loss
 
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from clusterctl.errors import TaskError
 from clusterctl.graph.features.hidden import own_rows, rows_of_all, shared_rows
 from clusterctl.graph.gat import Gat
-from clusterctl.graph.hops import sampled_hops, whole_hops, whole_neighborhoods
+from clusterctl.graph.hops import hop_into, sampled_hops, whole_hops, whole_neighborhoods
 from clusterctl.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, one_ahead, own_piece
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.slices import slices
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _MOST_EDGES = 1 << 19  # per piece: PyG's layers materialize a row for each edge
 _SEEDS_AT_ONCE = 128  # if the model can only run all layers at once
+_TRIED_TARGETS, _TRIED_EDGES, _TRIED_AMONG = 4, 1 << 14, 512  # of the comparison at the start
+_TOLERANCE = 1e-3  # relative to the largest output: rounding stays below
 
 
 class OwnInference:
@@ -34,6 +37,73 @@ class OwnInference:
 
     def __init__(self, own: OwnModel, graph: FeatureGraph, features: Features, depth: int, task: Task) -> None:
         self._own, self._graph, self._features, self._depth, self._task = own, graph, features, depth, task
+
+    @torch.no_grad()
+    def warn_if_pieces_differ(self) -> None:
+        """Print a line if a few nodes get other outputs when their neighbours are computed beside them.
+
+        Then evaluation, which goes through the graph in pieces, differs from the whole graph, and training depends on
+        the number of ranks. Not a collective: rank 0 compares, on the features as they are stored.
+        """
+        if self._task.place.rank != 0 or (targets := self._tried_targets()) is None:
+            return
+        training, devices = self._own.model.training, [self._task.device] if self._task.device.type == "cuda" else []
+        self._own.model.eval()
+        try:
+            with torch.random.fork_rng(devices):
+                part, difference = self._difference(targets)
+        except TaskError:
+            return  # the first step reports it
+        finally:
+            self._own.model.train(training)
+        if difference > _TOLERANCE:
+            print(
+                f"{self._own.name}: the outputs of {part} for a node depend on the other nodes in its piece "
+                f"(by {difference:.1%}): evaluation in pieces is not that of the whole graph; "
+                "use hop.row_degree for degrees, and no statistics of a batch"
+            )
+
+    def _tried_targets(self) -> Tensor | None:
+        """A few nodes with neighbours, and not too many of those; None if there are none."""
+        indptr, indices = self._graph.indptr, self._graph.indices
+        degrees = indptr[: _TRIED_AMONG + 1].diff()
+        chosen, edges = [], 0
+        for node in degrees.nonzero().squeeze(1).tolist():
+            sources = indices[int(indptr[node]) : int(indptr[node + 1])][: _TRIED_EDGES + 1].long()
+            cost = len(sources) + int((indptr[sources + 1] - indptr[sources]).sum())
+            if edges + cost <= _TRIED_EDGES and cost > len(sources):
+                chosen.append(node)
+                edges += cost
+            if len(chosen) == _TRIED_TARGETS:
+                break
+        return torch.tensor(chosen, device=indptr.device) if chosen else None
+
+    def _difference(self, targets: Tensor) -> tuple[str, float]:
+        """The part of the model with the largest difference, relative to its largest output, and that difference."""
+        alone = hop_into(self._graph, targets)
+        if not self._own.by_layer:
+            first, second = (self._output(seeds)[: len(targets)] for seeds in (targets, alone.places[:_SEEDS_AT_ONCE]))
+            return "forward", _relative(first, second)
+        together = hop_into(self._graph, alone.places)
+        order = together.places.argsort()
+        row = order[torch.searchsorted(together.places[order], alone.places)]  # of each row of `alone` in `together`
+        x = self._stored(together.places)
+        worst = ("", 0.0)
+        for number in range(self._depth):
+            last = number == self._depth - 1
+            theirs = self._own.layer(number, together, x, last=last)
+            difference = _relative(self._own.layer(number, alone, x[row], last=last), theirs[: len(targets)])
+            worst = max(worst, (f"layer {number}", difference), key=lambda found: found[1])
+            x = torch.rand(len(together.places), theirs.size(1), device=x.device, dtype=theirs.dtype)
+        return worst
+
+    def _output(self, seeds: Tensor) -> Tensor:
+        blocks = self._whole_sampler().sample(seeds, 0, 0)
+        return self._own.outputs(sampled_hops(blocks, None), self._stored(blocks[0].nodes))
+
+    def _stored(self, nodes: Tensor) -> Tensor:
+        rows = self._graph.x.index_select(0, nodes.to(self._graph.x.device))
+        return rows.to(self._task.device, next(self._own.model.parameters()).dtype)
 
     def rows(self, nodes: range, finish: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """The outputs for this rank's slice of the nodes, one layer at a time for all nodes. A collective.
@@ -52,12 +122,15 @@ class OwnInference:
 
         Every rank must iterate to the end, each over its own nodes.
         """
-        sampler = NeighborSampler(self._graph, (*[-1] * self._depth, 0), 0)
+        sampler = self._whole_sampler()
         for seeds in torch.split(nodes, _SEEDS_AT_ONCE):
             blocks = sampler.sample(seeds, 0, 0)
             x = self._features.fetch(blocks[0].nodes).rows()
             yield seeds, self._own.outputs(sampled_hops(blocks, None), x)
         self._features.settle()
+
+    def _whole_sampler(self) -> NeighborSampler:
+        return NeighborSampler(self._graph, (*[-1] * self._depth, 0), 0)
 
     def of_all(self, rows: Tensor) -> Features:
         """All nodes' rows, from each rank's own, where the features say. A collective."""
@@ -95,7 +168,7 @@ class OwnInference:
         last = number == self._depth - 1
         most_targets = NODES_AT_ONCE_FROM_DISK if self._features.spill else None
         hops = whole_hops(self._graph, nodes, _MOST_EDGES, most_targets)
-        for hop, fetch in one_ahead((hop, features.fetch(hop.nodes)) for hop in hops):
+        for hop, fetch in one_ahead((hop, features.fetch(hop.places)) for hop in hops):
             yield self._own.layer(number, hop, fetch.rows(), last=last)
         features.settle()
 
@@ -104,3 +177,9 @@ class OwnInference:
         width = torch.tensor([rows.size(1)], device=rows.device)  # NCCL does not support CPU tensors
         dist.broadcast(width, 0)
         return rows.new_empty(0, int(width))
+
+
+def _relative(one: Tensor, other: Tensor) -> float:
+    """The largest difference, as a part of the largest value."""
+    most = max(float(one.abs().max()), float(other.abs().max()))
+    return float((one - other).abs().max()) / most if most else 0.0

@@ -88,6 +88,7 @@ class OwnLinkPrediction:
         self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
         self._training = OwnTraining(self.model, train.model, task)
         self._seed, self._task = train.seed, task
+        self._inference.warn_if_pieces_differ()
 
     @property
     def seeds(self) -> Tensor:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import traceback
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.gat import Gat
@@ -62,13 +66,20 @@ def built(name: str, sizes: Mapping[str, int], options: Mapping[str, Any]) -> nn
             model = make(*sizes.values(), _chosen(kind, f"{name}.Options", options))
         else:
             model = make(*sizes.values(), **options)
-    except TypeError as error:
+    except TaskError:
+        raise
+    except Exception as error:
         hint = f"it is called with the number of {' and of '.join(sizes)}, and train.options as keyword arguments"
-        raise TaskError(f"train.model = {name} cannot be made: {error}", hint, Cause.USER) from error
+        raise TaskError(f"train.model = {name} cannot be made: {described(error)}", hint, Cause.USER) from error
     if not isinstance(model, nn.Module):
         raise TaskError(
             f"train.model = {name} returned {type(model).__name__}, not a torch.nn.Module", cause=Cause.USER
         )
+    tensors = chain(model.named_parameters(), model.named_buffers())
+    if lazy := [part for part, tensor in tensors if is_lazy(tensor)]:
+        what = f"train.model = {name} has lazy layers, whose sizes are unknown before the first step: {', '.join(lazy)}"
+        hint = f"give their sizes; the model is made with the number of {' and of '.join(sizes)}"
+        raise TaskError(what, hint, Cause.USER)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise TaskError(f"train.model = {name} has nothing to train: no parameters", cause=Cause.USER)
     return model
@@ -84,6 +95,16 @@ def _chosen(kind: Any, name: str, options: Mapping[str, Any]) -> Any:
         raise TaskError(lines, f"the keys of {name} are {keys}", Cause.USER) from None
 
 
+def described(error: Exception) -> str:
+    """The message of an error in the user's code, the exception's name if that says more, and its last line there."""
+    ours, line = str(Path(__file__).parents[1]), ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if not frame.filename.startswith((ours, "<")) and "site-packages" not in frame.filename:
+            line = f" ({Path(frame.filename).name}, line {frame.lineno})"
+    plain = isinstance(error, (RuntimeError, ValueError, TypeError)) and str(error)
+    return (str(error) if plain else f"{type(error).__name__}: {error}".removesuffix(": ")) + line
+
+
 class OwnModel:
     """Calls a model layer by layer if it has `layer(i, hop, x)`, otherwise as a whole with `forward(hops, x)`.
 
@@ -97,18 +118,26 @@ class OwnModel:
     def outputs(self, hops: Sequence[Hop], x: Tensor) -> Tensor:
         """The scores of the last hop's targets [targets, classes]. Raises TaskError if they have another shape."""
         if not self.by_layer:
-            return self._shaped(self.model(list(hops), x), (hops[-1].targets, self.classes), "forward")
+            return self._shaped(self._whole(hops, x), (hops[-1].targets, self.classes), "forward")
         for number, hop in enumerate(hops):
             x = self.layer(number, hop, x, last=number == len(hops) - 1)
         return x
+
+    def _whole(self, hops: Sequence[Hop], x: Tensor) -> Any:
+        try:
+            return self.model(list(hops), x)
+        except Exception as error:
+            message = f"{self.name}: forward fails on {len(hops)} hops, x {[*x.shape]}: {described(error)}"
+            raise TaskError(message, cause=Cause.USER) from error
 
     def layer(self, number: int, hop: Hop, x: Tensor, *, last: bool) -> Tensor:
         """The new rows of the hop's targets. Raises TaskError if the number of rows is wrong."""
         try:
             rows = self.model.layer(number, hop, x)  # type: ignore[operator]
-        except (RuntimeError, IndexError, ValueError) as error:
+        except Exception as error:
             shapes = f"x {[*x.shape]}, {hop.targets} targets, {hop.edge_index.size(1)} edges"
-            raise TaskError(f"{self.name}: layer {number} fails on {shapes}: {error}", cause=Cause.USER) from error
+            message = f"{self.name}: layer {number} fails on {shapes}: {described(error)}"
+            raise TaskError(message, cause=Cause.USER) from error
         return self._shaped(rows, (hop.targets, self.classes if last else None), f"layer {number}")
 
     def _shaped(self, rows: Any, wanted: tuple[int, int | None], what: str) -> Tensor:
@@ -122,7 +151,9 @@ class OwnModel:
 
     @torch.no_grad()
     def where_it_breaks(self, hops: Sequence[Hop], x: Tensor) -> str:
-        """The first part of the model with a NaN or infinity."""
+        """The first part of the model with a NaN or infinity; empty if it is the data."""
+        if not x.isfinite().all():
+            return ""
         for name, parameter in self.model.named_parameters():
             if not parameter.isfinite().all():
                 return f"the parameter {name}"

@@ -77,6 +77,8 @@ class OwnNodeClassification:
         self._training = OwnTraining(self.model, train.model, task)
         if not self._own.by_layer and task.place.rank == 0:
             print(f"{train.model} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
+        if not is_ours:
+            self._inference.warn_if_pieces_differ()
 
     @property
     def seeds(self) -> Tensor:

@@ -82,7 +82,10 @@ class OwnTraining:
                 self._agreed[name] = _Seen(tensor)
 
     def no_number(self, place: str) -> TaskError:
-        """The error for a loss that is not finite; `place` is the part of the model that caused it."""
+        """The error for a loss that is not finite; `place` is the part of the model that caused it; empty: the data."""
+        if not place:
+            message = "the loss is not finite: the features x of the data have NaN or infinity"
+            return TaskError(message, "fill them where the data is made, or leave those nodes out", Cause.DATA)
         message = f"the loss is not finite: {place} of {self._name} gives NaN or infinity"
         return TaskError(message, "lower train.lr, or set train.clip_norm = 1", Cause.USER)
 

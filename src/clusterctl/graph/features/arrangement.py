@@ -43,7 +43,8 @@ def arranged(recipe: Recipe[Graph], order: str, precision: str) -> Recipe[Graph]
             return renumbered(graph, neighbour_order(graph), dtype, scratch)
         return replace(graph, x=_features(graph.x, torch.arange(graph.num_nodes), dtype, scratch))
 
-    return Recipe(recipe.name, recipe.identity | {"order": order, "disk_precision": precision}, build)
+    more = {"order": order, "disk_precision": precision} | ({"numbers": True} if order == "neighbours" else {})
+    return Recipe(recipe.name, recipe.identity | more, build)
 
 
 def renumbered(graph: Graph, order: Tensor, dtype: torch.dtype, scratch: Path) -> Graph:
@@ -64,7 +65,8 @@ def renumbered(graph: Graph, order: Tensor, dtype: torch.dtype, scratch: Path) -
         indices[start:stop] = place[graph.indices[edges].long()]
     x = _features(graph.x, order, dtype, scratch)
     train, val, test = (place[nodes].sort().values.long() for nodes in (graph.train, graph.val, graph.test))
-    return Graph(indptr, indices, x, graph.y[order], train, val, test, graph.num_classes)
+    numbers = order.to(torch.int32)
+    return Graph(indptr, indices, x, graph.y[order], train, val, test, graph.num_classes, numbers)
 
 
 def _features(table: Tensor, order: Tensor, dtype: torch.dtype, scratch: Path) -> Tensor:
