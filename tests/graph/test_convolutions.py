@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,7 @@ from clusterctl.graph import convolutions
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.convolutions import GcnConv, Network, SageConv
 from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.graph.storage import Graph
+from clusterctl.graph.storage import Graph, compressed
 
 MakeGraph = Callable[..., Graph]
 WIDTHS = [(7, 5), (7, 7), (7, 11)]
@@ -61,11 +62,23 @@ def test_sage_matches_pyg_on_plain_and_projected_rows(random_graph: MakeGraph, i
         assert_close(ours.root.weight.grad, theirs.lin_r.weight.grad)
 
 
+def with_loops(graph: Graph) -> Graph:
+    """Every third node has one self loop more than the one before, and every edge into some nodes is there twice."""
+    targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
+    edges = torch.stack([graph.indices.long(), targets])
+    loops = torch.arange(graph.num_nodes).repeat_interleave(torch.arange(graph.num_nodes) % 3)
+    edges = torch.cat([edges, edges[:, edges[1] % 4 == 1], loops.expand(2, -1)], 1)
+    indptr, indices = compressed(edges, graph.num_nodes)
+    return dataclasses.replace(graph, indptr=indptr, indices=indices)
+
+
+@pytest.mark.parametrize("loops", [False, True])
 @pytest.mark.parametrize(("inputs", "outputs"), WIDTHS)
 def test_gcn_on_all_neighbours_matches_pyg_on_the_whole_graph(
-    random_graph: MakeGraph, inputs: int, outputs: int
+    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, inputs: int, outputs: int, loops: bool
 ) -> None:
-    graph = random_graph(features=inputs)
+    monkeypatch.setattr("clusterctl.graph.blocks._EDGES_AT_ONCE", 50 if loops else 1 << 20)
+    graph = with_loops(random_graph(features=inputs)) if loops else random_graph(features=inputs)
     nodes = torch.arange(20)
     (block,) = NeighborSampler(graph, [-1], seed=0).sample(nodes, epoch=0, step=0)
     targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
@@ -89,7 +102,7 @@ def test_gcn_on_all_neighbours_matches_pyg_on_the_whole_graph(
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_sampled_gcn_estimates_the_whole_neighbourhood(random_graph: MakeGraph, replace: bool) -> None:
-    graph = random_graph(nodes=40, edges=1200)
+    graph = with_loops(random_graph(nodes=40, edges=1200))
     nodes = torch.arange(20)
     layer = GcnConv(7, 5).double()
     whole = NeighborSampler(graph, [-1], seed=0).sample(nodes, 0, 0)[0]

@@ -15,6 +15,8 @@ from clusterctl.graph.products import rounded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_EDGES_AT_ONCE = 1 << 22
+
 
 @dataclass(frozen=True)
 class Adjacency:
@@ -27,6 +29,18 @@ class Adjacency:
     def degree(self) -> Tensor:
         """int64 [targets]: incoming edges."""
         return self.indptr.diff()
+
+    @cached_property
+    def degree_without_loops(self) -> Tensor:
+        """int64 [targets]: incoming edges from other nodes, if sources and targets are the same nodes."""
+        loops, edges = torch.zeros_like(self.degree), self.indices.numel()
+        whole = edges <= _EDGES_AT_ONCE  # in one piece no value is read, which would synchronize a GPU
+        for start, stop in [(0, loops.numel())] if whole else edge_ranges(self.indptr, _EDGES_AT_ONCE):
+            first, last = (0, edges) if whole else (int(self.indptr[start]), int(self.indptr[stop]))
+            nodes = torch.arange(start, stop, device=loops.device)
+            targets = nodes.repeat_interleave(self.degree[start:stop], output_size=last - first)
+            loops.index_add_(0, targets, (self.indices[first:last] == targets).to(torch.int64))
+        return self.degree - loops
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,12 @@ class Block:
     def rows(self) -> Tensor:
         """`columns`, but a self loop refers to the target's own row."""
         return self.columns
+
+    @property
+    def is_loop(self) -> Tensor:
+        """bool [edges]: whether the neighbour is the target itself."""
+        counts = self.offsets.diff()
+        return self.neighbors == self.nodes.repeat_interleave(counts, output_size=self.neighbors.numel())
 
     def padded(self) -> Block:
         """The block padded to a `rounded` number of targets; the extra ones have no edges, their outputs are unused."""

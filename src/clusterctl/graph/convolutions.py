@@ -89,9 +89,10 @@ class SageConv(Convolution):
 class GcnConv(Convolution):
     """A graph convolution (Kipf and Welling, "Semi-supervised classification with graph convolutional networks").
 
-    `W (sum h_u / sqrt(d_u d_v) + h_v / d_v) + b`, like PyG's GCNConv on all neighbours of a graph without self loops.
+    `W (sum h_u / sqrt(d_u d_v) + h_v / d_v) + b`, like PyG's GCNConv on all neighbours.
     `d` counts the neighbours in the whole graph and the node itself: with a sample's degrees, training and full-graph
     inference would use different weights. For the same reason `k` sampled neighbours out of `n` count `n / k` times.
+    As there, each node has exactly one self loop, however many the data has; other repeated edges count each time.
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -111,13 +112,15 @@ class GcnConv(Convolution):
 
 
 def _normalized_sum(block: Block, table: Tensor, targets: Tensor) -> Tensor:
-    degree = block.graph.degree
+    degree, others = block.graph.degree, block.graph.degree_without_loops
     exact = torch.promote_types(table.dtype, torch.float32)  # bfloat16 cannot count beyond 256
     of_target = degree.index_select(0, block.nodes).to(exact)
-    of_neighbors = degree.index_select(0, block.neighbors).to(exact).add_(1).rsqrt_()
-    scale = of_target / block.sampled.clamp(min=1) * (of_target + 1).rsqrt()
+    of_neighbors = others.index_select(0, block.neighbors).to(exact).add_(1).rsqrt_()
+    of_neighbors.masked_fill_(block.is_loop, 0.0)
+    of_itself = others.index_select(0, block.nodes).to(exact).add_(1)
+    scale = of_target / block.sampled.clamp(min=1) * of_itself.rsqrt()
     summed = block.weighted_sum(table, of_neighbors.to(table.dtype))
-    return torch.addcmul(targets / (of_target + 1)[:, None], summed, scale[:, None])
+    return torch.addcmul(targets / of_itself[:, None], summed, scale[:, None])
 
 
 class Network(nn.Module):
