@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.json_schema import schema, violations
 from support.traces import BEAT, END, RECORD, START, attempt, failed, program_ended, raised, rank, trace
 
@@ -544,6 +546,8 @@ PYXIS = {
         Cause.IMAGE,
         "the registry denied access, or has no such image (401): https://registry.example/jwt/auth",
     ),
+    "denied_by_status": (Cause.IMAGE, "the registry denied access, or has no such image (401)"),
+    "no_reason": (Cause.IMAGE, "pyxis: failed to import docker image"),
     "no_name": (Cause.NETWORK, "the node cannot resolve the registry: registry-1.docker.io"),
     "no_answer": (
         Cause.IMAGE,
@@ -1146,3 +1150,65 @@ def test_the_words_of_slurm_about_each_node_are_alike() -> None:
     lines = "srun: error: node0: task 0: Exited with exit code 1\nsrun: error: node1: task 1: Exited with exit code 1"
     found = cause_of(trace(attempt(ranks=ranks, lines=lines)))
     assert (found.cause_class, found.cause, found.certainty) == (Cause.LAUNCH, "TaskProlog failed status=1", "certain")
+
+
+def test_the_accounting_knows_of_memory_that_slurmstepd_did_not_report() -> None:
+    evidence = trace(attempt(rank(1, **program_ended(137, 9)), rank(2, **failed("no such layer", time=END - 1))))
+    found = cause_of(evidence)
+    assert (found.cause_class, accounting_may_help(found)) == (Cause.KILLED, True)
+    known = cause_of(replace(evidence, accounted=(Accounted("12", "OUT_OF_MEMORY", "", 0, 0, "node1"),)))
+    assert (known.cause_class, known.rank) == (Cause.HOST_MEMORY, 1)
+    other = cause_of(
+        trace(
+            attempt(rank(2, **failed("no such layer"))),
+            accounted=(Accounted("12", "OUT_OF_MEMORY", "", 0, 0, "node1"),),
+        )
+    )
+    assert other.cause_class is Cause.USER
+
+
+def test_the_last_traceback_of_a_rank_that_recorded_no_end_is_not_its_cause() -> None:
+    silent = rank(3, exit_code=None, ended=None, last_words=HANDLED)
+    found = cause_of(trace(attempt(silent)))
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.KILLED, 3, "likely")
+
+
+# Any mixture of problems that a program survived, before it ended in any way
+
+SURVIVED = (
+    HANDLED,
+    ("ERROR:root:batch failed", *HANDLED[:2], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"),
+    ("2026-11-26 01:02:03,456 WARNING loader: Input/output error on shard 3",),
+    ("connection refused by tracker:5000; will report later",),
+    ("note to myself: the OOM killer ended the last run, slurmstepd said oom-kill event",),
+    ("run.sh: line 3: nvidia-smi: command not found",),
+    ("read-only file system: cache is off",),
+    ("[rank1]:[W1126 12:00:00.1 ProcessGroupNCCL.cpp:99] Warning: barrier() guesses the device",),
+    ("/venv/torch/cuda/__init__.py:235: UserWarning: CUDA capability sm_90 is not compatible", "  warnings.warn("),
+    ("Exception in thread Thread-1:", *HANDLED[:2], "ConnectionResetError: [Errno 104] Connection reset by peer"),
+    ("host1:7:9 [0] NCCL WARN Call to ibv_create_qp failed with error Cannot allocate memory",),
+    ("FATAL: no colours", "epoch 3/9 loss 0.5"),
+)
+ENDS: tuple[tuple[dict[str, Any], tuple[str, ...], Cause], ...] = (
+    (program_ended(137, 9), (), Cause.KILLED),
+    (program_ended(139, 11), ("Fatal Python error: Segmentation fault",), Cause.KILLED),
+    (program_ended(130, 2), (*BUG[:2], "KeyboardInterrupt"), Cause.KILLED),
+    (program_ended(3), (OWN,), Cause.USER),
+    (program_ended(1), ("2026-11-26 01:03:00,000 CRITICAL train: 3 classes were expected, 4 found",), Cause.USER),
+    (program_ended(1), BUG, Cause.USER),
+    (program_ended(1), (*BUG, "wandb: Find logs at: ./wandb"), Cause.USER),
+    (program_ended(1), (*BUG[:2], "torch.OutOfMemoryError: CUDA out of memory"), Cause.GPU_MEMORY),
+    (program_ended(1), HANDLED, Cause.DISK),
+    (program_ended(134, 6), ("terminate called after throwing an instance of 'E'", "  what():  no node"), Cause.KILLED),
+)
+
+
+@given(st.lists(st.sampled_from(SURVIVED), max_size=4), st.sampled_from(ENDS))
+def test_whatever_a_program_survived_its_end_is_named(
+    survived: list[tuple[str, ...]], end: tuple[dict[str, Any], tuple[str, ...], Cause]
+) -> None:
+    ended, last, cause = end
+    words = (*(line for block in survived for line in (*block, "epoch 4/9 loss 0.4")), *last)
+    found = cause_of(trace(attempt(rank(1, **ended, last_words=words))))
+    assert (found.cause_class, found.rank) == (cause, 1)
+    assert found.certainty == "certain" or survived

@@ -204,6 +204,20 @@ def test_a_run_without_errors_has_none(fabricate: Fabricate) -> None:
     assert sources(run, Selection())
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: bias.",
+        "KeyError: Caught KeyError in DataLoader worker process 0.\nOriginal " + TRACEBACK.rstrip(),
+        "DistBackendError: NCCL error\nncclInvalidUsage: wrong\nLast error:",
+    ],
+)
+def test_an_exception_is_read_with_all_lines_of_its_message(fabricate: Fabricate, message: str) -> None:
+    text = f'Traceback (most recent call last):\n  File "a.py", line 1\n{message}'
+    logs = Logs(fabricate(files={log(0, "err"): f"{text}\nfine\n"}), Selection())
+    assert [failure.text for failure in failures(logs, lambda _: True)] == [text]
+
+
 @pytest.mark.parametrize("text", ["Traceback (most recent call last):", "Traceback (most recent call last):\n  File"])
 def test_a_truncated_traceback_is_shown_as_far_as_it_goes(fabricate: Fabricate, text: str) -> None:
     run = fabricate(files={log(0): text})

@@ -192,8 +192,8 @@ def _with_the_queue(found: Diagnosis, slurm_of: SlurmOf) -> Diagnosis:
 
 
 def accounting_may_help(found: Finding) -> bool:
-    """Whether Slurm's accounting may know more, such as who cancelled the run."""
-    return found.certainty != CERTAIN or found.cause_class is Cause.CANCELLED
+    """Whether Slurm's accounting may know more, such as who cancelled the run, or that its memory was short."""
+    return found.certainty != CERTAIN or found.cause_class in (Cause.CANCELLED, Cause.KILLED)
 
 
 def _each_once(*items: str) -> tuple[str, ...]:

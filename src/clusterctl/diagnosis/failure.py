@@ -56,7 +56,10 @@ class Case:
 
     @classmethod
     def of(cls, attempt: AttemptTrace, trace: RunTrace) -> Case:
-        return cls(attempt, trace, tuple(candidates(attempt)), _ending(attempt, trace))
+        last = bool(trace.attempts) and attempt.number == trace.attempts[-1].number
+        out_of_memory = last and any(accounted.state == "OUT_OF_MEMORY" for accounted in trace.accounted)
+        reports = candidates(attempt, out_of_memory=out_of_memory)
+        return cls(attempt, trace, tuple(reports), _ending(attempt, trace))
 
     @cached_property
     def first(self) -> Candidate | None:
@@ -166,6 +169,8 @@ def _of_a_rank(case: Case) -> Finding | None:
     first, attempt, silent = case.first, case.attempt, case.silent
     if first is None or not (first.primary or not silent):
         return None
+    if first.evidence is Evidence.ELSEWHERE and silent and not attempt.arriving:
+        return None  # a rank that was killed may have survived what it wrote
     found = _reported_by(first, case.reports, left_early(attempt, first.time))
     if first.signature.software and not case.trace.status.record.job.container.image:
         found = replace(found, cause_class=Cause.LAUNCH)
@@ -214,8 +219,10 @@ def _reported_by(first: Candidate, reports: Iterable[Candidate], gone: list[Rank
     if may_follow:
         facts.append(f"{_ranks([rank.rank for rank in gone])} had exited with 0 before")
     certain = first.primary and first.reliable and not close and not may_follow
-    if not first.primary:
+    if first.signature.level is Level.ECHO:
         facts.append("every rank reports the end of another rank, and none its own: the cause is unclear")
+    elif not first.primary:
+        facts.append("whatever it could not reach may have ended before")
     return Finding(
         first.signature.cause,
         first.words,

@@ -54,7 +54,7 @@ _HOW = {  # srun's words for signals, by strsignal(3)
     "Illegal instruction": SIGILL,
 }
 _BY_CODE = {128 + number: number for number in (SIGKILL, SIGINT, *_CRASHES)}  # of a shell around the program
-_PYTHONS = (None, 1)  # the exit code of an exception; None if it is unknown
+_PYTHONS = (None, 1)  # the exit code of an exception, unless it is unknown
 _NOT_FOUND = (126, 127)  # a shell's, for a program that it cannot start
 _NO_LIBRARY = (1, 127)  # the dynamic linker's
 _SLURMS_NAME = re.compile(r"(?:slurmstepd|srun)[\w.-]*: (?:error|fatal): ")
@@ -131,14 +131,17 @@ class RankRule(NamedTuple):
     candidate: Callable[[RankEnd], Candidate | None]
 
 
-def candidates(attempt: AttemptTrace) -> list[Candidate]:
-    """The most reliable report of each rank, one candidate per rank."""
+def candidates(attempt: AttemptTrace, *, out_of_memory: bool = False) -> list[Candidate]:
+    """The most reliable report of each rank, one candidate per rank. `out_of_memory`: by Slurm's accounting."""
     known = {rank.rank: rank for rank in attempt.ranks}
     died = {death.rank: death for death in reversed(deaths(attempt.lines)) if attempt.whole or death.rank in known}
     ranks = {rank: attempt.rank(rank) for rank in died} | known
     killed_on = {rank.node for rank in attempt.ranks if any(map(_OOM_KILL.match, rank.last_words))}
     codes = _codes_on_request(attempt)
-    found = (_candidate(rank, died.get(number), killed_on, codes) for number, rank in sorted(ranks.items()))
+    found = (
+        _candidate(rank, died.get(number), killed_on, codes, out_of_memory=out_of_memory)
+        for number, rank in sorted(ranks.items())
+    )
     return [_without_impossible_time(candidate, attempt) for candidate in found if candidate]
 
 
@@ -153,7 +156,7 @@ def _codes_on_request(attempt: AttemptTrace) -> frozenset[int]:
 
 
 def _candidate(
-    rank: RankTrace, death: Death | None, killed_on: set[str], on_request: frozenset[int]
+    rank: RankTrace, death: Death | None, killed_on: set[str], on_request: frozenset[int], *, out_of_memory: bool
 ) -> Candidate | None:
     """Why `rank` failed on its own; None if it exited with 0, even if srun reports its step as failed."""
     if rank.exit_code == 0 or (rank.exit_code in on_request and not rank.raised):
@@ -169,11 +172,11 @@ def _candidate(
     )
     how = death.how if death else ""
     # srun reports this for every task that ends on a node where the kernel killed any process of the step.
-    out_of_memory = rank.node in killed_on or "out of memory" in how.lower()
-    end = RankEnd(rank, how, out_of_memory, blank)
+    on_its_node = rank.node in killed_on or "out of memory" in how.lower()
+    end = RankEnd(rank, how, on_its_node or out_of_memory, blank)
     read = ((rule.evidence, rule.candidate(end)) for rule in RANK_RULES)
     evidence, found = next(((evidence, found) for evidence, found in read if found), (Evidence.NOTHING, None))
-    if found and out_of_memory and found.signature.cause in (Cause.USER, Cause.KILLED):
+    if found and on_its_node and found.signature.cause in (Cause.USER, Cause.KILLED):
         words = f"failed on a node where the kernel killed a process for lack of memory: {found.words}"
         found = replace(found, signature=Signature(Cause.HOST_MEMORY), words=words, certain=False)
     return found and replace(found, evidence=evidence)
@@ -315,15 +318,13 @@ def _failed_worker(end: RankEnd) -> Candidate | None:
     if error:
         found = _exception(end, error)
         recorded = error is end.words.recorded
-        ended = recorded or (error.ends and worker.exit_code in _PYTHONS)
+        ended = recorded or (error.ends and worker.exit_code == 1)
         return replace(found, certain=found.certain and ended, facts=(*place, *found.facts))
     # Nothing says which of the exceptions was that worker's: take the best, but not as certain.
     read = [_exception(end, one) for one in end.words.errors]
     if best := min(read, key=lambda one: one.signature.level, default=None):
         alike = len({one.words for one in read}) == 1
-        return replace(
-            best, certain=best.certain and alike and worker.exit_code in _PYTHONS, facts=(*place, *best.facts)
-        )
+        return replace(best, certain=best.certain and alike and worker.exit_code == 1, facts=(*place, *best.facts))
     return None
 
 
@@ -332,15 +333,15 @@ def _exception_at_the_end(end: RankEnd) -> Candidate | None:
 
     Of several processes with one stderr, the first that failed on its own.
     """
-    if end.words.worker:
-        return None
+    if end.words.worker or (end.is_silent and end.rank.began and not end.how):
+        return None  # its task would have recorded an exception of its program: it was killed itself
     # Python exits with 1 after an exception. With another code, the program went on: its last line says why it ended.
     usual = end.code in _PYTHONS
     errors = [error for error in end.words.final if not error.after or (usual and not _goes_on(error))]
     read = []
     for error in errors:
         found = _exception(end, error)
-        read.append(replace(found, certain=found.certain and error.ends and usual))
+        read.append(replace(found, certain=found.certain and error.ends and end.code == 1))
     return min(read, key=lambda candidate: candidate.signature.level, default=None)
 
 

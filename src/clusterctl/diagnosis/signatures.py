@@ -135,6 +135,12 @@ _TABLE = (
         Cause.IMAGE,
         words=r"the registry denied access, or has no such image (\2): \1",
     ),
+    _row(
+        r"pyxis: .*requested URL returned error: (40[13])",
+        Cause.IMAGE,
+        words=r"the registry denied access, or has no such image (\1)",
+    ),
+    _row(r"pyxis: +\[ERROR\] (Could not process JSON.*)", Cause.IMAGE, words=r"\1", detail=Detail.STEP),
     _row(r"pyxis: .*URL (\S+) returned error code: 404", Cause.IMAGE, words=r"not in the registry (404): \1"),
     _row(r"pyxis: .*could not resolve host:? *(\S*)", Cause.NETWORK, words=r"the node cannot resolve the registry: \1"),
     _row(r"pyxis: .*\[ERROR\] File already exists: (\S+)", Cause.IMAGE, words=r"a container was left behind: \1"),
@@ -156,7 +162,8 @@ _TABLE = (
     # A node without a way out: no peer is involved.
     _row(
         r"HTTPS?ConnectionPool\(|max retries exceeded|couldn'?t connect to 'https?:|urlopen error"
-        r"|could not resolve host|failed to resolve '|cannot reach https?:|offline mode is enabled",
+        r"|could not resolve host|failed to resolve '|cannot reach https?:|offline mode is enabled"
+        r"|check your (internet )?connection|requested files in the local cache",
         Cause.NETWORK,
     ),
     # Network failures without a dead peer.

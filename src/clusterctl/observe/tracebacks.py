@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _BEGIN = b"Traceback (most recent call last):"
 # Python's text between the parts of a chain of exceptions.
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
+_ORIGINAL = b"Original Traceback"  # of a DataLoader's worker, within the message
+# Further lines of messages by NCCL and CUDA.
+_CONTINUES = (b"nccl", b"Last error:", b"CUDA kernel errors", b"For debugging consider passing", b"Compile with `TORCH")
 _TORCHS = re.compile(rb"^\[rank\d+\]:( |$)")  # torch.distributed's prefix for each line of a traceback
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]*)", line (?P<line>\d+)', re.MULTILINE)
 
@@ -118,8 +121,11 @@ class _Open:
 
     def takes(self, line: bytes) -> bool:
         if self.named:
-            # An empty line may separate the parts of a chain; any other line ends it.
-            if not line.strip() or line.startswith(_CHAINED):
+            # An empty line may separate the parts of a chain, and a message may have several lines.
+            if not line.strip() or line.startswith((*_CHAINED, b" ", b"\t", *_CONTINUES)):
+                return True
+            if line.startswith(_ORIGINAL):
+                self.named = False
                 return True
             self.named = line.rstrip() != _BEGIN or not any(part.startswith(_CHAINED) for part in self.lines[-3:])
             return not self.named
