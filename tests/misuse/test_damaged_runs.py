@@ -13,7 +13,7 @@ from support.damage import healthy
 from support.damage import write as write_run
 from support.mistake import CONFIG, NOT_FOUND, SLURM, Desk, check_message, check_plain
 
-from clusterctl import __version__
+from clusterctl import __version__, cli
 from clusterctl.runs.layout import RUN_FORMAT, RunDir
 
 Fabricate = Callable[..., RunDir]
@@ -354,3 +354,45 @@ def test_a_run_that_is_a_symlink_is_read_but_not_written(desk: Desk, fabricate: 
     before = sorted((desk.folder / "elsewhere").iterdir())
     assert desk.type(["cancel", GOOD])[0] == 0
     assert sorted((desk.folder / "elsewhere").iterdir()) == before
+
+
+NASTY = ("\ud800", "\udcff x", "\x1b]0;x\x07", 'a,b\n"c')
+EVERYWHERE = (
+    ["export", BAD, "--force"], ["report", BAD, "--output", "report.html"], ["report", BAD, "--output", "-"],
+    ["report", BAD, GOOD, "--output", "two.html"], ["status", "-o", "csv"], ["status", "-o", "json"],
+    ["status", "-o", "jsonl"], ["status", BAD, "-o", "wide"], ["status", BAD], ["why", BAD], ["why", BAD, "-o", "json"],
+    ["logs", BAD, "-t"], ["logs", BAD, "--errors"], ["monitor", BAD, "--once"], ["diff", GOOD, BAD], ["usage"],
+    ["usage", "-o", "csv"], ["notify", BAD],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_text_that_no_file_can_hold_stops_no_command(text: str, desk: Desk, fabricate: Fabricate) -> None:
+    numbers = {"loss": 1.0, text: 1.0, "huge": 10**400, "long": 10**4000, "nan": float("nan"), "most": float("inf")}
+    records = [{"step": step, "time": 1e6 + step, **numbers} for step in range(3)]
+    files = FINISHED | LOG | {
+        "attempts/0/metrics.jsonl": records,
+        "attempts/0/logs/rank_00000.err": b"a \xff \xed\xa0\x80 line\n".decode(errors="surrogateescape"),
+        "attempts/0/events/rank_00000.jsonl": [
+            {"time": 1e6, "event": "began", "node": text},
+            {"time": 2e6, "event": "exception", "type": text, "message": text, "traceback": text},
+        ],
+        "attempts/0/host.json": {"job_id": "7", "exit_code": 1, "signal": text, "nodes": text},
+        "attempts/0/hang.json": {"rank": 0, "text": text},
+        "submission.json": {"job_id": text},
+    }  # fmt: skip
+    logged = files.pop("attempts/0/logs/rank_00000.err")
+    fabricate(GOOD, FINISHED | LOG)
+    run = fabricate(BAD, files)
+    (run.path / "attempts/0/logs/rank_00000.err").write_bytes(logged.encode(errors="surrogateescape"))
+    record = json.loads(run.run_json.read_text())
+    record["argv"] = ["submit", text]
+    record["origins"] = {text: text}
+    record["git"] = {"commit": text, "dirty": True}
+    run.run_json.write_text(json.dumps(record))
+    cli.prepare_streams()
+    for words in EVERYWHERE:
+        code, _, errors = desk.type(words)
+        assert code in (0, 1, 2, 3, 4), (words, errors)
+        assert "Traceback" not in errors, (words, errors)
+        assert "no such option" not in errors, (words, errors)

@@ -20,11 +20,13 @@ from support.hostile_node import HostileNode, archive
 
 import clusterctl
 from clusterctl import cli
+from clusterctl.api import far_names
 from clusterctl.api.elsewhere import elsewhere
 from clusterctl.api.several_clusters import look_at
 from clusterctl.cli.elsewhere import _HERE
-from clusterctl.errors import ClusterctlError
-from clusterctl.remote.frames import FrameKind
+from clusterctl.errors import ClusterctlError, HostError
+from clusterctl.remote import connection
+from clusterctl.remote.frames import Frame, FrameKind
 
 _REQUEST = re.compile(r'start" ([A-Za-z0-9+/=]+)')
 SECRET = "s3cr3t-0f-th1s-m4ch1ne"
@@ -341,6 +343,30 @@ def test_the_python_api_raises_only_its_own_errors(node: HostileNode) -> None:
             call_()
     assert SECRET.encode() not in node.received
     assert "clusterctl.remote.install" not in sys.modules
+
+
+def test_an_answer_without_end_is_an_error(node: HostileNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_MOST_VALUE", 2**20)
+    sent = 0
+
+    def play(node: HostileNode) -> None:
+        nonlocal sent
+        node.send(node.mark)
+        for sent in range(1000):  # noqa: B007 - counted
+            node._output.write(Frame(FrameKind.VALUE, b" " * 2**16).packed())
+
+    node.play = play
+    with pytest.raises(HostError, match="an answer of more than"):
+        clusterctl.runs(cluster="far")
+    node.settle()
+    assert sent < 100
+
+
+def test_names_for_completion_are_ids_of_runs(node: HostileNode) -> None:
+    names = [RUN, "x; rm -rf ~", "$(id)", "-rf", "a\nb", "../..", ""]
+    node.play = printing(FrameKind.VALUE, json.dumps({"returned": {"list": names}}).encode())
+    far_names.main("far")
+    assert json.loads(far_names._kept("far").read_text()) == [RUN]
 
 
 HEAD = (".git/HEAD", b"ref: refs/heads/main\n", {})

@@ -64,7 +64,7 @@ def _print(lines: Iterable[Line], label: _Label, *, times: bool) -> None:
     for count, line in enumerate(lines):
         text = as_shown(line.text).encode() if at_terminal else line.text
         before = _time(line) if times else ""
-        waiting.append(f"{label.of(line)}{before}".encode() + text + b"\n")
+        waiting.append(f"{label.of(line)}{before}".encode(errors="replace") + text + b"\n")
         if count < _AT_ONCE_LINES or len(waiting) >= _TOGETHER_LINES:
             _write(waiting)
     _write(waiting)

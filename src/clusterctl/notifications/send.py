@@ -75,7 +75,7 @@ def to_command(argv: Sequence[str], text: str, environment: Mapping[str, str], s
     except (OSError, ValueError) as error:
         return Delivery(Outcome.REFUSED, f"cannot start: {getattr(error, 'strerror', None) or error}")
     try:
-        process.communicate(text.encode(), timeout=seconds)
+        process.communicate(text.encode(errors="replace"), timeout=seconds)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -5,14 +5,13 @@ Nothing here raises, whatever the file contains: NaN, numbers with hundreds of d
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
-from clusterctl.runs.files import read_whole
+from clusterctl.runs.files import loaded, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,7 +99,7 @@ class Fields:
 def read_fields(path: Path) -> Fields:
     """The JSON object in `path`."""
     try:
-        content = json.loads(read_whole(path))
+        content = loaded(read_whole(path))
     except (FileNotFoundError, NotADirectoryError):
         return Fields(absent=True)
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import threading
 import time
@@ -18,6 +19,8 @@ T = TypeVar("T")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)  # transient errors of network file systems
 _PAUSES = (0.05, 0.3, 1.0)  # seconds
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_UNPAIRED = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")  # the others are Python's for bytes (PEP 383)
 _MOST_LEFT = 1 << 20
 _HEAD = 256  # bytes of appended content used to find where it starts: comparing every length would take minutes
 _MOST_BYTES = 1 << 24  # of a file that is read at once; ours have a few kilobytes
@@ -115,9 +118,28 @@ def read_whole(path: Path) -> bytes:
 def read_json(path: Path) -> Any:
     """The record in `path`, or None if the file does not exist yet."""
     try:
-        return json.loads(read_whole(path))
+        return loaded(read_whole(path))
     except FileNotFoundError:
         return None
+
+
+def loaded(content: bytes, unpaired: re.Pattern[str] = _UNPAIRED) -> Any:
+    """The value in JSON, with U+FFFD for unpaired surrogates, as in "\\ud800", which no text file can hold.
+
+    By default, those are kept that Python uses for bytes in a file's name. Raises ValueError, and RecursionError.
+    """
+
+    def written(value: Any) -> Any:
+        if isinstance(value, str):
+            return unpaired.sub("\ufffd", value)
+        if isinstance(value, list):
+            return [written(item) for item in value]
+        if isinstance(value, dict):
+            return {written(key): written(item) for key, item in value.items()}
+        return value
+
+    found = json.loads(content)
+    return written(found) if any(sign in content for sign in (b"\\ud", b"\\uD", b"\xed")) else found
 
 
 def status_of(path: Path) -> os.stat_result:
@@ -254,7 +276,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 def parse_record(line: bytes) -> dict[str, Any] | None:
     """The JSON object in a line, or None."""
     try:
-        record = json.loads(line)
+        record = loaded(line, _SURROGATES)
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None

@@ -56,7 +56,7 @@ def _text(name: str, text: str) -> Summary:
     """Like TensorBoard's own `text`, which needs TensorFlow."""
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
-    tensor = TensorProto(dtype="DT_STRING", string_val=[text.encode()], tensor_shape=shape)
+    tensor = TensorProto(dtype="DT_STRING", string_val=[text.encode(errors="replace")], tensor_shape=shape)
     return Summary(value=[Summary.Value(tag=f"{name}/text_summary", metadata=metadata, tensor=tensor)])
 
 
