@@ -20,7 +20,7 @@ from clusterctl.runs.stages import Stage
 # Numbers its jobs 101, 102, ..., records its arguments and script, and refuses job REFUSED.
 SBATCH = """\
 calls="$CLUSTERCTL_RUNS/../calls"; mkdir -p "$calls"; n=$(($(ls "$calls" | wc -l) + 101))
-for last; do :; done; { echo "$@"; cat "$last"; } >"$calls/$n"
+{ echo "$@"; cat; } >"$calls/$n"
 [ "$n" != "$REFUSED" ] || { echo "sbatch: error: Batch job submission failed: Invalid qos specification" >&2; exit 1; }
 echo "Submitted batch job $n"
 """
@@ -212,4 +212,7 @@ def test_each_element_runs_its_own_script_unless_another_user_owns_it(desk_with_
     assert [element(place) for place in range(2)] == [(0, f"{run.path}\n") for run in found.runs]
     if os.geteuid() == 0:
         os.chown(found.runs[1].path, 12345, -1)
-        assert element(1) == (77, f"clusterctl[launch]: not owned by this user: {found.runs[1].path}\n")
+        assert element(1) == (
+            77,
+            f"clusterctl[launch]: not owned by this user, or writable by others: {found.runs[1].path}\n",
+        )

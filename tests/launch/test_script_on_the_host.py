@@ -160,7 +160,7 @@ def test_losing_a_node_is_a_failure_even_if_srun_exits_0(host: Host) -> None:
 def late(host: Host) -> Host:
     """Pretend to be on NFS, with the minute of waiting cut to a few seconds."""
     stat = host.srun.with_name("stat")
-    stat.write_text("#!/bin/bash\necho nfs\n")
+    stat.write_text('#!/bin/bash\n[ "$1" = -f ] || exec /usr/bin/stat "$@"\necho nfs\n')
     stat.chmod(0o755)
     host.script.write_text(host.script.read_text().replace("cctl_late=70", "cctl_late=6"))
     return host
@@ -355,7 +355,7 @@ def test_files_of_an_attempt_are_private(host: Host) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-@pytest.mark.parametrize("part", [".", "code", "code/lib"])
+@pytest.mark.parametrize("part", [".", "code", "code/lib", "attempts"])
 def test_code_in_another_users_folder_is_not_loaded(host: Host, part: str) -> None:
     os.chown(host.run.path / part, 65534, 65534)
     process = host.start(ALL_DONE)
@@ -363,6 +363,23 @@ def test_code_in_another_users_folder_is_not_loaded(host: Host, part: str) -> No
     assert process.returncode == 77
     assert b"not owned by this user" in errors
     assert host.run.attempts() == []
+
+
+@pytest.mark.parametrize("part", [".", "code"])
+def test_code_that_others_may_replace_is_not_loaded(host: Host, part: str) -> None:
+    (host.run.path / part).chmod(0o770)
+    process = host.start(ALL_DONE)
+    _, errors = process.communicate()
+    assert (process.returncode, host.run.attempts()) == (77, [])
+    assert b"writable by others" in errors
+
+
+def test_attempts_are_not_written_through_a_link(host: Host, tmp_path: Path) -> None:
+    host.run.attempts_folder.rename(tmp_path / "elsewhere")
+    host.run.attempts_folder.symlink_to(tmp_path / "elsewhere")
+    process = host.start(ALL_DONE)
+    process.communicate()
+    assert (process.returncode, list((tmp_path / "elsewhere").iterdir())) == (77, [])
 
 
 @pytest.mark.parametrize("part", ["code", "run.json"])

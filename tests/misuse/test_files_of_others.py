@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.mistake import CONFIG, Desk, check_message
 
 import clusterctl
-from clusterctl.config import load_cluster, names
+from clusterctl.api.submit import send
+from clusterctl.config import load_cluster, names, resolve
 from clusterctl.config.places import find_file
 from clusterctl.errors import ConfigError
+from clusterctl.launch.unused_code import find_unused
 from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir
+from clusterctl.runs.layout import RunDir, code_folder
+from clusterctl.slurm import Slurm
+from clusterctl.spec import Cluster
 
 Fabricate = Callable[..., RunDir]
 SOMEONE = 4242
@@ -56,6 +62,101 @@ def test_code_that_others_may_replace_is_not_submitted(
     assert str(folder) in caught.value.message
     assert hint in caught.value.hint
     assert desk.run_directories() == [first.path]
+
+
+RANDOM = "20260102-030405-00a1"
+
+
+def plant(kind: str, place: Path, folder: Path) -> None:
+    """Put something of another user in place of a folder that a submission would make."""
+    if kind == "dangling link":
+        place.symlink_to(folder / "new")
+    else:
+        place.mkdir(mode=0o755)
+    os.chown(place, SOMEONE, -1, follow_symlinks=False)
+
+
+@as_root
+@pytest.mark.parametrize("kind", ["dangling link", "folder"])
+@pytest.mark.parametrize("name", [".code", ".code/.files", ".sweeps", f"synthetic-{RANDOM}", f"synthetic-{RANDOM}.1"])
+def test_nothing_is_written_where_another_user_has_been(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
+) -> None:
+    for module in ("submit", "sweep"):
+        monkeypatch.setattr(f"clusterctl.api.{module}.new_suffix", lambda: RANDOM)
+    desk.use_slurm(sbatch="echo Submitted batch job 7", squeue="exit 0")
+    desk.runs.mkdir()
+    elsewhere = desk.folder / "elsewhere"
+    elsewhere.mkdir()
+    (desk.runs / name).parent.mkdir(exist_ok=True, mode=0o700)
+    plant(kind, desk.runs / name, elsewhere)
+    submit = clusterctl.sweep if name.endswith(("sweeps", ".1")) else clusterctl.submit
+    with pytest.raises(ConfigError) as caught:
+        submit("synthetic", "site", **({"axes": ["train.seed=0..2"]} if submit is clusterctl.sweep else {}))
+    assert str(desk.runs / name) in caught.value.message
+    assert caught.value.hint
+    assert [*elsewhere.iterdir()] == []
+    assert desk.asked("sbatch") == 0
+    assert [path for path in desk.run_directories() if path.name != name] == []
+
+
+@as_root
+def test_a_script_that_somebody_exchanges_is_not_submitted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.use_slurm(sbatch='cat >"$CLUSTERCTL_RUNS/../seen"; echo Submitted batch job 7', squeue="exit 0")
+    (desk.folder / "theirs").mkdir()
+    from clusterctl.launch import executor
+
+    def exchanged(path: Path, text: str) -> None:
+        """Write the script; then the runs folder is another one, with an own script in the same place."""
+        path.write_text(text)
+        desk.runs.rename(desk.folder / "theirs" / "runs")
+        path.parent.mkdir(parents=True, mode=0o777)
+        path.write_text("#!/bin/bash\nevil")
+        os.chown(desk.runs, SOMEONE, -1)
+
+    monkeypatch.setattr(executor, "write_text", exchanged)
+    with pytest.raises(ConfigError, match="owned by another user"):
+        clusterctl.submit("synthetic", "site")
+    assert not (desk.folder / "seen").exists()
+
+
+@contextmanager
+def user(number: int) -> Iterator[None]:
+    os.seteuid(number)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@as_root
+def test_many_users_share_a_runs_folder_of_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="clusterctl-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        runs, project = folder / "runs", folder / "project"
+        runs.mkdir()
+        runs.chmod(0o1777)
+        project.mkdir()
+        (folder / "sbatch").write_text('#!/bin/sh\necho "Submitted batch job $$"\n')
+        (folder / "sbatch").chmod(0o755)
+        slurm = Slurm(lambda command: str(folder / command), dict(os.environ))
+        resolved = resolve(None, Cluster(name="site", runs=str(runs)), [], {}, project, program=["true"])
+        found = {}
+        for number in (SOMEONE, SOMEONE + 1):
+            monkeypatch.setenv("HOME", str(folder / str(number)))
+            monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+            (folder / str(number)).mkdir()
+            os.chown(folder / str(number), number, -1)
+            with user(number):
+                found[number] = send(resolved, slurm).directory
+                assert found[number].code.resolve().is_relative_to(code_folder(runs))
+                assert find_unused(runs) == []
+        owners = {path.name: path.stat().st_uid for path in runs.iterdir()}
+        assert owners == {
+            **{f".code-{number}": number for number in found},
+            **{run.path.name: number for number, run in found.items()},
+        }
 
 
 def test_a_shared_runs_folder_with_the_sticky_bit_is_accepted(desk: Desk) -> None:

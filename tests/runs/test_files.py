@@ -19,13 +19,13 @@ from clusterctl.runs.files import (
     append,
     exists,
     is_folder,
-    make_private,
     read_json,
     read_lines,
     rename,
     with_retries,
     write_json,
 )
+from clusterctl.runs.ownership import make_private
 
 
 def test_a_torn_last_line_and_a_foreign_line_are_dropped(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from clusterctl.config.source import read_toml
 from clusterctl.config.stages import HasStages, stages_of
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, reason
-from clusterctl.runs.files import make_private, read_whole, write_json
+from clusterctl.runs.files import open_regular, read_whole, write_json
+from clusterctl.runs.ownership import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,7 +50,7 @@ class Cargo:
             for project in found:
                 yield from project.answer(question)
         elif question.get("upload") in [*map(str, self.uploads)]:
-            with Path(question["upload"]).open("rb") as file:
+            with open_regular(Path(question["upload"])) as file:
                 while piece := file.read(_PIECE):
                     yield piece
         elif (name := question.get("variable")) in [*self.variables]:
@@ -171,7 +172,8 @@ def _is_shipped(file: Path) -> bool:
 def text_file(path: Path) -> SentFile:
     """The file at `path`, to be sent. Raises ConfigError if it cannot be read."""
     try:
-        text = path.read_bytes().decode(errors="surrogateescape")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", f"see: ls -l {path}") from error
+        text = read_whole(path).decode(errors="surrogateescape")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"cannot read {path}: {why}", f"see: ls -l {path}") from error
     return SentFile(os.path.normpath(path.parent.resolve() / path.name), text)

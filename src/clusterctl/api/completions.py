@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,6 +30,7 @@ Offers = dict[str, str]
 FILES: Offers = {":file": ""}  # left to the shell
 _PACKAGE = Path(clusterctl.__file__).parent
 _MOST_RUNS = 200
+_LARGEST_BYTES = 2**20
 _PLAIN = re.compile(r"[\w.@=:/+-]+")  # words that need no quoting in a shell
 _WORKLOAD = re.compile(r"""^workload\s*=\s*["']([\w-]+)["']""", re.MULTILINE)
 
@@ -156,7 +158,7 @@ def _leaves(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 def _workload(job: str | None) -> str:
     if job:
         with suppress(ClusterctlError, OSError, ValueError, KeyError):
-            found = _WORKLOAD.search(_file("jobs", job).read_text())
+            found = _WORKLOAD.search(_text(_file("jobs", job)))
             return found[1] if found else ""
     return ""
 
@@ -182,8 +184,20 @@ def _toml(path: Path, key: str) -> str | None:
         return None
     import tomllib  # late: not needed without such a file
 
-    value = tomllib.loads(path.read_text()).get(key)
+    value = tomllib.loads(_text(path)).get(key)
     return value if isinstance(value, str) else None
+
+
+def _text(path: Path) -> str:
+    """The beginning of a file that anyone may have made: completion neither waits for a named pipe nor reads gigabytes.
+
+    Like runs.files.read_beginning, but importing that package would take longer than all of this.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _LARGEST_BYTES).decode() if stat.S_ISREG(os.fstat(descriptor).st_mode) else ""
+    finally:
+        os.close(descriptor)
 
 
 def _read(name: str) -> Any:

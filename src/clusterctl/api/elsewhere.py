@@ -13,6 +13,7 @@ from clusterctl.api.cargo import Cargo, text_file
 from clusterctl.config.clusters import cluster_file, load_cluster, user_file
 from clusterctl.config.delivery import delivered
 from clusterctl.config.sent import Sent, SentProject
+from clusterctl.config.source import content_of
 from clusterctl.remote.connection import Ends as Ends
 from clusterctl.remote.connection import Signals as Signals
 from clusterctl.remote.conversation import Conversation as Conversation
@@ -68,7 +69,7 @@ def elsewhere(name: str | None) -> Elsewhere | None:
     if file is None:
         return None
     with suppress(OSError):  # will be reported when the cluster is loaded
-        if b"host" in file.read_bytes():
+        if b"host" in content_of(file):
             cluster = load_cluster(name)
             return Elsewhere(name or cluster.name, file, cluster) if cluster.host else None
     return None

@@ -16,7 +16,7 @@ from clusterctl.launch.batch_script import convert
 from clusterctl.launch.first_files import ClusterChoices as ClusterChoices
 from clusterctl.launch.first_files import cluster_text, first_job, likely_partition, toml_text
 from clusterctl.runs.file_systems import LOCAL
-from clusterctl.runs.files import nearest_existing, write_text
+from clusterctl.runs.files import nearest_existing, read_beginning, write_text
 from clusterctl.slurm import Slurm
 from clusterctl.slurm.site import Site as Site
 from clusterctl.slurm.site import ask_site
@@ -68,8 +68,7 @@ class FirstFiles:
 def converted(script: Path) -> Converted:
     """Convert a batch script to a job; it is parsed, never executed. Raises ConfigError."""
     try:
-        with script.open("rb") as file:
-            text = file.read(_LARGEST_SCRIPT + 1)
+        text = read_beginning(script, _LARGEST_SCRIPT + 1)
         if len(text) > _LARGEST_SCRIPT:
             raise ConfigError(f"{script}: larger than 1 MiB", "is it a batch script?")
         return convert(text.decode())
@@ -118,7 +117,13 @@ def first_files(
 
 
 def _differs(path: Path, text: str) -> bool:
-    return path.exists() and not (path.is_file() and path.read_bytes() == text.encode())
+    content = text.encode()
+    try:
+        return read_beginning(path, len(content) + 1) != content
+    except FileNotFoundError:
+        return False
+    except OSError:  # not a file, or unreadable
+        return True
 
 
 def _runs(environment: Mapping[str, str]) -> str:

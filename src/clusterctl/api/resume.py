@@ -35,7 +35,8 @@ from clusterctl.observe.run_record import read_record
 from clusterctl.observe.status import report
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.file_systems import clock_ahead
-from clusterctl.runs.files import make_private, read_whole, write_json, write_text
+from clusterctl.runs.files import read_whole, write_json, write_text
+from clusterctl.runs.ownership import make_new, make_private
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
 from clusterctl.spec import to_record
@@ -165,7 +166,7 @@ def renewed(
             for path in (run.cancel_json, run.submission_json):
                 path.unlink(missing_ok=True)
             yield
-        except (SlurmRefused, OSError):
+        except (SlurmRefused, ConfigError, OSError):
             _restore(run, past)
             raise
 
@@ -215,7 +216,7 @@ def _archive(run: RunDir) -> Path:
     """Copy the files that a new submission replaces into their own folder."""
     make_private(run.submissions)
     past = run.submissions / str(sum(1 for _ in run.submissions.iterdir()))
-    past.mkdir()
+    make_new(past)
     for path in _archived(run):
         try:
             content = read_whole(path)

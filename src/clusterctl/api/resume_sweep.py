@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from clusterctl.api.settings import Axes
     from clusterctl.containers.listener import ProgressListener
+    from clusterctl.launch.plan import Plan
     from clusterctl.observe.stage import Status
     from clusterctl.observe.sweeps import SweepRecord
     from clusterctl.runs.layout import SweepDir
@@ -90,6 +91,7 @@ def resume_sweep(
     waited_for = Predecessors(predecessors, place.path.parents[1], where)
     waited_for.check(jobs[0].job.resources if jobs else wanted.jobs[0].job.resources)
     alive = {one.job_id.partition("_")[0] for one in statuses if one.job_id and not one.stage.ended}
+    made: list[Plan] = []
     try:
         with ExitStack() as stack:
             for plan, job, status in zip(old, jobs, again, strict=True):
@@ -97,6 +99,7 @@ def resume_sweep(
                 stack.enter_context(renewed(plan, job, links, partial(_still_ended, status), words))
             if new:
                 write_runs(place, new, wanted, code, words, from_snapshot(first.run), waited_for, progress=progress)
+                made += new
                 _write_settings(place, [*before, *shown_rows(wanted)])
             send_arrays(
                 place,
@@ -107,8 +110,8 @@ def resume_sweep(
                 waited_for=waited_for,
                 before=sorted(alive),
             )
-    except (SlurmRefused, OSError) as error:
-        for plan in new:
+    except (SlurmRefused, ConfigError, OSError) as error:
+        for plan in made:
             shutil.rmtree(plan.run.path, ignore_errors=True)
         _write_settings(place, before)
         if isinstance(error, SlurmRefused):

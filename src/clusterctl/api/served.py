@@ -15,7 +15,7 @@ from clusterctl.remote.agent import Asker as Asker  # noqa: TC001 - for others t
 from clusterctl.remote.agent import serve as serve
 from clusterctl.remote.frames import CHUNK, Frame, FrameKind
 from clusterctl.remote.request import RemoteRequest as RemoteRequest  # noqa: TC001
-from clusterctl.runs.files import make_private
+from clusterctl.runs.ownership import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,8 +30,9 @@ from clusterctl.launch.array import arrays_of, batch_of, write_array
 from clusterctl.launch.new_run import from_project, record_of, versions, write_run
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.sbatch import SlurmRefused, call_sbatch
-from clusterctl.runs.files import make_private, write_json
+from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir
+from clusterctl.runs.ownership import make_new, make_private
 from clusterctl.slurm import Slurm
 from clusterctl.slurm.arrays import element_id
 from clusterctl.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis, parse_lines
@@ -150,17 +152,18 @@ def sweep(
     slurm = Slurm.of(first.cluster)
     slurm.path_of("sbatch")
     code = code_of(first, large=large_code, progress=progress)
-    place = SweepDir.of(runs_folder(first.cluster), f"{first.job.name}-{new_suffix()}")
+    place = SweepDir.new(runs_folder(first.cluster), f"{first.job.name}-{new_suffix()}")
     plans = plans_of(place, wanted.jobs, code)
     warnings = verify_all(plans, wanted.jobs, slurm, progress, code)
+    write_runs(place, plans, wanted, code, words, from_project(first), waited_for, progress=progress)
     try:
-        write_runs(place, plans, wanted, code, words, from_project(first), waited_for, progress=progress)
         write_sweep(place, wanted, words, at_once)
         send_arrays(place, plans, slurm, at_once=at_once, hold=hold, waited_for=waited_for)
     except (SlurmRefused, ConfigError, UsageError, OSError) as error:
         for plan in plans:
             shutil.rmtree(plan.run.path, ignore_errors=True)
-        shutil.rmtree(place.path, ignore_errors=True)
+        if not isinstance(error, FileExistsError):
+            shutil.rmtree(place.path, ignore_errors=True)
         if isinstance(error, OSError):
             raise ConfigError(f"cannot write the sweep: {reason(error)}", "is the disk full? see: df -h") from error
         if isinstance(error, SlurmRefused):
@@ -187,20 +190,25 @@ def write_runs(
     *,
     progress: ProgressListener = SILENT,
 ) -> None:
-    """Write the directories of all runs, determining their common data only once. Raises ConfigError."""
+    """Create the directories of all runs, determining their common data only once. Raises ConfigError, and then leaves
+    nothing."""
     after = waited_for.record if waited_for else []
     common = {**versions(plans[0]), **origin.record, **({"after": after} if after else {})}
     archives = copied(code, plans[0], progress)
-    for plan, resolved, row in zip(plans, wanted.jobs, wanted.settings, strict=True):
-        links = {plan.run.environments / link.name: archive for link, archive in archives.items()}
-        mine = {"sweep": {"id": place.id, "settings": _shown(row, resolved.secrets)}}
-        record = {**record_of(plan, resolved, words), **common, **mine}
-        write_run(plan, code.folder, links if plan.staging else {}, record, origin.patch)
+    with ExitStack() as undo:
+        for plan, resolved, row in zip(plans, wanted.jobs, wanted.settings, strict=True):
+            links = {plan.run.environments / link.name: archive for link, archive in archives.items()}
+            mine = {"sweep": {"id": place.id, "settings": _shown(row, resolved.secrets)}}
+            record = {**record_of(plan, resolved, words), **common, **mine}
+            write_run(plan, code.folder, links if plan.staging else {}, record, origin.patch)
+            undo.callback(shutil.rmtree, plan.run.path, ignore_errors=True)
+        undo.pop_all()
 
 
 def write_sweep(place: SweepDir, wanted: SweepJobs, words: Sequence[str], at_once: int | None) -> None:
     """Write sweep.json. Raises OSError."""
-    make_private(place.path)
+    make_private(place.path.parent)
+    make_new(place.path)
     secrets = wanted.jobs[0].secrets
     record = {
         "schema_version": SWEEP_FORMAT,
@@ -251,7 +259,7 @@ def send_arrays(
             previous = [job] if at_once else []
             for index, plan in enumerate(elements):
                 adopt(plan.run, element_id(job, index))
-    except (SlurmRefused, OSError):
+    except (SlurmRefused, ConfigError, OSError):
         if sent:
             slurm.cancel(sent)
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +11,9 @@ from clusterctl.checks.check import Check, Verdict
 from clusterctl.checks.code_copy import copy_rules
 from clusterctl.checks.look import look_around
 from clusterctl.config import load_cluster, runs_folder, state_path
-from clusterctl.errors import ConfigError, reason
-from clusterctl.runs.files import make_private, nearest_existing
+from clusterctl.runs.files import nearest_existing
 from clusterctl.runs.layout import code_folder
-from clusterctl.runs.ownership import require_own
+from clusterctl.runs.ownership import make_private, make_runs_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +64,7 @@ def _with_kept(code: Code, resolved: Resolved) -> Resolved:
 
 def _look(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener) -> Surroundings:
     """The run's surroundings, after importing its image unless something else will."""
-    _make_folders(plan.run.path.parent)
+    make_private(code_folder(make_runs_folder(plan.run.path.parent)))
     image = resolved.job.container.image
     if image and plan.view and plan.view.image != image:  # a reference that pyxis will not fetch
         checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)  # an import may take minutes
@@ -98,19 +96,3 @@ def full_folder() -> Path | None:
         if space.f_bavail * space.f_frsize < _FULL_BYTES or (space.f_files and not space.f_favail):
             return folder
     return None
-
-
-def _make_folders(runs: Path) -> None:
-    """Create `runs` and its snapshot folder as private folders: tasks must not run code of another user.
-
-    A `runs` folder created by root for many users (with the sticky bit) is fine.
-    """
-    hint = "set CLUSTERCTL_RUNS, or `runs` in the cluster file"
-    try:
-        code = make_private(code_folder(make_private(runs)))
-    except OSError as error:
-        raise ConfigError(f"cannot create the runs folder: {reason(error)}", hint) from error
-    if not os.access(runs, os.W_OK | os.X_OK):
-        raise ConfigError(f"cannot write to the runs folder: {runs}", hint)
-    require_own(runs, hint, or_roots=True)
-    require_own(code, hint)

@@ -35,7 +35,7 @@ def state_path() -> Path:
 
 def state_folder() -> Path:
     """The private folder of the emulator and the sandbox, on a local disk."""
-    from clusterctl.runs.files import make_private
+    from clusterctl.runs.ownership import make_private
 
     try:
         return make_private(state_path())

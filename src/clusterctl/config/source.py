@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterctl.config.delivery import delivered
 from clusterctl.errors import ConfigError
+from clusterctl.runs.files import read_beginning
 from clusterctl.spec.overrides import Key, leaves, put
 from clusterctl.spec.records import InvalidRecord, from_record
 
@@ -92,8 +93,7 @@ def content_of(path: Path) -> bytes:
     """The file's content, from here or from the user's machine, up to one byte more than the size limit."""
     if (came := delivered()) and (sent := came.text(path)) is not None:
         return sent.encode(errors="surrogateescape")
-    with path.open("rb") as file:
-        return file.read(_LARGEST_BYTES + 1)
+    return read_beginning(path, _LARGEST_BYTES + 1)
 
 
 def read_values(cls: type[T], values: Values, path: Path, hint: str = _HINT) -> T:

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from clusterctl.containers.image_layers import BadArchive
 from clusterctl.errors import ImageError
+from clusterctl.runs.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -74,7 +75,7 @@ def open_archive(path: Path) -> Iterator[Archive]:
     """
     try:
         with ExitStack() as stack:
-            outer = stack.enter_context(_tar(stack.enter_context(_plain(path.open("rb"), path.parent))))
+            outer = stack.enter_context(_tar(stack.enter_context(_plain(open_regular(path), path.parent))))
             found = _Members(outer)
             try:
                 config, names, diff_ids = _described(found)

@@ -17,6 +17,7 @@ from clusterctl.containers.namespaces import enter
 from clusterctl.containers.pyxis import ContainerView
 from clusterctl.containers.unpacked import hold, release
 from clusterctl.errors import Cause, ClusterctlError, TaskError
+from clusterctl.runs.files import read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,6 +97,6 @@ def own_workdir(rc: str) -> str:
 
 def _text(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
+        return read_whole(Path(path)).decode(errors="surrogateescape")
+    except (OSError, ValueError):  # missing, or in a hostile image anything else
         return ""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.containers.contents import parse_environment
 from clusterctl.errors import ImageError, NotFoundError, UsageError
-from clusterctl.runs.files import read_json, write_text
+from clusterctl.runs.files import open_regular, read_json, write_text
 from clusterctl.spec.records import nearest, to_record
 
 if TYPE_CHECKING:
@@ -190,19 +190,19 @@ def write_record(sqsh: Path, record: ImageRecord) -> None:
 
 def is_squashfs(path: Path) -> bool:
     """Whether `path` starts with the squashfs magic number."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
 def _bytes_used(sqsh: Path) -> int:
     """The file's length according to its superblock, or more than it has if the superblock itself is cut off."""
-    with sqsh.open("rb") as file:
+    with open_regular(sqsh) as file:
         superblock = file.read(_SUPERBLOCK_BYTES)
     return max(int.from_bytes(superblock[40:48], "little"), _SUPERBLOCK_BYTES)
 
 
 def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
 
 

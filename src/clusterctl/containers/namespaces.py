@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.runs.files import read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +123,7 @@ def _name_the_user(home: str) -> None:
 def _add_line(table: str, number: int, line: str) -> None:
     """Bind a copy of the image's `table` with `line` appended, unless it has an entry for `number`."""
     path, aside = Path(table), Path("/tmp/.table")
-    known = path.read_text(errors="surrogateescape") if path.is_file() else ""
+    known = read_whole(path).decode(errors="surrogateescape") if path.is_file() else ""
     if any(entry.split(":")[2:3] == [str(number)] for entry in known.splitlines()):
         return
     aside.write_text(f"{known}{line}\n", errors="surrogateescape")

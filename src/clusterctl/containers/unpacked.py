@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.containers.contents import Unreadable, look_into
 from clusterctl.errors import Cause, TaskError
-from clusterctl.runs.files import make_private
+from clusterctl.runs.ownership import NotOurs, make_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -211,10 +211,10 @@ def _is_taken(folder: Path) -> bool:
 
 
 def _private(store: Path) -> Path:
-    folder = make_private(_own(store))
-    if _is_taken(folder):
-        raise TaskError(f"owned by another user: {folder}", "remove it, or ask its owner to", Cause.LAUNCH)
-    return folder
+    try:
+        return make_private(_own(store), "remove it, or ask its owner to")
+    except NotOurs as error:
+        raise TaskError(error.message, error.hint, Cause.LAUNCH) from error
 
 
 def _opened(lock: Path) -> int:

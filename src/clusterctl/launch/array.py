@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launch.sbatch import BatchJob
 from clusterctl.launch.script import part, sbatch_lines
-from clusterctl.runs.files import make_private, write_json
+from clusterctl.runs.files import write_json
+from clusterctl.runs.ownership import make_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,9 +69,8 @@ def render_array(array: ArrayDir, plans: Sequence[Plan], at_once: int | None = N
 
 def write_array(array: ArrayDir, plans: Sequence[Plan]) -> None:
     """Create the folder of an array, except for its script, which submitit writes. Raises OSError."""
-    make_private(array.path)
-    make_private(array.pickles)
-    make_private(array.logs)
+    for folder in (array.path, array.pickles, array.logs):
+        make_new(folder)
     for index, plan in enumerate(plans):
         (array.logs / f"{index}.log").symlink_to(os.path.relpath(plan.slurm_log, array.logs))
     write_json(array.array_json, {"runs": [plan.run.id for plan in plans]})
@@ -80,4 +80,4 @@ def batch_of(array: ArrayDir, plans: Sequence[Plan], at_once: int | None, sweep:
     """The job for sbatch; nothing uses the pickle that submitit writes."""
     first = plans[0]
     script = render_array(array, plans, at_once)
-    return BatchJob(script, [*first.task], array.pickles, first.tasks, first.secrets, sweep)
+    return BatchJob(script, [*first.task], first.run.path.parent, array.pickles, first.tasks, first.secrets, sweep)

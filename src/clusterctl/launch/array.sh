@@ -5,9 +5,8 @@ for _ in {1..70}; do # NFS may take this long to show a new folder
   [ ! -r "$run/script.sh" ] || break
   sleep 1
 done
-# Anyone else with write access could run code as this user.
-[ ! -e "$run/script.sh" ] || { [ -O "$run" ] && [ -O "$run/script.sh" ]; } ||
-  { echo "clusterctl[launch]: not owned by this user: $run" >&2; exit 77; }
+[ ! -e "$run/script.sh" ] || { cctl_only_ours "$run" "$run/" && [ -O "$run/script.sh" ] && [ ! -L "$run/script.sh" ]; } ||
+  { echo "clusterctl[launch]: not owned by this user, or writable by others: $run" >&2; exit 77; }
 cd "$run" && [ -r script.sh ] && exec /bin/bash "$run/script.sh"
 echo "clusterctl[launch]: cannot read $run/script.sh; submit it again: clusterctl resume ${run##*/}" >&2
 exit 66

@@ -46,9 +46,9 @@ for cctl_gone in "$cctl_run/code/lib" "$cctl_run/run.json"; do
   cctl_await [ -e "$cctl_gone" ] ||
     { echo "clusterctl[launch]: removed since submission: $cctl_gone; submit the job again" >&2; exit 66; }
 done
-# The tasks import from there: anyone else with write access could run code as this user.
-{ [ -O "$cctl_run" ] && [ -O "$cctl_run/code/" ] && [ -O "$cctl_run/code/lib" ]; } ||
-  { echo "clusterctl[launch]: not owned by this user: $cctl_run or its code" >&2; exit 77; }
+{ cctl_only_ours "$cctl_run" "$cctl_run/" "$cctl_run/code" "$cctl_run/code/" && [ -O "$cctl_run/code/lib" ] &&
+  { [ -O "$cctl_run/attempts" ] || [ ! -e "$cctl_run/attempts" ]; } && [ ! -L "$cctl_run/attempts" ]; } ||
+  { echo "clusterctl[launch]: not owned by this user, or writable by others: $cctl_run or its code" >&2; exit 77; }
 
 # Claim the next attempt. From here on this script's output goes to its host.log.
 umask 077

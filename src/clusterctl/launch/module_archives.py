@@ -15,13 +15,13 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
-from threading import get_native_id
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, reason
-from clusterctl.runs.files import exists, make_private
+from clusterctl.runs.files import exists, open_regular, replacing
 from clusterctl.runs.layout import ENVIRONMENTS, code_folder
+from clusterctl.runs.ownership import make_private
 from clusterctl.runs.staging import is_installed
 
 if TYPE_CHECKING:
@@ -145,20 +145,15 @@ def _modules(root: str, below: str, *, installed: bool = False) -> Iterator[Arch
 def _write(archive: Path, entries: list[ArchivedFile], progress: ProgressListener) -> None:
     import tarfile  # most submissions do not need it
 
-    aside = archive.with_name(f".{archive.name}.{get_native_id()}")
-    try:
-        with tarfile.open(aside, "w", format=tarfile.PAX_FORMAT) as members:
-            for name, source, size, modified in entries:
-                member = tarfile.TarInfo(name.rstrip("/"))
-                member.mtime = modified
-                if source is None:
-                    member.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
-                    members.addfile(member)
-                    continue
-                with open(source, "rb") as content:  # noqa: PTH123 - strings: there are thousands
-                    member.size = os.fstat(content.fileno()).st_size
-                    members.addfile(member, content)
-                progress.advance(size)
-        aside.replace(archive)
-    finally:
-        aside.unlink(missing_ok=True)
+    with replacing(archive) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as members:
+        for name, source, size, modified in entries:
+            member = tarfile.TarInfo(name.rstrip("/"))
+            member.mtime = modified
+            if source is None:
+                member.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+                members.addfile(member)
+                continue
+            with open_regular(Path(source)) as content:
+                member.size = os.fstat(content.fileno()).st_size
+                members.addfile(member, content)
+            progress.advance(size)

@@ -20,8 +20,9 @@ from clusterctl.launch.sbatch import submitit_version
 from clusterctl.launch.script import render
 from clusterctl.launch.task_versions import image_digest, task_versions
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import make_private, read_regular, with_retries, write_json, write_text
+from clusterctl.runs.files import read_regular, write_json, write_text
 from clusterctl.runs.layout import RUN_FORMAT
+from clusterctl.runs.ownership import make_new
 from clusterctl.spec import to_record
 
 if TYPE_CHECKING:
@@ -112,12 +113,15 @@ def record_of(plan: Plan, resolved: Resolved, words: Sequence[str]) -> dict[str,
 def write_run(
     plan: Plan, code: Path, archives: Mapping[Path, Path], record: Mapping[str, Any], patch: str = ""
 ) -> None:
-    """Write the directory of `plan`'s run with the snapshot `code`. Raises ConfigError and then leaves nothing."""
+    """Create the directory of `plan`'s run with the snapshot `code`. Raises ConfigError and then leaves nothing."""
     run = plan.run
     try:
-        make_private(run.path)
-        with_retries(lambda: run.attempts_folder.mkdir(exist_ok=True))
-        make_private(run.pickles)
+        make_new(run.path)
+    except OSError as error:
+        raise _unwritten(run, error) from error
+    try:
+        make_new(run.attempts_folder)
+        make_new(run.pickles)
         run.code.symlink_to(os.path.relpath(os.path.realpath(code), os.path.realpath(run.path)))
         link_archives(run, archives)
         write_text(run.script, render(plan), mode=0o700)
@@ -126,6 +130,10 @@ def write_run(
         write_json(run.run_json, record)
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)
-        raise ConfigError(
-            f"cannot write the run directory: {run.path}: {error.strerror}", "is the disk full? see: df -h"
-        ) from error
+        raise _unwritten(run, error) from error
+
+
+def _unwritten(run: RunDir, error: OSError) -> ConfigError:
+    taken = isinstance(error, FileExistsError)
+    hint = "submit again: each run has another name" if taken else "is the disk full? see: df -h"
+    return ConfigError(f"cannot write the run directory: {run.path}: {error.strerror}", hint)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import SlurmError
 from clusterctl.launch.script import render
+from clusterctl.runs.ownership import open_own
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +62,7 @@ class BatchJob(NamedTuple):
 
     script: str
     task: list[str]  # submitit stores it in a pickle that nothing reads (docs/decisions/0053)
+    runs: Path
     pickles: Path
     tasks: int
     secrets: Mapping[str, str]
@@ -69,13 +71,14 @@ class BatchJob(NamedTuple):
     @classmethod
     def of(cls, plan: Plan) -> BatchJob:
         run = plan.run
-        return cls(render(plan), [*plan.task], run.pickles, plan.tasks, plan.secrets, run.id)
+        return cls(render(plan), [*plan.task], run.path.parent, run.pickles, plan.tasks, plan.secrets, run.id)
 
 
 def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, str]) -> str:
     """Submit `batch` with `command`, sbatch and its flags; returns the job ID.
 
-    Raises SlurmRefused if there is certainly no job, SlurmError if there may be one.
+    sbatch gets the script as an open file: from here on, nobody can exchange it or a folder above it. Raises NotOurs if
+    somebody has, SlurmRefused if there is certainly no job, SlurmError if there may be one.
     """
     from submitit.core.utils import FailedSubmissionError
 
@@ -84,7 +87,8 @@ def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, s
     maybe = f"if Slurm accepted the job, `clusterctl status {batch.name}` finds it"
 
     def send(script: Path) -> str:
-        return _answer([*command, str(script)], {**environment, **batch.secrets}, maybe)
+        with open_own(batch.runs, script) as file:
+            return _answer(command, {**environment, **batch.secrets}, maybe, file)
 
     executor = Executor(batch.pickles, batch.script, send, batch.tasks)
     try:
@@ -93,10 +97,12 @@ def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, s
         raise SlurmError(f"sbatch printed no job ID: {error}", maybe) from error
 
 
-def _answer(argv: list[str], environment: Mapping[str, str], maybe: str) -> str:
-    """sbatch's output. `maybe` is the hint if it is unknown whether Slurm accepted the job."""
+def _answer(argv: list[str], environment: Mapping[str, str], maybe: str, script: IO[bytes]) -> str:
+    """sbatch's output for `script`. `maybe` is the hint if it is unknown whether Slurm accepted the job."""
     try:
-        done = subprocess.run(argv, env=environment, capture_output=True, timeout=TIMEOUT_SECONDS, check=False)
+        done = subprocess.run(
+            argv, env=environment, stdin=script, capture_output=True, timeout=TIMEOUT_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise SlurmError(f"no answer from sbatch within {TIMEOUT_SECONDS} s", maybe) from error
     code = done.returncode

@@ -21,9 +21,9 @@ from clusterctl.launch.code_files import CodeFile, project_files
 from clusterctl.launch.git import git_state
 from clusterctl.launch.known_digests import KnownDigests
 from clusterctl.launch.snapshot import digest_of, digests_of, find_code_of, take_snapshot
-from clusterctl.runs.files import make_private, write_text
+from clusterctl.runs.files import read_whole, write_text
 from clusterctl.runs.layout import SHARED_FILES, TREES, code_folder
-from clusterctl.runs.ownership import require_own
+from clusterctl.runs.ownership import make_private, require_own
 from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _manifest(folder: Path, sent: SentProject, came: Arrival) -> bytes:
     """The project's manifest: kept from an earlier submission, or requested."""
     kept = make_private(folder / TREES) / sent.tree
     with suppress(OSError):
-        manifest = kept.read_bytes()
+        manifest = read_whole(kept)
         if _tree(manifest) == sent.tree:
             return manifest
     manifest = zlib.decompress(b"".join(came.ask({"project": sent.path})))
@@ -164,10 +164,10 @@ def _store(
     """Write the files to the folder shared by all snapshots. Raises ConfigError if one differs from the manifest."""
     stream = _Unpacked(pieces)
     for file, digest in wanted:
-        aside = shared.with_name(f".{digest}.{os.getpid()}")
+        aside = shared.with_name(f".{digest}.{os.urandom(4).hex()}")
         (size,) = _SIZE.unpack(b"".join(stream.read(_SIZE.size)))
         try:
-            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as target:
+            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as target:
                 for piece in stream.read(size):
                     target.write(piece)
                     progress.advance(len(piece))

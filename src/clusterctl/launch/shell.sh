@@ -12,3 +12,13 @@ cctl_plain_shell() {
 cctl_plain_shell
 unset -f srun
 export -n SHELLOPTS BASHOPTS
+
+# Whether nobody else can change these folders, or links to them. They are executed from: this is checked at submission
+# and again here, where they are used.
+cctl_only_ours() {
+  local cctl_found cctl_line IFS=$'\n'
+  cctl_found=$(LC_ALL=C stat -c '%u %A' -- "$@") || return
+  for cctl_line in $cctl_found; do
+    [[ $cctl_line == "$EUID l"* || $cctl_line == "$EUID d"????-??-* ]] || return
+  done
+}

@@ -14,7 +14,6 @@ import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
-from threading import get_native_id
 from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
@@ -24,9 +23,9 @@ from clusterctl.launch.code_files import package_files, project_files, stamp_of
 from clusterctl.launch.in_threads import in_threads
 from clusterctl.launch.known_digests import QUIET_SECONDS, KnownDigests
 from clusterctl.runs.file_systems import local_devices
-from clusterctl.runs.files import exists, is_folder, make_private
+from clusterctl.runs.files import exists, is_folder
 from clusterctl.runs.layout import KNOWN_DIGESTS, SHARED_FILES, code_folder
-from clusterctl.runs.ownership import require_own
+from clusterctl.runs.ownership import make_new, make_private, require_own
 from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ def _make(code: Code, progress: ProgressListener) -> None:
         raise _gone(final)
     shared = make_private(final.with_name(SHARED_FILES))
     _require_own(shared)
-    aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
+    aside = make_new(final.with_name(f".{final.name}.{os.urandom(4).hex()}"))
     _announce("copying", code.project, progress)
     try:
         _fill(aside / _LIBRARY, code.library, _LIBRARY, code.digests, shared, SILENT)

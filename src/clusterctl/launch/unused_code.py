@@ -87,9 +87,14 @@ def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> boo
 
 
 def _used(runs: Path, without: Collection[str]) -> Iterator[str]:
-    """The names of the copies that the runs in the folder refer to, whatever the runs' state."""
+    """The names of the copies that this user's runs in the folder refer to, whatever their state.
+
+    Runs of other users never use these copies.
+    """
     for run in (path for path in runs.iterdir() if path.name not in without):
         try:
+            if run.lstat().st_uid != os.geteuid():
+                continue
             yield Path(os.readlink(run / "code")).name  # noqa: PTH115 - a dangling link counts too
             yield from (Path(os.readlink(link)).name for link in RunDir(run).environments.iterdir())  # noqa: PTH115
         except OSError as error:

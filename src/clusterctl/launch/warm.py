@@ -24,8 +24,8 @@ from clusterctl.errors import NotFoundError, UsageError
 from clusterctl.launch.plan import Warm, check_path, gpu_options, make_plan
 from clusterctl.launch.sbatch import SlurmRefused, pipe_to_sbatch, refusal
 from clusterctl.launch.script import part, sbatch_lines
-from clusterctl.runs.files import make_private
-from clusterctl.runs.layout import RunDir
+from clusterctl.runs.layout import RunDir, own_place
+from clusterctl.runs.ownership import make_private, make_runs_folder
 from clusterctl.slurm.fits import asked_of
 from clusterctl.spec.values import GpuCount, plural, slurm_time
 
@@ -63,7 +63,7 @@ def hold(resolved: Resolved, sbatch: str, environment: Mapping[str, str]) -> str
     """Request the nodes of `resolved`; returns the job ID. Raises SlurmRefused, or SlurmError without an answer."""
     runs = runs_folder(resolved.cluster)
     check_path(str(runs))
-    folder = make_private(warm_folder(make_private(runs)))
+    folder = make_private(warm_folder(make_runs_folder(runs)))
     script = render_holder(resolved, folder)
     done = pipe_to_sbatch([sbatch, "--parsable"], script, environment, "check whether it is queued: squeue --me")
     if done.returncode:
@@ -212,5 +212,5 @@ def end_steps(slurm: Slurm, run_id: str, job_id: str) -> None:
 
 
 def warm_folder(runs: Path) -> Path:
-    """The folder with one folder per allocation, named after its job ID."""
-    return runs / ".warm"
+    """This user's folder with one folder per allocation, named after its job ID."""
+    return own_place(runs, ".warm")

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clusterctl.notifications.send import Outcome
+from clusterctl.runs.files import read_beginning
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.notifications.send import Delivery
 
 MOST_TRIES = 10
+_LONGEST_OUTCOME = 4096
 
 
 def next_try(folder: Path, name: str) -> Path | None:
@@ -27,7 +29,7 @@ def next_try(folder: Path, name: str) -> Path | None:
     for number in range(MOST_TRIES):
         path = folder / f"{name}.{number}"
         try:
-            text = path.read_text(encoding="utf-8", errors="replace")
+            text = read_beginning(path, _LONGEST_OUTCOME).decode(errors="replace")
         except FileNotFoundError:
             return path
         if not text.startswith(Outcome.REFUSED):

@@ -10,16 +10,16 @@ import difflib
 import os
 import stat
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launch.in_threads import in_threads
 from clusterctl.launch.snapshot import PARTS
 from clusterctl.runs.file_systems import local_devices
-from clusterctl.runs.files import read_regular
+from clusterctl.runs.files import open_regular, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
     from typing import IO
 
 _LEFT_OUT = "__pycache__"
@@ -117,7 +117,7 @@ def _same(first: os.DirEntry[str], second: os.DirEntry[str]) -> bool | None:
 
 
 def _same_content(first: str, second: str) -> bool:
-    with open(first, "rb", buffering=0) as one, open(second, "rb", buffering=0) as other:  # noqa: PTH123 - strings
+    with open_regular(Path(first)) as one, open_regular(Path(second)) as other:
         while (piece := one.read(_CHUNK)) == other.read(_CHUNK):
             if not piece:
                 return True

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from clusterctl.config.places import data_folder
 from clusterctl.errors import UsageError
 from clusterctl.remote.frames import Frame, FrameKind, Reader
-from clusterctl.runs.files import exists, make_private
+from clusterctl.runs.files import exists
 from clusterctl.runs.once import Watch
+from clusterctl.runs.ownership import make_private
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,6 +16,9 @@ name, expected, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
 os.umask(0o077)
 base = os.path.join(os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share"), "clusterctl", "remote")
 os.makedirs(base, exist_ok=True)
+status = os.stat(base)
+if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+    sys.exit(f"other users can change the folder for clusterctl: {base}; see: ls -ld {shlex.quote(base)}")
 final = os.path.join(base, name)
 aside = tempfile.mkdtemp(prefix=f".{name}.", dir=base)
 try:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import clusterctl
 from clusterctl.config import cache_folder, shipped_folder
 from clusterctl.errors import HostError
-from clusterctl.runs.files import make_private, write_json
+from clusterctl.runs.files import write_json
+from clusterctl.runs.ownership import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import HostError
-from clusterctl.runs.files import make_private
+from clusterctl.runs.ownership import make_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,7 +124,7 @@ def _folder() -> Path:
     places.append(Path(f"/tmp/clusterctl-ssh-{os.geteuid()}"))
     place = next(place for place in places if len(str(place)) < _LONGEST_SOCKET or place == places[-1])
     with suppress(FileExistsError):  # something else of this name is refused below
-        make_private(place)
+        make_new(place)
     _require_private(place)
     return place
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import exists, is_listed, names_in, read_json, rename, with_retries, write_json
+from clusterctl.runs.files import exists, is_listed, names_in, open_regular, read_json, rename, with_retries, write_json
 from clusterctl.runs.layout import Attempt, RunDir, attempt_number
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def digest(path: Path, *, sync: bool = False) -> dict[str, Any]:
     """Size and BLAKE2 digest of a file; `sync` flushes its content to disk first."""
 
     def read() -> dict[str, Any]:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if sync:
                 os.fsync(file.fileno())
             found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))

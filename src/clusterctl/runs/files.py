@@ -9,11 +9,13 @@ import re
 import stat
 import threading
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from io import BufferedReader
 
 T = TypeVar("T")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -60,33 +62,47 @@ def rename(path: Path, target: Path) -> Path:
     return with_retries(once)
 
 
-def make_private(folder: Path) -> Path:
-    """Create `folder` and its parents, with `folder` accessible only to its owner."""
-    with_retries(lambda: folder.parent.mkdir(parents=True, exist_ok=True))
-    with_retries(lambda: folder.mkdir(mode=0o700, exist_ok=True))
-    return folder
-
-
 def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     """Replace a file atomically, even with several writers: a reader sees either the old or the new content."""
-    aside = path.with_name(f".{path.name}.{threading.get_native_id()}")
+    content = text.encode("utf-8", errors="surrogateescape")
 
     def write() -> None:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text)
-        aside.replace(path)
+        with replacing(path, mode) as file:
+            file.write(content)
 
     with_retries(write)
+
+
+@contextmanager
+def replacing(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
+    """A new file that replaces `path` when the context ends, or is removed after an error.
+
+    Others may be able to write to the folder: the file gets a name that they cannot guess, and is never opened through
+    something that already has that name, such as a link.
+    """
+    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        aside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            aside.unlink()
+        raise
 
 
 def write_json(path: Path, record: Any) -> None:
     write_text(path, json.dumps(record, indent=1) + "\n")
 
 
-def open_regular(path: Path, buffering: int = -1) -> IO[bytes]:
-    """Open a regular file for reading; raises NotAFile for anything else, since a named pipe would block forever."""
-    return with_retries(lambda: _open(path, buffering))
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading; raises NotAFile for anything else.
+
+    Every file that somebody else may have made is opened in this way: a named pipe would block forever, a device may
+    have no end.
+    """
+    return cast("BufferedReader", with_retries(lambda: _open(path, -1)))
 
 
 def read_regular(path: Path, read: Callable[[IO[bytes]], T], buffering: int = -1) -> T:
@@ -107,9 +123,14 @@ def _open(path: Path, buffering: int) -> IO[bytes]:
     return os.fdopen(descriptor, "rb", buffering)
 
 
+def read_beginning(path: Path, most: int) -> bytes:
+    """Up to `most` bytes of a regular file."""
+    return read_regular(path, lambda file: file.read(most))
+
+
 def read_whole(path: Path) -> bytes:
     """The content of a small file; raises ValueError if it is too large."""
-    content = read_regular(path, lambda file: file.read(_MOST_BYTES + 1))
+    content = read_beginning(path, _MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise ValueError(f"larger than {_MOST_BYTES >> 20} MiB")
     return content

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.errors import ConfigError
-from clusterctl.runs.files import make_private, read_regular, write_text
-from clusterctl.runs.ownership import require_own
+from clusterctl.runs.files import read_regular, write_text
+from clusterctl.runs.ownership import make_private, require_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +45,7 @@ def read_kept(path: Path, form: Any) -> Kept | None:
 def write_kept(path: Path, form: Any, content: Any, lines: Iterable[str] = ()) -> None:
     """Cache `content` for the next process; `form` is the version of its format. Errors are ignored."""
     body = "\n".join([json.dumps([form, content]), *lines])
-    with suppress(OSError):
+    with suppress(OSError, ConfigError):
         make_private(path.parent)
         write_text(path, f"{_digest(body.encode(errors='surrogateescape')).decode()}\n{body}")
 

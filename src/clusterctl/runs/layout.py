@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.runs.files import names_in
+from clusterctl.runs.files import names_in, status_of, with_retries
 
 RUN_FORMAT = 2  # version of the run directory, stored in run.json; incremented with every incompatible change
 # In format 1 each rank wrote its own files: the events are still read, like those of a rank without a writer.
@@ -20,14 +22,28 @@ SHARED_FILES = ".files"  # files that several copies share
 KNOWN_DIGESTS = ".digests"  # cached digests of the files in copied folders
 ENVIRONMENTS = ".environments"  # archives of the modules of Python environments
 TREES = ".trees"  # manifests of projects from other machines
+_SWEEPS = ".sweeps"
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 _OF_RANK = re.compile("rank_(?P<number>[0-9]{1,9})")
 _OF_NODE = re.compile("(?P<number>[0-9]{1,9})")
 
 
 def code_folder(runs: Path) -> Path:
-    """The folder of the code copies of all runs in `runs`."""
-    return runs / ".code"
+    """The folder of the code copies of this user's runs in `runs`."""
+    return own_place(runs, ".code")
+
+
+def own_place(runs: Path, name: str) -> Path:
+    """This user's folder `name` in `runs`, which may not exist yet.
+
+    In a runs folder of somebody else's (root made it for many users), each user has one: `NAME-UID`, or `NAME` if an
+    earlier version made it for this user. A name that others have taken is left to them.
+    """
+    user, plain = os.geteuid(), runs / name
+    if _owner(runs, links=True) in (user, None) or _owner(plain) == user:
+        return plain
+    places = (runs / f"{name}-{user}{f'-{number}' * bool(number)}" for number in itertools.count())
+    return next(place for place in places if _owner(place) in (user, None))
 
 
 class Inside:
@@ -154,8 +170,8 @@ class RunDir:
 
     @property
     def data_cache(self) -> Path:
-        """Prepared data sets, shared by all runs of the folder."""
-        return self.path.parent / ".data"
+        """Prepared data sets, shared by all of the user's runs in the folder."""
+        return own_place(self.path.parent, ".data")
 
     def environment(self, number: int) -> Path:
         return self.environments / f"{number}.tar"
@@ -197,7 +213,19 @@ class SweepDir:
 
     @classmethod
     def of(cls, runs: Path, sweep: str) -> SweepDir:
-        return cls(runs / ".sweeps" / sweep)
+        """The sweep with this ID, of any user: its folder belongs to the owner of its runs."""
+        plain = runs / _SWEEPS / sweep
+        if not _has_many_users(runs):
+            return cls(plain)
+        owner = _owner(runs / f"{sweep}.0")
+        names = [_SWEEPS, *(name for name in _names(runs) if name.startswith(f"{_SWEEPS}-"))]
+        found = (runs / name / sweep for name in names)
+        return next((cls(place) for place in found if owner is not None and _owner(place) == owner), cls(plain))
+
+    @classmethod
+    def new(cls, runs: Path, sweep: str) -> SweepDir:
+        """Where this user's new sweep with this ID will be."""
+        return cls(own_place(runs, _SWEEPS) / sweep)
 
     @property
     def id(self) -> str:
@@ -235,6 +263,21 @@ def _has_content(folder: Path) -> bool:
         return False
     except OSError:
         return True
+
+
+def _has_many_users(runs: Path) -> bool:
+    try:
+        return bool(status_of(runs).st_mode & stat.S_ISVTX)
+    except OSError:
+        return False
+
+
+def _owner(path: Path, *, links: bool = False) -> int | None:
+    """The owner of `path`, or of the folder that it leads to with `links`; None if there is none."""
+    try:
+        return with_retries(path.stat if links else path.lstat).st_uid
+    except OSError:
+        return None
 
 
 def _names(folder: Path) -> list[str]:

@@ -148,7 +148,7 @@ def remove_leftovers(disk: Path) -> None:
 def _has_ended(attempt: Path) -> bool:
     """Whether the attempt's batch script has recorded its end, or the run has been removed."""
     try:
-        return '"end"' in (attempt / "host.json").read_text()
+        return '"end"' in (attempt / "host.json").read_text()  # of a run of ours
     except FileNotFoundError:
         return attempt.is_symlink() and not attempt.exists()
 

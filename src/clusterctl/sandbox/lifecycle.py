@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError, UsageError
-from clusterctl.runs.files import make_private
+from clusterctl.runs.ownership import make_private
 from clusterctl.sandbox import marked_processes, network, node
 from clusterctl.sandbox.daemon_files import write_files
 from clusterctl.sandbox.description import Sandbox, SandboxRequest, boot_id, current

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
-from clusterctl.runs.files import make_private, write_text
+from clusterctl.runs.files import write_text
+from clusterctl.runs.ownership import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

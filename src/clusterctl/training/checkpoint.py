@@ -7,7 +7,6 @@ with those of the training.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import threading
@@ -21,7 +20,7 @@ from torch import distributed as dist
 
 from clusterctl.errors import TaskError, reason
 from clusterctl.runs import checkpoints
-from clusterctl.runs.files import exists
+from clusterctl.runs.files import exists, replacing
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.marks import EXIT_RESTART
 from clusterctl.runs.requests import request_restart
@@ -181,9 +180,8 @@ class Checkpoints:
         if attempt is None or self._task.place.rank != 0 or checkpoints.newer_attempt(attempt) is not None:
             return
         path = RunDir(attempt.path.parents[1]).weights
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        torch.save({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, aside)
-        aside.replace(path)
+        with replacing(path) as file:
+            torch.save({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, file)
 
     def finish(self) -> None:
         """Wait until the pending checkpoint is written."""

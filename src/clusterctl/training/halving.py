@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import make_private, write_json
+from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir, SweepDir
+from clusterctl.runs.ownership import make_private
 from clusterctl.task.exchange import from_first
 
 if TYPE_CHECKING:

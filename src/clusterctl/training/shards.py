@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from clusterctl.runs.files import open_regular
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from io import BufferedReader
@@ -70,7 +72,7 @@ def read(pieces: Mapping[str, Sharded], folder: Path) -> None:
     """
     missing = {name: len(piece.rows) for name, piece in pieces.items()}
     for path in sorted(folder.glob("rank_*.safetensors")):
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for name, stored in _stored(file):
                 if piece := pieces.get(name):
                     missing[name] -= _fill(name, piece, stored, file)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile, record_function
 
-from clusterctl.runs.files import write_text
+from clusterctl.runs.files import replacing, write_text
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
@@ -138,10 +138,11 @@ def _recorder(device: str) -> Any:
 
 def _compress(export: Callable[[str], object], path: Path) -> None:
     """Write to a temporary file, then rename it; the uncompressed trace, tens of megabytes, stays on this node."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.touch(0o600)
     with tempfile.TemporaryDirectory(prefix="clusterctl-") as scratch:
         export(f"{scratch}/trace.json")
-        with Path(scratch, "trace.json").open("rb") as whole, gzip.open(aside, "wb", compresslevel=5) as file:
-            shutil.copyfileobj(whole, file)
-    aside.replace(path)
+        with (
+            Path(scratch, "trace.json").open("rb") as whole,
+            replacing(path) as file,
+            gzip.open(file, "wb", compresslevel=5) as packed,
+        ):
+            shutil.copyfileobj(whole, packed)

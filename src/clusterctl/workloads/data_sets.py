@@ -9,15 +9,17 @@ A NAME is reddit, taobao, ogbn-arxiv, ogbn-products, ogbn-papers100M, ogbn-mag o
 from __future__ import annotations
 
 import http.client
+import os
 import shlex
 import shutil
+import stat
 import sys
 import time
 import urllib.error
 import urllib.request
 import uuid
 import zipfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -152,7 +154,7 @@ def download(found: DataSet, name: str, root: Path) -> None:
                 path = root / path
                 path.parent.mkdir(parents=True, exist_ok=True)
                 aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-                with content.open(member) as source, aside.open("wb") as target:
+                with content.open(member) as source, aside.open("xb") as target:
                     shutil.copyfileobj(source, target, _BYTES_AT_ONCE)
                 aside.replace(path)
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
@@ -181,6 +183,10 @@ def fetch(url: str, target: Path, progress: Callable[[int, int], None] = lambda 
     """
     part = target.with_name(f"{target.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        status = part.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise TaskError(f"not a download of yours: {part}", f"remove it: rm {shlex.quote(str(part))}", Cause.DATA)
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -188,7 +194,8 @@ def fetch(url: str, target: Path, progress: Callable[[int, int], None] = lambda 
             have = have if answer.status == _PARTIAL else 0
             length = answer.headers["Content-Length"]
             total = have + int(length) if length else 0
-            with part.open("ab" if have else "wb") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_APPEND if have else os.O_TRUNC)
+            with os.fdopen(os.open(part, flags, 0o644), "wb") as file:
                 while block := answer.read(_BYTES_AT_ONCE):
                     file.write(block)
                     have += len(block)

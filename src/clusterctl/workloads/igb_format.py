@@ -17,6 +17,7 @@ from torch import Tensor
 
 from clusterctl.graph.edge_spool import EdgeSpool, adjacency
 from clusterctl.graph.storage import LabelledHeteroGraph, Recipe
+from clusterctl.runs.files import open_regular
 from clusterctl.spec.train import IGB_ARRAYS
 from clusterctl.workloads.number_files import bad_data, states_of
 
@@ -104,7 +105,7 @@ def _labels(path: Path, papers: int) -> Tensor:
 def _table(path: Path, columns: int) -> Tensor:
     """The float32 [rows, columns] in a file, memory-mapped, with or without numpy's header."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             has_header = file.read(6) == b"\x93NUMPY"
         # Copy on write, because torch warns about read-only arrays. Nothing is written.
         array = np.load(path, mmap_mode="c") if has_header else np.memmap(path, np.float32, "c")

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from clusterctl.errors import Cause, TaskError, reason
+from clusterctl.runs.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -96,8 +97,8 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
     """The text in chunks of whole lines, without the last newline of each chunk."""
     rest = b""
     with _readable(path):
-        file = gzip.open(path)  # noqa: SIM115 - closed below; the caller's exceptions are not errors of this file
-    with file:
+        compressed = open_regular(path)
+    with compressed, gzip.open(compressed) as file:  # the caller's exceptions are not errors of this file
         while True:
             with _readable(path):
                 block = file.read(_BYTES_AT_ONCE)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError
 from clusterctl.runs.context import Context
+from clusterctl.runs.files import read_whole
 from clusterctl.spec import Job, from_record, to_record
 from clusterctl.spec.overrides import parse_override, put
 
@@ -43,7 +44,7 @@ def job_from_words(workload: str, words: Sequence[str]) -> Job:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        record = tomllib.loads(path.read_text(encoding="utf-8"))
+        record = tomllib.loads(read_whole(path).decode())
     except OSError as error:
         raise NotFoundError(f"cannot read job file {path}: {error.strerror}") from None
     except ValueError as error:  # invalid TOML or UTF-8

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.runs.files import open_regular, read_whole
 from clusterctl.workloads.number_files import states_of
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def raw_identity(root: str | Path | None) -> dict[str, Any]:
 def best_auc(root: Path) -> float:
     """The value that the generator wrote next to the data; nan if unknown."""
     try:
-        return float(json.loads((root / TRUTH_FILE).read_text())["best_auc"])
+        return float(json.loads(read_whole(root / TRUTH_FILE))["best_auc"])
     except (OSError, ValueError, KeyError, TypeError):
         return math.nan
 
@@ -84,7 +85,7 @@ def _numbered(ids: Numbers) -> tuple[Numbers, int]:
 
 def _parsed(path: Path) -> Iterator[Numbers]:
     """The lines as numbers [lines, 5], in chunks; behaviours become their index in `BEHAVIOURS`."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         rest = b""
         while block := file.read(_BYTES_AT_ONCE):
             whole, newline, tail = (rest + block).rpartition(b"\n")

@@ -25,6 +25,16 @@ cctl_plain_shell
 unset -f srun
 export -n SHELLOPTS BASHOPTS
 
+# Whether nobody else can change these folders, or links to them. They are executed from: this is checked at submission
+# and again here, where they are used.
+cctl_only_ours() {
+  local cctl_found cctl_line IFS=$'\n'
+  cctl_found=$(LC_ALL=C stat -c '%u %A' -- "$@") || return
+  for cctl_line in $cctl_found; do
+    [[ $cctl_line == "$EUID l"* || $cctl_line == "$EUID d"????-??-* ]] || return
+  done
+}
+
 marks=/runs/.warm/$SLURM_JOB_ID
 # Holds the nodes of an allocation (launch/hold.sh of clusterctl). `marks` is the folder that records imported images.
 umask 077

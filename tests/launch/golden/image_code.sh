@@ -26,6 +26,16 @@ cctl_plain_shell
 unset -f srun
 export -n SHELLOPTS BASHOPTS
 
+# Whether nobody else can change these folders, or links to them. They are executed from: this is checked at submission
+# and again here, where they are used.
+cctl_only_ours() {
+  local cctl_found cctl_line IFS=$'\n'
+  cctl_found=$(LC_ALL=C stat -c '%u %A' -- "$@") || return
+  for cctl_line in $cctl_found; do
+    [[ $cctl_line == "$EUID l"* || $cctl_line == "$EUID d"????-??-* ]] || return
+  done
+}
+
 cctl_run=/runs/cora-20260102-030405-abcd
 cctl_ranks=4
 cctl_restarts=20 # how often the job may be requeued
@@ -146,9 +156,9 @@ for cctl_gone in "$cctl_run/code/lib" "$cctl_run/run.json"; do
   cctl_await [ -e "$cctl_gone" ] ||
     { echo "clusterctl[launch]: removed since submission: $cctl_gone; submit the job again" >&2; exit 66; }
 done
-# The tasks import from there: anyone else with write access could run code as this user.
-{ [ -O "$cctl_run" ] && [ -O "$cctl_run/code/" ] && [ -O "$cctl_run/code/lib" ]; } ||
-  { echo "clusterctl[launch]: not owned by this user: $cctl_run or its code" >&2; exit 77; }
+{ cctl_only_ours "$cctl_run" "$cctl_run/" "$cctl_run/code" "$cctl_run/code/" && [ -O "$cctl_run/code/lib" ] &&
+  { [ -O "$cctl_run/attempts" ] || [ ! -e "$cctl_run/attempts" ]; } && [ ! -L "$cctl_run/attempts" ]; } ||
+  { echo "clusterctl[launch]: not owned by this user, or writable by others: $cctl_run or its code" >&2; exit 77; }
 
 # Claim the next attempt. From here on this script's output goes to its host.log.
 umask 077
