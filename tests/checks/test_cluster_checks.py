@@ -229,6 +229,14 @@ def test_a_healthy_cluster_needs_no_hints() -> None:
         (replace(GOOD, runs=replace(GOOD.runs, writable=False)), "runs", "FAIL", "cannot write", "CLUSTERCTL_RUNS"),
         (replace(GOOD, runs=replace(GOOD.runs, ours=False)), "runs", "FAIL", "another user", "CLUSTERCTL_RUNS"),
         (
+            replace(GOOD, runs=replace(GOOD.runs, open_parent="/s p")),
+            "runs",
+            "FAIL",
+            "can write to /s p",
+            "chmod o-w '/s p'",
+        ),
+        (replace(GOOD, runs=replace(GOOD.runs, shared_parent="/s")), "runs", "WARN", "can be exchanged", "chmod +t /s"),
+        (
             replace(GOOD, runs=replace(GOOD.runs, mode=0o755)),
             "runs",
             "WARN",

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from clusterctl.errors import ClusterctlError, ConfigError
 from clusterctl.runs.layout import SweepDir, code_folder, own_place
-from clusterctl.runs.ownership import NotOurs, make_new, make_private, make_runs_folder, open_own, parents_open_to
+from clusterctl.runs.ownership import (
+    NotOurs,
+    make_new,
+    make_private,
+    make_runs_folder,
+    open_own,
+    open_parent,
+    shared_parent,
+)
 
-SOMEONE = 4242
+SOMEONE = OTHERS = 4242
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder that other users can reach, unlike pytest's."""
+    with tempfile.TemporaryDirectory(prefix="clusterctl-test-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def link(place: Path) -> None:
@@ -101,14 +118,27 @@ def test_a_runs_folder_that_anyone_can_exchange_is_refused(tmp_path: Path, umask
         os.umask(before)
 
 
+@as_root
 def test_a_parent_that_a_group_can_write_to_is_accepted_but_known(tmp_path: Path) -> None:
     shared = tmp_path / "project"
     shared.mkdir()
     shared.chmod(0o2775)
+    os.chown(shared, -1, OTHERS)
     runs = make_runs_folder(shared / "me" / "runs")
-    assert parents_open_to(stat.S_IWGRP, runs) == [shared]
+    assert (open_parent(runs), shared_parent(runs)) == (None, shared)
     shared.chmod(0o3775)
-    assert parents_open_to(stat.S_IWGRP, runs) == []
+    assert shared_parent(runs) is None
+
+
+@as_root
+def test_a_group_that_cannot_reach_the_parent_does_not_matter(tmp_path: Path) -> None:
+    shared = tmp_path / "private" / "shared"
+    shared.mkdir(parents=True)
+    shared.chmod(0o775)
+    os.chown(shared, -1, OTHERS)
+    assert shared_parent(shared / "runs") == shared
+    shared.parent.chmod(0o700)
+    assert shared_parent(shared / "runs") is None
 
 
 def opened(runs: Path, path: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from clusterctl.checks.check import Check, Verdict
 from clusterctl.checks.code_copy import copy_rules
 from clusterctl.checks.look import look_around
 from clusterctl.config import load_cluster, runs_folder, state_path
+from clusterctl.errors import ConfigError, reason
 from clusterctl.runs.files import nearest_existing
 from clusterctl.runs.layout import code_folder
 from clusterctl.runs.ownership import make_private, make_runs_folder
@@ -64,7 +66,11 @@ def _with_kept(code: Code, resolved: Resolved) -> Resolved:
 
 def _look(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener) -> Surroundings:
     """The run's surroundings, after importing its image unless something else will."""
-    make_private(code_folder(make_runs_folder(plan.run.path.parent)))
+    runs = make_runs_folder(plan.run.path.parent)
+    try:
+        make_private(code_folder(runs))
+    except OSError as error:
+        raise ConfigError(f"cannot write to the runs folder: {reason(error)}", "see: df -h") from error
     image = resolved.job.container.image
     if image and plan.view and plan.view.image != image:  # a reference that pyxis will not fetch
         checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)  # an import may take minutes

@@ -29,7 +29,7 @@ from clusterctl.launch.module_archives import standard_libraries
 from clusterctl.launch.programs import Programs
 from clusterctl.runs.file_systems import clock_ahead
 from clusterctl.runs.files import exists, nearest_existing
-from clusterctl.runs.ownership import is_trusted
+from clusterctl.runs.ownership import is_trusted, open_parent, shared_parent
 from clusterctl.slurm import Slurm
 from clusterctl.slurm.fits import asked_of, gpus_by_type, has_features
 from clusterctl.spec import WORKLOADS
@@ -207,6 +207,8 @@ def look_at(path: Path) -> Folder:
         writable=found.is_dir() and os.access(found, os.W_OK | os.X_OK),
         mode=stat.S_IMODE(status.st_mode),
         ours=is_trusted(status.st_uid),
+        open_parent=str(open_parent(path) or ""),
+        shared_parent=str(shared_parent(path) or ""),
         file_system=file_system(found),
         free_bytes=space.f_bavail * space.f_frsize,
         free_files=space.f_favail if space.f_files else 2**63,  # some file systems do not count inodes

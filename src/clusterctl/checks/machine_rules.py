@@ -77,6 +77,9 @@ def _folder(name: str, folder: Folder, elsewhere: str) -> Check:
     place = f"{folder.path} ({folder.file_system})" if folder.file_system else folder.path
     if not folder.writable:
         return fail(name, f"cannot write to {place}", elsewhere)
+    if name != "images" and folder.open_parent:
+        message = f"everybody can exchange {place}, because everybody can write to {folder.open_parent}"
+        return fail(name, message, f"chmod o-w {shlex.quote(folder.open_parent)}")
     if not folder.exists:
         return ok(name, f"{place}, created when needed")
     if not folder.ours:
@@ -85,6 +88,9 @@ def _folder(name: str, folder: Folder, elsewhere: str) -> Check:
         return ok(name, place)
     if is_open(folder.mode):
         return fail(name, f"{place} is writable by others", f"chmod go-w {shlex.quote(folder.path)}")
+    if folder.shared_parent:
+        message = f"{place} can be exchanged by others who own {folder.shared_parent} or can write to it"
+        return warn(name, message, f"if you do not trust them like root: chmod +t {shlex.quote(folder.shared_parent)}")
     if folder.mode & 0o077:
         return warn(name, f"{place} is readable by others", f"chmod 700 {shlex.quote(folder.path)}")
     return ok(name, place)

@@ -34,6 +34,8 @@ class Folder:
     writable: bool
     mode: int = 0o700
     ours: bool = True
+    open_parent: str = ""  # a folder above it where everybody can exchange it
+    shared_parent: str = ""  # the same for a group or another user
     file_system: str = ""
     free_bytes: int = 2**63
     free_files: int = 2**63

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import shlex
@@ -14,6 +15,7 @@ from clusterctl.errors import ConfigError, reason
 from clusterctl.runs.files import exists, status_of, with_retries
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _READ = os.O_RDONLY | os.O_CLOEXEC
@@ -90,7 +92,7 @@ def make_runs_folder(runs: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"cannot create the runs folder: {reason(error)}", hint) from error
     require_own(runs, hint, or_roots=True)
-    for above in parents_open_to(stat.S_IWOTH, runs):
+    if above := open_parent(runs):
         message = f"anyone can exchange the runs folder {runs}, because everybody can write to {above}"
         raise NotOurs(message, f"chmod o-w {_quoted(above)}; or {hint}")
     if not os.access(runs, os.W_OK | os.X_OK):
@@ -98,10 +100,21 @@ def make_runs_folder(runs: Path) -> Path:
     return runs
 
 
-def parents_open_to(others: int, folder: Path) -> list[Path]:
-    """The folders above `folder` where `others` (mode bits) can exchange it: writable, and without the sticky bit."""
-    modes = {above: status_of(above).st_mode for above in _resolved(folder).parents if exists(above)}
-    return [above for above, mode in modes.items() if mode & others and not mode & stat.S_ISVTX]
+def open_parent(folder: Path) -> Path | None:
+    """A folder above `folder` where everybody can exchange what leads to it: writable, and without the sticky bit."""
+    modes = ((above, status.st_mode) for above, status in _parents(folder))
+    return next((above for above, mode in modes if mode & stat.S_IWOTH and not mode & stat.S_ISVTX), None)
+
+
+def shared_parent(folder: Path) -> Path | None:
+    """A folder above `folder` where a group or another user can exchange what leads to it."""
+    for above, status in _parents(folder):
+        if not status.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
+            return None  # others do not get further
+        group = status.st_mode & stat.S_IWGRP and not status.st_mode & stat.S_ISVTX
+        if not is_trusted(status.st_uid) or (group and not _is_own_group(status.st_gid)):
+            return above
+    return None
 
 
 def require_own(folder: Path, hint: str = "", *, or_roots: bool = False) -> None:
@@ -161,8 +174,20 @@ def _make_parents(folder: Path) -> None:
             with_retries(partial(above.mkdir, mode=0o755, exist_ok=True))
 
 
-def _resolved(folder: Path) -> Path:
-    return type(folder)(os.path.realpath(folder))
+def _parents(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """The existing folders above `folder`, from the top down."""
+    above = reversed(type(folder)(os.path.realpath(folder)).parents)
+    return ((parent, status_of(parent)) for parent in above if exists(parent))
+
+
+def _is_own_group(number: int) -> bool:
+    """Whether the group consists of this user, as some systems make one for each user."""
+    try:
+        group = grp.getgrgid(number)
+    except KeyError:
+        return False
+    name = user_name(os.geteuid())
+    return group.gr_name == name and {*group.gr_mem} <= {name}
 
 
 def _named(owner: int) -> str:
