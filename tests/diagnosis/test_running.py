@@ -7,6 +7,7 @@ from dataclasses import replace
 from support.traces import BEAT, END, attempt, rank, trace
 
 from clusterctl.diagnosis.diagnose import Diagnosis, judge
+from clusterctl.diagnosis.finding import Finding
 from clusterctl.diagnosis.traces import Alarm
 from clusterctl.errors import Cause
 from clusterctl.runs.heartbeats import Beat
@@ -26,6 +27,35 @@ def test_a_healthy_run_shows_its_step_and_pace() -> None:
     found = of(BEAT, BEAT, BEAT, BEAT).headline
     assert (found.cause_class, found.step, found.attempt) == (Cause.HEALTHY, 40, 0)
     assert "4 of 4 ranks are making progress: training, step 40, 100 ms per step" in found.cause
+
+
+ENDED = replace(BEAT, phase="ended")
+
+
+def exiting(*codes: int | None) -> Finding:
+    ranks = [
+        rank(number, exit_code=code, ended=END if code is not None else None, beat=BEAT if code is None else ENDED)
+        for number, code in enumerate(codes)
+    ]
+    evidence = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
+    return judge(replace(evidence, now=END + 70)).headline if None not in codes else judge(evidence).headline
+
+
+def test_a_run_whose_ranks_have_exited_is_not_making_progress() -> None:
+    done = exiting(0, 0, 0, 0)
+    assert (done.cause_class, done.certainty) == (Cause.HEALTHY, "likely")
+    assert done.cause == "all 4 ranks have exited; its batch script has not recorded the end yet"
+    failed = exiting(143, 3, 143, 143)
+    assert failed.cause_class is Cause.PENDING
+    assert failed.cause == "rank 0 exited with 143; its batch script has not recorded the end yet"
+    assert "rank 1 exited with 3" in failed.facts
+
+
+def test_ranks_that_have_exited_do_not_count_as_making_progress() -> None:
+    found = exiting(3, None, None, None)
+    assert (found.cause_class, found.certainty) == (Cause.HEALTHY, "likely")
+    assert found.cause.startswith("3 of 4 ranks are making progress: training, step 40")
+    assert found.facts == ("rank 0 exited with 3",)
 
 
 def test_a_rank_whose_heartbeat_stopped_is_named() -> None:

@@ -41,6 +41,26 @@ def test_too_few_or_invalid_steps_give_no_pace(records: tuple[dict[str, Any], ..
     assert pace_of([b"{", b"nonsense", *lines(*records)]) is None
 
 
+@pytest.mark.parametrize("jump", [86_400, -86_400, 30 * 86_400])
+def test_a_clock_that_was_set_does_not_change_the_pace(jump: int) -> None:
+    steps = [{"time": 1e6 + number / 2 + (jump if number > 60 else 0), "step": number} for number in range(100)]
+    found = pace_of(lines(*steps))
+    assert found is not None
+    assert found.steps_per_second == pytest.approx(2.0, rel=0.02)
+    for offset in (0, 86_400, -86_400):  # of this machine's clock
+        left = seconds_left({"step": 99, "steps": 299}, found, found.time + offset)
+        assert left == pytest.approx(100, rel=0.02)
+
+
+def test_a_long_evaluation_or_slow_steps_count_in_the_pace() -> None:
+    slow = [{"time": 1e6 + 7200 * number, "step": number} for number in range(3)]
+    assert pace_of(lines(*slow)) == Pace(1 / 7200, 1e6 + 14_400)
+    evaluated = [{"time": 1e6 + number + (3600 if number > 60 else 0), "step": number} for number in range(100)]
+    found = pace_of(lines(*evaluated))
+    assert found is not None
+    assert found.steps_per_second == pytest.approx(99 / 3699)
+
+
 def test_progress_is_counted_in_steps_or_else_in_epochs() -> None:
     assert progress({"step": 5, "steps": 20, "epoch": 3, "epochs": 4}) == 0.25
     assert progress({"epoch": 3, "epochs": 4}) == 0.75

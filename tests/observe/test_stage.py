@@ -133,6 +133,8 @@ def test_stages_that_need_slurm(open_: RunEvidence) -> None:
         (evidence(DONE, answer=job(JobState.RUNNING)), Stage.TRAINING),  # its script is about to record the end
         (evidence(RUNNING, answer=GONE), Stage.LOST),
         (evidence(answer=GONE), Stage.LOST),
+        (evidence(answer=GONE, never_wrote=True), Stage.CANCELLED),  # an element of an array, while it was pending
+        (evidence(answer=Answer(None, ended=JobState.NODE_FAIL), never_wrote=True), Stage.FAILED),
         (evidence(answer=GONE, cancelled_at=1.0), Stage.CANCELLED),
         (evidence(RUNNING, answer=GONE, cancelled_at=1.0), Stage.CANCELLED),
         (evidence(RUNNING, answer=job(JobState.RUNNING), cancelled_at=1.0), Stage.TRAINING),

@@ -68,7 +68,7 @@ def test_runs_that_ended_by_their_files_cause_no_query(fabricate: Fabricate) -> 
 def test_slurm_is_queried_once_for_all_runs(fabricate: Fabricate, folder: Path) -> None:
     queue = Queue(("1", "PENDING", folder / A), ("2", "RUNNING", folder / B))
     runs = [fabricate(run, {"submission.json": {"job_id": number}}) for run, number in ((A, "1"), (B, "2"), (C, "3"))]
-    assert stages(runs, queue) == [Stage.QUEUED, Stage.STARTING, Stage.LOST]
+    assert stages(runs, queue) == [Stage.QUEUED, Stage.STARTING, Stage.CANCELLED]
     assert queue.questions == 1
 
 

@@ -68,6 +68,19 @@ def test_exclusions_accumulate_over_attempts(tmp_path: Path, capsys: pytest.Capt
     assert "b failed its check: its clock is off" in capsys.readouterr().err
 
 
+def test_a_problem_of_all_nodes_is_logged_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    attempt = Attempt(tmp_path / "attempts" / "0")
+    attempt.check.mkdir(parents=True)
+    NodeReport("a", Reached.BEGUN, 0.1, "only 3 MiB free in /tmp, need 1024").write(attempt)
+    NodeReport("b", Reached.BEGUN, 0.1, "cannot write to /tmp: Permission denied").write(attempt)
+    assert judge_attempt(attempt, ["a", "b"], 10.0) == ""
+    logged = capsys.readouterr().err.splitlines()
+    assert logged == [
+        "clusterctl: all nodes failed their check, so none is excluded: only 3 MiB free in /tmp, need 1024 (a)",
+        "clusterctl: all nodes failed their check, so none is excluded: cannot write to /tmp: Permission denied (b)",
+    ]
+
+
 def test_an_unfinished_check_is_logged_and_excludes_no_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     attempt = Attempt(tmp_path / "attempts" / "0")
     attempt.check.mkdir(parents=True)

@@ -250,7 +250,11 @@ def _never_started(trace: RunTrace) -> Finding:
         cause = f"cancelled by Slurm before it started: it depends on {which}, which did not finish"
         return Finding(Cause.CANCELLED, cause, LIKELY)
     if trace.status.stage is Stage.CANCELLED:
-        return Finding(Cause.CANCELLED, "cancelled by scancel before it started, not by clusterctl")
+        words = "cancelled by scancel before it started, not by clusterctl"
+        is_accounted = any(job.state == "CANCELLED" for job in trace.accounted)
+        return Finding(
+            Cause.CANCELLED, words, CERTAIN if is_accounted else LIKELY
+        )  # a controller may lose its queue, too
     if known := known_line(trace.slurm_lines):
         return known
     if trace.status.attempt is not None:

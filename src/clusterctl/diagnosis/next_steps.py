@@ -48,6 +48,8 @@ def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
             return (_resume(trace, f"resources.time={slurm_time(2 * trace.status.record.job.resources.time)}"), log)
         case Cause.NODE:
             return (_resume(trace, *([f"resources.exclude={found.node}"] if found.node else [])), host)
+        case Cause.CANCELLED if not trace.attempts:
+            return (shlex.join(["clusterctl", "resume", run]), again)
         case Cause.PREEMPTED | Cause.CANCELLED:
             return (_resume(trace), log)
         case Cause.DATA:

@@ -49,6 +49,8 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
     if not beats:
         words = f"{trace.status.stage}; no rank has sent a heartbeat yet"
         return (Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=not_staged),)
+    if all(beat.phase == ENDED for beat in beats.values()) and len(beats) == attempt.tasks:
+        return (_all_ended(attempt),)
     idle = _idle(trace, attempt, beats) or _gpus_idle(trace, attempt, beats)
     wrong = (_stuck(trace, attempt, beats), idle, _slowed(attempt, beats))
     first, *others = [finding for finding in wrong if finding] or [_healthy(attempt, beats)]
@@ -177,7 +179,21 @@ def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
     return replace(found, certainty=CERTAIN, facts=tuple(facts))
 
 
-def _healthy(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding:
+def _all_ended(attempt: AttemptTrace) -> Finding:
+    """Between the end of the last rank and that of the batch script, which records how the attempt ended."""
+    if failed := _failed(attempt):
+        return Finding(Cause.PENDING, f"{failed[0]}; its batch script has not recorded the end yet", facts=failed[1:])
+    words = f"all {attempt.tasks} ranks have exited; its batch script has not recorded the end yet"
+    return Finding(Cause.HEALTHY, words, LIKELY, attempt.number)
+
+
+def _failed(attempt: AttemptTrace) -> tuple[str, ...]:
+    """The ranks that exited with another code than 0."""
+    return tuple(f"rank {rank.rank} exited with {rank.exit_code}" for rank in attempt.ranks if rank.exit_code)[:4]
+
+
+def _healthy(attempt: AttemptTrace, every: Mapping[int, Beat]) -> Finding:
+    beats = {rank: beat for rank, beat in every.items() if beat.phase != ENDED} or every
     first = beats[min(beats)]
     if first.idle is not None:
         return _working(attempt, beats)
@@ -185,7 +201,10 @@ def _healthy(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding:
     pace = f", {known * 1000:.0f} ms per step" if known else ""
     done = f", step {first.step}" if first.step else ""
     words = f"{len(beats)} of {attempt.tasks} ranks are making progress: {first.phase}{done}{pace}"
-    return Finding(Cause.HEALTHY, words, CERTAIN, attempt.number, stage=first.phase, step=first.step or None)
+    certainty, facts = (LIKELY, failed) if (failed := _failed(attempt)) else (CERTAIN, ())
+    return Finding(
+        Cause.HEALTHY, words, certainty, attempt.number, stage=first.phase, step=first.step or None, facts=facts
+    )
 
 
 def _working(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding:

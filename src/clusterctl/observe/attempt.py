@@ -15,6 +15,7 @@ from clusterctl.observe.run_names import submission as submission_of
 from clusterctl.observe.slurm_log import EndedBy, read_end
 from clusterctl.observe.telemetry import NodesNow, nodes_now
 from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import modified_at
 from clusterctl.runs.marks import EXIT_RESTART, all_done, asked_for_restart
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
@@ -138,6 +139,7 @@ class RunEvidence:
     attempts: tuple[AttemptEvidence, ...]
     answer: Answer | None = None
     submitted_at: float | None = None  # when sbatch returned
+    never_wrote: bool = False  # the current job has not opened its log, so it has not started
     late_seconds: float = 0.0  # other nodes' changes to its files may take this long to appear here
 
     @property
@@ -180,7 +182,16 @@ def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: N
     if finish and attempts and finish.attempt not in (None, attempts[-1].number):
         finish = None  # from an attempt that was presumed lost and replaced
     cancelled_at, finished_at = cancellation.time if cancellation else None, finish.time if finish else None
-    return RunEvidence(record, job_id, cancelled_at, finished_at, tuple(attempts), submitted_at=submission.time)
+    never_wrote = not attempts and modified_at(run.path / "slurm.log") / 1e9 < record.submitted
+    return RunEvidence(
+        record,
+        job_id,
+        cancelled_at,
+        finished_at,
+        tuple(attempts),
+        submitted_at=submission.time,
+        never_wrote=never_wrote,
+    )
 
 
 def _first_death(attempt: Attempt) -> Death | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,6 +57,11 @@ def newest_values(lines: list[bytes]) -> dict[str, Number]:
     return merged
 
 
+_LONG_SECONDS = 3600.0  # between the lines that a pace is taken from: look closer
+_JUMP = 100  # times all other pauses together: no evaluation takes that long
+_LONGEST_PAUSE_SECONDS = 6 * 3600.0  # between two steps
+
+
 @dataclass(frozen=True)
 class Pace:
     """Steps per second over the last steps, including evaluations in between, and the time of the last step."""
@@ -67,9 +73,25 @@ class Pace:
 def pace_of(lines: list[bytes]) -> Pace | None:
     """The pace from lines of metrics.jsonl; None before the second step."""
     last, first = _first_step(reversed(lines)), _first_step(lines)
-    if last is None or first is None or last[0] <= first[0] or last[1] <= first[1]:
+    if last is None or first is None or last[0] <= first[0]:
         return None
-    return Pace((last[0] - first[0]) / (last[1] - first[1]), last[1])
+    steps, seconds = last[0] - first[0], last[1] - first[1]
+    if not 0 < seconds < _LONG_SECONDS:
+        steps, seconds = _without_jumps(lines)
+    return Pace(steps / seconds, last[1]) if steps > 0 and seconds > 0 else None
+
+
+def _without_jumps(lines: list[bytes]) -> tuple[float, float]:
+    """The steps and seconds between the lines, except where the node's clock was set, or the node suspended."""
+    known = [(one.step, one.time) for one in measurements_in(lines) if one.step is not None and one.time is not None]
+    pairs = [(step - before, at - then) for (before, then), (step, at) in itertools.pairwise(known)]
+    total = sum(seconds for _, seconds in pairs if seconds > 0)
+    even = [
+        (steps, seconds)
+        for steps, seconds in pairs
+        if seconds >= 0 and (len(pairs) == 1 or seconds <= _JUMP * (total - seconds))
+    ]
+    return sum(steps for steps, _ in even), sum(seconds for _, seconds in even)
 
 
 def progress(metrics: Mapping[str, float]) -> float | None:
@@ -85,6 +107,8 @@ def seconds_left(metrics: Mapping[str, float], pace: Pace | None, now: float) ->
     if pace is None or "steps" not in metrics or "step" not in metrics:
         return None
     since = max(0.0, now - pace.time)
+    if since > _LONGEST_PAUSE_SECONDS:  # one of the two clocks is wrong
+        since = 0.0
     return max(0.0, (metrics["steps"] - metrics["step"]) / pace.steps_per_second - since)
 
 

@@ -171,7 +171,9 @@ def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> Stage:
             return Stage.CANCELLED if evidence.record.allocation else Stage.PREEMPTED
         if evidence.job_id is None and now - evidence.record.submitted < SUBMIT_SECONDS:
             return Stage.QUEUED  # being submitted
-        return Stage.CANCELLED if _cut_off(evidence) else Stage.LOST
+        # A job that is neither waiting nor has ever started was cancelled; an element of an array then leaves no trace.
+        vanished = evidence.job_id is not None and evidence.never_wrote
+        return Stage.CANCELLED if vanished or _cut_off(evidence) else Stage.LOST
     if job.state.waiting:
         claimed = last is not None and last.exit_code is None and last.restart_count == job.restart_count
         return _stage_by_files(evidence) if claimed else Stage.QUEUED

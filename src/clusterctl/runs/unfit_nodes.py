@@ -79,11 +79,20 @@ def judge_attempt(attempt: Attempt, nodes: Sequence[str], seconds: float) -> str
     """
     reports = _reports(attempt, nodes)
     failed = judge(reports, nodes, seconds)
+    alike = {node: reports[node].problem for node in nodes if node in reports and reports[node].problem}
     write_json(attempt.check_json, {"failed": failed})
     for node, problem in failed.items():
         print(f"clusterctl: {node} failed its check: {problem}", file=sys.stderr, flush=True)
     if not failed:
-        late = [node for node in nodes if node not in reports or reports[node].reached is not Reached.ALL]
+        for problem in dict.fromkeys(alike.values()):
+            where = ", ".join(node for node, words in alike.items() if words == problem)
+            words = f"all nodes failed their check, so none is excluded: {problem} ({where})"
+            print(f"clusterctl: {words}", file=sys.stderr)
+        late = [
+            node
+            for node in nodes
+            if node not in alike and (node not in reports or reports[node].reached is not Reached.ALL)
+        ]
         if late:
             print(f"clusterctl: check not completed within {seconds:g} s: {', '.join(late)}", file=sys.stderr)
         return ""
