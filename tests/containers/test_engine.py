@@ -183,3 +183,15 @@ def test_known_enroot_messages_have_a_hint(line: str, message: str, hint: str) -
 
 def test_an_engine_without_output_is_explained_too() -> None:
     assert explain([], "docker")[0] == "no output"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("curl: (22) The requested URL returned error: 401", "the registry refused access: curl: (22)"),
+        ("\x1b[31m[ERROR]\x1b[0m Could not process JSON input", "[ERROR] Could not process JSON input"),
+    ],
+)
+def test_what_enroot_only_informs_about_is_no_reason(line: str, message: str) -> None:
+    informed = "[INFO] Using credentials from file: /home/ada/.config/enroot/.credentials"
+    assert explain(["[INFO] Querying registry", line, informed], "enroot")[0].startswith(message)

@@ -1212,3 +1212,25 @@ def test_whatever_a_program_survived_its_end_is_named(
     found = cause_of(trace(attempt(rank(1, **ended, last_words=words))))
     assert (found.cause_class, found.rank) == (cause, 1)
     assert found.certainty == "certain" or survived
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("KeyError: 'No space left on device'", Cause.USER),
+        ("AssertionError: expected 'Connection refused' in the log", Cause.USER),
+        ("ValueError: the column 'input/output error' is missing", Cause.USER),
+        ("RuntimeError: the last run ended with 'out of memory': lower the batch", Cause.HOST_MEMORY),
+        ("ConfigError: cannot tell what 'no space left on device' means", Cause.DISK),
+        ("ProcessExitedException: process 1 terminated with signal SIGKILL", Cause.KILLED),
+        ("RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable", Cause.NODE),
+        ("RuntimeError: No CUDA GPUs are available", Cause.USER),
+        (
+            "RuntimeError: [enforce fail at inline_container.cc:595] . PytorchStreamWriter failed writing file",
+            Cause.DISK,
+        ),
+    ],
+)
+def test_an_exception_that_only_quotes_or_suspects_a_cause_is_not_certain(message: str, cause: Cause) -> None:
+    found = cause_of(trace(attempt(rank(1, **program_ended(1), last_words=(*BUG[:2], message)))))
+    assert (found.cause_class, found.certainty, found.cause) == (cause, "likely", message)

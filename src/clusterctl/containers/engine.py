@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from clusterctl.containers.archive import ImageConfig
 from clusterctl.containers.storage import Storage, find_storage
 from clusterctl.errors import ConfigError, ImageError
+from clusterctl.runs.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ _EXPORT = 'root=$("$0" mount "$1") && tar -C "$root" -cf - . && "$0" umount "$1"
 _BOOTSTRAP = "BASE=bootstrap makes a base image from Debian packages, without a registry"
 _NO_SPACE = "no space left"
 # Engine's message -> our message and hint; the first match wins. Docker 20-28, podman 4, buildah 1.28, enroot 4.
+_MINOR = re.compile(r"\s*\[(?:DEBUG|INFO|WARN)\]")  # enroot's levels below that of an error
 _KNOWN = (
     (r"no space left on device", _NO_SPACE, "make room{room}; see: df -h"),
     (r"disk quota exceeded", "the disk quota is used up", "make room{room}; see: quota -s"),
@@ -47,14 +49,18 @@ _KNOWN = (
         f"is there a network here? {_BOOTSTRAP}",
     ),
     (
-        r"unauthorized|authentication required|denied: requested access|forbidden|no basic auth|error code: 40[13]",
+        (
+            r"unauthorized|authentication required|denied: requested access|forbidden|no basic auth|"
+            r"error(?: code)?: 40[13]"
+        ),
         "the registry refused access",
         "is the name right? if so: {login}",
     ),
     (
         (
             r"manifest unknown|not found: manifest|name unknown|repository does not exist|"
-            r"no such image|image not known|short-name .* did not resolve|pull access denied|returned error code: 404"
+            r"no such image|image not known|short-name .* did not resolve|pull access denied|"
+            r"returned error(?: code)?: 404"
         ),
         "no such image",
         f"check name and tag; {_BOOTSTRAP}",
@@ -224,9 +230,10 @@ def failure(engine: str, what: str, output: Sequence[str]) -> ImageError:
 
 def explain(output: Sequence[str], engine: str) -> tuple[str, str]:
     """The message and the hint for the last lines that `engine` printed."""
+    output = [line for line in map(plain, output) if line.strip() and not _MINOR.match(line)] or [*output]
     text = "\n".join(output)
-    lines = [line.strip() for line in output if line.strip()]
-    errors = [line for line in lines if re.match(r"(?i)(error|fatal|failed)\b", line)]
+    lines = [line.strip() for line in output]
+    errors = [line for line in lines if re.match(r"(?i)\[?(error|fatal|failed)\b", line)]
     line = (errors or lines or ["no output"])[-1]
     login, room = f"{engine} login REGISTRY", f": {engine} {'rmi --prune' if engine == 'buildah' else 'image prune'}"
     if engine == "enroot":

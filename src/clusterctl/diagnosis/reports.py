@@ -34,6 +34,10 @@ _MAYBE_MEMORY = (
     "nothing records who killed it: if its memory was short, ask for more with --set resources.memory=SIZE, "
     "or start fewer data loader workers"
 )
+# Exceptions whose message quotes the program's own values.
+QUOTING = re.compile(r"(Assertion|Attribute|Index|Key|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error$")
+_SYSTEMS = ("OSError", "IOError")  # whose message is the system's
+_BY_SYSTEM = re.compile(r"\[Errno -?\d+\]|\berrno\b|os error|(CUDA|HIP) error|cuda failure", re.IGNORECASE)
 # slurmstepd's own words, from 20.11 to 26.05, and those of versions that count memory themselves.
 _OOM_KILL = re.compile(
     r"(slurmstepd|srun)[\w.-]*: .*(oom[-_ ]kill event|exceeded (job |step )?memory limit|OOM Killed)", re.IGNORECASE
@@ -194,16 +198,15 @@ def _exception(end: RankEnd, error: PythonError) -> Candidate:
     """What an exception means: the most specific line of its whole message, else of those that it was raised from."""
     if error.type == "KeyboardInterrupt":
         return end.says(Cause.KILLED, _interrupted("it"), traceback=error.text)
-    first = error.message[0]
-    if most_specific(error.message) and (known := most_specific([*error.message, *error.causes])):
-        line = next(
-            line
-            for line in (*error.message, *error.causes)
-            if (one := signature(line)) and one[:2] == known[:2] and one.detail is known.detail
-        )
+    first, quotes = error.message[0], bool(QUOTING.match(error.type))
+    if not quotes and most_specific(error.message):
+        lines = (*error.message, *error.causes)
+        meanings = [(meaning, line) for line in lines if (meaning := signature(line))]
+        meaning, line = min(meanings, key=lambda one: (one[0].level, one[0].detail))
         words = first if line == first else f"{error.type}: {line}"
-        return _more_specific(end, end.says(known, words, traceback=error.text))
-    words, certain = _headline(error), True
+        proven = meaning.cause not in (Cause.DISK, Cause.NODE) or error.type in _SYSTEMS or _BY_SYSTEM.search(line)
+        return _more_specific(end, end.says(meaning, words, traceback=error.text, certain=bool(proven)))
+    words, certain = _headline(error), not (quotes and most_specific(error.message))
     known = most_specific(error.causes)
     if known is None and not OWN_MISTAKE.match(first) and (known := most_specific(error.handling)):
         certain = False  # raised while handling another one, which may be the reason or not
@@ -320,11 +323,12 @@ def _failed_worker(end: RankEnd) -> Candidate | None:
         recorded = error is end.words.recorded
         ended = recorded or (error.ends and worker.exit_code == 1)
         return replace(found, certain=found.certain and ended, facts=(*place, *found.facts))
-    # Nothing says which of the exceptions was that worker's: take the best, but not as certain.
-    read = [_exception(end, one) for one in end.words.errors]
+    # Nothing says which of the exceptions was that worker's: take the best.
+    usual = worker.exit_code == 1
+    read = [_exception(end, one) for one in end.words.errors if usual or not one.after]
     if best := min(read, key=lambda one: one.signature.level, default=None):
         alike = len({one.words for one in read}) == 1
-        return replace(best, certain=best.certain and alike and worker.exit_code == 1, facts=(*place, *best.facts))
+        return replace(best, certain=best.certain and alike and usual, facts=(*place, *best.facts))
     return None
 
 

@@ -87,7 +87,11 @@ _TABLE = (
     _row(r"gloo[/\\]transport|process ?group(gloo|nccl)", Cause.NETWORK, Level.ECHO),
     _row(r"DistBackendError", Cause.NETWORK, Level.ECHO, detail=Detail.FRAME),
     _row(r"failed to (recv|send), got 0 bytes|TCPStore.*(closed|failed|broken)", Cause.NETWORK, Level.ECHO),
-    _row(r"oom[-_]kill|out of memory|OOM killer|exceeded (job |step )?memory limit", Cause.HOST_MEMORY),
+    _row(
+        r"oom[-_]kill|out of memory|OOM killer|exceeded (job |step )?memory limit",
+        Cause.HOST_MEMORY,
+        detail=Detail.STEP,
+    ),
     _row(r"DefaultCPUAllocator|can't allocate memory|cannot allocate memory|std::bad_alloc", Cause.HOST_MEMORY),
     _row(r"^MemoryError\b|numpy\S*_ArrayMemoryError|unable to allocate .*[GM]iB", Cause.HOST_MEMORY),
     _row(
@@ -95,7 +99,8 @@ _TABLE = (
         Cause.DISK,
         words=r"no space to unpack the image on the node (see ENROOT_DATA_PATH): \1",
     ),
-    _row(r"no space left on device|ENOSPC|disk quota exceeded|EDQUOT", Cause.DISK),
+    _row(r"no space left on device|ENOSPC|disk quota exceeded|EDQUOT|disk is full|out of disk space", Cause.DISK),
+    _row(r"PytorchStreamWriter failed writing|file write failed", Cause.DISK, detail=Detail.STEP),
     # pyxis prints the output of enroot, curl and unsquashfs indented: the reason is among these lines.
     _row(
         r"enroot-mount: .*mount: (\S+) at .*no such file or directory|pyxis: .*source path does not exist:? *(\S*)",
@@ -156,9 +161,22 @@ _TABLE = (
     _row(r"no kernel image is available|CUDA capability sm_\d+ is not compatible", Cause.IMAGE, software=True),
     _row(r"lib(cuda|nvidia-ml)\.so\S*: cannot open shared object", Cause.IMAGE, software=True),
     _row(r"uncorrectable ECC|\bXid\b|fallen off the bus|NVRM|hardware error", Cause.NODE),
-    _row(r"stale file handle|input/output error|transport endpoint is not connected", Cause.NODE),
+    _row(r"stale file handle|(input/output|remote I/O) error|transport endpoint (is not|shutdown)", Cause.NODE),
     _row(r"read-only file system|EROFS", Cause.NODE),
+    # What failed, but not why: exceptions with these words are never certain.
     _row(r"DataLoader worker .* (killed by signal|exited unexpectedly)", Cause.KILLED, detail=Detail.STEP),
+    _row(r"terminated with signal SIG|died with <Signals\.SIG|BrokenProcessPool", Cause.KILLED, detail=Detail.STEP),
+    _row(
+        r"devices are busy or unavailable|CUDA error: (unknown|initialization) error|CUDA unknown error",
+        Cause.NODE,
+        detail=Detail.STEP,
+    ),
+    _row(
+        r"no CUDA GPUs are available|no CUDA-capable device|invalid device ordinal|found no NVIDIA driver"
+        r"|illegal memory access|unspecified launch failure",
+        Cause.USER,
+        detail=Detail.STEP,
+    ),
     # A node without a way out: no peer is involved.
     _row(
         r"HTTPS?ConnectionPool\(|max retries exceeded|couldn'?t connect to 'https?:|urlopen error"
