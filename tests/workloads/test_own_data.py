@@ -164,7 +164,14 @@ def test_one_graph_is_never_taken_for_several_nor_several_for_one() -> None:
         for several in (two, Several(two), tuple(two), RandomLinkSplit()(one)):
             with pytest.raises(TaskError, match="it returned [23] graphs, and this workload trains on one"):
                 read(several, "my:load")
-        for wrong, words in ((None, "NoneType"), ({"x": 1}, "dict"), (one.x, "Tensor"), (hetero_data(), "HeteroData")):
+        for wrong, words in (
+            (None, "NoneType"),
+            ("ab", "str"),
+            ([3], "int"),
+            ({"x": 1}, "dict"),
+            (one.x, "Tensor"),
+            (hetero_data(), "HeteroData"),
+        ):
             with pytest.raises(TaskError, match=f"it returned {words}"):
                 read(wrong, "my:load")
     with pytest.raises(TaskError, match="it returned Data"):

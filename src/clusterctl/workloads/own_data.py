@@ -95,14 +95,12 @@ class Given:
         """The graphs in a data set, a list or a batch."""
         if hasattr(result, "to_data_list"):  # a batch
             return list(result.to_data_list())
-        if _kind(result) or isinstance(result, Tensor | str | dict) or not hasattr(result, "__iter__"):
-            if not (hasattr(result, "__getitem__") and hasattr(result, "__len__")) or isinstance(result, Tensor | dict):
-                raise self.wrong(f"it returned {type(result).__name__}", hint)
-            if _kind(result):
-                raise self.wrong("it returned one graph, and this workload trains on many", hint)
-        if hasattr(result, "__len__"):  # PyG's data sets have no __iter__ of their own
-            return [result[number] for number in range(len(result))]
-        return list(result)
+        if _kind(result):
+            raise self.wrong("it returned one graph, and this workload trains on many", hint)
+        is_sequence = hasattr(result, "__getitem__")  # PyG's data sets have no __iter__ of their own
+        if isinstance(result, Tensor | str | dict) or not (is_sequence or hasattr(result, "__iter__")):
+            raise self.wrong(f"it returned {type(result).__name__}", hint)
+        return [result[number] for number in range(len(result))] if is_sequence else list(result)
 
     def tensor(self, store: Any, attribute: str, where: str = "") -> Tensor:
         """A dense tensor, on the CPU."""
@@ -355,8 +353,8 @@ def _imported(module: str, roots: Sequence[Path]) -> set[Path]:
             if (path := _source(part, roots)) is not None:
                 files.add(path)
                 waiting += _imports_of(path, part)
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return files | ({Path(file)} if file else set())
+    file = Path(getattr(sys.modules.get(module), "__file__", None) or os.devnull)
+    return files | ({file} if file.is_file() else set())
 
 
 def _source(module: str, roots: Sequence[Path]) -> Path | None:
