@@ -110,6 +110,10 @@ def test_a_nan_or_infinite_loss_is_reported_with_its_first_step(value: float, wo
     found = not_learning(course([], [value] * 5, steps=7, broken_since=3))
     assert found is not None
     assert found.text == f"the training is not learning: the loss is {word} since step 3"
+    assert "lower train.lr" in found.hint
+    at_once = not_learning(course([], [value] * 5, steps=7, broken_since=1))
+    assert at_once is not None
+    assert "check the data for NaN" in at_once.hint
 
 
 def test_a_single_overflow_is_not_reported() -> None:

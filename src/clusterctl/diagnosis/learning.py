@@ -54,6 +54,8 @@ def _broken(course: Course) -> NotLearning | None:
         return None
     since = f" since step {course.broken_since}" if course.broken_since is not None else ""
     hint = "lower train.lr, or limit the gradients: --set train.clip_norm=1.0"
+    if course.broken_since is not None and course.broken_since <= 1:  # no step has changed the weights before it
+        hint = "check the data for NaN and infinity, and the model's first outputs: no step came before"
     return _finding(f"loss is {course.broken}", f"the loss is {course.broken}{since}", hint)
 
 
