@@ -15,7 +15,7 @@ from clusterctl.cli.options import cluster_option
 @click.argument("name", metavar="RUN")
 @click.option("--output", metavar="FOLDER", help="Output folder; default: RUN in the current folder.")
 @click.option("--no-weights", is_flag=True, help="Leave out the trained weights.")
-@click.option("--force", is_flag=True, help="Replace FOLDER if it exists.")
+@click.option("--force", is_flag=True, help="Replace FOLDER, which holds an earlier copy.")
 @cluster_option
 def fetch(name: str, output: str | None, no_weights: bool, force: bool, cluster: str | None) -> None:
     """Copy RUN from its cluster's login node: record, metrics, report, weights, logs, and the program's files.
