@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clusterctl.checks.check import Check, Verdict
-from clusterctl.checks.interpreters import ask_packages
+from clusterctl.checks.interpreters import ask_packages, find_setup_problem
 from clusterctl.checks.look import activation
 from clusterctl.checks.surroundings import (
     Answer,
@@ -121,6 +121,41 @@ def test_a_setup_line_that_cannot_find_its_file_is_refused(line: str, message: s
     here = replace(GOOD, cluster=Cluster(name="here", kind="emulator"), programs=Programs("python", False, (line,)))
     check = the(here, "setup")
     assert (check.verdict, check.message) == (Verdict.FAIL, message)
+
+
+@pytest.mark.parametrize(
+    ("lines", "number", "words"),
+    [
+        (("export A=1", "if true; then", "  echo )"), 3, "syntax error near unexpected token `)'"),
+        (("export A=1", "fi"), 2, "syntax error near unexpected token `fi'"),
+        (("echo 'open",), 1, "unexpected EOF"),
+        (("for i in 1 2; do", "echo $i"), 2, "unexpected end of file"),
+        (("cat <<END", "text"), 1, "here-document"),
+    ],
+)
+def test_a_syntax_error_in_setup_is_found_before_submission(lines: tuple[str, ...], number: int, words: str) -> None:
+    found = find_setup_problem(lines, 1)
+    assert found is not None
+    check = the(replace(GOOD, setup_problem=found), "setup")
+    assert check.verdict is Verdict.FAIL
+    assert check.message.startswith(f"setup line {number}: {lines[number - 1].strip()[:20]}".rstrip())
+    assert words in check.message
+    assert ("cluster" if number == 1 else "job") in check.hint
+
+
+def test_lines_that_bash_accepts_have_no_syntax_error() -> None:
+    good = (
+        "f() {",
+        "  [[ $1 == @(a|b) ]] && echo $1",
+        "}",
+        "cat <<END",
+        "it's fine",
+        "END",
+        "module load x # )",
+        "a=(1 2)",
+    )
+    assert find_setup_problem(good, 0) is None
+    assert find_setup_problem((), 0) is None
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.finding import UNSURE, Consequence, Finding
 from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace
 from clusterctl.errors import Cause
+from clusterctl.observe.attempt import SetupFlaw
 from clusterctl.observe.milestones import Cancellation
 from clusterctl.observe.slurm_log import by_attempt
 from clusterctl.runs.requests import Refusal
@@ -224,6 +225,30 @@ def test_a_working_directory_that_cannot_be_created_is_the_cause() -> None:
     gone = cause_of(trace(attempt(lines=line, no_work=True, exit_code=73)))
     assert (gone.cause_class, gone.certainty, gone.facts) == (Cause.LAUNCH, "certain", (line,))
     assert cause_of(trace(attempt(no_work=True, disk_full=True, exit_code=73))).cause_class is Cause.DISK
+
+
+def test_a_setup_line_is_the_cause_if_it_ended_the_attempt_and_a_fact_otherwise() -> None:
+    flaws = (SetupFlaw(1, 127), SetupFlaw(3, 1))
+    lines = ("typo", "module load cuda", "conda activate x")
+    record = replace(RECORD, cluster=replace(RECORD.cluster, setup=lines[:2]), job=replace(RECORD.job, setup=lines[2:]))
+
+    def cause(**changes: Any) -> Finding:
+        evidence = trace(attempt(setup=flaws, **changes))
+        return cause_of(replace(evidence, status=replace(evidence.status, record=record)))
+
+    ended = cause(setup_ended=3, exit_code=1, lines="slurm_script: line 9: no such environment: x")
+    assert (ended.cause_class, ended.certainty) == (Cause.LAUNCH, "certain")
+    assert ended.cause == "setup line 3: conda activate x (exit code 1)"
+    assert ended.facts == (
+        "also failed: setup line 1: typo (command not found)",
+        "slurm_script: line 9: no such environment: x",
+    )
+    assert cause(setup_ended=0, exit_code=2).cause == "setup: not all of its lines ran, because of a syntax error"
+    later = cause(exit_code=3)
+    assert later.facts[-2:] == (
+        "failed before it: setup line 1: typo (command not found)",
+        "failed before it: setup line 3: conda activate x (exit code 1)",
+    )
 
 
 def test_a_failed_node_check_is_the_cause_and_names_all_nodes_that_failed_it() -> None:

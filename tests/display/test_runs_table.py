@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from clusterctl.display.runs_table import RunsTable, note, row_of, show_runs
-from clusterctl.observe.attempt import AttemptEvidence
+from clusterctl.observe.attempt import AttemptEvidence, SetupFlaw
 from clusterctl.observe.deaths import Death
 from clusterctl.observe.listing import Listing
 from clusterctl.observe.stage import Status
@@ -152,3 +152,17 @@ def test_a_program_that_exited_with_0_long_before_its_last_step_is_noted(
     record = replace(statuses[3].record, job=replace(statuses[3].record.job, workload=workload))
     last = AttemptEvidence(number=0, exit_code=0, metrics={"step": step, "steps": 400})
     assert note(replace(statuses[3], record=record, stage=Stage.FINISHED, attempts=(last,))) == expected
+
+
+def test_a_setup_line_that_failed_is_in_the_note(statuses: list[Status]) -> None:
+    running = next(status for status in statuses if status.stage is Stage.TRAINING)
+    assert running.attempt is not None
+    job = replace(running.record.job, setup=("typo \x1b[2J",))
+    flawed = replace(running.attempt, setup=(SetupFlaw(1, 127),), idle_since=None, gpus_idle_since=None)
+    seen = replace(running, record=replace(running.record, job=job), attempts=(flawed,))
+    assert note(seen).startswith("setup line 1: typo")
+    assert "\x1b" not in note(seen)
+    assert note(seen).endswith("(command not found)")
+    ended = replace(seen, stage=Stage.FAILED, attempts=(replace(flawed, setup=(), setup_ended=1, exit_code=1),))
+    assert note(ended).startswith("setup line 1: typo")
+    assert "setup" not in note(replace(ended, attempts=(replace(flawed, exit_code=3),)))

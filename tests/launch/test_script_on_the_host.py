@@ -72,12 +72,16 @@ class Host:
         self.srun.parent.mkdir()
         self.asked = folder / "asked"  # the calls of scontrol
         self.steps = folder / "steps"  # the last argument of each srun
+        self.ends = folder / "ends"  # the calls of leftovers.py: earlier attempts than these have ended
         self.scontrol = ""  # the body of scontrol
         self.environment: dict[str, str] = {}  # of the submitter's shell
 
     def start(self, srun: str, restarts: int = 0) -> subprocess.Popen[bytes]:
-        steps = quote(str(self.steps))
+        steps, ends = quote(str(self.steps)), quote(str(self.ends))
         prologue = f'#!/bin/bash\necho "${{!#}}" >>{steps}\n[ "${{!#}}" != true ] || exit 0\n'
+        prologue = prologue.replace(
+            "echo", f'case "$*" in *leftovers.py*) echo "${{!#}}" >>{ends}; exit 0 ;; esac\necho', 1
+        )
         prologue += f"attempt={quote(str(self.run.attempts_folder))}/$CLUSTERCTL_ATTEMPT\n"
         self.srun.write_text(prologue + srun)
         self.srun.chmod(0o755)
@@ -296,7 +300,7 @@ def test_setup_lines_may_use_any_name_of_their_own(tmp_path: Path) -> None:
     assert {"cctl_look", "cctl_with_retries"} <= functions
     assert {name for name in variables | functions | warm[0] | warm[1] if not name.startswith("cctl_")} == set()
     taken = sorted(name.removeprefix("cctl_") for name in variables | functions | warm[0] | warm[1])
-    words = sorted(set(re.findall(r"[a-z]{2,}", part("batch.sh") + part("work.sh"))) - {"builtin", "srun"})
+    words = sorted(set(re.findall(r"[a-z]{2,}", part("batch.sh") + part("work.sh"))) - {"builtin", "srun", "time"})
     commands = [word for word in words if shutil.which(word) or word in ("exit", "local", "printf", "return", "wait")]
     setup = [
         *(f"export {name}=mine" for name in taken if name not in ("code", "try")),
@@ -314,6 +318,78 @@ def test_setup_lines_may_use_any_name_of_their_own(tmp_path: Path) -> None:
     assert host.host(1)["signal"] == "TERM"
     assert host.run.finished_json.exists()
     assert not (tmp_path / "hidden").exists()
+
+
+def with_setup(folder: Path, *lines: str) -> Host:
+    (folder / "returns-1").write_text("false\n")
+    (folder / "exits-4").write_text("exit 4\n")
+    place = quote(str(folder))
+    return Host(folder, cluster=Cluster(name="c", setup=tuple(line.replace("HERE", place) for line in lines)))
+
+
+@pytest.mark.parametrize(
+    ("lines", "number", "code"),
+    [
+        (["true", "source HERE/missing/bin/activate"], 2, 1),
+        ([". HERE/missing env >/dev/null 2>&1"], 1, 1),
+        (["source no-such-file-on-path"], 1, 1),
+        (["module load cuda/99"], 1, 127),
+        (["module() { return 1; }", "module purge", "module load cuda"], 3, 1),
+        (["conda() { return 1; }", "conda activate x"], 2, 1),
+        (["conda activate x"], 1, 127),
+        (["module load a && export A=1", "true"], 1, 127),
+        (["if true; then", "  source HERE/missing && true", "fi"], 2, 1),
+        (["exit 1"], 1, 1),
+        (["true", "exit 0"], 2, 1),
+        (["source HERE/exits-4"], 1, 4),
+        (["f() {", "  exit 6", "}", "f"], 4, 6),
+        (["set -e", "true", "false", "true"], 3, 1),
+        (["true", "set -u", 'echo "$NO_SUCH_VARIABLE"'], 3, 1),
+        (["echo one", "echo 'never closed"], 0, 2),
+    ],
+)
+def test_a_setup_line_after_which_nothing_can_be_right_ends_the_attempt(
+    tmp_path: Path, lines: list[str], number: int, code: int
+) -> None:
+    host = with_setup(tmp_path, *lines)
+    assert host.call("touch $CLUSTERCTL_RUN_DIR/started") == code
+    record = host.host()
+    assert (record["setup_ended"], record["exit_code"], record["signal"]) == (number, code, "")
+    assert record["end"] >= record["start"]
+    assert not (host.run.path / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "flaws"),
+    [
+        (["source HERE/returns-1", "[ -f /missing ] && source /missing", "type ml || true"], []),
+        (["module load a || true", "module load a || module load b || conda activate c || echo none"], []),
+        (["if ! module load a; then", "  echo none", "fi"], []),
+        (["export A=1", "no-such-command"], [(2, 127)]),
+        (["false", "f() {", "  false", "}", "f", "a=$(exit 6)"], [(1, 1), (5, 1), (6, 6)]),
+        (["for i in 1 2 3; do", "  (exit 3)", "done", "cat <<END", "exit $HOME", "END"], [(2, 3)]),
+        (["module() { return 1; }", "module list"], [(2, 1)]),
+        (["ulimit -n 64", "declare -A M=([a]=1)", "echo \\"], []),
+    ],
+)
+def test_other_failures_of_setup_lines_are_recorded(
+    tmp_path: Path, lines: list[str], flaws: list[tuple[int, int]]
+) -> None:
+    host = with_setup(tmp_path, *lines)
+    assert host.call('cp "$attempt/host.json" "$CLUSTERCTL_RUN_DIR/seen"\n' + ALL_DONE) == 0
+    for record in (host.host(), json.loads((host.run.path / "seen").read_text())):
+        assert [(one["line"], one["code"]) for one in record.get("setup", [])] == flaws
+        assert "setup_ended" not in record
+
+
+def test_the_traps_of_setup_are_the_users_afterwards(tmp_path: Path) -> None:
+    """Those that watch the lines are gone, and one of the user's own is kept."""
+    lines = ["trap 'echo leaving >>HERE/left' EXIT", "export A=1"]
+    host = with_setup(tmp_path, *lines)
+    host.scontrol = "exit 0"
+    assert host.call(ALL_DONE) == 0
+    assert (tmp_path / "left").read_text() == "leaving\n"
+    assert host.host().get("setup") is None
 
 
 def test_the_exit_code_is_passed_on_and_the_next_attempt_has_its_own_folder(host: Host) -> None:
@@ -547,6 +623,13 @@ def test_the_time_limit_at_the_end_is_recorded_for_a_run_that_left_on_request(ho
     host.call("exit 75", restarts=1)
     own = read_host(host.run.attempt(1))
     assert (own.exit_code, own.asked, own.limit) == (75, False, None), "75 without a request is the program's own code"
+
+
+def test_what_earlier_attempts_left_is_ended_before_the_next_one_and_after_a_failure(host: Host) -> None:
+    assert host.call("exit 3") == 3
+    assert host.call(f"cp {quote(str(host.ends))} {quote(str(host.run.path))}/before\n" + ALL_DONE) == 0
+    assert (host.run.path / "before").read_text().split() == ["1", "1"]  # of the first attempt's end, and the next
+    assert host.ends.read_text().split() == ["1", "1"]  # none after success
 
 
 def test_successive_starts_give_their_ranks_different_step_numbers(host: Host) -> None:

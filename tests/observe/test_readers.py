@@ -38,7 +38,7 @@ Fabricate = Callable[..., RunDir]
 NAMES = (
     *("time", "event", "stage", "host", "node", "pid", "type", "message", "traceback", "hint", "stacks", "code"),
     *("attempt", "job_id", "restart_count", "nodes", "start", "end", "exit_code", "signal", "requeued", "disk_full"),
-    *("no_work", "refused"),
+    *("no_work", "refused", "setup", "setup_ended", "line"),
     *("step", "steps", "epoch", "loss", "seconds", "sampling", "cpu", "gpus", "ranks", "utilisation", "index", "0"),
     *("phase", "since", "step_time", "slow_seconds", "busy_seconds", "waiting", "by", "seen", "suspects", "how"),
     *("still_seconds", "schema_version", "created", "job", "cluster", "resumes", "allocation", "argv", "versions"),

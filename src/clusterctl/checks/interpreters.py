@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, fail, ok, warn
-from clusterctl.checks.surroundings import Interpreter, Seen
+from clusterctl.checks.surroundings import Interpreter, Seen, SetupProblem
 from clusterctl.runs.files import exists
 from clusterctl.runs.interpreter import environment, of_any_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from clusterctl.checks.surroundings import Surroundings
 
@@ -88,6 +90,32 @@ def _ask(seen: Seen, words: list[str], seconds: float) -> Interpreter:
         return Interpreter(seen, problem=last)
 
 
+def find_setup_problem(setup: Sequence[str], of_cluster: int) -> SetupProblem | None:
+    """A syntax error in the lines, the first `of_cluster` of which are the cluster's; None if bash finds none."""
+    if not setup:
+        return None
+    environment = {name: value for name, value in os.environ.items() if name not in ("BASH_ENV", "SHELLOPTS")}
+    command = ["bash", "-n", "-O", "extglob"]  # files such as bash's own completions switch it on
+    try:
+        done = subprocess.run(
+            command,
+            input="".join(f"{line}\n" for line in setup).encode(errors="surrogateescape"),
+            capture_output=True,
+            timeout=VERSION_SECONDS,
+            check=False,
+            env=environment | {"LC_ALL": "C"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = re.search(r"line (\d+): (?:warning: )?(.+)", done.stderr.decode(errors="replace"))
+    if said is None:
+        return None
+    begun = re.search(r"here-document at line (\d+)", said[2])
+    number = min(max(int((begun or said)[1]), 1), len(setup))
+    text = textwrap.shorten(setup[number - 1], 60, placeholder=" ...")
+    return SetupProblem(number, text, said[2], number <= of_cluster)
+
+
 def interpreter_rules(found: Surroundings) -> Iterator[Check]:
     interpreter = found.interpreter
     if interpreter is None:
@@ -116,6 +144,9 @@ def interpreter_rules(found: Surroundings) -> Iterator[Check]:
 
 def program_rules(found: Surroundings) -> Iterator[Check]:
     programs = found.programs
+    if wrong := found.setup_problem:
+        hint = f"correct that line of `setup` in the {'cluster' if wrong.of_cluster else 'job'} file"
+        yield fail("setup", f"setup line {wrong.line}: {wrong.text}: {wrong.problem}", hint)
     if programs is None:
         return
     if found.login_node:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusterctl
-from clusterctl.checks.interpreters import ask_packages, ask_version, find_interpreter
+from clusterctl.checks.interpreters import ask_packages, ask_version, find_interpreter, find_setup_problem
 from clusterctl.checks.surroundings import Folder, KnownNodes, LoginNode, NodeSize, Seen, Surroundings, WantedRun
 from clusterctl.checks.training_set import batches
 from clusterctl.config import expanded, runs_folder, state_path
@@ -107,6 +107,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         runs=look_at(runs_folder(cluster)),
         open_files=_limits(resource.RLIMIT_NOFILE)[1],
         interpreter=ask_version(python) if python else None,
+        setup_problem=find_setup_problem(plan.setup, len(cluster.setup)),
         programs=Programs.of(plan) if job.workload == "command" else None,
         activation=activation(),
         container=_image(resolved, plan, slurm) if plan.view else None,

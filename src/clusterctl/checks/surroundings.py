@@ -123,6 +123,15 @@ class ContainerFacts:
     environment: Mapping[str, str] = field(default_factory=dict)  # the submitter's
 
 
+class SetupProblem(NamedTuple):
+    """What bash says about the setup lines. The cluster's come first."""
+
+    line: int
+    text: str
+    problem: str
+    of_cluster: bool
+
+
 @dataclass(frozen=True)
 class WantedRun:
     """The requested run and its surroundings."""
@@ -151,6 +160,7 @@ class Surroundings:
     runs: Folder
     open_files: int  # the hard limit, to which tasks raise their soft limit
     interpreter: Interpreter | None = None  # None: the tasks run in an image, or setup lines provide it
+    setup_problem: SetupProblem | None = None  # a syntax error in the setup lines
     programs: Programs | None = None  # None: the tasks do not run a user's program
     activation: str = ""  # command for the environment of the submitter's shell, if that is not clusterctl's own
     container: ContainerFacts | None = None

@@ -19,6 +19,7 @@ from clusterctl.diagnosis.signatures import Level, most_specific
 from clusterctl.diagnosis.standstill import hang, left_early, noticed, outside_collectives, someone_left
 from clusterctl.errors import Cause
 from clusterctl.observe.alike import pattern
+from clusterctl.observe.attempt import flawed_lines
 from clusterctl.observe.deaths import deaths
 from clusterctl.observe.stage import reached_limit
 from clusterctl.runs.ownership import user_name
@@ -89,6 +90,9 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         found = replace(found, stage=rank.stage)
     if rank and rank.beat and rank.beat.step:
         found = replace(found, step=rank.beat.step)
+    if attempt.setup and attempt.setup_ended is None:
+        flaws = flawed_lines(attempt, trace.status.record)
+        found = replace(found, facts=(*found.facts, *(f"failed before it: {line}" for line in flaws)))
     if attempt.refused:
         found = replace(found, facts=(*found.facts, f"not restarted: {_refusal(attempt, trace, attempt.refused)}"))
     return replace(found, attempt=attempt.number, secondary=_consequences(attempt, case.reports, found))
@@ -136,6 +140,18 @@ def _unfit_nodes(case: Case) -> Finding | None:
     facts = tuple(f"{other} also failed it: {words}" for other, words in others)
     hint = "report it to the administrators of the cluster; to avoid the node, set resources.exclude"
     return Finding(Cause.NODE, f"failed the node check: {problem}", CERTAIN, node=node, facts=facts, hint=hint)
+
+
+def _ended_in_setup(case: Case) -> Finding | None:
+    """A line of `setup` ended the batch script before any rank."""
+    attempt = case.attempt
+    if attempt.setup_ended is None:
+        return None
+    ended, *others = flawed_lines(attempt, case.trace.status.record)
+    own = [line for line in attempt.lines if not line.startswith("clusterctl: ")]
+    said = own[-1:] if attempt.exit_code != 0 else []
+    hint = "correct `setup` in the job or cluster file, and submit it again"
+    return Finding(Cause.LAUNCH, ended, CERTAIN, facts=(*(f"also failed: {line}" for line in others), *said), hint=hint)
 
 
 def _no_work(case: Case) -> Finding | None:
@@ -393,6 +409,7 @@ RULES = (
     Rule(Evidence.RECORDED, _stuck),
     Rule(Evidence.RECORDED, _from_outside),
     Rule(Evidence.RECORDED, _unfit_nodes),
+    Rule(Evidence.RECORDED, _ended_in_setup),
     Rule(Evidence.RECORDED, _no_work),
     Rule(Evidence.RECORDED, _full_disk),
     Rule(Evidence.RECORDED, _before_any_rank),

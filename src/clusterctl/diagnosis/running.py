@@ -21,6 +21,7 @@ from clusterctl.diagnosis.standstill import (
 )
 from clusterctl.diagnosis.traces import SILENT_SECONDS
 from clusterctl.errors import Cause
+from clusterctl.observe.attempt import flawed_lines
 from clusterctl.observe.telemetry import GPU_IDLE_SECONDS
 from clusterctl.runs.heartbeats import ENDED, IDLE_SECONDS, Beat, idle_together
 from clusterctl.runs.stages import Stage
@@ -45,7 +46,8 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
         return (Finding(Cause.HEALTHY, "nodes allocated; its batch script has not started yet", LIKELY),)
     attempt = trace.attempts[-1]
     beats = {rank.rank: rank.beat for rank in attempt.ranks if rank.beat}
-    not_staged = _not_staged(attempt.lines)
+    flaws = (f"failed: {line}" for line in flawed_lines(attempt, trace.status.record))
+    not_staged = (*flaws, *_not_staged(attempt.lines))
     if not beats:
         words = f"{trace.status.stage}; no rank has sent a heartbeat yet"
         return (Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=not_staged),)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from clusterctl.diagnosis.learning import not_learning, single_steps
 from clusterctl.display.plain import duration, plain, progress_bar, share
+from clusterctl.observe.attempt import flawed_lines
 from clusterctl.observe.ended_runs import Row
 from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.runs.stages import Stage
@@ -123,8 +124,11 @@ def note(status: Status) -> str:
         return "cancelling"
     if status.reason:
         return plain(status.held_up_by)
+    flaws = flawed_lines(status.attempt, status.record) if status.attempt and status.stage is not Stage.FINISHED else ()
     if status.stage is Stage.FAILED and status.attempt:
-        return _end(status.attempt)
+        return plain(flaws[0]) if flaws and status.attempt.setup_ended is not None else _end(status.attempt)
+    if flaws and status.attempt and not status.stage.ended:
+        return plain(flaws[0])
     if not status.stage.ended and status.attempt and (since := status.attempt.idle_since) is not None:
         return f"idle since {time.strftime('%H:%M', time.localtime(since))}, logs no steps"
     if not status.stage.ended and status.attempt and (since := status.attempt.gpus_idle_since) is not None:

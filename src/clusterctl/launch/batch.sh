@@ -87,7 +87,8 @@ cctl_put() { # file, content
 cctl_record() { # name, further JSON fields
   local cctl_text
   printf -v cctl_text '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}' \
-    "$cctl_number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$cctl_start" "$2"
+    "$cctl_number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$cctl_start" \
+    "${cctl_flaws:+, \"setup\": [$cctl_flaws]}$2"
   cctl_put "$cctl_attempt/$1" "$cctl_text"
 }
 cctl_record .host.json "" && cctl_with_retries cctl_renamed "$cctl_attempt/.host.json" "$cctl_attempt/host.json"
@@ -113,9 +114,12 @@ cctl_put_first() {
 unset "${cctl_dropped[@]}"
 export "${cctl_exports[@]}"
 cctl_traps=$(trap -p TERM URG)
-eval "$cctl_setup" # the lines of the cluster file and of the job
+cctl_watch_setup
+cctl_first=$LINENO && eval "$cctl_setup"$'\n\ncctl_complete=yes' # the lines of the cluster file and of the job
 cctl_plain_shell
+cctl_setup_is_over
 eval "$cctl_traps"
+[ -z "$cctl_flaws" ] || cctl_record host.json "" # for those who watch the run
 [ -z "$cctl_python_is_named" ] || cctl_put_first
 [ -z "$cctl_python" ] || cctl_task=(env "PATH=$PATH" "${cctl_task[@]}")
 [ "${#cctl_node_check[@]}" -eq 0 ] ||
@@ -124,11 +128,16 @@ eval "$cctl_traps"
 [ -z "$cctl_folder" ] || { PATH=:$PATH && PATH=${PATH/":$cctl_folder:"/:} && PATH=${PATH#:}; }
 
 # One task on each node, with a timeout: srun would keep waiting for a lost node.
+[ "${#cctl_on_each[@]}" -gt 0 ] ||
+  cctl_on_each=(--ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none)
 cctl_on_each_node() { # seconds, command
-  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \
-    --input=none --quiet "${@:2}"
+  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun "${cctl_on_each[@]}" --quiet "${@:2}"
 }
 [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || cctl_on_each_node 300 "${cctl_opening[@]}"
+
+# What an earlier attempt has left on these nodes must not run beside this one (runs/leftovers.py).
+cctl_end_leftovers() { cctl_on_each_node 60 "${cctl_ending[@]}" "$1" || true; } # the number of an attempt
+[ "$cctl_number" -eq 0 ] || cctl_end_leftovers "$cctl_number"
 
 # Each node is checked first. Nodes that fail are excluded when the job starts again (runs/node_check.py).
 cctl_unfit= # the nodes that Slurm must exclude
@@ -297,7 +306,12 @@ cctl_leave_out() {
     (trap '' TERM; cctl_with_retries scontrol update "JobId=$cctl_own_job" "ExcNodeList=$cctl_unfit") ||
     echo "clusterctl: cannot exclude $cctl_unfit from the next start"
 }
-cctl_close() { cctl_on_each_node 60 "${cctl_closing[@]}"; }
+cctl_close() {
+  # After TERM Slurm starts no more steps of this job; those of an allocation go on.
+  [ "$cctl_code" -eq 0 ] || { [ -n "$cctl_signal" ] && [ -z "$cctl_node_list" ]; } ||
+    cctl_end_leftovers $((cctl_number + 1))
+  cctl_on_each_node 60 "${cctl_closing[@]}"
+}
 
 if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$cctl_unfit" ]; then cctl_look; else cctl_await cctl_settled; fi
 if [ -n "$cctl_asked" ]; then

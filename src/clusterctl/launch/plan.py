@@ -56,6 +56,7 @@ class Warm:
     node_list: str
     clearing: tuple[str, ...] = ()  # srun arguments: remove the leftovers of an unfinished import
     importing: tuple[str, ...] = ()  # srun arguments
+    on_each: tuple[str, ...] = ()  # srun arguments for a command on each node
     image_mark: str = ""  # the folder that records whether the image has been imported
 
 
@@ -93,6 +94,7 @@ class Plan:
     runner: tuple[str, ...]  # enters the image on a cluster without pyxis; comes before the tasks' command
     opening: tuple[str, ...]  # command to run once on each node before the tasks of a requeued job
     closing: tuple[str, ...]  # command to run once on each node after the tasks
+    ending: tuple[str, ...]  # ends what earlier attempts have left on a node (runs/leftovers.py); their end follows
     notifier: tuple[str, ...]  # sends notifications when the attempt has ended, if any are configured
     tracker: tuple[str, ...]  # copies the metrics to trackers, if any are configured
     python: str
@@ -153,6 +155,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         # A node that went down, or was too slow, still has the container of an earlier start.
         opening=removing("[.][0-9]+") if view and cluster.runtime == "pyxis" else (),
         closing=closing,
+        ending=(interpreter if view else python, "-I", "-S", str(library / "clusterctl" / "runs" / "leftovers.py")),
         notifier=_notifier(resolved, run, library, interpreter if view else python),
         tracker=_tracker(resolved, run, library, interpreter if view else python),
         python=python,

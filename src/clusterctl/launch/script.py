@@ -1,7 +1,7 @@
 """The batch script as a pure function of the plan. The same script runs on Slurm and on the emulator.
 
-The run's values are placed between fixed parts: `shell.sh` before them; `warm.sh` (warm runs only), `work.sh` and
-`batch.sh` after them.
+The run's values are placed between fixed parts: `shell.sh` before them; `warm.sh` (warm runs only), `work.sh`,
+`setup.sh` and `batch.sh` after them.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def render(plan: Plan) -> str:
         warm = [
             f"cctl_node_list={quote(plan.warm.node_list)} # of allocation {plan.warm.job_id}: this is a step of it",
             f"cctl_image_mark={quote(plan.warm.image_mark)}",
+            _array("cctl_on_each", _flag_by_flag(plan.warm.on_each)),
             _array("cctl_clearing", _flag_by_flag(plan.warm.clearing)),
             _array("cctl_importing", _flag_by_flag(plan.warm.importing)),
             "",
@@ -74,11 +75,13 @@ def render(plan: Plan) -> str:
             _array("cctl_staging", _staging(plan)),
             _array("cctl_opening", _flag_by_flag(plan.opening)),
             _array("cctl_closing", _flag_by_flag(plan.closing)),
+            _array("cctl_ending", _flag_by_flag(plan.ending)),
             _array("cctl_notifier", _flag_by_flag(plan.notifier)),
             _array("cctl_tracker", _flag_by_flag(plan.tracker)),
             "",
             *warm,
             part("work.sh"),
+            part("setup.sh"),
             part("batch.sh"),
         ]
     )

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from clusterctl.slurm.queue import Allocation
     from clusterctl.spec import Resources
 
-HOST, RANKS = "host", "ranks"  # a step is called <run>.<one of these>
+HOST, RANKS, ENDING = "host", "ranks", "ending"  # a step is called <run>.<one of these>
 CLOSING_SECONDS = 60  # before the time limit
 CLOSE_SIGNAL = "USR1"
 _REPLACED = ("signal", "requeue", "no-requeue")
@@ -111,7 +111,9 @@ def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -
         hint = "add --set resources.stage_code=false"
         raise UsageError("resources.stage_code: not supported in an allocation", hint)
     step, flags = f"{plan.run.id}.{RANKS}", plan.flags
-    warm = Warm(allocation.job_id, allocation.node_list)
+    warm = Warm(
+        allocation.job_id, allocation.node_list, on_each=_once_a_node(f"{plan.run.id}.{ENDING}", allocation.nodes)
+    )
     if image := next((flag for flag in flags if flag.startswith(_IMAGE_FLAG)), ""):
         digest = hashlib.sha256(f"{image}\0{stamp}".encode()).hexdigest()[:8]
         name = f"clusterctl_{allocation.job_id}_{digest}"

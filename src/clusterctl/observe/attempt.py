@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.observe.course import Course, read_course
 from clusterctl.observe.deaths import deaths
@@ -33,7 +34,16 @@ if TYPE_CHECKING:
     from clusterctl.slurm import JobState, QueuedJob
 
 # Of metrics.jsonl: the last evaluation may be hundreds of steps back, but not in a run that has ended.
+_LONGEST_SETUP_LINE = 100
+EXIT_NO_COMMAND = 127  # of a shell
 _TAIL_BYTES, _TAIL_OF_ENDED_BYTES = 65536, 16384
+
+
+class SetupFlaw(NamedTuple):
+    """A line of `setup` that failed: its number, counting the cluster's lines and then the job's."""
+
+    line: int
+    code: int
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,8 @@ class HostRecord:
     needed. `limit` is the job's time limit in Slurm at that time, which an administrator may have changed, in seconds.
     `disk_full`: it could not write; `no_work`: it could not create the run's working directory; `problem`: why the file
     could not be read; `unfit`: the nodes that failed the check before the ranks started, with the reason. `copied`:
-    somebody copied another attempt's folder.
+    somebody copied another attempt's folder. `setup`: the lines of `setup` that failed; `setup_ended`: the one that
+    ended the attempt, 0 after a syntax error.
     """
 
     number: int
@@ -65,6 +76,8 @@ class HostRecord:
     limit: int | None = None
     disk_full: bool = False
     no_work: bool = False
+    setup: tuple[SetupFlaw, ...] = ()
+    setup_ended: int | None = None
     problem: str = ""
     unfit: Mapping[str, str] = field(default_factory=dict)
     copied: bool = False
@@ -91,10 +104,32 @@ def read_host(attempt: Attempt) -> HostRecord:
         limit=parse_limit(fields.text("limit")),
         disk_full=fields.flag("disk_full"),
         no_work=fields.flag("no_work"),
+        setup=tuple(
+            SetupFlaw(line, code)
+            for one in fields.tables("setup")
+            if (line := one.whole("line")) is not None and (code := one.whole("code")) is not None
+        ),
+        setup_ended=fields.whole("setup_ended"),
         problem=fields.problem,
         unfit=failed_nodes(attempt) if exit_code == EXIT_UNFIT else {},
         copied=fields.whole("attempt") not in (None, attempt.number),
     )
+
+
+def flawed_lines(host: HostRecord, record: RunRecord) -> list[str]:
+    """The lines of `setup` that failed, in words; the one that ended the attempt comes first."""
+    setup = (*record.cluster.setup, *record.job.setup)
+    codes = {flaw.line: flaw.code for flaw in host.setup}
+    numbers = [*dict.fromkeys([*([] if host.setup_ended is None else [host.setup_ended]), *codes])]
+    return [_flawed_line(number, setup, codes.get(number)) for number in numbers]
+
+
+def _flawed_line(number: int, setup: Sequence[str], code: int | None) -> str:
+    if not 0 < number <= len(setup):
+        return "setup: not all of its lines ran, because of a syntax error"
+    line = textwrap.shorten(setup[number - 1], _LONGEST_SETUP_LINE, placeholder=" ...")
+    how = "" if code is None else " (command not found)" if code == EXIT_NO_COMMAND else f" (exit code {code})"
+    return f"setup line {number}: {line}{how}"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from clusterctl.runs.file_systems import lateness
 from clusterctl.runs.files import read_json
 from clusterctl.runs.heartbeats import Pulse
 from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.runs.leftovers import end_own
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.node_link import NodeLink
 from clusterctl.runs.place import Place
@@ -77,9 +78,10 @@ class Entry:
         events = Events(attempt, place.rank, link)
         stop = StopRequest()
         stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED, SIGTERM))
+        stop.before_leaving = end_own
         if attempt is not None and link is not None:
             fence = Fence(attempt, lambda newer: _step_down(newer, events, stop))
-            answers = Answers(attempt, place.rank, events, lambda: stacks_of(events))
+            answers = Answers(attempt, place.rank, events, lambda: stacks_of(events), stop.leave)
             link.handlers = {"newer": fence.take, "alarm": answers.take, "leave": answers.leave}
             link.open()
             fence.watch(unless=lambda: link.connected)

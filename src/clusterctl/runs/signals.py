@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class StopRequest:
         self.warned = False
         self.terminated = False
         self.exit_code = EXIT_TERMINATED  # of a process that did not exit by itself within the grace period
+        self.leaving = False  # this process is about to end, whatever its main thread does
+        self.before_leaving: Callable[[], None] = lambda: None
         self._on_terminate: Callable[[], None] = lambda: None
         self._grace = TERM_GRACE_SECONDS
         self._leave_at = 0.0
@@ -72,7 +75,14 @@ class StopRequest:
         self._on_terminate()
         while (left := self._leave_at - time.monotonic()) > 0:
             time.sleep(left)
-        os._exit(self.exit_code)
+        self.leave(self.exit_code)
+
+    def leave(self, code: int) -> None:
+        """End this process at once, after what it has started."""
+        self.leaving = True
+        with suppress(Exception):
+            self.before_leaving()
+        os._exit(code)
 
     def hold(self, seconds: float) -> None:
         """Give the program `seconds` from now, instead of the rest of the grace period, to exit by itself."""

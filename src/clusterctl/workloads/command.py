@@ -28,6 +28,7 @@ from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import with_retries
 from clusterctl.runs.idleness import observe
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.leftovers import end_own
 from clusterctl.runs.log_times import LogTimes
 from clusterctl.runs.marks import EXIT_RESTART, asked_for_restart, restart_file
 from clusterctl.runs.process_tree import has_signal
@@ -86,6 +87,7 @@ def main(context: Context) -> None:
             variables |= _places(attempt, job, stop_file)
         events.stage(Stage.TRAINING)
         child = _start([program, *job.argv[1:]], {**os.environ, **variables})
+        stop.before_leaving = lambda: end_own([child.pid])
         times = None
         if attempt is not None:
             times, gpus = LogTimes(attempt, place.rank), GpuReadings()
@@ -93,6 +95,8 @@ def main(context: Context) -> None:
                 events.link.handlers["gpus"] = gpus.take
             events.heart.observer = observe(child.pid, attempt, place, gpus)
         code = _wait(child, stop, stop_file, int(variables["MASTER_PORT"]) if place.rank == 0 else None, times)
+    if stop.leaving:  # the program was killed by the thread that ends this process
+        threading.Event().wait()
     if code == 0:
         return
     number = killing_signal(code)
@@ -172,9 +176,9 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
     parent = os.getpid()
 
     def die_with_parent() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # the parent died before the line above
-            os._exit(128 + signal.SIGTERM)
+            os._exit(128 + signal.SIGKILL)
 
     try:
         # Keep srun's descriptors open: MPI finds its ranks through the one in PMI_FD.

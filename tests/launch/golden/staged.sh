@@ -16,9 +16,9 @@
 # used below, and shell options, must not affect this script, nor may those of `setup`. `module` and the like stay:
 # `setup` may need them. It may also define srun as a function.
 cctl_plain_shell() {
-  builtin set +aefkmuvxC +o pipefail +o posix
-  builtin unset -f : '[' break cat chmod command compgen continue cp declare echo env eval exec exit export grep kill local \
-    mkdir mv od printf read return rm scontrol set sh shopt sleep stat timeout touch tr trap true type \
+  builtin set +aefkmuvxCET +o pipefail +o posix
+  builtin unset -f : '[' break cat chmod command compgen continue cp declare echo env eval exec exit export grep kill \
+    mkdir local mv od printf read return rm scontrol set sh shopt sleep stat timeout touch tr trap true type \
     umask unset wait wc
   shopt -u dotglob expand_aliases failglob nocasematch nullglob
   unset GLOBIGNORE IFS
@@ -84,6 +84,9 @@ cctl_opening=()
 cctl_closing=(
   sh -c 'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"; rm -rf "$s"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd
 )
+cctl_ending=(
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/leftovers.py
+)
 cctl_notifier=()
 cctl_tracker=()
 
@@ -106,6 +109,87 @@ cctl_drop_copies() { # incomplete ones
   for cctl_copy; do
     [ ! -d "$cctl_copy" ] || { chmod -R u+w "$cctl_copy" && rm -rf "$cctl_copy"; }
   done
+}
+
+# What happens in the lines of `setup` (launch/setup.sh of clusterctl; docs/decisions/0043-one-environment.md). A line
+# that fails is recorded with its number and code. It ends the attempt if nothing after it can be right: its file,
+# environment or module is missing. `exit` and `set -e` end it as well.
+cctl_flaws= # the first lines that failed, in JSON
+cctl_line=0 cctl_doing='' # the command that runs
+cctl_earlier_line=0 cctl_earlier='' # the one before
+cctl_complete=
+cctl_last_line=${cctl_setup//[!$'\n']/}
+cctl_last_line=${#cctl_last_line}
+cctl_first=0 # the line of the script with the `eval`, from which LINENO counts
+cctl_watch_setup() {
+  trap 'cctl_ended_in_setup "$?"' EXIT
+  trap 'cctl_has_failed "$?" "${#BASH_SOURCE[@]}" "$BASH_COMMAND"' ERR
+  trap 'cctl_begins "$?" "${#BASH_SOURCE[@]}" "$((LINENO - cctl_first))" "$BASH_COMMAND"' DEBUG
+}
+# The lines may have redefined any command, and set any option: this uses the shell's own.
+cctl_begins() { # code of the last command; depth, line and text of the next one
+  [[ $2 -eq 1 && $3 -gt 0 ]] || builtin return 0 # within a function or a file, or within this script
+  # If commands are joined by &&, bash tells of a failure only for the last one.
+  if [[ $1 -ne 0 && $3 -ne $cctl_line ]] && cctl_is_vital "$1" "$cctl_doing"; then
+    cctl_find_line
+    [[ $REPLY != *'&&'* || $REPLY == *'||'* || $REPLY =~ ^[[:space:]]*(if|elif|while|until|!)[[:space:]] ]] ||
+      { cctl_note_flaw "$1" && builtin exit "$1"; }
+  fi
+  cctl_earlier_line=$cctl_line cctl_earlier=$cctl_doing cctl_line=$3 cctl_doing=$4
+}
+cctl_has_failed() { # code, depth, and the last command, which is one of a function if the line calls a function
+  [[ $2 -eq 1 ]] || builtin return 0
+  # bash runs the DEBUG trap for the ERR trap, too.
+  [[ $cctl_doing != "$3" || $cctl_line -ne $cctl_earlier_line ]] || cctl_doing=$cctl_earlier
+  if cctl_is_vital "$1" "$cctl_doing"; then cctl_note_flaw "$1" && builtin exit "$1"; fi
+  # A file that exists, such as ~/.bashrc, returns the code of its last command.
+  [[ $1 -eq 1 && ($cctl_doing == "source "* || $cctl_doing == ". "*) ]] || cctl_note_flaw "$1"
+}
+cctl_note_flaw() { # code
+  [[ $cctl_line -eq 0 || $cctl_line -gt $cctl_last_line || $cctl_flaws == *"\"line\": $cctl_line,"* ||
+    ${#cctl_flaws} -gt 120 ]] || cctl_flaws+="${cctl_flaws:+, }{\"line\": $cctl_line, \"code\": $1}"
+}
+cctl_is_vital() { # code, command: whether this failure makes everything after it wrong
+  case $2 in
+    "conda activate "* | "mamba activate "* | "micromamba activate "*) ;;
+    "module load "* | "module add "* | "module swap "* | "module switch "* | "module restore "*) ;;
+    "ml load "* | "ml add "* | "ml swap "*) ;;
+    "conda "* | "mamba "* | "micromamba "* | "module "* | "ml "*) [[ $1 -eq 127 ]] ;;
+    "source "* | ". "*) [[ $1 -eq 1 && $2 != *[\`\(]* ]] && cctl_is_missing "${2#* }" ;; # expanding it runs nothing
+    *) builtin return 1 ;;
+  esac
+}
+cctl_is_missing() { # the words of a `source`: whether bash finds no such file
+  cctl_words=()
+  builtin eval "cctl_words=(${1%%[<>]*})" 2>/dev/null
+  if [[ -z ${cctl_words[0]} || -e ${cctl_words[0]} ]]; then builtin return 1; fi
+  if [[ ${cctl_words[0]} == */* ]]; then builtin return 0; fi
+  builtin local IFS=:
+  for cctl_place in $PATH; do
+    if [[ -e $cctl_place/${cctl_words[0]} ]]; then builtin return 1; fi
+  done
+}
+cctl_find_line() { # the text of the current line, in REPLY
+  REPLY=$cctl_setup
+  for ((cctl_count = 0; cctl_count < cctl_line; cctl_count++)); do REPLY=${REPLY#*$'\n'}; done
+  REPLY=${REPLY%%$'\n'*}
+}
+cctl_setup_is_over() {
+  trap - DEBUG ERR
+  # A syntax error, such as a quote that is never closed, hides the rest.
+  [ -n "$cctl_complete" ] || { cctl_line=0 && cctl_ended_in_setup 2; }
+  [[ $(trap -p EXIT) != *cctl_* ]] || trap - EXIT
+}
+cctl_ended_in_setup() { # exit code
+  cctl_plain_shell
+  trap - DEBUG ERR EXIT
+  cctl_code=$1
+  [ "$cctl_code" -ne 0 ] || cctl_code=1 # the run has not finished
+  printf -v cctl_end '%(%s)T' -1
+  cctl_record host.json \
+    ", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\", \"setup_ended\": $cctl_line"
+  [ "${#cctl_notifier[@]}" -eq 0 ] || timeout -k 1 9 "${cctl_notifier[@]}" </dev/null || true
+  exit "$cctl_code"
 }
 
 # The rest is the same for every run (launch/batch.sh of clusterctl); the values above are this run's.
@@ -197,7 +281,8 @@ cctl_put() { # file, content
 cctl_record() { # name, further JSON fields
   local cctl_text
   printf -v cctl_text '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}' \
-    "$cctl_number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$cctl_start" "$2"
+    "$cctl_number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$cctl_start" \
+    "${cctl_flaws:+, \"setup\": [$cctl_flaws]}$2"
   cctl_put "$cctl_attempt/$1" "$cctl_text"
 }
 cctl_record .host.json "" && cctl_with_retries cctl_renamed "$cctl_attempt/.host.json" "$cctl_attempt/host.json"
@@ -223,9 +308,12 @@ cctl_put_first() {
 unset "${cctl_dropped[@]}"
 export "${cctl_exports[@]}"
 cctl_traps=$(trap -p TERM URG)
-eval "$cctl_setup" # the lines of the cluster file and of the job
+cctl_watch_setup
+cctl_first=$LINENO && eval "$cctl_setup"$'\n\ncctl_complete=yes' # the lines of the cluster file and of the job
 cctl_plain_shell
+cctl_setup_is_over
 eval "$cctl_traps"
+[ -z "$cctl_flaws" ] || cctl_record host.json "" # for those who watch the run
 [ -z "$cctl_python_is_named" ] || cctl_put_first
 [ -z "$cctl_python" ] || cctl_task=(env "PATH=$PATH" "${cctl_task[@]}")
 [ "${#cctl_node_check[@]}" -eq 0 ] ||
@@ -234,11 +322,16 @@ eval "$cctl_traps"
 [ -z "$cctl_folder" ] || { PATH=:$PATH && PATH=${PATH/":$cctl_folder:"/:} && PATH=${PATH#:}; }
 
 # One task on each node, with a timeout: srun would keep waiting for a lost node.
+[ "${#cctl_on_each[@]}" -gt 0 ] ||
+  cctl_on_each=(--ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none)
 cctl_on_each_node() { # seconds, command
-  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \
-    --input=none --quiet "${@:2}"
+  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun "${cctl_on_each[@]}" --quiet "${@:2}"
 }
 [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || cctl_on_each_node 300 "${cctl_opening[@]}"
+
+# What an earlier attempt has left on these nodes must not run beside this one (runs/leftovers.py).
+cctl_end_leftovers() { cctl_on_each_node 60 "${cctl_ending[@]}" "$1" || true; } # the number of an attempt
+[ "$cctl_number" -eq 0 ] || cctl_end_leftovers "$cctl_number"
 
 # Each node is checked first. Nodes that fail are excluded when the job starts again (runs/node_check.py).
 cctl_unfit= # the nodes that Slurm must exclude
@@ -407,7 +500,12 @@ cctl_leave_out() {
     (trap '' TERM; cctl_with_retries scontrol update "JobId=$cctl_own_job" "ExcNodeList=$cctl_unfit") ||
     echo "clusterctl: cannot exclude $cctl_unfit from the next start"
 }
-cctl_close() { cctl_on_each_node 60 "${cctl_closing[@]}"; }
+cctl_close() {
+  # After TERM Slurm starts no more steps of this job; those of an allocation go on.
+  [ "$cctl_code" -eq 0 ] || { [ -n "$cctl_signal" ] && [ -z "$cctl_node_list" ]; } ||
+    cctl_end_leftovers $((cctl_number + 1))
+  cctl_on_each_node 60 "${cctl_closing[@]}"
+}
 
 if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$cctl_unfit" ]; then cctl_look; else cctl_await cctl_settled; fi
 if [ -n "$cctl_asked" ]; then
