@@ -1259,3 +1259,23 @@ def test_whatever_a_program_survived_its_end_is_named(
 def test_an_exception_that_only_quotes_or_suspects_a_cause_is_not_certain(message: str, cause: Cause) -> None:
     found = cause_of(trace(attempt(rank(1, **program_ended(1), last_words=(*BUG[:2], message)))))
     assert (found.cause_class, found.certainty, found.cause) == (cause, "likely", message)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "cause", "words", "certainty"),
+    [
+        (("epoch 3/9 loss 0.5",), Cause.USER, "python train.py failed", "certain"),
+        (("epoch 3/9 loss 0.5", "error: no such layer"), Cause.USER, "error: no such layer", "likely"),
+        (("epoch 3/9 loss 0.5", "CUDA out of memory. Tried to allocate 2 GiB"), Cause.GPU_MEMORY, "2 GiB", "likely"),
+        (HANDLED, Cause.DISK, "No space left", "likely"),
+        ((*HANDLED, "epoch 3/9 loss 0.5"), Cause.USER, "python train.py failed", "certain"),
+    ],
+)
+def test_an_error_at_the_end_of_stdout_is_likely_if_stderr_gives_no_reason(
+    stdout: tuple[str, ...], cause: Cause, words: str, certainty: str
+) -> None:
+    found = cause_of(trace(attempt(rank(1, **program_ended(1), printed=stdout))))
+    assert (found.cause_class, found.rank, found.certainty) == (cause, 1, certainty)
+    assert words in found.cause
+    named = cause_of(trace(attempt(rank(1, **program_ended(1), last_words=BUG, printed=stdout))))
+    assert (named.cause, named.certainty) == (BUG[-1], "certain")

@@ -180,3 +180,19 @@ def test_a_silent_rank_is_named_whatever_the_node_clocks(
     nodes.off, nodes.alive = off, frozenset(alive)
     found = nodes.why().headline
     assert (found.cause_class, found.rank, found.node) == (cause, rank, "node2")
+
+
+def test_stdout_is_read_only_where_a_rank_failed_with_next_to_nothing_on_stderr(fabricate: Fabricate) -> None:
+    run = fabricate(
+        files={
+            "attempts/0/host.json": HOST,
+            **{f"attempts/0/logs/rank_0000{rank}.out": "the end\n" for rank in range(4)},
+            **{f"attempts/0/logs/rank_0000{rank}.err": "x\n" * (20 if rank == 1 else 1) for rank in range(4)},
+            **{
+                f"attempts/0/events/rank_0000{rank}.jsonl": [BEGAN, {"event": "exit", "code": code}]
+                for rank, code in enumerate((1, 1, 0, 143))
+            },
+        }
+    )
+    (attempt,) = gather(status_of(run)).attempts
+    assert [rank.printed for rank in attempt.ranks] == [("the end",), (), (), ()]

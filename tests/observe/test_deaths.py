@@ -25,3 +25,17 @@ def test_deaths_are_those_before_srun_terminated_the_others() -> None:
 )
 def test_slurms_task_lists_are_parsed(text: str, ranks: list[int]) -> None:
     assert ranks_of(text) == ranks
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        "srun: launch/slurm: _step_signal: Terminating StepId=12.0",
+        "srun: Terminating StepId=12.0",
+        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+        "slurmstepd-node1: error: *** STEP 12.0 ON node1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***",
+    ],
+)
+def test_tasks_that_end_after_srun_has_ended_the_step_were_terminated(ends: str) -> None:
+    first, second = (f"srun: error: node{task}: task {task}: Exited with exit code 1" for task in (1, 2))
+    assert [death.rank for death in deaths([first, ends, second])] == [1]

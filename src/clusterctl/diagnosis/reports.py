@@ -364,6 +364,7 @@ def _goes_on(error: PythonError) -> bool:
     return any(_OWN_VERDICT.match(line) for line in error.after)
 
 
+_COMPLAINT = re.compile(r"\b(error|fatal|fail(ed|ure)?|exception|invalid|cannot|could not)\b", re.IGNORECASE)
 _OWN_VERDICT = re.compile(
     r"\[?\d{4}-\d\d|\[?\d\d:\d\d:\d\d|(?:.{0,60}\b)?(?:INFO|WARNING|ERROR|CRITICAL|FATAL)\b"
     r"|(?:\S+: )?(?:error|fatal|failed|failure|abort\w*|giving up|stopp\w*|invalid|cannot|could not)\b"
@@ -410,6 +411,19 @@ def _known_phrase(end: RankEnd) -> Candidate | None:
     return known and end.says(known, known.words)
 
 
+def _printed(end: RankEnd) -> Candidate | None:
+    """An error at the end of stdout, where stderr gives no reason."""
+    printed = last_words(end.rank.printed)
+    if not end.rank.began or not (code := _exit_code(end)):
+        return None
+    if printed.errors and not printed.errors[-1].after:
+        return _exception(end, printed.errors[-1])
+    known = signature(printed.last)
+    if not known and not _COMPLAINT.search(printed.last):
+        return None
+    return replace(code, signature=known or code.signature, words=f"{code.words}: {printed.last}")
+
+
 def _exit_code(end: RankEnd) -> Candidate | None:
     code = end.code
     if code is None or code == EXIT_TERMINATED:
@@ -420,7 +434,7 @@ def _exit_code(end: RankEnd) -> Candidate | None:
     if not end.rank.began:
         return end.says(Cause.LAUNCH, f"could not be started: exit code {code}")
     cause = (raised.cause if raised else None) or Cause.USER
-    return end.says(cause, raised.message if raised else f"exited with {code}", evidence=Evidence.RECORDED)
+    return end.says(cause, raised.message if raised else f"exited with {code}")
 
 
 RANK_RULES = (
@@ -433,5 +447,6 @@ RANK_RULES = (
     RankRule(Evidence.LAST_WORDS, _exception_at_the_end),
     RankRule(Evidence.LAST_WORDS, _own_last_line),
     RankRule(Evidence.ELSEWHERE, _known_phrase),
+    RankRule(Evidence.ELSEWHERE, _printed),
     RankRule(Evidence.RECORDED, _exit_code),
 )

@@ -33,6 +33,7 @@ from clusterctl.runs.file_systems import lateness
 from clusterctl.runs.files import exists, modified_at, read_regular, status_of
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, all_beats, read_beats
 from clusterctl.runs.plain_text import plain
+from clusterctl.runs.signals import EXIT_TERMINATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may delay that
 _LOOKS = 3
 _TAIL_BYTES = 16_384
+_FEW_LINES = 8  # fewer than a traceback and what follows it
 _HOST_BYTES = 262_144
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? ")  # of the lines of our own workloads
 
@@ -78,6 +80,7 @@ class RankTrace:
     writer: WriterEnded | None = None  # the last end of its node's writer
     beat: Beat | None = None
     last_words: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()  # the last lines on stdout of a rank that failed with next to nothing on stderr
 
     @property
     def began(self) -> bool:
@@ -286,13 +289,15 @@ class _Look:
     ) -> RankTrace:
         """One rank; its last lines are only read once the attempt is `over`."""
         log = attempt.log(number, "err")
-        words = _lines(log, _TAIL_BYTES, self.unknown, missing_ok=True) if over and _has_content(log) else ()
-        return RankTrace(
-            number,
-            beat=beat,
-            last_words=tuple(_TIME.sub("", line) for line in words),
-            **({"node": beat.host if beat else ""} | _recorded(events)),
-        )
+        words = self._last_lines(log) if over else ()
+        facts = {"node": beat.host if beat else ""} | _recorded(events)
+        quiet = over and facts.get("exit_code") not in (0, EXIT_TERMINATED) and len(words) < _FEW_LINES
+        printed = self._last_lines(attempt.log(number, "out")) if quiet else ()
+        return RankTrace(number, beat=beat, last_words=words, printed=printed, **facts)
+
+    def _last_lines(self, log: Path) -> tuple[str, ...]:
+        words = _lines(log, _TAIL_BYTES, self.unknown, missing_ok=True) if _has_content(log) else ()
+        return tuple(_TIME.sub("", line) for line in words)
 
 
 def _named_first(ranks: Iterable[int], alarm: Alarm | None, lines: Iterable[str]) -> list[int]:

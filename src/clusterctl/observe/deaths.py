@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _TASK = re.compile(r"srun: error: (?P<node>[^\s:]+): tasks? (?P<ranks>[\d,-]+): (?P<how>.+)")
 # From here on, tasks end because they were terminated.
 _ABORTED = re.compile(
-    r"_step_signal: Terminating|\*\*\* STEP \S+ ON .* CANCELLED|Job step aborted|Terminating job step"
+    r"srun: (?:\S+ _step_signal: )?Terminating|\*\*\* STEP \S+ ON .* CANCELLED|Job step aborted|Terminating job step"
 )
 _MOST_RANKS = 100_000
 _EXITED = "Exited with exit code "
