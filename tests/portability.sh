@@ -14,6 +14,7 @@ words=("$@")
 roots=${ROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/clusterctl/roots}
 packages=python3,python3-venv,slurm-wlm,slurm-client,munge,slurmdbd,mariadb-server,libslurm-dev,iproute2,tmux,gcc,libc6-dev
 packages+=,make,git,mount,squashfs-tools,ca-certificates,util-linux,procps
+[ "$system" != sid ] || packages+=,apptainer # no other Debian has one
 user=${AS:-root}
 
 oldest() { # the oldest versions of all required packages
