@@ -541,6 +541,18 @@ def test_an_image_import_failure_is_found_in_the_batch_scripts_log() -> None:
     assert "--host" in diagnosis.commands[0]
 
 
+def test_the_hint_of_a_task_that_cannot_enter_its_image_is_passed_on() -> None:
+    died = "srun: error: node1: task 0: Exited with exit code 1"
+    words = (
+        "clusterctl[launch]: cannot make a user namespace: Operation not permitted",
+        "hint: ask your administrator",
+    )
+    found = cause_of(trace(attempt(RankTrace(0, last_words=words), lines=died)))
+    assert (found.cause, found.hint) == (words[0].removeprefix("clusterctl[launch]: "), "ask your administrator")
+    theirs = ("cannot make a user namespace", "hint: a program's own")
+    assert cause_of(trace(attempt(RankTrace(0, last_words=theirs), lines=died))).hint == ""
+
+
 HERE = Path(__file__).parent
 PYXIS = {
     "missing_image": (Cause.IMAGE, "No such file or directory: /images/x.sqsh"),

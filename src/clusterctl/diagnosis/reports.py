@@ -307,7 +307,9 @@ def _before_it_began(end: RankEnd) -> Candidate | None:
         return None
     errors = end.words.errors
     words = _SLURMS_NAME.sub("", known.words)  # the same on every node
-    return end.says(known, words, traceback=errors[-1].text if errors else "")
+    ours = any(line.startswith("clusterctl[") and line.endswith(words) for line in end.words.lines)
+    hints = [line.removeprefix("hint: ") for line in end.words.lines if ours and line.startswith("hint: ")]
+    return end.says(known, words, traceback=errors[-1].text if errors else "", hint="; ".join(hints))
 
 
 def _failed_worker(end: RankEnd) -> Candidate | None:
