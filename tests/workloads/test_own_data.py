@@ -227,13 +227,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (code / "parts" / "deep").mkdir(parents=True)
     (root / "raw" / "x").mkdir(parents=True)
     (code / "loader.py").write_text(
-        "import numpy\nfrom parts import cleaning\ndef load(root):\n    import late\n    return late\n"
+        "import importlib, numpy\nfrom parts import cleaning\ndef load(root):\n    import late\n"
+        "    return importlib.import_module('named')\n"
     )
     (code / "parts" / "__init__.py").write_text("")
     (code / "parts" / "cleaning.py").write_text("from .deep.numbers import ONE\n")
     (code / "parts" / "deep" / "__init__.py").write_text("")
     (code / "parts" / "deep" / "numbers.py").write_text("ONE = 1\n")
     (code / "late.py").write_text("")
+    (code / "named.py").write_text("")
     (code / "other.py").write_text("")
     (root / "raw" / "x" / "edges.csv").write_text("0,1\n")
     (root / "large.bin").write_bytes(bytes(1 << 17))
@@ -249,7 +251,7 @@ def folder_of(project: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "file", ["loader.py", "parts/__init__.py", "parts/cleaning.py", "parts/deep/numbers.py", "late.py"]
+    "file", ["loader.py", "parts/__init__.py", "parts/cleaning.py", "parts/deep/numbers.py", "late.py", "named.py"]
 )
 def test_a_change_in_the_loader_or_in_a_module_that_it_imports_is_noticed(project: Path, file: str) -> None:
     before = folder_of(project)

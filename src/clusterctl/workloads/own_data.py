@@ -33,6 +33,7 @@ SPLITS = ("train", "val", "test")
 _NOTES = "notes.txt"  # in the folder of the prepared data: what it does not use of the loaded
 _SMALL_BYTES, _MOST_SMALL = 1 << 16, 1000  # files whose content is compared, too
 _EXACT_IN_FLOAT32 = 1 << 24
+_ROWS_AT_ONCE = 1 << 16
 
 
 def own_recipe(data: Data, made: Callable[[Any, str, list[str]], T]) -> Recipe[T]:
@@ -130,7 +131,8 @@ class Given:
             hint = "number its values from 0 on, or scale them"
             raise self.wrong(f"{where}x has values up to {int(x.abs().max())}, which float32 cannot hold", hint)
         rows = x.float()
-        if rows.numel() and not (finite := rows.isfinite().all(1)).all():
+        finite = torch.cat([part.isfinite().all(1) for part in torch.split(rows, _ROWS_AT_ONCE)])
+        if not finite.all():
             bad = (~finite).nonzero().squeeze(1)
             what = f"{where}x has NaN or infinity in {len(bad)} of {len(x)} rows, first in row {int(bad[0])}"
             raise self.wrong(
@@ -376,6 +378,10 @@ def _imports_of(path: Path, module: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield from (
+                word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)
+            )
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
