@@ -57,7 +57,9 @@ class OwnTraining:
         if not tensors:
             return
         if thoroughly:
-            self._unversioned |= {name for name, tensor in tensors.items() if self._agreed[name].differs(tensor)}
+            seen = self._agreed
+            same = [name for name, tensor in tensors.items() if seen[name].is_latest(tensor)]
+            self._unversioned |= {name for name in same if seen[name].differs(tensors[name])}
         changed = [name in self._unversioned or not self._agreed[name].is_latest(tensors[name]) for name in tensors]
         flags = torch.tensor(changed, dtype=torch.uint8)
         dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._group)
