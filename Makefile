@@ -88,7 +88,7 @@ test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready $(SITE)/.ready ##
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
 	$(BIN)/python -m pytest --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 
-SYSTEMS ?= trixie sid minimum
+SYSTEMS ?= plain trixie sid minimum
 .PHONY: test-portability
 test-portability: ## Run what touches Slurm on newer Debians, and with the oldest packages (root; SYSTEMS= chooses)
 	@for system in $(SYSTEMS); do tests/portability.sh $$system || exit 1; done

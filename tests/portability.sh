@@ -2,12 +2,13 @@
 # Run the tests on another system's Slurm and Python, or with the oldest packages that pyproject.toml names.
 #   portability.sh trixie [PYTEST ARGS]     with Debian 13's Slurm and Python, in a root made by mmdebstrap (needs root)
 #   portability.sh sid [PYTEST ARGS]        with Debian's newest Slurm
+#   portability.sh plain                    README's first command in a minimal Debian 12, with the packages README names
 #   portability.sh minimum [PYTEST ARGS]    with the oldest packages, on this system
 # AS=someone runs them as an ordinary user in that root. ROOTS is the folder for roots and environments, made only once.
 # The last line is a row of the table in docs/portability.md.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-system=${1:?trixie, sid or minimum}
+system=${1:?trixie, sid, plain or minimum}
 shift
 words=("$@")
 [ $# -gt 0 ] || words=(-m "not long" tests/sandbox tests/slurm tests/end_to_end tests/faults)
@@ -55,7 +56,7 @@ in_root() { # run a command as $user in $root, in its own PID and mount namespac
     exec chroot --userspec="$user:" / "$@"' - "$root" "$user" "$@"
 }
 
-make_root() {
+make_root() { # with the mmdebstrap options $@
   [ "$(id -u)" -eq 0 ] || { echo "skipped: a root of another Debian needs root"; exit 0; }
   command -v mmdebstrap >/dev/null || { echo "skipped: no mmdebstrap (apt install mmdebstrap)"; exit 0; }
   root=$roots/$system
@@ -63,7 +64,7 @@ make_root() {
     rm -rf --one-file-system "$root"
     mkdir -p "$root"
     # a mirror may lag behind: sid's lists are valid for a week
-    mmdebstrap --quiet --variant=apt --include="$packages" --aptopt='Acquire::Check-Valid-Until "false"' "$system" "$root"
+    mmdebstrap --quiet --aptopt='Acquire::Check-Valid-Until "false"' "$@" "$root"
     chroot "$root" useradd --create-home someone
     touch "$root/.made"
   fi
@@ -102,8 +103,28 @@ if [ "$system" = minimum ]; then
   oldest >"$place/.oldest.txt"
   # mypy's errors depend on the packages' annotations
   PIP_CONSTRAINT=$place/.oldest.txt TORCH=torch tests minimum "$place" --ignore=tests/test_style.py "${words[@]}"
+elif [ "$system" = plain ]; then
+  for found in '' "$(grep -oP 'apt install \Kmake python3-venv' "$here/README.md")"; do
+    rm -rf --one-file-system "$roots/plain"
+    make_root --variant=minbase --include="$(tr ' ' , <<<"ca-certificates make python3${found:+ $found}")" bookworm
+    copy_code "$root/home/someone/clusterctl"
+    chroot "$root" chown -R someone: /home/someone
+    mapfile -t kept < <(env | grep -E '^(PIP_|TORCH)' || true)
+    output=$(user=someone in_root env -i PATH=/usr/bin:/bin HOME=/home/someone "${kept[@]}" \
+      make -C /home/someone/clusterctl run 2>&1) && code=0 || code=$?
+    tail -n 3 <<<"$output" >&2
+    if [ -z "$found" ]; then # the message names what is missing, and nothing half-made is left
+      wanted='apt install python3-venv'
+      [ "$code" -ne 0 ] && [ ! -e "$root/home/someone/clusterctl/.venv" ] || wanted='a failure'
+    else
+      wanted='finished.*test accuracy'
+      [ "$code" -eq 0 ] || wanted='a success'
+    fi
+    grep -q "$wanted" <<<"$output" || { echo "make run: code $code, and not: $wanted"; exit 1; }
+  done
+  echo "| plain Debian 12 | make run with $found | finished |"
 else
-  make_root
+  make_root --variant=apt --include="$packages" "$system"
   home=/home/someone place=/home/someone/clusterctl
   copy_code "$root$place"
   chroot "$root" chown -R "$user:" "$place"
