@@ -66,3 +66,9 @@ def test_an_existing_copy_is_not_new(tmp_path: Path) -> None:
     assert find_code(tmp_path, None).is_new
     take_snapshot(find_code(tmp_path, None))
     assert not find_code(tmp_path, None).is_new
+
+
+def test_ignored_parts_of_a_repository_are_reported(project: Path) -> None:
+    code = Code(project, [], [], {}, project, ignored=("core.worktree = /x in .git",))
+    (check,) = found(code)
+    assert check.message == "ignored: core.worktree = /x in .git"

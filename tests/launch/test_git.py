@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.git_index import write_index
 
+from clusterctl.errors import ConfigError
 from clusterctl.launch.git import GitState, git_state, listed_files
 
 IDENTITY = ("-c", "user.name=x", "-c", "user.email=x@y")
@@ -83,7 +85,7 @@ def test_programs_configured_by_the_repository_do_not_run(repository: Path, trap
     assert state.dirty
     assert "+print(2)" in state.patch
     assert ("+two" in state.patch) is not key.startswith("filter")
-    assert listed_files(repository) == [".gitattributes", "notes.txt", "train.py"]
+    assert listed_files(repository).names == [".gitattributes", "notes.txt", "train.py"]
     assert not (trap.parent / "ran").exists()
 
 
@@ -199,4 +201,159 @@ def test_an_unchanged_repository_is_clean_and_other_folders_have_no_state(reposi
     state = state_of(repository)
     assert state.dirty is False
     assert git_state(tmp_path) is None
-    assert listed_files(tmp_path) == []
+    assert listed_files(tmp_path).names == []
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    """Another repository of the user's, with content that no project may show."""
+    folder = tmp_path / "private"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "secret.py").write_text("SECRET\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "x")
+    return folder
+
+
+def replaced(path: Path, target: Path) -> None:
+    """Replace a part of a repository with a link."""
+    path.rename(path.with_name("gone"))
+    path.symlink_to(target)
+
+
+def lead_elsewhere(way: str, here: Path, there: Path) -> None:
+    """Make the repository of one folder lead to that of another, in one of WAYS."""
+    if way in WAYS[:5]:
+        part = way.replace("HEAD", "refs/heads/master")
+        replaced(here / way, there / part)
+    elif way == "commondir":
+        (here / ".git" / "commondir").write_text(f"{there}/.git\n")
+    else:
+        git(there, "worktree", "add", "-q", str(there.with_name("tree")))
+        target = there / ".git" if way == "a file" else there / ".git" / "worktrees" / "tree"
+        (here / ".git").rename(here / "gone")
+        (here / ".git").write_text(f"gitdir: {target}\n")
+
+
+WAYS = [
+    *(".git", ".git/objects", ".git/refs", ".git/HEAD", ".git/index"),
+    *("commondir", "a file", "the worktree of another"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_repository_that_leads_elsewhere_is_ignored_by_name(repository: Path, private: Path, way: str) -> None:
+    (repository / ".gitignore").write_text("gone\n*.log\n")
+    (repository / "x.log").touch()
+    for here in (repository, private):
+        git(here, "branch", "-M", "master")
+    lead_elsewhere(way, repository, private)
+    assert git_state(repository) is None
+    listing = listed_files(repository)
+    assert {*listing.names} == {".gitattributes", ".gitignore", "notes.txt", "train.py"}
+    assert len(listing.ignored) == 1
+    assert str(repository) in listing.ignored[0]
+
+
+def test_another_working_tree_is_ignored_by_name(repository: Path, private: Path) -> None:
+    git(repository, "config", "core.worktree", str(private))
+    state = state_of(repository)
+    assert "+print(2)" in (state.patch or "")
+    assert "SECRET" not in (state.patch or "")
+    listing = listed_files(repository)
+    assert listing.names == [".gitattributes", "notes.txt", "train.py"]
+    assert listing.ignored == [f"core.worktree = {private} in {repository}/.git"]
+
+
+def test_objects_of_another_repository_make_no_patch(repository: Path, private: Path) -> None:
+    (repository / ".git" / "objects" / "info" / "alternates").write_text(f"{private}/.git/objects\n")
+    (repository / ".git" / "HEAD").write_text(git(private, "rev-parse", "HEAD"))
+    assert state_of(repository).patch is None
+    (line,) = listed_files(repository).ignored
+    assert "alternates" in line
+
+
+@pytest.mark.parametrize("name", ["../private/secret.py", "/etc/hostname", ".git/config", "d/../../private/secret.py"])
+def test_an_index_with_names_outside_makes_no_patch(repository: Path, private: Path, name: str) -> None:
+    write_index(repository, [name, "train.py"])
+    assert state_of(repository).patch is None
+
+
+def test_a_submodule_that_leads_elsewhere_is_not_in_the_patch(repository: Path, private: Path) -> None:
+    write_index(repository, ["train.py"], {"inner": git(repository, "rev-parse", "HEAD").strip()})
+    (repository / "inner").mkdir()
+    (repository / "inner" / ".git").write_text(f"gitdir: {private}/.git\n")
+    state = state_of(repository)
+    assert "+print(2)" in (state.patch or "")
+    assert git(private, "rev-parse", "HEAD").strip() not in (state.patch or "")
+
+
+def test_worktrees_submodules_and_separate_repositories_of_git_are_used(repository: Path, tmp_path: Path) -> None:
+    tree, outer, apart = tmp_path / "tree", tmp_path / "outer", tmp_path / "apart"
+    git(repository, "worktree", "add", "-q", str(tree))
+    outer.mkdir()
+    git(outer, "init", "-q")
+    git(outer, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(repository), "inner")
+    git(tmp_path, "init", "-q", f"--separate-git-dir={tmp_path}/elsewhere", str(apart))
+    git(apart, "pull", "-q", str(repository))
+    assert git_state(apart) is None
+    (line,) = listed_files(apart).ignored
+    assert line == f"{apart}/.git leads to {tmp_path}/elsewhere, whose core.worktree is not {apart}"
+    git(apart, "config", "core.worktree", str(apart))
+    for folder in (tree, outer / "inner", apart):
+        (folder / "train.py").write_text("print(3)\n")
+        assert "+print(3)" in (state_of(folder).patch or ""), folder
+        assert listed_files(folder) == ([".gitattributes", "notes.txt", "train.py"], [])
+    below = outer / "inner" / "below"
+    below.mkdir()
+    (below / "new.py").touch()
+    assert listed_files(below) == (["new.py"], [])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "HEAD",
+            "config",
+            "index",
+            "packed-refs",
+            "commondir",
+            "info/exclude",
+            "refs/heads/x",
+            "objects/info/alternates",
+        )
+    ],
+)
+def test_pipes_in_a_repository_are_not_waited_for(repository: Path, name: str) -> None:
+    path = repository / ".git" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert listed_files(repository).ignored == [f"{path} is neither a file nor a folder"]
+    assert git_state(repository) is None
+
+
+def test_a_pipe_that_the_configuration_names_is_not_waited_for(repository: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    git(repository, "config", "core.excludesFile", str(tmp_path / "pipe"))
+    assert listed_files(repository) == ([".gitattributes", "notes.txt", "train.py"], [])
+
+
+def test_a_pipe_in_place_of_gitignore_is_named(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterctl.launch.git._ANSWER_SECONDS", 0.5)
+    (repository / "data").mkdir()
+    os.mkfifo(repository / "data" / ".gitignore")
+    with pytest.raises(ConfigError, match=r"data/\.gitignore") as raised:
+        listed_files(repository)
+    assert raised.value.hint == f"remove it: rm {repository}/data/.gitignore"
+
+
+def test_a_folder_that_looks_like_a_repository_is_not_used_as_one(repository: Path, private: Path) -> None:
+    """Git would take it for a bare repository, whose configuration names any working tree."""
+    bare = repository / "bare"
+    git(private, "clone", "-q", "--bare", str(private), str(bare))
+    git(bare, "config", "core.worktree", str(private))
+    git(bare, "config", "core.bare", "false")
+    assert git_state(bare) is None
+    assert "secret.py" not in listed_files(bare).names

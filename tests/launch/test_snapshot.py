@@ -14,13 +14,18 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.git_index import make_repository, write_index
 
 from clusterctl.containers.listener import ProgressListener
 from clusterctl.errors import ConfigError
 from clusterctl.launch import code_files, snapshot
 from clusterctl.launch.code_files import CodeFile, LargeCode, largest
+from clusterctl.launch.git import git_state
 from clusterctl.launch.snapshot import find_code, take_snapshot
 from clusterctl.runs import file_systems
 
@@ -304,7 +309,7 @@ def test_every_file_on_a_network_file_system_is_opened(
     monkeypatch.setattr(file_systems, "LOCAL", set())
     opened: list[object] = []
     os_open = os.open
-    monkeypatch.setattr(os, "open", lambda path, *how: opened.append(path) or os_open(path, *how))
+    monkeypatch.setattr(os, "open", lambda path, *how, **at: opened.append(path) or os_open(path, *how, **at))
     read.clear()
     code = find_code(tmp_path / "runs", project)
     assert read == []
@@ -361,7 +366,7 @@ def test_a_new_file_takes_the_fewest_system_calls(
         "os.link": 2,  # linking is tried instead of listing which files are new
         "os.chmod": 1,
         "os.utime": 1,
-        "fstat": 1,
+        "fstat": 2,  # to see that it is the listed file, and whether it changed while it was copied
         "copy_file_range": 1,
     }
 
@@ -434,6 +439,85 @@ def test_files_of_a_submodule_are_included(tmp_path: Path, project: Path) -> Non
         subprocess.run([*git, folder, "add", "."], check=True, stderr=subprocess.DEVNULL)
         subprocess.run([*git, folder, "commit", "-q", "-m", "x"], check=True)
     assert "inner/model.py" in names(take_snapshot(find_code(tmp_path / "runs", project)))
+
+
+@settings(max_examples=15)
+@given(data=st.data())
+def test_nothing_outside_the_project_is_read_or_written_whatever_git_lists(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Random links, folders and files, below and beside them, and an index with any names and submodules."""
+    world = tmp_path_factory.mktemp("world")
+    outside, project, runs = world / "outside", world / "a" / "project", world / "b" / "runs"
+    for folder in (outside, outside / "d", project):
+        folder.mkdir(parents=True)
+        (folder / "x").write_text("SECRET" if folder != project else "")
+        make_repository(folder)
+    parts = st.sampled_from(["a", "d", "x", "..", ".", "", ".git", "outside"])
+    paths = st.lists(parts, min_size=1, max_size=5).map("/".join)
+    listed = data.draw(st.lists(paths, max_size=6, unique=True), "index")
+    targets = st.sampled_from([str(outside), "../../outside", str(outside / "x"), "d", "..", "/"])
+    for name, target in data.draw(st.dictionaries(st.sampled_from(["a", "d", "a/d", "d/a"]), targets), "links").items():
+        parent = (project / name).parent
+        if not parent.is_symlink() and not os.path.lexists(project / name):
+            parent.mkdir(exist_ok=True)
+            (project / name).symlink_to(target)
+    submodules = data.draw(st.lists(paths, max_size=2).map(lambda names: dict.fromkeys(names, "1" * 40)), "submodules")
+    write_index(project, listed, submodules)
+    runs.parent.mkdir()
+    (runs.parent / "errors.py").touch()
+    before = {str(path.relative_to(world)) for path in world.rglob("*")}
+    package = [CodeFile("errors.py", str(world / "b" / "errors.py"))]  # all of it would take a second
+    with patch.object(snapshot, "package_files", lambda _: package):
+        found = find_code(runs, project)
+    copy = take_snapshot(found) / "project"
+    git_state(project)
+    new = {str(path.relative_to(world)) for path in world.rglob("*")} - before
+    assert not [path for path in new if not path.startswith("b")]
+    for path in copy.rglob("*"):
+        assert copy.resolve() in path.parent.resolve().parents or path.parent.resolve() == copy.resolve()
+        assert path.is_symlink() or path.is_dir() or "SECRET" not in path.read_text()
+    for name in listed:
+        if ".." in name.split("/"):
+            assert any(line.endswith(f": {name.removesuffix('/')}") for line in found.ignored)
+
+
+def test_a_name_below_a_link_is_left_out_and_reported(tmp_path: Path, project: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "id_rsa").write_text("SECRET")
+    subprocess.run(["git", "init", "-q", project], check=True)
+    (project / "d").symlink_to(outside)
+    write_index(project, ["d/id_rsa", "../outside/id_rsa", "gone/file", "train.py"], {"d": "1" * 40})
+    code = find_code(tmp_path / "runs", project)
+    assert {*code.ignored} == {
+        "a name in git's index that leads out of the project: ../outside/id_rsa",
+        "a name in git's index below a link: d/id_rsa",
+    }
+    copy = take_snapshot(code)
+    assert names(copy) == {"train.py", "package/é with space.py"}
+    assert (copy / "project" / "d").readlink() == outside
+
+
+@pytest.mark.parametrize("exchanged", ["package", "package/inner"])
+def test_a_folder_that_becomes_a_link_after_the_listing_is_not_followed(
+    tmp_path: Path, project: Path, exchanged: str
+) -> None:
+    for folder in (project / "package" / "inner", tmp_path / "outside" / "inner"):
+        folder.mkdir(parents=True)
+        (folder / "x").write_text("SECRET")
+    code = find_code(tmp_path / "runs", project)
+    (project / exchanged).rename(tmp_path / "gone")
+    (project / exchanged).symlink_to(tmp_path / "outside" / Path(exchanged).relative_to("package"))
+    with pytest.raises(NotADirectoryError):
+        take_snapshot(code)
+
+
+def test_a_file_that_is_replaced_after_the_listing_is_copied(tmp_path: Path, project: Path) -> None:
+    code = find_code(tmp_path / "runs", project)
+    (project / "new").write_text("print(3)\n")
+    (project / "new").rename(project / "train.py")  # as editors save
+    assert (take_snapshot(code) / "project" / "train.py").read_text() == "print(3)\n"
 
 
 def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,9 @@ def copy_rules(code: Code, argv: Iterable[str]) -> Iterator[Check]:
     if leaving := [f"{file.name} -> {file.link}" for file in code.project if file.leads_out]:
         hint = "these links lead out of the project: their targets must be visible on the nodes and in the container"
         yield warn("code", f"not copied: {_few(leaving)}", hint)
+    if code.ignored:
+        hint = "only what is inside the project, or its own repository, is read: docs/security.md"
+        yield warn("code", f"ignored: {_few([*code.ignored])}", hint)
     root = os.fspath(code.origin)
     if absent := list(_absent(root, {file.name for file in code.project}, argv)):
         hint = f"if the program reads it, use its absolute path: {os.path.join(root, absent[0])}"  # noqa: PTH118

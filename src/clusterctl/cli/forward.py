@@ -101,7 +101,10 @@ def _cargo(name: str, values: dict[str, Any], place: Elsewhere) -> Cargo:
             cargo.others.append(text_file(Path(file)))
         return cargo
 
-    return options.asked_if_large(load, large=bool(values.get("large_code")))
+    cargo = options.asked_if_large(load, large=bool(values.get("large_code")))
+    for line in (line for project in cargo.projects for line in project.ignored):
+        options.warn(f"code: ignored: {line}")
+    return cargo
 
 
 def _without(words: tuple[str, ...], *names: str) -> list[str]:

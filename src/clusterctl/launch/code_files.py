@@ -2,6 +2,7 @@
 
 A project consists of the files that git tracks or would track, or of all files without git. Links are not followed:
 links inside the project are kept as they are, and links out of it are made absolute without copying their targets.
+Git's list may come from anyone: each parent of a file must be a real folder inside the project.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import ConfigError
-from clusterctl.launch.git import listed_files
+from clusterctl.launch.git import leads_outside, listed_files
 from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 LARGEST_BYTES = 500 * 2**20
 MOST_FILES = 20_000
 _COUNTED = 10  # stop counting at this multiple of the limit
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the file may have become a link or a pipe
+_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _LEFT_OUT = {"__pycache__", "node_modules", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
@@ -40,6 +44,13 @@ class CodeFile(NamedTuple):
         return self.link is not None and self.link.startswith("/")
 
 
+class Project(NamedTuple):
+    """The files of a project, and one line for each part of its repository that was ignored."""
+
+    files: list[CodeFile]
+    ignored: list[str]
+
+
 def package_files(package: Path) -> list[CodeFile]:
     """The files of this package, without the jobs and data sets shipped with it."""
     return [file for file in _walk(str(package), "") if not file.name.startswith("shipped/")]
@@ -49,7 +60,7 @@ class LargeCode(ConfigError):
     """A project so large that copying it needs confirmation."""
 
 
-def project_files(project: Path, runs: Path, *, large: bool = False) -> list[CodeFile]:
+def project_files(project: Path, runs: Path, *, large: bool = False) -> Project:
     """The files of a project, without the runs folder.
 
     Raises ConfigError if it is not a folder, and LargeCode if it is too large, unless `large` allows that.
@@ -57,19 +68,21 @@ def project_files(project: Path, runs: Path, *, large: bool = False) -> list[Cod
     if not project.is_dir():
         raise ConfigError(f"code: no such folder: {project}", "set `code` to the folder of your program")
     own_runs = f"{os.path.relpath(runs, project)}/"
-    names = listed_files(project)
+    names, ignored = listed_files(project)
     files: list[CodeFile] = []
+    seen: set[str] = set()
     size = 0
-    for file in _named(str(project), names) if names else _walk(str(project), ""):
-        if file.name.startswith(own_runs):
+    for file in _named(str(project), names, ignored) if names else _walk(str(project), ""):
+        if file.name.startswith(own_runs) or file.name in seen:  # a submodule's files may be listed, too
             continue
+        seen.add(file.name)
         files.append(file)
         size += file.size
         if not large and (size > _COUNTED * LARGEST_BYTES or len(files) > _COUNTED * MOST_FILES):
             raise _too_large(project, files, size, "more than ")  # a home folder, say: do not count all of it
     if not large and (size > LARGEST_BYTES or len(files) > MOST_FILES):
         raise _too_large(project, files, size)
-    return files
+    return Project(files, ignored)
 
 
 def _too_large(project: Path, files: list[CodeFile], size: int, more_than: str = "") -> LargeCode:
@@ -94,22 +107,64 @@ def largest(files: Iterable[CodeFile]) -> str:
     return ", ".join(shown)
 
 
-def _named(folder: str, names: Iterable[str]) -> Iterator[CodeFile]:
-    for name in names:
-        path = f"{folder}/{name}"
-        try:
-            status = os.lstat(path)
-        except OSError:  # tracked, but deleted
-            continue
-        if stat.S_ISDIR(status.st_mode):  # a submodule
-            yield from _walk(folder, f"{name.rstrip('/')}/")
-        elif file := _code_file(folder, name, status):
-            yield file
+def _named(folder: str, names: Iterable[str], ignored: list[str]) -> Iterator[CodeFile]:
+    """The files with these names; lines about names that lead out of `folder` are added to `ignored`."""
+    with closing(_Folders(folder)) as folders:
+        opened: str | None = None  # the folder of the last name: there may be thousands in one
+        for name in names:
+            name = name.removesuffix("/")  # of a repository in this one
+            parent, _, last = name.rpartition("/")
+            if leads_outside(last if parent == opened else name):
+                ignored.append(f"a name in git's index that leads out of the project: {name}")
+                continue
+            try:
+                if parent != opened:
+                    opened, descriptor = None, folders.opened(parent)
+                    opened = parent
+                status = os.lstat(last, dir_fd=descriptor)
+            except OSError:  # tracked, but deleted
+                parts = name.split("/")
+                if any(os.path.islink(f"{folder}/{'/'.join(parts[:count])}") for count in range(1, len(parts))):  # noqa: PTH114
+                    ignored.append(f"a name in git's index below a link: {name}")
+                continue
+            if stat.S_ISDIR(status.st_mode):  # a submodule
+                yield from _walk(folder, f"{name}/", descriptor)
+            elif file := _code_file(folder, name, status):
+                yield file
 
 
-def _walk(folder: str, below: str) -> Iterator[CodeFile]:
-    """Everything in `folder` below `below` (empty, or a path that ends with a slash), by name."""
-    descriptor = os.open(f"{folder}/{below}", os.O_RDONLY | os.O_CLOEXEC)
+class _Folders:
+    """Opens folders below one folder step by step, without following links. Sorted names open each folder once."""
+
+    def __init__(self, folder: str) -> None:
+        self._open = [("", os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))]
+
+    def opened(self, path: str) -> int:
+        """A descriptor of `path`, valid until the next call. Raises NotADirectoryError if a part of it is a link."""
+        while (last := self._open[-1])[0] and path != last[0] and not path.startswith(f"{last[0]}/"):
+            os.close(self._open.pop()[1])
+        known, descriptor = self._open[-1]
+        for part in path[len(known) :].split("/"):
+            if part:
+                descriptor = os.open(part, os.O_PATH | _FOLDER, dir_fd=descriptor)
+                known = f"{known}/{part}" if known else part
+                self._open.append((known, descriptor))
+        return descriptor
+
+    def close(self) -> None:
+        for _, descriptor in self._open:
+            os.close(descriptor)
+
+
+def _walk(folder: str, below: str, parent: int | None = None) -> Iterator[CodeFile]:
+    """Everything in `folder` below `below` (empty, or a path that ends with a slash), by name.
+
+    The last part of `below` is opened in the folder `parent`, a descriptor, and must not be a link.
+    """
+    if parent is None:
+        descriptor = os.open(f"{folder}/{below}", os.O_RDONLY | os.O_CLOEXEC)
+    else:
+        descriptor = os.open(below.split("/")[-2], os.O_RDONLY | _FOLDER, dir_fd=parent)
     try:  # stat relative to an open folder takes two thirds of the time of full paths
         with os.scandir(descriptor) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
@@ -119,11 +174,25 @@ def _walk(folder: str, below: str) -> Iterator[CodeFile]:
             name = below + entry.name
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in _LEFT_OUT:
-                    yield from _walk(folder, f"{name}/")
+                    yield from _walk(folder, f"{name}/", descriptor)
             elif not name.endswith(".pyc") and (file := _code_file(folder, name, entry.stat(follow_symlinks=False))):
                 yield file
     finally:
         os.close(descriptor)
+
+
+def open_file(file: CodeFile) -> int:
+    """Open a listed file for reading: the one that was listed, or its replacement in the same folder.
+
+    Raises OSError if the file or one of its parents has become a link.
+    """
+    descriptor = os.open(file.source, _READ)
+    if not file.stamp or stamp_of(os.fstat(descriptor))[:2] == file.stamp[:2]:
+        return descriptor
+    os.close(descriptor)
+    with closing(_Folders(file.source.removesuffix(f"/{file.name}"))) as folders:
+        folder, _, name = file.name.rpartition("/")
+        return os.open(name, _READ, dir_fd=folders.opened(folder))
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, ...]:

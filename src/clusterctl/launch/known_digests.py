@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.launch.code_files import stamp_of
+from clusterctl.launch.code_files import open_file, stamp_of
 from clusterctl.runs.file_systems import local_devices
 from clusterctl.runs.kept import read_kept, write_kept
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 QUIET_SECONDS = 2.0  # two changes within one tick of the file system's clock have the same timestamp
 _FORM = 2
-_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass
@@ -75,7 +74,7 @@ def _look(file: CodeFile) -> str:
 
 
 def _looked_at_closely(file: CodeFile) -> CodeFile:
-    descriptor = os.open(file.source, _OPEN)
+    descriptor = open_file(file)
     try:
         status = os.fstat(descriptor)
     finally:

@@ -13,12 +13,11 @@ import stat
 import struct
 import zlib
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ConfigError
-from clusterctl.launch.code_files import CodeFile, project_files
-from clusterctl.launch.git import git_state
+from clusterctl.launch.code_files import CodeFile, open_file, project_files
+from clusterctl.launch.git import git_state, leads_outside
 from clusterctl.launch.known_digests import KnownDigests
 from clusterctl.launch.snapshot import digest_of, digests_of, find_code_of, take_snapshot
 from clusterctl.runs.files import read_whole, write_text
@@ -28,6 +27,7 @@ from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from clusterctl.config.sent import Arrival, SentProject
     from clusterctl.containers.listener import ProgressListener
@@ -45,7 +45,8 @@ class LocalProject:
         """Compute the digests that are not in the file `known`. Raises what `project_files` raises."""
         digests = KnownDigests(known)
         self.path = path
-        self.files = sorted(project_files(path, path / ".git", large=large))
+        files, self.ignored = project_files(path, path / ".git", large=large)
+        self.files = sorted(files)
         found = digests_of(_PLACE, self.files, digests, progress)
         known.parent.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # without it the next submission reads everything again
@@ -78,7 +79,7 @@ class LocalProject:
                 raise ValueError("no such file of the project")
             path = self.files[number].source
             # A link is in the manifest as its target's name. What it leads to is not part of the project.
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
+            with os.fdopen(open_file(self.files[number]), "rb") as source:
                 status = os.fstat(source.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     raise ConfigError(f"no longer a regular file: {path}", "submit again")
@@ -140,8 +141,7 @@ def _read_manifest(manifest: bytes, shared: Path) -> tuple[list[CodeFile], dict[
     files: list[CodeFile] = []
     digests: dict[str, str] = {}
     for name, digest, size, mode, link in json.loads(manifest):
-        parts = PurePosixPath(name).parts
-        if not parts or name.startswith("/") or ".." in parts or "/" in digest.partition(" ")[0]:
+        if leads_outside(name) or "/" in digest.partition(" ")[0]:
             raise ConfigError(f"code: invalid file name: {name!r}", "submit again")
         digests[name] = digest
         files.append(CodeFile(name, f"{shared}/{digest}" if link is None else name, size, mode, link))

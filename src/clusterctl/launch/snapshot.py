@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import clusterctl
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError
-from clusterctl.launch.code_files import package_files, project_files, stamp_of
+from clusterctl.launch.code_files import Project, open_file, package_files, project_files, stamp_of
 from clusterctl.launch.in_threads import in_threads
 from clusterctl.launch.known_digests import QUIET_SECONDS, KnownDigests
 from clusterctl.runs.file_systems import local_devices
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 _LIBRARY, _PROJECT = PARTS = "lib/clusterctl", "project"
 _WORTH_A_BAR, _MANY = 100 * 2**20, 5000  # bytes, files
 _SMALL = 2**20  # bytes; smaller files are not worth a buffer and a file object
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the file may have become a link or a pipe
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -51,6 +50,7 @@ class Code(NamedTuple):
     digests: dict[str, str]  # name in the copy -> digest of the content
     origin: Path | None = None  # of the project
     known: tuple[KnownDigests, ...] = ()
+    ignored: tuple[str, ...] = ()  # parts of the project's repository that lead out of it
 
     @property
     def is_new(self) -> bool:
@@ -79,12 +79,13 @@ def find_code(runs: Path, project: Path | None, *, large: bool = False, progress
     package = Path(clusterctl.__file__).resolve().parent
     library, of_package = package_files(package), _known(runs, package)
     digests = digests_of(_LIBRARY, library, of_package, SILENT)
-    known, files = [of_package], []
+    known, (files, ignored) = [of_package], Project([], [])
     if project:
-        files, of_project = project_files(project, runs, large=large), _known(runs, project)
+        files, ignored = project_files(project, runs, large=large)
+        of_project = _known(runs, project)
         digests |= digests_of(_PROJECT, files, of_project, progress)
         known.append(of_project)
-    return Code(_place(runs, digests), library, files, digests, project, tuple(known))
+    return Code(_place(runs, digests), library, files, digests, project, tuple(known), tuple(ignored))
 
 
 def find_code_of(runs: Path, files: list[CodeFile], digests: Mapping[str, str]) -> Code:
@@ -203,6 +204,8 @@ def _fill(
         while folder not in folders:
             folders.add(folder)
             folder = folder.rpartition("/")[0]
+    if through := folders & {file.name for file in files if file.link is not None}:
+        raise ConfigError(f"code: both a link and a folder: {min(through)}", "submit again")
 
     def add(file: CodeFile) -> int:
         _add(file, f"{shared}/{digests[f'{place}/{file.name}']}", f"{target}/{file.name}")
@@ -231,7 +234,7 @@ def _copy(file: CodeFile, target: str) -> bool:
 
     Where supported (btrfs, XFS), both files share their blocks.
     """
-    source = os.open(file.source, _READ)
+    source = open_file(file)
     try:
         copy = os.open(target, _WRITE, 0o600)
         try:
@@ -265,7 +268,7 @@ def digest_of(file: CodeFile) -> str:
     """The digest of a file's content and permissions, or of a link's target."""
     if file.link is not None:
         return f"link {file.link}"
-    descriptor = os.open(file.source, _READ)
+    descriptor = open_file(file)
     try:
         if file.size < _SMALL:
             hashed = hashlib.sha256(os.read(descriptor, file.size))
