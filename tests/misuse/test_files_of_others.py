@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.mistake import CONFIG, Desk, check_message
+from support.mistake import CONFIG, NOT_FOUND, OTHER, USAGE, Desk, check_message
 
 import clusterctl
+from clusterctl.api.completions import answer
 from clusterctl.api.submit import send
 from clusterctl.config import load_cluster, names, resolve
 from clusterctl.config.places import find_file
 from clusterctl.errors import ConfigError
 from clusterctl.launch.unused_code import find_unused
+from clusterctl.observe.runs import find_run, newest_first
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir, code_folder
 from clusterctl.slurm import Slurm
@@ -142,6 +146,7 @@ def test_many_users_share_a_runs_folder_of_root(monkeypatch: pytest.MonkeyPatch)
         (folder / "sbatch").chmod(0o755)
         slurm = Slurm(lambda command: str(folder / command), dict(os.environ))
         resolved = resolve(None, Cluster(name="site", runs=str(runs)), [], {}, project, program=["true"])
+        send(replace(resolved, cluster=Cluster(name="site", runs=str(folder / "own"))), slurm)  # imports all modules
         found = {}
         for number in (SOMEONE, SOMEONE + 1):
             monkeypatch.setenv("HOME", str(folder / str(number)))
@@ -152,6 +157,9 @@ def test_many_users_share_a_runs_folder_of_root(monkeypatch: pytest.MonkeyPatch)
                 found[number] = send(resolved, slurm).directory
                 assert found[number].code.resolve().is_relative_to(code_folder(runs))
                 assert find_unused(runs) == []
+                assert [*newest_first(runs)] == [found[number]]  # others' runs are private
+                assert find_run(runs, "true") == found[number]
+                assert [find_run(runs, run.id) for run in found.values()] == [*found.values()]
         owners = {path.name: path.stat().st_uid for path in runs.iterdir()}
         assert owners == {
             **{f".code-{number}": number for number in found},
@@ -182,6 +190,58 @@ def test_a_run_that_others_may_change_is_not_submitted_again(
     assert expected in caught.value.message
     assert hint in caught.value.hint
     assert desk.asked("sbatch") == before
+
+
+@contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    def fail(*_: object) -> None:
+        raise AssertionError("it takes too long")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("kind", ["named pipe", "device without end", "endless file"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "submit ./x.toml --dry-run",
+        "submit synthetic --cluster ./x.toml --dry-run",
+        "submit synthetic --sweep-file x.toml --dry-run",
+        "init --from x.toml",
+        "image import ./x.toml",
+    ],
+)
+def test_a_file_that_is_none_is_refused_at_once(desk: Desk, command: str, kind: str) -> None:
+    path = desk.project / "x.toml"
+    if kind == "named pipe":
+        os.mkfifo(path)
+    elif kind == "device without end":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(2**38)
+    with at_most(20):
+        code, _, err = desk.type(command)
+    assert code in (OTHER, USAGE, CONFIG, NOT_FOUND)
+    *_, error, hint = err.splitlines()
+    assert error.startswith("error: ")
+    assert "x.toml" in error
+    assert hint.startswith("hint: ")
+
+
+@pytest.mark.parametrize("typed", ["submit x --set train.l", "status --cluster x "])
+def test_completion_does_not_wait_for_a_named_pipe(desk: Desk, typed: str) -> None:
+    for kind in ("jobs", "cluster"):
+        (desk.project / kind).mkdir()
+        os.mkfifo(desk.project / kind / "x.toml")
+    with at_most(5):
+        answer("bash", f"clusterctl {typed}", typed.rpartition(" ")[2])
 
 
 def test_doctor_fails_a_runs_folder_that_others_may_write(desk: Desk) -> None:

@@ -16,12 +16,17 @@ from hypothesis import strategies as st
 
 from clusterctl.runs.files import (
     Lines,
+    NotAFile,
     append,
     exists,
     is_folder,
+    open_regular,
+    read_beginning,
     read_json,
     read_lines,
+    read_whole,
     rename,
+    replacing,
     with_retries,
     write_json,
 )
@@ -219,3 +224,53 @@ def test_permanent_errors_are_raised_at_once_and_transient_ones_after_retries(tm
         assert len(calls) == times
     with pytest.raises(FileNotFoundError):
         rename(tmp_path / "none", tmp_path / "y")
+
+
+@pytest.mark.parametrize("target", ["victim", "nowhere"])
+def test_a_new_file_is_never_written_through_a_planted_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """Others may write to the folder, and may have guessed the temporary name."""
+    (tmp_path / "victim").write_text("precious")
+    monkeypatch.setattr(os, "urandom", bytes)
+    (tmp_path / f".x.json.{bytes(4).hex()}").symlink_to(tmp_path / target)
+    (tmp_path / "x.json").symlink_to(tmp_path / target)
+    with pytest.raises(FileExistsError):
+        write_json(tmp_path / "x.json", {})
+    monkeypatch.undo()
+    write_json(tmp_path / "x.json", {})
+    assert not (tmp_path / "x.json").is_symlink()
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_failed_replacement_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("before")
+    with pytest.raises(TypeError), replacing(tmp_path / "x") as file:
+        file.writelines([b"half", None])  # type: ignore[list-item]
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_text() == "before"
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "make", [pipe, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to("/dev/ptmx")]
+)
+@pytest.mark.parametrize("read", [open_regular, read_whole, read_json, lambda path: read_beginning(path, 10)])
+def test_anything_but_a_regular_file_is_refused_at_once(
+    tmp_path: Path, make: Callable[[Path], None], read: Callable[[Path], object]
+) -> None:
+    make(tmp_path / "x")
+    with pytest.raises(NotAFile, match="not a regular file"):
+        read(tmp_path / "x")
+
+
+def test_a_sparse_file_of_any_size_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    with (tmp_path / "x").open("wb") as file:
+        file.truncate(2**38)
+    assert len(read_beginning(tmp_path / "x", 1000)) == 1000
+    with pytest.raises(ValueError, match="larger than 16 MiB"):
+        read_whole(tmp_path / "x")

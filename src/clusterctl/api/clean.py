@@ -22,6 +22,7 @@ from clusterctl.observe.disk import DiskUse
 from clusterctl.observe.ended_runs import stamp
 from clusterctl.observe.expendable import ended_at, judged
 from clusterctl.observe.run_names import is_run_id
+from clusterctl.observe.runs import is_private
 from clusterctl.runs import checkpoints
 from clusterctl.runs.files import names_in
 from clusterctl.runs.layout import RunDir, code_folder
@@ -126,7 +127,7 @@ def clean(
         option = "--keep-best" if keep_best else "--checkpoints-only"
         raise UsageError(f"{option} needs --older-than", "for example --older-than 30d; 0d: all ended runs")
     folder, disk = chosen_runs_folder(cluster), DiskUse()
-    sizes = {path.name: _sizes(path, disk) for path in _folders(folder) if is_run_id(path.name)}
+    sizes = {path.name: _sizes(path, disk) for path in _folders(folder) if _is_run(path)}
     removals = _half_removed(folder, disk)
     staying: list[Staying] = []
     problems: list[ClusterctlError] = []
@@ -174,6 +175,10 @@ def _folders(folder: Path) -> list[Path]:
         return [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.is_symlink()]
     except FileNotFoundError:
         return []
+
+
+def _is_run(path: Path) -> bool:
+    return is_run_id(path.name) and not is_private(path)
 
 
 def _sizes(run: Path, disk: DiskUse) -> dict[str, int]:

@@ -22,7 +22,7 @@ from clusterctl.api.verify import verify_all
 from clusterctl.checks.verify import explained
 from clusterctl.config import current_folder, load_cluster, resolve, runs_folder
 from clusterctl.config.secrets import Secrets
-from clusterctl.config.source import content_of
+from clusterctl.config.source import LARGEST_BYTES, content_of
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError, reason
 from clusterctl.launch.adoption import adopt
@@ -297,7 +297,10 @@ def _also_after(options: Sequence[str], jobs: Sequence[str]) -> list[str]:
 
 def _read_lines(path: Path) -> ListedValues:
     try:
-        return parse_lines(content_of(current_folder() / path).decode(), str(path))
+        content = content_of(current_folder() / path)
+        if len(content) > LARGEST_BYTES:
+            raise UsageError(f"--sweep-file: {path} is larger than 1 MiB", "write the settings of one run per line")
+        return parse_lines(content.decode(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         why = reason(error) if isinstance(error, OSError) else "not UTF-8 text"
         raise UsageError(f"--sweep-file: cannot read {path}: {why}", "write the settings of one run per line") from None

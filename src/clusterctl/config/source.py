@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LARGEST_BYTES = 2**20
+LARGEST_BYTES = 2**20
 _HINT = "`clusterctl config keys` lists every key"
 
 
@@ -67,7 +67,7 @@ def read_toml(path: Path) -> Values:
     shown = shown_path(path)
     try:
         content = content_of(path)
-        if len(content) > _LARGEST_BYTES:
+        if len(content) > LARGEST_BYTES:
             raise ConfigError(
                 f"{shown}: larger than 1 MiB", "is it a job file or cluster file? those are short TOML files"
             )
@@ -93,7 +93,7 @@ def content_of(path: Path) -> bytes:
     """The file's content, from here or from the user's machine, up to one byte more than the size limit."""
     if (came := delivered()) and (sent := came.text(path)) is not None:
         return sent.encode(errors="surrogateescape")
-    return read_beginning(path, _LARGEST_BYTES + 1)
+    return read_beginning(path, LARGEST_BYTES + 1)
 
 
 def read_values(cls: type[T], values: Values, path: Path, hint: str = _HINT) -> T:

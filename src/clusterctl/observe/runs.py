@@ -54,7 +54,7 @@ def newest_submissions(ids: Iterable[str], count: int | None) -> Iterator[str]:
 
 
 def is_written(folder: Path, run: str) -> bool:
-    """Whether the run with that id has a record, readable or not."""
+    """Whether the run with that id has a record, readable or not; not for a private run of another user."""
     return _modified(folder, run) is not None
 
 
@@ -63,7 +63,7 @@ def find_run(folder: Path, name: str) -> RunDir:
 
     Raises NotFoundError, with the closest name, and UsageError if several ids start with `name`.
     """
-    if is_run_id(name) and exists((named := RunDir(folder / name)).run_json):
+    if is_run_id(name) and (exists((named := RunDir(folder / name)).run_json) or is_private(named.path)):
         return named
     if meant := next(newest_first(folder, lambda run: name in (NEWEST, run, job_name(run))), None):
         return meant
@@ -79,10 +79,18 @@ def find_run(folder: Path, name: str) -> RunDir:
 
 
 def _modified(folder: Path, run: str) -> int | None:
-    """None if there is no such run; 0 if stat fails, as its reader will report."""
+    """None if there is no such run, or a private one; 0 if stat fails otherwise, as its reader will report."""
     try:
         return with_retries(lambda: os.stat(f"{folder}/{run}/run.json").st_mtime_ns)  # noqa: PTH116 - ten thousand
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
-        return 0
+        return None if is_private(folder / run) else 0
+
+
+def is_private(run: Path) -> bool:
+    """Whether the run belongs to another user, who lets nobody read it. Many users may share a runs folder."""
+    try:
+        return run.lstat().st_uid != os.geteuid() and not os.access(run, os.X_OK, effective_ids=True)
+    except OSError:
+        return False
