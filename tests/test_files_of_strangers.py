@@ -104,12 +104,10 @@ INSIDE = "inside a folder of ours"
 TEMPORARY = "a temporary folder with a random name"
 DATA = "data that nothing executes, in a folder of the user's choice"
 MAKERS = {
-    "api/far_names.py": INSIDE,
     "api/fetch.py": TEMPORARY,
     "api/init.py": "the current project",
     "api/resume.py": "a lease inside a run",
     "api/served.py": TEMPORARY,
-    "api/several_clusters.py": INSIDE,
     "cli/export.py": TEMPORARY,
     "containers/build.py": f"{INSIDE}; {TEMPORARY}",
     "containers/importing.py": f"an image folder may belong to a group; {TEMPORARY}",
@@ -118,7 +116,6 @@ MAKERS = {
     "emulator/scontrol.py": INSIDE,
     "emulator/starting.py": INSIDE,
     "graph/storage.py": INSIDE,
-    "launch/sent_code.py": "digests of files that were read before, in the cache folder",
     "launch/snapshot.py": INSIDE,
     "notifications/tries.py": INSIDE,
     "remote/answers.py": INSIDE,

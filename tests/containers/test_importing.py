@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -236,3 +237,23 @@ def test_an_unknown_name_suggests_the_nearest_one(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError) as caught:
         find_image(tmp_path / "images", "clusterctl-cup")
     assert caught.value.hint == "did you mean clusterctl-cpu?"
+
+
+def test_links_in_a_groups_image_folder_lead_nowhere(tmp_path: Path) -> None:
+    """A member of the group may have planted them under every name that an import can be expected to use."""
+    folder, victim, home = tmp_path / "images", tmp_path / "victim", tmp_path / "home"
+    folder.mkdir(mode=0o2775)
+    home.mkdir()
+    victim.write_text("precious")
+    (home / "precious").write_text("precious")
+    first = int(Path("/proc/loadavg").read_text().split()[-1])
+    for name in ("x.json", "x.sqsh", *(f".x.json.{number}" for number in range(first, first + 1000))):
+        (folder / name).symlink_to(victim)
+    (folder / ".dangling").symlink_to("nowhere")
+    (folder / ".home").symlink_to(home)
+    import_file(write_archive(tmp_path / "x.tar", [[file("a", b"1")]]), "x", folder, Quiet())
+    assert verify(find_image(folder, "x")) == []
+    for left in leftovers(folder, time.time() + 10**6):
+        remove(left)
+    assert sorted(path.name for path in folder.iterdir()) == ["x.json", "x.sqsh"]
+    assert (victim.read_text(), (home / "precious").read_text()) == ("precious", "precious")

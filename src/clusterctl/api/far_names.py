@@ -78,9 +78,10 @@ def main(cluster: str) -> None:
     from clusterctl.api.elsewhere import elsewhere
     from clusterctl.observe.run_names import is_run_id
     from clusterctl.runs.files import write_json
+    from clusterctl.runs.ownership import make_private
 
     kept = _kept(cluster)
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    make_private(kept.parent)
     with suppress(FileNotFoundError):
         os.utime(kept)  # so that the next Tab fetches nothing
     if place := elsewhere(cluster):

@@ -15,6 +15,7 @@ from clusterctl.api.find import look
 from clusterctl.config import cache_folder
 from clusterctl.errors import ClusterctlError, HostError
 from clusterctl.runs.files import write_text
+from clusterctl.runs.ownership import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,6 +93,5 @@ def _last(name: str, wanted: dict[str, Any], problem: ClusterctlError) -> Answer
 def _kept(name: str, wanted: dict[str, Any]) -> Path:
     place: Elsewhere | None = elsewhere(name)
     question = repr((place and place.host, name, sorted(wanted.items())))
-    folder = cache_folder() / "remote" / "status"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = make_private(cache_folder() / "remote" / "status")
     return folder / f"{hashlib.sha256(question.encode()).hexdigest()[:16]}.json"

@@ -301,5 +301,9 @@ def _planned(
 
 
 def new_suffix() -> str:
-    """The suffix of a new ID: the time, and random letters."""
+    """The suffix of a new ID: the time, and random letters.
+
+    Short enough to read aloud, so others may guess it and take the name first. That gains them nothing: a submission
+    creates its directory, and is refused where something has the name.
+    """
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"

@@ -229,7 +229,7 @@ def leftovers(folder: Path, now: float) -> list[Path]:
 
 def remove(path: Path) -> None:
     """Remove an image with its record, or one of the leftovers."""
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
         return
     path.unlink(missing_ok=True)
@@ -239,4 +239,5 @@ def remove(path: Path) -> None:
 
 def _last_written(path: Path) -> float:
     """When anything in `path` was last written: a running build writes its squashfs, not its folder."""
-    return max(one.stat().st_mtime for one in (path, *path.rglob("*")))
+    below = () if path.is_symlink() else path.rglob("*")  # others may put links into the folder of a group
+    return max(one.lstat().st_mtime for one in (path, *below))

@@ -48,7 +48,7 @@ class LocalProject:
         files, self.ignored = project_files(path, path / ".git", large=large)
         self.files = sorted(files)
         found = digests_of(_PLACE, self.files, digests, progress)
-        known.parent.mkdir(parents=True, exist_ok=True)
+        make_private(known.parent)
         with suppress(OSError):  # without it the next submission reads everything again
             digests.save()
         rows = [(file.name, found[f"{_PLACE}/{file.name}"], file.size, file.mode, file.link) for file in self.files]
