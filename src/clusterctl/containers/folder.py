@@ -239,5 +239,5 @@ def remove(path: Path) -> None:
 
 def _last_written(path: Path) -> float:
     """When anything in `path` was last written: a running build writes its squashfs, not its folder."""
-    below = () if path.is_symlink() else path.rglob("*")  # others may put links into the folder of a group
-    return max(one.lstat().st_mtime for one in (path, *below))
+    below = [] if path.is_symlink() else [*path.rglob("*")]  # others may put links into the folder of a group
+    return max(one.lstat().st_mtime for one in [path, *below])
