@@ -1291,3 +1291,13 @@ def test_an_error_at_the_end_of_stdout_is_likely_if_stderr_gives_no_reason(
     assert words in found.cause
     named = cause_of(trace(attempt(rank(1, **program_ended(1), last_words=BUG, printed=stdout))))
     assert (named.cause, named.certainty) == (BUG[-1], "certain")
+
+
+def test_the_last_words_of_a_rank_that_lost_a_peer_are_not_the_cause_of_that_peers_end() -> None:
+    lost = (*BUG[:2], f"RuntimeError: {CLOSED}", "train.py: lost the others, giving up")
+    silent = rank(2, exit_code=None, ended=None)
+    for lines, certainty in (("srun: error: node2: task 2: Killed", "certain"), ("", "likely")):
+        found = cause_of(trace(attempt(silent, rank(0, **program_ended(5), last_words=lost), lines=lines)))
+        assert (found.cause_class, found.rank, found.certainty) == (Cause.KILLED, 2, certainty)
+    quiet = cause_of(trace(attempt(silent, rank(0, **program_ended(5), last_words=("train.py: giving up on rank 2",)))))
+    assert quiet.certainty == "likely"

@@ -190,8 +190,11 @@ def _of_a_rank(case: Case) -> Finding | None:
     found = _reported_by(first, case.reports, left_early(attempt, first.time))
     if first.signature.software and not case.trace.status.record.job.container.image:
         found = replace(found, cause_class=Cause.LAUNCH)
-    if attempt.arriving and {rank.rank for rank in silent} - {candidate.rank for candidate in case.reports}:
-        return replace(found, certainty=LIKELY)  # an earlier report of another rank may not be visible here yet
+    unreported = {rank.rank for rank in silent} - {candidate.rank for candidate in case.reports}
+    may_follow = first.signature.cause is Cause.USER and not OWN_MISTAKE.match(first.words)
+    if unreported and (attempt.arriving or may_follow):
+        # An earlier report of another rank may not be visible here yet, or that rank may have been killed before.
+        return replace(found, certainty=LIKELY)
     return found
 
 

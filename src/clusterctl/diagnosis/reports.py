@@ -390,7 +390,10 @@ def _own_last_line(end: RankEnd) -> Candidate | None:
         return end.says(Cause.LAUNCH, f"could not be started: exit code {code}: {line}", certain=False)
     earlier = _earlier(end, line)
     facts = tuple(f"earlier on its stderr: {text}" for text in earlier[:2])
-    return end.says(Cause.USER, f"{begin}{line}", certain=not earlier, facts=facts)
+    meanings = filter(None, map(signature, earlier))
+    lost_a_peer = any(meaning.level is Level.ECHO for meaning in meanings)  # which may be why it stopped
+    level = Level.ECHO if lost_a_peer else Level.PRIMARY
+    return end.says(Signature(Cause.USER, level), f"{begin}{line}", certain=not earlier, facts=facts)
 
 
 def _earlier(end: RankEnd, last: str) -> list[str]:
