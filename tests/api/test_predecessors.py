@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 from support.mistake import Desk
@@ -372,6 +373,15 @@ class TestResume:
         first.directory.run_json.unlink()
         with pytest.raises(clusterctl.ConfigError, match="cannot read"):
             last.resume()
+
+    def test_resume_does_not_wait_for_a_predecessor_whose_directory_was_removed(
+        self, site: Site, chain: tuple[Run, Run]
+    ) -> None:
+        first, last = chain
+        shutil.rmtree(first.path)
+        again = last.resume()
+        assert (last.job_id, site.dependency) == ("12", "")
+        assert f"{first.id}, on which it depended, no longer exists" in again.warnings[0].message
 
     def test_a_run_that_has_started_does_not_wait_again(self, site: Site) -> None:
         first = site.submit()

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.runs import checkpoints, marks
+from clusterctl.runs.events import Events
 from clusterctl.runs.files import (
     Lines,
     NotAFile,
@@ -30,7 +33,9 @@ from clusterctl.runs.files import (
     with_retries,
     write_json,
 )
+from clusterctl.runs.layout import RunDir
 from clusterctl.runs.ownership import make_private
+from clusterctl.runs.requests import request_restart
 
 
 def test_a_torn_last_line_and_a_foreign_line_are_dropped(tmp_path: Path) -> None:
@@ -274,3 +279,25 @@ def test_a_sparse_file_of_any_size_is_read_up_to_a_limit(tmp_path: Path) -> None
     assert len(read_beginning(tmp_path / "x", 1000)) == 1000
     with pytest.raises(ValueError, match="larger than 16 MiB"):
         read_whole(tmp_path / "x")
+
+
+def test_the_directory_of_a_run_that_was_moved_while_it_runs_does_not_reappear(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    attempt = run.attempt(0)
+    attempt.path.mkdir(parents=True)
+    events = Events(attempt, 0)
+    events.began(0, 0)
+    run.path.rename(tmp_path / "moved")
+    for write in (
+        lambda: events.exit(1),
+        lambda: Events(attempt, 1).began(1, 0),
+        lambda: Lines(attempt.metrics, run.path),
+        lambda: marks.ask_for_restart(attempt, progress=True),
+        lambda: request_restart(attempt, "warned"),
+        lambda: checkpoints.write_aside(attempt, 10),
+        lambda: write_json(attempt.hang_json, {}),
+    ):
+        with suppress(OSError):
+            write()
+        assert not run.path.exists()
+    assert RunDir(tmp_path / "moved").attempt(0).events(0).exists()

@@ -6,9 +6,10 @@ ended are passed on, and ended runs are checked here by their directories. A swe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from clusterctl.checks.check import Check, Verdict
 from clusterctl.errors import ClusterctlError, ConfigError, SlurmError, UsageError
 from clusterctl.launch.sbatch import SlurmRefused
 from clusterctl.observe.milestones import read_submission
@@ -17,6 +18,7 @@ from clusterctl.observe.runs import find_run
 from clusterctl.observe.status import report
 from clusterctl.observe.sweeps import runs_of, sweep_named
 from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import exists
 from clusterctl.runs.layout import SweepDir
 from clusterctl.slurm.arrays import element_id
 
@@ -53,6 +55,17 @@ class Predecessors:
     def record(self) -> list[dict[str, str]]:
         """The form stored in run.json."""
         return [{"run": one.run, "condition": one.condition.value} for one in self.all]
+
+    def without_removed(self) -> tuple[Predecessors, tuple[Check, ...]]:
+        """Without the predecessors whose directories were removed, and warnings about these.
+
+        For runs that are submitted again: nothing can show any more whether such a predecessor finished.
+        """
+        there = [one for one in self.all if exists(self.runs / one.run) or exists(SweepDir.of(self.runs, one.run).path)]
+        gone = [one.run for one in self.all if one not in there]
+        words = "no longer exists, so this run does not wait for it"
+        warnings = tuple(Check("dependency", Verdict.WARN, f"{run}, on which it depended, {words}") for run in gone)
+        return replace(self, all=tuple(there)), warnings
 
     def check(self, resources: Resources) -> list[str]:
         """`options` for a run with these `resources`; called before anything is prepared, to raise errors early."""

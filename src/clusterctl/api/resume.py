@@ -127,7 +127,7 @@ def send(
     code = kept_code(run, project=has_project(resolved.job))
     never_began = not run.attempts()  # a run that has started does not wait again
     waited_for = read_record(run).predecessors if never_began else ()
-    predecessors = Predecessors(waited_for, run.path.parent, resolved.cluster)
+    predecessors, gone = Predecessors(waited_for, run.path.parent, resolved.cluster).without_removed()
     predecessors.check(resolved.job.resources)
     plan = make_plan(resolved, run, code.folder, clusterctl.__version__)
     warnings = verify(plan, resolved, slurm, progress, code)
@@ -143,7 +143,7 @@ def send(
         except SlurmRefused as refused:
             raise explained(refused, resolved, slurm) from refused
         adopt(run, job_id)
-    return warnings
+    return (*gone, *warnings)
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def resume_sweep(
     warnings = verify_all([*old, *new], [*jobs, *wanted.jobs], slurm, progress, code)
     words = [*typed("resume", sweep.id, cluster, ()), *(word for axis in axes for word in ("--sweep", axis))]
     predecessors = () if any(one.attempts for one in statuses) else first.predecessors  # as for a single run
-    waited_for = Predecessors(predecessors, place.path.parents[1], where)
+    waited_for, gone = Predecessors(predecessors, place.path.parents[1], where).without_removed()
     waited_for.check(jobs[0].job.resources if jobs else wanted.jobs[0].job.resources)
     alive = {one.job_id.partition("_")[0] for one in statuses if one.job_id and not one.stage.ended}
     made: list[Plan] = []
@@ -117,7 +117,7 @@ def resume_sweep(
         if isinstance(error, SlurmRefused):
             raise explained(error, [*jobs, *wanted.jobs][0], slurm) from error
         raise
-    return Sweep(place.path, warnings)
+    return Sweep(place.path, (*gone, *warnings))
 
 
 def _known(record: SweepRecord) -> tuple[Status, ...]:

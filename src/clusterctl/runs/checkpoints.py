@@ -79,7 +79,8 @@ def write_aside(attempt: Attempt, step: int) -> Path:
 
     def make() -> None:
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, mode=0o700)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700)
 
     with_retries(make)
     return folder

@@ -102,6 +102,6 @@ class Events:
         if self._attempt is None:
             return
         with self._lock:
-            self._lines = self._lines or Lines(self._attempt.events(self._rank))
+            self._lines = self._lines or Lines(self._attempt.events(self._rank), self._attempt.path.parents[1])
             for record in records:
                 self._lines.append(record)

@@ -217,7 +217,10 @@ class Lines:
     Lines that do not fit on a full disk are written with a later line, when there is room again.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, run: Path | None = None) -> None:
+        """`run` must exist: if it was moved or removed while the run runs, it must not reappear."""
+        if run is not None:
+            status_of(run)
         with_retries(lambda: path.parent.mkdir(parents=True, exist_ok=True))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._path = path

@@ -39,12 +39,18 @@ class RankMark:
         self._lock = Lock()  # TERM is handled in a thread
 
     def begin(self) -> None:
-        with_retries(lambda: self._path.parent.mkdir(parents=True, exist_ok=True))
+        _make(self._path.parent)
         with_retries(lambda: self._path.touch(mode=0o600))
 
     def end(self, code: int) -> None:
         with self._lock, suppress(OSError):  # the rank exits anyway
             self._path = rename(self._path, self._path.with_suffix(_SUFFIXES.get(code, ".ended")))
+
+
+def _make(marks: Path) -> None:
+    """Create the folder, unless the run's own was moved or removed meanwhile: it must not reappear."""
+    status_of(marks.parents[2])
+    with_retries(lambda: marks.mkdir(parents=True, exist_ok=True))
 
 
 def all_done(attempt: Attempt, ranks: int) -> bool:
@@ -70,7 +76,7 @@ def restart_file(attempt: Attempt) -> Path:
 
 
 def ask_for_restart(attempt: Attempt, *, progress: bool) -> None:
-    with_retries(lambda: attempt.marks.mkdir(parents=True, exist_ok=True))
+    _make(attempt.marks)
     if not progress:
         with_retries(lambda: (attempt.marks / "no-progress").touch(mode=0o600))
     with_retries(lambda: restart_file(attempt).touch(mode=0o600))

@@ -40,7 +40,7 @@ class MetricsWriter:
     """Appends to an attempt's metrics; does nothing without an attempt or on ranks other than 0."""
 
     def __init__(self, attempt: Attempt | None, rank: int) -> None:
-        self._lines = Lines(attempt.metrics) if attempt and rank == 0 else None
+        self._lines = Lines(attempt.metrics, attempt.path.parents[1]) if attempt and rank == 0 else None
         self._kinds: dict[tuple[object, ...], _Kind] = {}
         self._left_out: dict[int, dict[str, Number]] = {}  # the newest record of each kind, if it was skipped
 

@@ -28,7 +28,7 @@ class SampleFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lines = Lines(path)
+        self._lines = Lines(path, path.parents[3])
         self._new = 0
 
     def append(self, sample: Sample) -> None:
@@ -40,7 +40,7 @@ class SampleFile:
             kept = thinned(read_lines(self._path), sample["time"])
             write_text(self._path, "".join(json.dumps(one) + "\n" for one in kept))
             self._lines.close()
-            self._lines = Lines(self._path)
+            self._lines = Lines(self._path, self._path.parents[3])
 
 
 def thinned(samples: Iterable[Sample], now: float) -> list[Sample]:

@@ -113,7 +113,7 @@ class StepTrace:
         folder = attempt.profile if attempt is not None else Path("profile").absolute()
         cost = "self_device_time_total" if self._task.device.type == "cuda" else "self_cpu_time_total"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
             table = recording.key_averages().table(sort_by=cost, row_limit=_ROWS, max_name_column_width=60)
             write_text(folder / f"rank_{rank:05}.txt", table + "\n")
             _compress(recording.export_chrome_trace, folder / f"rank_{rank:05}.json.gz")
