@@ -9,8 +9,9 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ from clusterctl.api.elsewhere import elsewhere
 from clusterctl.api.several_clusters import look_at
 from clusterctl.cli.elsewhere import _HERE
 from clusterctl.errors import ClusterctlError, HostError
+from clusterctl.observe.status import report
 from clusterctl.remote import connection
 from clusterctl.remote.frames import Frame, FrameKind
+from clusterctl.remote.values import encoded
+from clusterctl.runs.layout import RunDir
 
 _REQUEST = re.compile(r'start" ([A-Za-z0-9+/=]+)')
 SECRET = "s3cr3t-0f-th1s-m4ch1ne"
@@ -343,6 +347,26 @@ def test_the_python_api_raises_only_its_own_errors(node: HostileNode) -> None:
             call_()
     assert SECRET.encode() not in node.received
     assert "clusterctl.remote.install" not in sys.modules
+
+
+@pytest.mark.parametrize("value", [2**63, {"float": "nan"}, {"float": "-inf"}, 1e300])
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_values_that_cannot_be_shown_do_not_hide_other_clusters(
+    node: HostileNode,
+    output: str,
+    value: object,
+    fabricate: Callable[..., RunDir],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    found = json.dumps(encoded(replace(report([fabricate(RUN, {"finished.json": {"time": 2e6}})]), problems=())))
+    times = found.replace("1000000.0", json.dumps(value)).replace("2000000.0", json.dumps(value))
+    assert times != found
+    node.play = printing(FrameKind.VALUE, f'{{"returned": {times}}}'.encode())
+    assert call(["status", "--cluster", "far,local", "-o", output], monkeypatch) == 0
+    shown, errors = capfd.readouterr()
+    assert "local" in shown
+    assert "Traceback" not in errors
 
 
 def test_an_answer_without_end_is_an_error(node: HostileNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,11 +100,12 @@ def status(
 def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
     """Show the runs of several clusters, each with the age of its data."""
     from clusterctl.api.several_clusters import look_at
+    from clusterctl.display import clusters_table, terminal
 
     named = [*dict.fromkeys(filter(None, clusters))]
     if not named:
         raise UsageError("no cluster named", "for example --cluster NAME,NAME")
-    found = look_at(named, **wanted)
+    found = [clusters_table.if_shown(one) for one in look_at(named, **wanted)]
     if output == "json":
         records = [
             {
@@ -117,8 +118,6 @@ def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
         ]
         echo_json({"schema_version": 1, "clusters": records})
     else:
-        from clusterctl.display import clusters_table, terminal
-
         clusters_table.show(terminal.data(), found, wide=output == "wide")
     warn_of(
         problem for one in found for problem in (one.problem, *(one.report.problems if one.report else ())) if problem
