@@ -488,14 +488,16 @@ def test_a_name_below_a_link_is_left_out_and_reported(tmp_path: Path, project: P
     (outside / "id_rsa").write_text("SECRET")
     subprocess.run(["git", "init", "-q", project], check=True)
     (project / "d").symlink_to(outside)
-    write_index(project, ["d/id_rsa", "../outside/id_rsa", "gone/file", "train.py"], {"d": "1" * 40})
+    (project / "z.py").touch()
+    write_index(project, ["d/id_rsa", "../outside/id_rsa", "/train.py", "gone/file", "train.py"], {"d": "1" * 40})
     code = find_code(tmp_path / "runs", project)
     assert {*code.ignored} == {
         "a name in git's index that leads out of the project: ../outside/id_rsa",
+        "a name in git's index that leads out of the project: /train.py",
         "a name in git's index below a link: d/id_rsa",
     }
     copy = take_snapshot(code)
-    assert names(copy) == {"train.py", "package/é with space.py"}
+    assert names(copy) == {"train.py", "z.py", "package/é with space.py"}
     assert (copy / "project" / "d").readlink() == outside
 
 

@@ -114,7 +114,7 @@ def _named(folder: str, names: Iterable[str], ignored: list[str]) -> Iterator[Co
         for name in names:
             name = name.removesuffix("/")  # of a repository in this one
             parent, _, last = name.rpartition("/")
-            if leads_outside(last if parent == opened else name):
+            if leads_outside(last if parent and parent == opened else name):
                 ignored.append(f"a name in git's index that leads out of the project: {name}")
                 continue
             try:
