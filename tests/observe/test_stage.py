@@ -26,6 +26,7 @@ RECORD = RunRecord(
     Job(name="cora", workload="reddit", resources=Resources(time=LIMIT, warning=120), train=RedditTrain()),
     Cluster(name="site"),
 )
+A_MINUTE = replace(RECORD, job=replace(RECORD.job, resources=Resources(time=60, warning=15)))
 WARM = replace(RECORD, allocation="12")
 SUBMITTED = RunEvidence(RECORD, "12", None, None, ())
 RUNNING = AttemptEvidence(number=0, job_id="12", start=5000.0, stage=Stage.TRAINING)
@@ -65,6 +66,10 @@ def evidence(*attempts: AttemptEvidence, answer: Answer | None = None, **changes
         (evidence(LEFT), Stage.PREEMPTED),
         (evidence(LEFT_BEFORE_LIMIT), Stage.TIMED_OUT),
         (evidence(REQUEUED, cancelled_at=5200.0), Stage.CANCELLED),
+        (
+            evidence(replace(LEFT, end=5002.0), record=A_MINUTE),
+            Stage.TIMED_OUT,
+        ),  # warned a minute too early, as allowed
         (evidence(replace(FAILED, exit_code=75)), Stage.FAILED),  # the program's own code: nobody requested a restart
         # A cancellation that was requested, but refused by Slurm:
         (evidence(FAILED, cancelled_at=5090.0), Stage.FAILED),

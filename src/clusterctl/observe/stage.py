@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 HELD, NEVER_STARTS = "JobHeldUser", "DependencyNeverSatisfied"  # Slurm's reason codes
 SUBMIT_SECONDS = 120  # a run without a job may still be on its way to Slurm for this long
 ARRIVAL_SECONDS = 60  # NFS may not show a new file for this long
+_EARLY_SECONDS = 60  # Slurm may send the warning this much sooner, sbatch(1): to a job of a minute as it starts
 _LONGEST_SLACK_SECONDS = 60  # the limit counts from the allocation, the attempt's time from its script's first line
 
 _STAGE_OF_ENDED_JOB = {
@@ -235,5 +236,5 @@ def reached_limit(attempt: HostRecord, resources: Resources) -> bool:
     limit = resources.time if attempt.limit is None else attempt.limit
     slack = min(_LONGEST_SLACK_SECONDS, limit / 4)
     if attempt.asked:
-        slack += resources.warning or 0
+        slack += (resources.warning or 0) + _EARLY_SECONDS
     return attempt.end - attempt.start >= limit - slack
