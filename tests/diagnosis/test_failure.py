@@ -216,6 +216,8 @@ def test_silence_is_ignored_if_the_disk_was_full() -> None:
     assert (found.cause_class, found.rank, found.certainty) == (Cause.DISK, None, "likely")
     code = rank(1, **program_ended(1))
     assert cause_of(trace(attempt(code, disk_full=True))).cause_class is Cause.DISK
+    written = [replace(one, last_words=HANDLED) for one in silent]
+    assert cause_of(trace(attempt(*written, disk_full=True))).cause_class is Cause.DISK
     evidence = cause_of(trace(attempt(rank(1, **failed("no such layer")), disk_full=True)))
     assert (evidence.cause_class, evidence.rank) == (Cause.USER, 1)
 

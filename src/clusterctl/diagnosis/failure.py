@@ -167,7 +167,8 @@ def _no_work(case: Case) -> Finding | None:
 def _full_disk(case: Case) -> Finding | None:
     """The script found the disk full, and no rank reports more than an exit code."""
     first = case.first
-    more_than_a_code = first and (first.signature.cause is not Cause.USER or first.traceback)
+    reliable = first and first.evidence is not Evidence.ELSEWHERE
+    more_than_a_code = first and reliable and (first.signature.cause is not Cause.USER or first.traceback)
     if not case.attempt.disk_full or (first and first.primary and more_than_a_code):
         return None
     words = "the disk of the run directory was full when it ended, and messages of its ranks may be lost"
