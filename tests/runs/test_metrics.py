@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from clusterctl.runs import metrics
 from clusterctl.runs.files import read_lines
+from clusterctl.runs.heartbeats import Heart
 from clusterctl.runs.layout import Attempt
-from clusterctl.runs.metrics import MetricsWriter, stride
+from clusterctl.runs.metrics import MetricsWriter, current_attempt, log, phase, stride
 
 WHOLE = 64  # in these tests, the number of records up to which all are written
 
@@ -117,3 +122,101 @@ def test_generated_metric_names_take_bounded_memory(attempt: Attempt) -> None:
     for step in range(3000):
         writer.write(**{f"name {step}": 1, "huge": 10**400, "words": "any"})
     assert len(writer._kinds) <= metrics._MOST_KINDS + 1
+
+
+class OnGpu:
+    """A number on a device: it has `item`, as torch's, JAX's and CuPy's do."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def item(self) -> Any:
+        if isinstance(self._value, Exception):
+            raise self._value
+        return self._value
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    """This process as a program of rank 0."""
+    monkeypatch.setenv("CLUSTERCTL_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("CLUSTERCTL_ATTEMPT", "0")
+    attempt = current_attempt()
+    assert attempt is not None
+    monkeypatch.setattr(metrics, "_writer", cache(lambda: MetricsWriter(attempt, 0)))
+    monkeypatch.setattr(metrics, "_heart", cache(Heart))
+    monkeypatch.setattr(metrics, "_said", set())
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("value", "logged"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.int64(3), 3),
+        (np.longdouble(2), 2.0),
+        (np.array(1.5), 1.5),
+        (torch.tensor(0.25, requires_grad=True), 0.25),
+        (torch.tensor([7]), 7),
+        (torch.tensor(2.0, dtype=torch.bfloat16), 2.0),
+        (OnGpu(0.5), 0.5),
+        (Fraction(1, 4), 0.25),
+        (True, 1),
+        (np.bool_(False), 0),
+    ],
+)
+def test_numbers_of_any_library_are_logged(program: Attempt, value: Any, logged: float) -> None:
+    log(step=1, loss=value, other=2)
+    (record,) = records(program)
+    assert (record["loss"], record["other"], type(record["loss"])) == (logged, 2, type(logged))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "high", object(), [1.0], {"a": 1}, 1j, torch.ones(3), np.ones(2), OnGpu(RuntimeError("lost"))],
+)
+def test_what_is_no_number_is_left_out_and_said_once(
+    program: Attempt, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (1, 2):
+        log(step=step, loss=value, other=2)
+    assert [sorted(record) for record in records(program)] == [["other", "step", "time"]] * 2
+    assert capsys.readouterr().err.count("clusterctl: loss is not logged: ") == 1
+
+
+@pytest.mark.parametrize("step", [5, np.int64(5), torch.tensor(5), 5.0, np.float32(5)])
+def test_a_step_may_be_any_whole_number(program: Attempt, step: Any) -> None:
+    log(step=step, loss=0.5)
+    assert [(record["step"], type(record["step"])) for record in records(program)] == [(5, int)]
+    assert metrics._heart().step == 5
+
+
+def test_numbers_that_are_not_finite_and_steps_that_are_no_numbers_do_no_harm(program: Attempt) -> None:
+    log(step=torch.ones(2), loss=np.float32("nan"))
+    log(step=math.nan, loss=math.inf)
+    first, second = records(program)
+    assert "step" not in first
+    assert math.isnan(first["loss"])
+    assert second["loss"] == math.inf
+
+
+def test_a_disk_that_is_full_or_gone_never_ends_a_training(
+    program: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(metrics, "_writer", fail)
+    monkeypatch.setattr(metrics, "_heart", fail)
+    for step in (1, 2):
+        log(step=step, loss=0.5)
+    phase("evaluating")
+    monkeypatch.setattr(metrics, "_heart", cache(Heart))
+    phase("no such phase")
+    assert capsys.readouterr().err.splitlines() == [
+        "clusterctl: metrics are not written: No space left on device",
+        "clusterctl: heartbeats are not sent: No space left on device",
+        "clusterctl: phase 'evaluating' is not reported: No space left on device",
+        "clusterctl: phase 'no such phase' is not reported: 'no such phase' is not a valid Stage",
+    ]
+    assert records(program) == []

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from clusterctl.errors import TaskError
 from clusterctl.runs import checkpoints, program
@@ -108,3 +110,14 @@ def test_ranks_restarted_by_torchrun_take_the_newest_checkpoint(
     as_rank(1)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert program.latest_checkpoint() == own
+
+
+@pytest.mark.parametrize("step", [30, np.int64(30), torch.tensor(30)])
+def test_steps_may_be_numbers_of_numpy_or_torch(attempt: Attempt, as_rank: Callable[[int], None], step: object) -> None:
+    as_rank(0)
+    with program.checkpoint(step) as folder:  # type: ignore[arg-type]
+        (folder / "state").write_text("30")
+    assert program.latest_checkpoint() == RunDir(attempt.path.parents[1]).checkpoints / "1-30"
+    with pytest.raises(SystemExit) as left:
+        program.request_restart(step)  # type: ignore[arg-type]
+    assert left.value.code == 75

@@ -322,6 +322,42 @@ def test_a_warning_is_held_until_the_program_handles_it(tmp_path: Path, moment: 
         assert task.wait() == 0
 
 
+CLEANED = """
+import os, pathlib, shutil, signal, time
+stop = pathlib.Path(os.environ["CLUSTERCTL_STOP_FILE"])
+signal.signal(signal.SIGUSR2, lambda *_: print("warned", flush=True))
+shutil.rmtree(stop.parent)
+if os.path.exists("planted"):
+    os.symlink(os.getcwd(), stop.parent)
+print("ready", flush=True)
+signal.pause()
+deadline = time.monotonic() + 20
+while not stop.exists() and time.monotonic() < deadline and not os.path.exists("planted"):
+    time.sleep(0.05)
+print(stop.exists() and stop.parent.stat().st_mode & 0o777, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("planted", "shown"), [(False, str(0o700)), (True, "False")])
+def test_the_warning_reaches_a_program_whose_temporary_files_were_removed(
+    tmp_path: Path, planted: bool, shown: str
+) -> None:
+    """A link that somebody has put in their place is not followed."""
+    run = RunDir(tmp_path / "run")
+    (environment,) = environments(run.attempt(0), [1])
+    write_json(run.run_json, {"job": to_record(command("python", "-c", CLEANED))})
+    if planted:
+        (tmp_path / "planted").touch()
+    argv = [sys.executable, *ENTRY, str(run.path)]
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "ready\n"
+        task.send_signal(signal.SIGUSR2)
+        assert task.stdout.read().split() == ["warned", shown]
+        assert task.wait() == 0
+    assert not (tmp_path / "stop").exists()
+
+
 def test_a_program_without_handler_survives_the_warning_and_dies_with_its_task(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     (environment,) = environments(run.attempt(0), [1])

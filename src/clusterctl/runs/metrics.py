@@ -15,11 +15,13 @@ import math
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from clusterctl.errors import reason
 from clusterctl.runs.files import Lines
 from clusterctl.runs.heartbeats import Heart
 from clusterctl.runs.layout import Attempt, RunDir
@@ -34,6 +36,8 @@ _WHOLE = 2**16  # records of a kind that are written without thinning
 _FIRST = 100  # of an attempt, always written: their frequency is not known yet
 _MOST_KINDS = 1000  # a program may generate names
 _LETTING_GO_SECONDS = 0.05
+_MOST_SAID = 20  # lines on stderr
+_said: set[str] = set()
 
 
 class MetricsWriter:
@@ -47,6 +51,7 @@ class MetricsWriter:
     def write(self, **values: Number) -> None:
         if not self._lines:
             return
+        values = {name: number for name, value in values.items() if (number := as_number(name, value)) is not None}
         kind, record = self._kind(values), {"time": time.time(), **values}
         every = stride(kind.take(values.get("step")))
         if kind.count % every and kind.count > _FIRST:
@@ -68,6 +73,26 @@ class MetricsWriter:
         finite = not any(isinstance(value, float) and not math.isfinite(value) for value in values.values())
         names = (*values, finite)
         return self._kinds.setdefault(names if names in self._kinds or len(self._kinds) < _MOST_KINDS else (), _Kind())
+
+
+def as_number(name: str, value: Any) -> Number | None:
+    """`value` as a number of Python's, from one of NumPy, torch or the like; None, and one line, if it is none."""
+    if type(value) in (int, float):
+        return value  # type: ignore[no-any-return]
+    try:
+        found = value.item() if hasattr(value, "item") else value
+        return found if type(found) in (int, float) else int(found) if type(found) is bool else float(found)
+    except Exception as error:
+        say_once(f"{name} is not logged: {type(value).__name__} is not a number: {reason(error)}")
+        return None
+
+
+def say_once(message: str) -> None:
+    """A line on stderr for what this program's calls could not do, each once."""
+    if message not in _said and len(_said) < _MOST_SAID:
+        _said.add(message)
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"clusterctl: {message}\n")
 
 
 @dataclass(slots=True)
@@ -134,16 +159,34 @@ def log(**values: Number) -> None:
 
     For `workload = "command"`. Call it on every rank: the values of rank 0 are stored, and each rank's `step` is its
     heartbeat, which lets the watchdog and `clusterctl why` find a stuck rank. Outside a run it does nothing, so a
-    program can always call it.
+    program can always call it. It never raises: numbers of NumPy and torch are converted, and what is no number, or
+    cannot be written, is left out with a line on stderr.
     """
-    _writer().write(**values)
+    if "step" in values and type(values["step"]) is not int:
+        step = as_number("step", values.pop("step"))
+        values |= {} if step is None else {"step": int(step) if math.isfinite(step) and step == int(step) else step}
+    try:
+        _writer().write(**values)
+    except Exception as error:
+        say_once(f"metrics are not written: {reason(error)}")
     if type(step := values.get("step")) is int:
-        _heart().beat(step)
+        _beat(step)
 
 
 def phase(name: str) -> None:
     """Report the program's current phase if it is not training: "loading", "evaluating", "checkpointing".
 
-    The watchdog waits longer in these phases; pass "training" when steps continue.
+    The watchdog waits longer in these phases; pass "training" when steps continue. An unknown phase is left out with a
+    line on stderr.
     """
-    _heart().enter(Stage(name).value)
+    try:
+        _heart().enter(Stage(name).value)
+    except Exception as error:
+        say_once(f"phase {name!r} is not reported: {reason(error)}")
+
+
+def _beat(step: int) -> None:
+    try:
+        _heart().beat(step)
+    except Exception as error:
+        say_once(f"heartbeats are not sent: {reason(error)}")

@@ -20,7 +20,7 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.runs import checkpoints, requests
@@ -42,6 +42,11 @@ _LOOK_SECONDS = 0.2
 _CHOICE_SECONDS = 300.0  # rank 0 may still be starting, or verifying checkpoints
 _ARRIVAL_SECONDS = 90.0  # until a checkpoint seen by rank 0 is visible here
 _asked: set[Attempt] = set()  # attempts in which this process has asked for a checkpoint
+
+
+def whole_step(step: Any) -> int:
+    """A step, which may be a number of NumPy or torch."""
+    return int(step.item() if hasattr(step, "item") else step)
 
 
 def stop_requested() -> bool:
@@ -112,7 +117,7 @@ def checkpoint(step: int) -> Iterator[Path]:
     Call it on one rank. Only the newest few checkpoints are kept (`[checkpoint] keep`). Raises Superseded if a newer
     attempt of the run has started: results of this one no longer count.
     """
-    attempt = current_attempt()
+    attempt, step = current_attempt(), whole_step(step)
     if attempt is None:
         with tempfile.TemporaryDirectory(prefix="checkpoint-") as name:
             yield Path(name)
@@ -135,6 +140,7 @@ def request_restart(step: int | None = None) -> NoReturn:
     run that got no further than at its last request is not restarted.
     """
     attempt = current_attempt()
+    step = None if step is None else whole_step(step)
     if attempt is not None and Place.from_environment().rank == 0:
         requests.request_restart(attempt, "warned", step=step)
     elif attempt is not None:

@@ -28,7 +28,7 @@ def own_folder(stack: ExitStack) -> Path:
             if time.time() - left.lstat().st_mtime > _UNLOCKED_SECONDS:
                 os.close(_locked(left))
                 shutil.rmtree(left, ignore_errors=True)
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX)))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)))
     stack.callback(os.close, _locked(folder))
     return folder
 

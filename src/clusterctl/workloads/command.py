@@ -15,11 +15,12 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import textwrap
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -226,14 +227,24 @@ def _wait(
                 child.wait()
                 message = f"another user is listening on the port where the ranks meet: {port}"
                 raise TaskError(message, "report it, and submit again; see docs/security.md", Cause.NETWORK)
-        if stop.warned and not stop_file.exists():
-            stop_file.touch()
+        if stop.warned:
+            _show_warning(stop_file)
         for number in [number for number, happened in requested.items() if happened()]:
             child.send_signal(number)
             del requested[number]
     if times:
         times.look(last=True)
     return child.wait()
+
+
+def _show_warning(stop_file: Path) -> None:
+    """Create the file that a program looks for. Its folder may have been removed: temporary files are, after days."""
+    with suppress(OSError):  # the program gets the signal anyway
+        folder = stop_file.parent
+        if not os.path.lexists(folder):
+            folder.mkdir(mode=0o700)
+        if folder.lstat().st_uid == os.geteuid() and stat.S_ISDIR(folder.lstat().st_mode) and not stop_file.exists():
+            stop_file.touch()
 
 
 def takes(pid: int, number: signal.Signals) -> bool:
