@@ -440,6 +440,18 @@ def test_a_run_whose_script_cannot_requeue_it_is_not_explained_by_the_queue() ->
     assert len(diagnosis.history) == 1
 
 
+def test_a_preempted_run_that_slurm_did_not_requeue_says_why_nothing_restarts_it() -> None:
+    line = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 3)} DUE TO PREEMPTION ***"
+    ended = trace(attempt(signal="TERM", exit_code=143, job_lines=(line,)), stage=Stage.PREEMPTED)
+    assert (
+        "not restarted: Slurm cancels the jobs that it preempts there (PreemptMode=CANCEL)" in cause_of(ended).facts[-1]
+    )
+    job = replace(RECORD.job, resources=replace(RECORD.job.resources, requeue=False))
+    unwanted = replace(ended, status=replace(ended.status, record=replace(RECORD, job=job)))
+    assert cause_of(unwanted).facts[-1] == "not restarted: resources.requeue is false"
+    assert cause_of(replace(ended, status=replace(ended.status, stage=Stage.QUEUED))).facts == ()
+
+
 def test_a_warm_run_is_not_restarted_because_of_its_allocation() -> None:
     for refusal in (Refusal.IN_ALLOCATION, Refusal.RESTART_LIMIT):
         evidence = trace(attempt(rank(2, exit_code=None), refused=refusal))

@@ -95,7 +95,18 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         found = replace(found, facts=(*found.facts, *(f"failed before it: {line}" for line in flaws)))
     if attempt.refused:
         found = replace(found, facts=(*found.facts, f"not restarted: {_refusal(attempt, trace, attempt.refused)}"))
+    elif (
+        found.cause_class is Cause.PREEMPTED and trace.status.stage is Stage.PREEMPTED and attempt is trace.attempts[-1]
+    ):
+        found = replace(found, facts=(*found.facts, f"not restarted: {_not_requeued(trace)}"))
     return replace(found, attempt=attempt.number, secondary=_consequences(attempt, case.reports, found))
+
+
+def _not_requeued(trace: RunTrace) -> str:
+    """Why Slurm did not start a preempted run again, whose script was not asked to."""
+    if trace.status.record.job.resources.requeue is False:
+        return "resources.requeue is false"
+    return "Slurm cancels the jobs that it preempts there (PreemptMode=CANCEL), and left no time to save"
 
 
 def _refusal(attempt: AttemptTrace, trace: RunTrace, refused: Refusal) -> str:
