@@ -42,6 +42,7 @@ _BY_SYSTEM = re.compile(r"\[Errno -?\d+\]|\berrno\b|os error|(CUDA|HIP) error|cu
 _OOM_KILL = re.compile(
     r"(slurmstepd|srun)[\w.-]*: .*(oom[-_ ]kill event|exceeded (job |step )?memory limit|OOM Killed)", re.IGNORECASE
 )
+_STEP = re.compile(r"\bstep(?:id=| )(?P<job>\d+)", re.IGNORECASE)
 # Signals by which a program ends itself: what it wrote last may say more.
 _CRASHES = frozenset({SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV})
 _CRASHED = re.compile(
@@ -140,7 +141,7 @@ def candidates(attempt: AttemptTrace, *, out_of_memory: bool = False) -> list[Ca
     known = {rank.rank: rank for rank in attempt.ranks}
     died = {death.rank: death for death in reversed(deaths(attempt.lines)) if attempt.whole or death.rank in known}
     ranks = {rank: attempt.rank(rank) for rank in died} | known
-    killed_on = {rank.node for rank in attempt.ranks if any(map(_OOM_KILL.match, rank.last_words))}
+    killed_on = {rank.node for rank in attempt.ranks if any(_is_oom_kill(line, attempt) for line in rank.last_words)}
     codes = _codes_on_request(attempt)
     found = (
         _candidate(rank, died.get(number), killed_on, codes, out_of_memory=out_of_memory)
@@ -184,6 +185,13 @@ def _candidate(
         words = f"failed on a node where the kernel killed a process for lack of memory: {found.words}"
         found = replace(found, signature=Signature(Cause.HOST_MEMORY), words=words, certain=False)
     return found and replace(found, evidence=evidence)
+
+
+def _is_oom_kill(line: str, attempt: AttemptTrace) -> bool:
+    """Whether Slurm reports that the kernel killed a process of this job; a program may print the log of another."""
+    step = _STEP.search(line)
+    ours = step is None or not attempt.job_id or step["job"] == attempt.job_id
+    return ours and _OOM_KILL.match(line) is not None
 
 
 def _without_impossible_time(candidate: Candidate, attempt: AttemptTrace) -> Candidate:
