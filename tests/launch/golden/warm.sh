@@ -197,7 +197,7 @@ cctl_drop_copies() { # incomplete ones
   done
 }
 
-# What happens in the lines of `setup` (launch/setup.sh of clusterctl; docs/decisions/0043-one-environment.md). A line
+# What happens in the lines of `setup` (launch/setup.sh of clusterctl; docs/decisions/0043). A line
 # that fails is recorded with its number and code. It ends the attempt if nothing after it can be right: its file,
 # environment or module is missing. `exit` and `set -e` end it as well.
 cctl_flaws= # the first lines that failed, in JSON
