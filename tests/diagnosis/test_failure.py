@@ -275,6 +275,27 @@ def test_an_exception_long_before_the_termination_is_the_cause() -> None:
     assert (found.cause_class, found.rank) == (Cause.USER, 1)
 
 
+ABORTED = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
+REPORTED = "srun: error: node2: task 1: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "certainty"),
+    [
+        (ABORTED + REPORTED, Cause.TIME, "certain"),
+        ("srun: forcing job termination\n" + ABORTED, Cause.TIME, "certain"),
+        (REPORTED + ABORTED, Cause.USER, "certain"),
+        ("", Cause.USER, "likely"),
+    ],
+)
+def test_sruns_order_tells_what_came_first_if_nothing_says_when_the_job_was_ended(
+    lines: str, cause: Cause, certainty: str
+) -> None:
+    failing = rank(1, **failed("KeyError: 'state'", "KeyError", END - 30))
+    found = cause_of(trace(attempt(failing, lines=lines, signal="TERM", exit_code=143), stage=Stage.TIMED_OUT))
+    assert (found.cause_class, found.certainty) == (cause, certainty)
+
+
 REQUEUED = "slurmstepd-node1: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-20T15:02:41 DUE TO JOB REQUEUE ***"
 LATER = {
     "an exception": rank(1, **failed("no such layer")),

@@ -20,7 +20,7 @@ from clusterctl.diagnosis.standstill import hang, left_early, noticed, outside_c
 from clusterctl.errors import Cause
 from clusterctl.observe.alike import pattern
 from clusterctl.observe.attempt import flawed_lines
-from clusterctl.observe.deaths import deaths
+from clusterctl.observe.deaths import deaths, ended_together
 from clusterctl.observe.stage import reached_limit
 from clusterctl.runs.ownership import user_name
 from clusterctl.runs.requests import Refusal
@@ -70,6 +70,11 @@ class Case:
     def silent(self) -> list[RankTrace]:
         """The ranks that left no record of their end."""
         return [rank for rank in self.attempt.ranks if rank.began and rank.exit_code is None and rank.raised is None]
+
+    @cached_property
+    def by_the_end(self) -> bool:
+        """Whether srun ended the step before it reported any task: no rank failed before that, by whatever clock."""
+        return ended_together(self.attempt.lines) and all(report.order is None for report in self.reports)
 
 
 class Rule(NamedTuple):
@@ -139,7 +144,8 @@ def _after_the_end(attempt: AttemptTrace, moment: float) -> bool:
 def _from_outside(case: Case) -> Finding | None:
     """What Slurm or a person did to the whole job, unless a rank had failed before it."""
     ending = case.ending
-    if ending is None or _came_before(case.first, ending.time - _SOONER_SECONDS if ending.time else None):
+    sooner = ending and _came_before(case.first, ending.time - _SOONER_SECONDS if ending.time else None)
+    if ending is None or (sooner and not case.by_the_end):
         return None
     return _ended_from_outside(case.attempt, ending)
 
@@ -202,6 +208,9 @@ def _of_a_rank(case: Case) -> Finding | None:
     found = _reported_by(first, case.reports, left_early(attempt, first.time))
     if first.signature.software and not case.trace.status.record.job.container.image:
         found = replace(found, cause_class=Cause.LAUNCH)
+    if first.order is None and (case.ending or case.by_the_end):
+        fact = "srun had not reported it before all ranks were ended: what ended them may have come first"
+        return replace(found, certainty=LIKELY, facts=(*found.facts, fact))
     unreported = {rank.rank for rank in silent} - {candidate.rank for candidate in case.reports}
     may_follow = first.signature.cause is Cause.USER and not OWN_MISTAKE.match(first.words)
     if unreported and (attempt.arriving or may_follow):

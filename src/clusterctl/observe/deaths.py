@@ -13,6 +13,7 @@ _TASK = re.compile(r"srun: error: (?P<node>[^\s:]+): tasks? (?P<ranks>[\d,-]+): 
 # From here on, tasks end because they were terminated.
 _ABORTED = re.compile(
     r"srun: (?:\S+ _step_signal: )?Terminating|\*\*\* STEP \S+ ON .* CANCELLED|Job step aborted|Terminating job step"
+    r"|forcing job termination"
 )
 _MOST_RANKS = 100_000
 _EXITED = "Exited with exit code "
@@ -46,6 +47,11 @@ def deaths(lines: Iterable[str]) -> list[Death]:
         if match := _TASK.search(line):
             found += [Death(rank, match["node"], match["how"], order) for rank in ranks_of(match["ranks"])]
     return found
+
+
+def ended_together(lines: Iterable[str]) -> bool:
+    """Whether srun ended all tasks at once, because a task had failed or because it was told to."""
+    return any(map(_ABORTED.search, lines))
 
 
 def ranks_of(text: str) -> list[int]:
