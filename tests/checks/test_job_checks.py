@@ -194,7 +194,8 @@ HERE, ELSEWHERE = LOCAL, Cluster(name="site")
 
 def looked(asked: Resolved) -> Surroundings:
     run = RunDir(Path(asked.cluster.runs or "") / "x-20260102-030405-00a1")
-    return look_around(asked, make_plan(asked, run, run.path / "code", "0"), Slurm(lambda _: None))
+    slurm = Slurm(lambda _: None) if asked.cluster.is_slurm else Slurm.of(asked.cluster)
+    return look_around(asked, make_plan(asked, run, run.path / "code", "0"), slurm)
 
 
 def wanted(asked: Resolved) -> WantedRun:
@@ -258,3 +259,30 @@ def test_a_programs_script_is_looked_for_in_the_jobs_code(tmp_path: Path) -> Non
     assert (found.program, found.tasks) == (Seen(str(tmp_path / "train.py"), False), 3)
     for argv in (("python", "-c", "pass"), ("python", "/opt/x.py"), ("torchrun", "x.py"), ("sh", "a.sh")):
         assert wanted(resolved(tmp_path, HERE, argv=argv, **job)).program is None
+
+
+@pytest.mark.parametrize(
+    ("cluster", "workload", "nodes", "resolve", "warned"),
+    [
+        (HERE, "command", 2, False, True),
+        (HERE, "command", 2, True, False),
+        (HERE, "command", 1, False, False),
+        (HERE, "reddit", 2, False, False),
+        (ELSEWHERE, "command", 2, False, False),
+    ],
+)
+def test_names_of_virtual_nodes_that_do_not_resolve_are_a_warning(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: Cluster,
+    workload: str,
+    nodes: int,
+    resolve: bool,
+    warned: bool,
+) -> None:
+    monkeypatch.setattr("clusterctl.emulator.host_names.names_resolve", lambda _: resolve)
+    job = {"workload": "command", "argv": ("true",), "train": CommandTrain()} if workload == "command" else {}
+    asked = resolved(tmp_path, cluster, resources=Resources(nodes=nodes, tasks_per_node=1), **job)
+    names = [check for check in judge(looked(asked)) if check.name == "names"]
+    assert [check.verdict for check in names] == [Verdict.WARN] * warned
+    assert all("$MASTER_ADDR" in check.hint for check in names)

@@ -88,6 +88,11 @@ def request_rules(found: Surroundings) -> Iterator[Check]:
     if 1 < tasks < gpus:  # a single task may be torchrun, which starts a process per GPU
         message = f"{tasks} tasks per node use {tasks} of its {gpus} GPUs"
         yield warn("size", message, "omit tasks_per_node for one task per GPU, or lower gpus_per_node")
+    if not wanted.nodes_have_names:
+        message = "the names of the virtual nodes (node1 ...) do not resolve on this machine"
+        yield warn(
+            "names", message, "let the program connect to $MASTER_ADDR, not to a name from scontrol show hostnames"
+        )
 
 
 def requeue_rules(found: Surroundings) -> Iterator[Check]:

@@ -120,6 +120,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             batches=batches(job),
             data_here=data is not None and not _data_set(job.workload, Path(data), True).missing,
             program=None if plan.setup else _program(job, plan),
+            nodes_have_names=_nodes_have_names(job, cluster, slurm),
             modules=tuple(_modules(job, plan)),
             nodes=nodes,
             where=where,
@@ -284,6 +285,16 @@ def _program(job: Job, plan: Plan) -> Seen | None:
     if argv[0].rpartition("/")[2].rstrip("0123456789.") != "python":
         return None
     return Seen.at(Path(code, argv[1]), nodes_are_here=True)
+
+
+def _nodes_have_names(job: Job, cluster: Cluster, slurm: Slurm) -> bool:
+    """Whether a program on several nodes can look up their names. Checked only on the emulator."""
+    if cluster.is_slurm or job.workload != "command" or (job.resources.nodes or 1) == 1:
+        return True
+    from clusterctl.emulator.host_names import names_resolve  # late: not for a Slurm cluster
+    from clusterctl.emulator.virtual_cluster import Machine
+
+    return names_resolve(Machine.load(Path(slurm.path_of("srun")).parent))
 
 
 def _nodes(resources: Resources, cluster: Cluster, slurm: Slurm) -> KnownNodes:

@@ -142,6 +142,7 @@ class WantedRun:
     batches: Batches | None = None  # None: a user's own program
     data_here: bool = False  # the folder suggested in the hint already contains a data set
     program: Seen | None = None  # the script of workload "command"
+    nodes_have_names: bool = True  # False if its ranks could not find each other by the names of their nodes
     modules: tuple[tuple[str, Seen], ...] = ()  # of the user's code, with the key that refers to them
     nodes: tuple[NodeSize, ...] = ()  # the known nodes that the job could get
     where: str = ""  # their collective name

@@ -14,6 +14,7 @@ from typing import NamedTuple, NoReturn
 
 from clusterctl.emulator import fifo, jobs, process_trees
 from clusterctl.emulator.getopt import Options
+from clusterctl.emulator.host_names import name_nodes
 from clusterctl.emulator.job_request import count, spread
 from clusterctl.emulator.jobs import JOB_MARK, EmulatedJob, EmulatedState
 from clusterctl.emulator.output import expand, open_output, symbols
@@ -42,6 +43,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
     if "jobid" in options:
         jobs.bury_lost(machine)
         os.environ.update(_of_the_job(machine, job))
+        name_nodes(machine)  # as the supervisor has for steps from inside the job
     if job.record.state is not EmulatedState.RUNNING:
         raise SlurmError(f"Unable to create step for job {job.id}: Job/step already completing or completed")
     step = EmulatedStep(machine, job, options, command)

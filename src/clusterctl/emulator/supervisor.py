@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.emulator import arrays, dependencies, fifo, jobs, process_trees, slots, starting
 from clusterctl.emulator.dependencies import Dependency
+from clusterctl.emulator.host_names import name_nodes
 from clusterctl.emulator.jobs import HELD, EmulatedJob, EmulatedState
 from clusterctl.emulator.output import expand, open_output, symbols
 from clusterctl.emulator.slurm_variables import batch_environment
@@ -35,6 +36,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
     os.closerange(3, 1 << 16)  # descriptors inherited from sbatch's caller would stay open as long as the job
     os.chdir("/")
     process_trees.adopt_orphans()
+    name_nodes(machine)  # for everything that the job starts
     Supervisor(machine, jobs.find(machine, arguments[0])).supervise()
     return 0
 
