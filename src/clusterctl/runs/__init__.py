@@ -8,16 +8,19 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.runs.metrics import log, phase
-
 if TYPE_CHECKING:
+    from clusterctl.runs.metrics import log, phase
     from clusterctl.runs.program import checkpoint, latest_checkpoint, request_restart, stop_requested
 
 __all__ = ["checkpoint", "latest_checkpoint", "log", "phase", "request_restart", "stop_requested"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import names on first use: every clusterctl command imports this package."""
+    """Import names on first use: every clusterctl command, and the emulator's, imports this package."""
+    if name in ("log", "phase"):
+        from clusterctl.runs import metrics
+
+        return getattr(metrics, name)
     if name in __all__:
         from clusterctl.runs import program
 
