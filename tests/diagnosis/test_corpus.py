@@ -8,8 +8,7 @@ from support.failures import Figures, read_cases
 def test_causes_of_recorded_failures_are_named_and_certain_is_a_promise() -> None:
     figures = Figures.of(read_cases())
     assert figures.certain_but_wrong == []
-    assert figures.rank_right == 1, figures.wrong
-    assert figures.class_right >= 0.95, figures.wrong
+    assert [str(answer) for answer in figures.wrong] == []
 
 
 def test_each_case_has_its_own_name_and_many_have_look_alikes() -> None:

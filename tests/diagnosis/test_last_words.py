@@ -249,3 +249,65 @@ def test_arbitrary_output_never_raises_and_quotes_only_what_was_written(lines: l
     for error in found.errors:
         assert error.message
         assert all(any(part in line for line in lines) for part in error.message[0].split("\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "all.sh: line 3:   812 Killed                  ./solve",
+        "/bin/bash: line 1:  77 Segmentation fault      (core dumped) ./mesh",
+        "make[2]: *** [Makefile:3: fit] Killed",
+        "make: *** [fit] Error 137",
+        "xargs: ./convert: terminated by signal 9",
+        "=   KILLED BY SIGNAL: 9 (Killed)",
+        "Killed",
+    ],
+)
+@pytest.mark.parametrize(
+    "after", ["", "all.sh: step 2 of 4 failed", "solving failed (exit code 3)", "exiting with status 1"]
+)
+def test_a_child_that_a_signal_ended_is_read_from_what_its_parent_says(line: str, after: str) -> None:
+    assert read(f"starting\n{line}\n{after}").ended_child == line
+    assert read(f"{line}\nplans.ini: key 'depth' appears twice").ended_child == ""
+    assert read(f"{line}, retrying\n{after}").ended_child == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "the signal of 9 sensors is lost",
+        "line 3: 12 Killed processes are listed",
+        "make: *** [fit] Error 13",
+        "error 1370",
+    ],
+)
+def test_other_lines_are_about_no_child(line: str) -> None:
+    assert read(line).ended_child == ""
+
+
+def test_the_parts_of_a_group_are_those_of_its_inner_groups_too() -> None:
+    inner = ExceptionGroup("inner", [KeyError("a"), OSError(28, "No space left on device")])
+    error = only(printed(fails(ExceptionGroup("outer", [inner, ValueError("b")]))))
+    assert error.parts == ["KeyError: 'a'", "OSError: [Errno 28] No space left on device", "ValueError: b"]
+    assert not only(traceback_of("ValueError: 2 of (3 sub-exceptions) remain")).parts
+
+
+def test_a_group_after_a_handled_traceback_is_an_exception_of_its_own() -> None:
+    handled, group = read(traceback_of("OSError: full") + printed(fails(ExceptionGroup("g", [KeyError("a")])))).errors
+    assert handled.message == ("OSError: full",)
+    assert handled.after
+    assert group.ends
+
+
+@pytest.mark.parametrize(
+    ("before", "survived"),
+    [
+        ("WARNING:cache:no copy", True),
+        ("2026-01-02 03:04:05 ERROR save: skipped", True),
+        ("ERROR:train:the run cannot be saved", False),
+        ("INFO:train:going on with step 3", False),
+    ],
+)
+def test_a_log_tells_whether_its_program_survived_an_exception(before: str, survived: bool) -> None:
+    error = only(f"{before}\n{traceback_of('OSError: full')}")
+    assert (error.logged, error.survived) == (True, survived)

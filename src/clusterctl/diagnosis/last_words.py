@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _HEADER = "Traceback (most recent call last):"
 _GROUP = re.compile(r"\s*\+ Exception Group Traceback \(most recent call last\):$")
 _GROUP_LINE = re.compile(r"\s+[|+]")
+_OF_GROUP = re.compile(r"\(\d+ sub-exceptions?\)$")
 _IN_GROUP = re.compile(r"\s*\| (?P<message>[A-Za-z_][\w.<>]*(?:: .*)?)$")
 _BAR = re.compile(r"\d+%\|")  # a progress bar, which may share its line with what follows
 _SYNTAX = re.compile(r'  File "[^"]+", line \d+$')  # of an error found while compiling, which has no header
@@ -34,8 +35,8 @@ _ORIGINAL = f"Original {_HEADER}"  # of a DataLoader's worker, within the messag
 # Further lines of a message by torch, NCCL and CUDA, which begin at the margin.
 _CONTINUES = re.compile(
     r"nccl\w+(Error|Usage): |Last error:|CUDA kernel errors might be|For debugging consider passing CUDA_LAUNCH"
-    r"|Compile with `?TORCH_USE_CUDA_DSA|Device-side assertion|Exception raised from |frame #\d+"
-    r"|Search for `cuda|-- Process \d+ terminated with the following error:"
+    r"|: \w+(?:\.\w+)+(?:Error|Exception)\b|Compile with `?TORCH_USE_CUDA_DSA|Device-side assertion"
+    r"|Exception raised from |frame #\d+|Search for `cuda|-- Process \d+ terminated with the following error:"
 )
 # Lines after which a traceback is not the end of its process: of a log, a thread, a child, or Python's shutdown.
 _LOGGED = re.compile(
@@ -73,18 +74,45 @@ _SAYS_NOTHING = re.compile(
     r"|stopp(?:ing|ed)|shutting down|cleaning up|clean ?up|error|fatal|core dumped|killed)[\W_]*"
     r"(?:now|with (?:an? )?(?:error|failure|exit code|code|status)s?[ :]*-?\d*|\(core dumped\))?[\W_]*$"
     r"|.*\b(?:see|check|consult)\b.*\b(?:logs?|output|above|traceback)\b.*$"
-    r"|(?:make|ninja|npm)(?:\[\d+\])?: "
+    r"|(?:make|ninja|npm)(?:\[\d+\])?: |npm (?:ERR!|error) A complete log|\S*compilation terminated\.|collect2: "
+    r"|Execution halted|Calls: |tar: (?:Exiting with failure|Error is not recoverable|Child returned)"
+    r"|rsync error: .*\(code \d+\) at |zip error: |E: Unable to fetch some|\d+\+\d+ records |\d+ bytes .*copied"
+    r"|fatal: Could not read from remote repository|Please make sure you have the correct access"
+    r"|and the repository exists\.|This typically refers to a problem with|Please see the FAQ"
+    r"|\s+at \S.*[)\d]$|\s*\.{3} \d+ more$|Stacktrace:|\s+\[\d+\] |\s+@ |in expression starting at |Node\.js v\d"
+    r"|goroutine \d+ |[\w/.-]+\.[\w.*()]+\([\da-fx, .{}?]*\)$|\s+\S+:\d+ \+0x|stack backtrace:|\s+\d+: +\S+$"
     r"|.*\b(?:exited|exit|returned) (?:with )?(?:a )?(?:non-?zero )?(?:exit )?(?:code|status)[ :]*-?\d*\.?$",
     re.IGNORECASE,
 )
 # A line about something that the program survived, and one below the level of an error.
 _SURVIVED = re.compile(
     r"\b(?:retry|retries|retrying|retried|try(?:ing)? again|continu(?:e|es|ing)|skipp(?:ed|ing)|ignor(?:ed|ing)"
-    r"|recover(?:ed|ing)|fall(?:s|ing)? back|fallback|reconnect(?:ed|ing)?|instead|resum(?:ed|ing)|taking)\b",
+    r"|recover(?:ed|ing)|fall(?:s|ing)? back|fallback|reconnect(?:ed|ing)?|instead|resum(?:ed|ing)|taking"
+    r"|going on|goes on|restart(?:ed|ing|s)?)\b",
     re.IGNORECASE,
+)
+_CALLED_SURVIVED = re.compile(
+    rf"(?=.{{0,60}}?\bWARN(?:ING)?\b)|(?=.{{0,60}}?\b(?:ERROR|CRITICAL|FATAL)\b).*{_SURVIVED.pattern}", re.IGNORECASE
 )
 _MINOR = re.compile(
     r".{0,60}?(?:(?<!NCCL )\b(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING)\b|^(?i:info|warn|warning|note)\b)|\[?[IW]\d{3,4} "
+)
+# How shells, make, xargs, mpirun and programs report that a signal ended their child.
+_SIGNALLED = (
+    r"(?:Killed|Terminated|Segmentation fault|Aborted|Bus error|Floating point exception|Illegal instruction)\b"
+)
+_CHILD_ENDED = re.compile(
+    rf"(?:.*: )?line \d+: +\d+ {_SIGNALLED}(?: {{2}}|$)|\S*make(?:\[\d+\])?: \*\*\* .*\] {_SIGNALLED}"
+    rf"|{_SIGNALLED}(?: \(core dumped\))?$"
+    r"|.*\b(?i:terminated|killed|exited|died|crashed|ended)\b.{0,40}?\b(?:(?i:signal):? ?\d|SIG[A-Z]+\b)"
+    r"|.*\bsignal: (?i:killed|segmentation fault|aborted|bus error|terminated|\d+)|.*\bSignal \d+ \(SIG\w+\) received"
+    r"|.*\b(?:EXIT STRING: |(?:status|code|Error)[ :=]*)(?:Killed|Segmentation fault|13[4-79])\b"
+)
+# A line that says that something failed, and nothing about why.
+_VERDICT = re.compile(
+    r".*\b(?:fail(?:ed|ure|s)?|error|abort(?:ed|ing|s)?|giving up|gave up|stopp(?:ed|ing)|unsuccessful)\b"
+    r"(?:[ :(]+(?:with|exit|code|status|in|at|after|[\d.()s-]+)\b.{0,16})?[.!)]*$",
+    re.IGNORECASE,
 )
 _MOST_FOREIGN_LINES = 3  # of other processes within a traceback
 _INDENT = (" ", "\t")
@@ -96,6 +124,7 @@ _PREFIX = re.compile(
 _LABEL = re.compile(r" *(?P<rank>\d+): ")  # srun --label
 _LABELLED = re.compile(r" *\d+: (?:Traceback \(most recent|  File |\[rank\d)")
 
+_RULE = re.compile(r"[=-]{8,}\s*")
 _CHILD_FAILED = re.compile(r"(?:[\w.]+\.)?ChildFailedError\b")
 _ENDED_CHILD = re.compile(r"(?:[\w.]+\.)?CalledProcessError: Command ")
 _LAUNCHER_FILES = re.compile(
@@ -123,7 +152,8 @@ class PythonError:
 
     `causes` are the messages of the exceptions it was raised from, `handling` of those being handled at the time.
     `after` are the program's own lines that follow: without any, the exception ended its process. `logged`: a log or
-    another thread wrote it.
+    another thread wrote it. `survived`: that log called it a warning, or said that the program went on. `whole`: what
+    follows is not part of its message.
     """
 
     text: str
@@ -132,6 +162,8 @@ class PythonError:
     causes: tuple[str, ...] = ()
     handling: tuple[str, ...] = ()
     logged: bool = False
+    survived: bool = False
+    whole: bool = False
     after: tuple[str, ...] = ()
     first: int = 0  # its lines in stderr
     last: int = 0
@@ -144,12 +176,27 @@ class PythonError:
     def ends(self) -> bool:
         return not self.after and not self.logged
 
+    @property
+    def is_group(self) -> bool:
+        return bool(_OF_GROUP.search(self.message[0]))
+
+    @property
+    def parts(self) -> list[str]:
+        """The messages of the exceptions in a group, and of those in groups within it."""
+        return [message for message in self.message[1:] if self.is_group and not _OF_GROUP.search(message)]
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether lines at the margin after it may belong to its message."""
+        return ":" in self.message[0] and not self.is_group and not self.whole
+
 
 @dataclass(frozen=True)
 class LastWords:
     """A rank's stderr: the exceptions in it, the program's own lines outside of them, its launcher's summary.
 
     `lines` are those before Slurm cancelled the step: what processes write after that follows from it.
+    `concluded`: something else was written after the launcher's summary.
     """
 
     lines: tuple[str, ...] = ()
@@ -158,6 +205,7 @@ class LastWords:
     worker: Worker | None = None
     recorded: PythonError | None = None  # by that worker
     cancelled: bool = False
+    concluded: bool = False
 
     @property
     def last(self) -> str:
@@ -167,7 +215,23 @@ class LastWords:
     @property
     def telling(self) -> list[str]:
         """All lines that may give a reason."""
-        return [line for line in self.lines if not _gives_no_reason(line)]
+        survived = {line for error in self.errors if error.survived for line in error.text.splitlines()}
+        return [line for line in self.lines if not _gives_no_reason(line) and line not in survived]
+
+    @property
+    def ended_children(self) -> list[str]:
+        """The own lines that say that a signal ended a child, and nothing of surviving that."""
+        return [line.strip() for line in self.own if ended_child(line)]
+
+    @property
+    def ended_child(self) -> str:
+        """The last of them, if only verdicts follow it; empty without one."""
+        for line in reversed(self.own):
+            if ended_child(line):
+                return line.strip()
+            if not is_verdict(line):
+                break
+        return ""
 
     @property
     def final(self) -> list[PythonError]:
@@ -183,6 +247,15 @@ class LastWords:
         return next((error for error in self.final if error.stream in names), None)
 
 
+def ended_child(line: str) -> bool:
+    return bool(_CHILD_ENDED.match(line)) and not _SURVIVED.search(line)
+
+
+def is_verdict(line: str) -> bool:
+    """Whether a line only says that something failed."""
+    return not _SURVIVED.search(line) and (_gives_no_reason(line) or bool(_VERDICT.match(line)))
+
+
 def _gives_no_reason(line: str) -> bool:
     return bool(_SAYS_NOTHING.match(line) or _SURVIVED.search(line) or _MINOR.match(line))
 
@@ -196,18 +269,25 @@ def last_words(stderr: tuple[str, ...]) -> LastWords:
     found = sorted(
         (error for name, stream in processes.items() for error in _errors(stream, name)), key=lambda error: error.last
     )
-    worker, inside = _summary(lines, found)
+    worker, inside, end = _summary(lines, found)
     for error in found:
         inside |= {at for at in range(error.first, error.last + 1) if lines[at].stream == error.stream}
     own = _own_lines(lines, inside)
+    conclusion = [at for at in own if at >= end]
+    if worker and (
+        any(error.first >= end for error in found) or not all(is_verdict(lines[at].text) for at in conclusion)
+    ):
+        worker = None  # the program went on
     errors = [error for error in found if not _of_launcher(error) and not _preceded_by(_AT_SHUTDOWN, lines, error)]
-    read = []
+    read, named = [], {error.stream for error in errors if error.stream}
     for error in errors:
-        streams = ("", error.stream)
+        streams = ("", error.stream, *(named if len(named) == 1 else ()))
         after = [lines[at].text.strip() for at in own if at > error.last and lines[at].stream in streams]
         later = [one.message[0] for one in errors if one.last > error.last and one.stream in streams]
         logged = _preceded_by(_LOGGED, lines, error) or _preceded_by(_NOT_OF_MAIN, lines, error)
-        read.append(replace(error, logged=logged, after=(*after, *later)))
+        survived = _preceded_by(_CALLED_SURVIVED, lines, error)
+        whole = survived or _preceded_by(_NOT_OF_MAIN, lines, error)
+        read.append(replace(error, logged=logged, survived=survived, whole=whole, after=(*after, *later)))
     recorded = _errors(list(enumerate(worker.message.splitlines()))) if worker else []
     return LastWords(
         tuple(kept),
@@ -216,6 +296,7 @@ def last_words(stderr: tuple[str, ...]) -> LastWords:
         worker,
         recorded[-1] if recorded else None,
         any(map(_CANCELLED.match, stderr)),
+        bool(conclusion),
     )
 
 
@@ -326,6 +407,8 @@ def _message(texts: Sequence[str], at: int) -> tuple[list[str], int]:
     message, end = [texts[at]], at + 1
     while end < len(texts):
         line = texts[end]
+        if _GROUP.match(line):
+            break
         quoted = line == _ORIGINAL or (line == _HEADER and message[-1].startswith("-- Process"))
         if quoted:
             end += 1
@@ -368,15 +451,17 @@ def _of_launcher(error: PythonError) -> bool:
     return bool(known and (_LAUNCHER_FILES.search(error.text) or _CHILD_FAILED.match(error.message[0])))
 
 
-def _summary(lines: Sequence[StderrLine], errors: Iterable[PythonError]) -> tuple[Worker | None, set[int]]:
-    """The worker that failed first according to the launcher, and the lines of its summary."""
+def _summary(lines: Sequence[StderrLine], errors: Iterable[PythonError]) -> tuple[Worker | None, set[int], int]:
+    """The worker that failed first according to the launcher, the lines of its summary, and where that ends."""
     end = next((at + 1 for at in reversed(range(len(lines))) if not SLURMS_LINE.match(lines[at].text)), 0)
-    if summary := summary_of("\n".join(line.text for line in lines[:end])):
-        start = max((error.first for error in errors if _of_launcher(error)), default=end)
-        return summary.first, set(range(start, end))
-    for line in lines:
+    start = max((error.first for error in errors if _of_launcher(error)), default=end)
+    ruled = max((at + 1 for at in range(start, end) if _RULE.fullmatch(lines[at].text)), default=end)
+    for until in dict.fromkeys((end, ruled)):  # whoever started the launcher may have the last word
+        if summary := summary_of("\n".join(line.text for line in lines[:until])):
+            return summary.first, set(range(start, until)), until
+    for at, line in enumerate(lines):
         if found := next(filter(None, (pattern.search(line.text) for pattern in _ONE_LINE)), None):
             numbers = {name: int(value) for name, value in found.groupdict().items() if value}
             code = -numbers["signal"] if "signal" in numbers else numbers["code"]
-            return Worker(code, numbers.get("rank")), set()
-    return None, set()
+            return Worker(code, numbers.get("rank")), set(), at + 1
+    return None, set(), len(lines)

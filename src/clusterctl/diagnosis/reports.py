@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import re
+import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM, Signals
@@ -36,6 +38,20 @@ _MAYBE_MEMORY = (
 )
 # Exceptions whose message quotes the program's own values.
 QUOTING = re.compile(r"(Assertion|Attribute|Index|Key|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error$")
+_LIBRARIES = frozenset(
+    (
+        "torch",
+        "torch_geometric",
+        "numpy",
+        "jax",
+        "jaxlib",
+        "tensorflow",
+        "cupy",
+        "requests",
+        "urllib3",
+        "huggingface_hub",
+    )
+)
 _SYSTEMS = ("OSError", "IOError")  # whose message is the system's
 _BY_SYSTEM = re.compile(r"\[Errno -?\d+\]|\berrno\b|os error|(CUDA|HIP) error|cuda failure", re.IGNORECASE)
 # slurmstepd's own words, from 20.11 to 26.05, and those of versions that count memory themselves.
@@ -46,7 +62,7 @@ _STEP = re.compile(r"\bstep(?:id=| )(?P<job>\d+)", re.IGNORECASE)
 # Signals by which a program ends itself: what it wrote last may say more.
 _CRASHES = frozenset({SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV})
 _CRASHED = re.compile(
-    r"terminate called after|\s*what\(\):|Fatal Python error|.*Assertion .* failed|\w+\(\): |.*: Aborted"
+    r"terminate called after|FATAL ERROR: |\s*what\(\):|Fatal Python error|.*Assertion .* failed|\w+\(\): |.*: Aborted"
 )
 _HOW = {  # srun's words for signals, by strsignal(3)
     "Killed": SIGKILL,
@@ -206,15 +222,21 @@ def _exception(end: RankEnd, error: PythonError) -> Candidate:
     """What an exception means: the most specific line of its whole message, else of those that it was raised from."""
     if error.type == "KeyboardInterrupt":
         return end.says(Cause.KILLED, _interrupted("it"), traceback=error.text)
+    if error.parts:
+        return _group(end, error)
     first, quotes = error.message[0], bool(QUOTING.match(error.type))
-    if not quotes and most_specific(error.message):
-        lines = (*error.message, *error.causes)
+    own_class = _is_own_class(error)
+    own_words = own_class and not any(map(_BY_SYSTEM.search, error.message))
+    message = error.message[:1] if own_words else error.message
+    if not quotes and most_specific(message):
+        lines = (*message, *error.causes)
         meanings = [(meaning, line) for line in lines if (meaning := signature(line))]
         meaning, line = min(meanings, key=lambda one: (one[0].level, one[0].detail))
         words = first if line == first else f"{error.type}: {line}"
         proven = meaning.cause not in (Cause.DISK, Cause.NODE) or error.type in _SYSTEMS or _BY_SYSTEM.search(line)
-        return _more_specific(end, end.says(meaning, words, traceback=error.text, certain=bool(proven)))
-    words, certain = _headline(error), not (quotes and most_specific(error.message))
+        certain = bool(proven) and not (own_class and line != first)
+        return _more_specific(end, end.says(meaning, words, traceback=error.text, certain=certain))
+    words, certain = _headline(error), not ((quotes or own_class) and most_specific(error.message))
     known = most_specific(error.causes)
     if known is None and not OWN_MISTAKE.match(first) and (known := most_specific(error.handling)):
         certain = False  # raised while handling another one, which may be the reason or not
@@ -223,12 +245,30 @@ def _exception(end: RankEnd, error: PythonError) -> Candidate:
     return end.says(known or Cause.USER, words, traceback=error.text, certain=certain)
 
 
+def _group(end: RankEnd, error: PythonError) -> Candidate:
+    """What a group of exceptions means: the first of its parts that is a cause; not certain if they differ."""
+    read = [_exception(end, replace(error, message=(part,), causes=(), handling=())) for part in error.parts]
+    found = min(read, key=lambda one: one.signature.level)
+    alike = len({one.signature.cause for one in read}) == 1
+    certain = alike and all(one.certain for one in read)
+    return replace(found, words=_headline(error), certain=certain)
+
+
+def _is_own_class(error: PythonError) -> bool:
+    """Whether the program defined the exception's class: the further lines of its message are in its own words."""
+    module = error.message[0].partition(":")[0].rpartition(".")[0].partition(".")[0]
+    if module in _LIBRARIES or module in sys.stdlib_module_names or (not module and hasattr(builtins, error.type)):
+        return False
+    frames = [line for line in error.text.splitlines() if line.lstrip().startswith('File "')]
+    return not frames or "-packages/" not in frames[-1]
+
+
 def _headline(error: PythonError) -> str:
     """The message on one line: its first line, and the next one where the first only introduces it."""
     first, *more = error.message
     if not more:
         return first
-    if error.text.lstrip().startswith("+"):  # a group: its parts follow
+    if error.is_group:
         return f"{first}: {'; '.join(more[:3])}"
     quoted = next((line for line in reversed(more) if QUOTED.match(line)), "")
     if quoted or first.endswith(":"):
@@ -273,7 +313,8 @@ def _killed_worker(end: RankEnd) -> Candidate | None:
     if worker is None or worker.exit_code >= 0:
         return None
     name = "its program" if worker.rank is None else f"the worker with rank {worker.rank}"
-    return _ended_by(end, -worker.exit_code, name)
+    found = _ended_by(end, -worker.exit_code, name)
+    return replace(found, certain=found.certain and not end.words.concluded)
 
 
 def _killed(end: RankEnd) -> Candidate | None:
@@ -331,7 +372,7 @@ def _failed_worker(end: RankEnd) -> Candidate | None:
     if error:
         found = _exception(end, error)
         recorded = error is end.words.recorded
-        ended = recorded or (error.ends and worker.exit_code == 1)
+        ended = (recorded and not end.words.concluded) or (error.ends and worker.exit_code == 1)
         return replace(found, certain=found.certain and ended, facts=(*place, *found.facts))
     # Nothing says which of the exceptions was that worker's: take the best.
     usual = worker.exit_code == 1
@@ -351,12 +392,23 @@ def _exception_at_the_end(end: RankEnd) -> Candidate | None:
         return None  # its task would have recorded an exception of its program: it was killed itself
     # Python exits with 1 after an exception. With another code, the program went on: its last line says why it ended.
     usual = end.code in _PYTHONS
-    errors = [error for error in end.words.final if not error.after or (usual and not _goes_on(error))]
+    errors = [
+        error for error in end.words.final if not error.after or (usual and error.may_go_on and not _goes_on(error))
+    ]
+    errors = [error for error in errors if usual or not error.survived]
     read = []
-    for error in errors:
+    for error in sorted(errors, key=lambda error: error.logged):
         found = _exception(end, error)
         read.append(replace(found, certain=found.certain and error.ends and end.code == 1))
     return min(read, key=lambda candidate: candidate.signature.level, default=None)
+
+
+def _killed_child(end: RankEnd) -> Candidate | None:
+    """A child that a signal ended, as the shell or the tool that started it says, before it ended itself."""
+    line = end.words.ended_child
+    if not line or not end.rank.began or not end.code or end.code == EXIT_TERMINATED:
+        return None
+    return end.says(Cause.KILLED, f"a process of its program was killed: {line}", certain=False, hint=_MAYBE_MEMORY)
 
 
 def _more_specific(end: RankEnd, vague: Candidate) -> Candidate:
@@ -383,6 +435,11 @@ _OWN_VERDICT = re.compile(
 )
 
 
+# pip's last lines are the same for a package that does not exist and for a node without a network.
+_FOUND_NOWHERE = re.compile(r"ERROR: (?:No matching distribution found|Could not find a version) ")
+_COULD_NOT_ASK = re.compile(r"after connection broken by")
+
+
 def _own_last_line(end: RankEnd) -> Candidate | None:
     """The program's last line that may be a reason, beside its exit code."""
     line, code = end.words.last, end.code
@@ -391,6 +448,12 @@ def _own_last_line(end: RankEnd) -> Candidate | None:
     raised = end.rank.raised
     begin = (raised.message if raised else f"exited with {code}") + ": "
     known = signature(line)
+    if known and (known.level is not Level.PRIMARY or known.detail is not Detail.REASON):
+        known = most_specific((line, *_by_the_same_tool(end, line)))
+    elif known is None and _FOUND_NOWHERE.match(line):
+        known = most_specific(text for text in end.words.own if _COULD_NOT_ASK.search(text))
+    if known and known.cause is Cause.LAUNCH and "not found" in line and code not in _NOT_FOUND and end.rank.began:
+        known = None  # a shell that ends because of it has that exit code
     if known:
         conclusive = (known.cause is Cause.LAUNCH and code in _NOT_FOUND) or (known.software and code in _NO_LIBRARY)
         return end.says(known, known.words or line, certain=conclusive)
@@ -408,7 +471,13 @@ def _earlier(end: RankEnd, last: str) -> list[str]:
     """Exceptions and known phrases before its last line, which it may have survived."""
     errors = [error.message[0] for error in end.words.errors]
     phrases = [line.strip() for line in end.words.own if line.strip() != last and signature(line)]
-    return [*errors, *phrases]
+    return [*errors, *phrases, *end.words.ended_children]
+
+
+def _by_the_same_tool(end: RankEnd, last: str) -> list[str]:
+    """The lines with the same name in front: a tool may report the reason first, and then what it led to."""
+    name = last.partition(": ")[0]
+    return [line for line in end.words.own if line.startswith(f"{name}: ")]
 
 
 # Elsewhere, and nothing
@@ -418,8 +487,8 @@ def _known_phrase(end: RankEnd) -> Candidate | None:
     """An exception that the program may have survived, or any known phrase."""
     if end.code == EXIT_TERMINATED:
         return None
-    if end.words.errors:
-        return _exception(end, end.words.errors[-1])
+    if errors := [error for error in end.words.errors if not error.survived]:
+        return _exception(end, errors[-1])
     known = most_specific(end.words.telling)
     return known and end.says(known, known.words)
 
@@ -447,7 +516,8 @@ def _exit_code(end: RankEnd) -> Candidate | None:
     if not end.rank.began:
         return end.says(Cause.LAUNCH, f"could not be started: exit code {code}")
     cause = (raised.cause if raised else None) or Cause.USER
-    return end.says(cause, raised.message if raised else f"exited with {code}")
+    alone = not end.words.errors and not end.words.ended_children
+    return end.says(cause, raised.message if raised else f"exited with {code}", certain=alone)
 
 
 RANK_RULES = (
@@ -458,6 +528,7 @@ RANK_RULES = (
     RankRule(Evidence.LAST_WORDS, _before_it_began),
     RankRule(Evidence.LAST_WORDS, _failed_worker),
     RankRule(Evidence.LAST_WORDS, _exception_at_the_end),
+    RankRule(Evidence.LAST_WORDS, _killed_child),
     RankRule(Evidence.LAST_WORDS, _own_last_line),
     RankRule(Evidence.ELSEWHERE, _known_phrase),
     RankRule(Evidence.ELSEWHERE, _printed),

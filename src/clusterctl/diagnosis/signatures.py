@@ -74,6 +74,12 @@ _TABLE = (
     _row(
         r"(CUDA|HIP) out of memory|torch\.(cuda\.)?OutOfMemoryError|(CUDA|HIP) error: out of memory", Cause.GPU_MEMORY
     ),
+    _row(
+        r"Allocator \(GPU_\d+_bfc\) ran out of memory|by allocator GPU_\d+_bfc|(CUDA|HIP)_?ERROR_?OUT_?OF_?MEMORY"
+        r"|cudaErrorMemoryAllocation|cupy\S*OutOfMemoryError",
+        Cause.GPU_MEMORY,
+    ),
+    _row(r"RESOURCE_EXHAUSTED: .*out of memory", Cause.GPU_MEMORY, detail=Detail.STEP),  # XLA's, hardly ever on CPUs
     _row(r"CUBLAS_STATUS_ALLOC_FAILED|Cuda failure.*out of memory|CUDNN_STATUS_ALLOC_FAILED", Cause.GPU_MEMORY),
     _row(
         r"out of shared memory|killed by signal: bus error|insufficient shared memory"
@@ -92,6 +98,13 @@ _TABLE = (
         Cause.HOST_MEMORY,
         detail=Detail.STEP,
     ),
+    _row(
+        r"\bOutOfMemoryError\b|java heap space|GC overhead limit exceeded|insufficient memory for the Java"
+        r"|memory allocation of \d+ bytes failed|JavaScript heap out of memory",
+        Cause.HOST_MEMORY,
+        detail=Detail.STEP,
+    ),
+    _row(r"cannot allocate (a )?vector of|native memory allocation .*failed", Cause.HOST_MEMORY),
     _row(r"DefaultCPUAllocator|can't allocate memory|cannot allocate memory|std::bad_alloc", Cause.HOST_MEMORY),
     _row(r"^MemoryError\b|numpy\S*_ArrayMemoryError|unable to allocate .*[GM]iB", Cause.HOST_MEMORY),
     _row(
@@ -180,13 +193,16 @@ _TABLE = (
     # A node without a way out: no peer is involved.
     _row(
         r"HTTPS?ConnectionPool\(|max retries exceeded|couldn'?t connect to 'https?:|urlopen error"
-        r"|could not resolve host|failed to resolve '|cannot reach https?:|offline mode is enabled"
+        r"|could not resolve host|connection broken by '\w+Error|CONNECTION FAILED for url|getaddrinfo E\w+"
+        r"|failed to resolve '|cannot reach https?:|offline mode is enabled"
         r"|check your (internet )?connection|requested files in the local cache",
         Cause.NETWORK,
     ),
     # Network failures without a dead peer.
     _row(r"connection refused|no route to host|network is unreachable", Cause.NETWORK, Level.NETWORK),
-    _row(r"name or service not known|temporary failure in name resolution", Cause.NETWORK, Level.NETWORK),
+    _row(r"failed to connect to \S+ port \d+|unable to resolve host", Cause.NETWORK, Level.NETWORK),
+    _row(r"rsync: .*connection unexpectedly closed", Cause.NETWORK, Level.NETWORK, detail=Detail.STEP),
+    _row(r"name or service not known|temporary failure (in name resolution|resolving)", Cause.NETWORK, Level.NETWORK),
     _row(r"waiting for clients.* joined|connect(ion)? .*timed out", Cause.NETWORK, Level.NETWORK),
     _row(r"Rendezvous\w*Error|Dist(Network|Store)Error", Cause.NETWORK, Level.NETWORK, detail=Detail.STEP),
     _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, Level.NETWORK, detail=Detail.STEP),
