@@ -178,8 +178,15 @@ if os.fork() == 0:  # a daemon that proctrack/linuxproc loses
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 seen = open(f"seen-{attempt}", "a")
 if attempt == "1":
-    others = [open(f"/proc/{name}/environ", "rb").read() for name in os.listdir("/proc") if name.isdigit()]
-    beside = [one for one in others if b"CLUSTERCTL_ATTEMPT=0" in one.split(b"\\0") and b"SLURM_PROCID=0" in one]
+    beside = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            one = open(f"/proc/{name}/environ", "rb").read().split(b"\\0")
+        except OSError:  # it has just ended, or nobody may look at it
+            continue
+        earlier = (b"CLUSTERCTL_ATTEMPT=0", b"CLUSTERCTL_RUN_DIR=" + os.environb[b"CLUSTERCTL_RUN_DIR"])
+        if {*earlier, b"SLURM_PROCID=0"}.issubset(one):
+            beside.append(name)
     print(len(beside), "beside", flush=True)
     os._exit(0)
 for _ in range(600):
