@@ -135,7 +135,7 @@ class RankEnd:
         """The signal that ended the rank's program, or the rank."""
         if self.rank.raised and self.rank.raised.signal:
             return self.rank.raised.signal
-        by_srun = next((number for words, number in _HOW.items() if self.how.startswith(words)), None)
+        by_srun = next((number for phrase, number in _HOW.items() if self.how.startswith(phrase)), None)
         return by_srun or _BY_CODE.get(self.code if self.code is not None else -1)
 
     @property
@@ -355,10 +355,10 @@ def _before_it_began(end: RankEnd) -> Candidate | None:
     if end.rank.began or not (known := most_specific(end.words.lines)):
         return None
     errors = end.words.errors
-    words = _SLURMS_NAME.sub("", known.words)  # the same on every node
-    ours = any(line.startswith("clusterctl[") and line.endswith(words) for line in end.words.lines)
+    problem = _SLURMS_NAME.sub("", known.words)  # the same on every node
+    ours = any(line.startswith("clusterctl[") and line.endswith(problem) for line in end.words.lines)
     hints = [line.removeprefix("hint: ") for line in end.words.lines if ours and line.startswith("hint: ")]
-    return end.says(known, words, traceback=errors[-1].text if errors else "", hint="; ".join(hints))
+    return end.says(known, problem, traceback=errors[-1].text if errors else "", hint="; ".join(hints))
 
 
 def _failed_worker(end: RankEnd) -> Candidate | None:
