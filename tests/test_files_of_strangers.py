@@ -38,6 +38,7 @@ READERS = {
     "display/dashboard/application.py": SHIPPED,
     "display/report/document.py": SHIPPED,
     "emulator/fifo.py": OURS,
+    "emulator/host_names.py": "/etc/hosts, and a file that only we write",
     "emulator/jobs.py": OURS,
     "emulator/output.py": WRITES,
     "emulator/process_trees.py": KERNEL,
