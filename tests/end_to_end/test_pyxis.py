@@ -131,7 +131,7 @@ def test_leftovers_of_an_earlier_start_are_removed_before_the_next(
     requeue(site, run)
     site.wait_for_stage(run, "finished", "failed")
     assert site.status(run)["stage"] == "finished", run.attempt(1).host_log.read_text()
-    assert pyxis.containers == {f"pyxis_{site.job_id(run)}.2"}  # step 0 removed it, step 1 is left out
+    assert pyxis.containers == {f"pyxis_{site.job_id(run)}.3"}  # step 0 removed it, 1 ended leftovers, 2 is left out
 
 
 @pytest.fixture

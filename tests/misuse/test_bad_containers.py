@@ -69,7 +69,7 @@ def mount(what: str, text: str, expected: str, hint: str) -> Mistake:
     image("it is empty", "./i.sqsh", "not a squashfs: ", "image import", lambda desk: desk.write("i.sqsh", "")),
     image("it is cut off", "./i.sqsh", "cannot read the image: ", "verify", lambda desk: desk.write("i.sqsh", b"hsqs")),
     image(
-        "it is a folder", "./i.sqsh", "Is a directory", "verify", lambda desk: (desk.project / "i.sqsh").mkdir()
+        "it is a folder", "./i.sqsh", "not a regular file", "verify", lambda desk: (desk.project / "i.sqsh").mkdir()
     ),
     image("its path is relative", "i.sqsh", "relative path: i.sqsh", "write ./i.sqsh"),
     image("it is neither file nor reference", "Python:3", "neither a file nor an image reference", "python:3.11-slim"),

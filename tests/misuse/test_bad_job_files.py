@@ -223,7 +223,7 @@ def test_an_invalid_job(desk: Desk, mistake: Mistake) -> None:
         ('env = {A = "a\\u0000"}', "NUL"),
         ('env = {CLUSTERCTL_RUN_DIR = "/etc"}', "clusterctl sets this variable"),
         ('env = {SLURM_PROCID = "0"}', "sets this variable"),
-        ('env = {run = "/etc"}', "clusterctl sets this variable"),
+        ('env = {cctl_run = "/etc"}', "clusterctl sets this variable"),
         ('container.image = "two words"', "one word"),
         ('container.image = "\\u0007"', "one word"),
         ('container.mounts = "/a:/b"', "expected a list"),
@@ -332,7 +332,7 @@ SECRET_URL = "https://hooks.example.org/T0K3N"
 @rows(
     of("the URL is in the file", f'[notify]\nurl_variable = "{SECRET_URL}"\n', "a shell variable's name"),
     of("the URL is a list", f'[notify]\nurl_variable = ["{SECRET_URL}"]\n', "url_variable: expected a string"),
-    of("the URL is in a variable that the script uses", '[notify]\nurl_variable = "run"\n', "choose another name"),
+    of("the URL is in a variable that the script uses", '[notify]\nurl_variable = "cctl_run"\n', "choose another name"),
     of("the command is one string", '[notify]\ncommand = "mail me"\n', "notify.command: expected a list"),
     of("the command has no program", '[notify]\ncommand = [""]\n', "notify.command: needs a program"),
     of("the format is unknown", '[notify]\nformat = "teams"\n', "one of json, slack, matrix"),

@@ -35,7 +35,7 @@ def runs(what: str, folder: str, expected: str, prepare: Callable[[Desk], object
 
 @rows(
     runs("it is a device", "/dev/null", "/dev/null: File exists"),
-    runs("it is below a file", "/dev/null/runs", "/dev/null: File exists"),
+    runs("it is below a file", "/dev/null/runs", "/dev/null/runs: Not a directory"),
     runs("it is a file", "runs", "File exists", lambda desk: desk.write("runs", "")),
     runs(
         "it is a dangling link", "runs", "runs: File exists", lambda desk: (desk.project / "runs").symlink_to("nowhere")
@@ -105,7 +105,7 @@ def test_a_runs_folder_that_cannot_be_used(desk: Desk, mistake: Mistake) -> None
         typed="submit cora",
         environment={"XDG_STATE_HOME": "/dev/null"},
         code=CONFIG,
-        expected="cannot create the state folder: /dev/null: File exists",
+        expected="cannot create the state folder: /dev/null/clusterctl: Not a directory",
         hint="XDG_STATE_HOME",
     ),
     Mistake(
@@ -290,4 +290,4 @@ def test_a_code_folder_of_another_user_is_refused(desk: Desk) -> None:
     desk.patch.setattr("os.geteuid", lambda: os.getuid() + 1)
     code, _, err = desk.type("submit cora")
     assert code == CONFIG
-    check_message(err, "owned by another user", "CLUSTERCTL_RUNS")
+    check_message(err, "owned by another user", "ls -ld")

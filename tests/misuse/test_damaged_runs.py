@@ -115,7 +115,6 @@ UNREADABLE = {
     "the job's name is a path out of the folder": change(job__name="../../etc"),
     "the job's name contains an escape code": change(job__name="\x1b[2J"),
     "the job's nodes are a string": change(job__resources__nodes="2"),
-    "the job has a key from a later version": change(job__later=1),
     "the cluster is a list": change(cluster=[]),
     "the time is a word": change(created="yesterday"),
     "the time is null": change(created=None),

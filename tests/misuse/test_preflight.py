@@ -148,8 +148,7 @@ def test_missing_data_is_refused_on_a_cluster_too(desk: Desk) -> None:
 
 CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"
 UNAVAILABLE = """
-for script; do :; done
-if grep -q gpus-per-node "$script"; then
+if grep -q gpus-per-node; then
   echo "sbatch: error: Batch job submission failed: Requested node configuration is not available" >&2
   exit 1
 fi

@@ -26,7 +26,7 @@ def run_process(desk: Desk, *words: str, shell: str = 'exec "$@"') -> subprocess
     [
         ("../state/clusterctl", 0o500, "submit cora", OTHER, "emulator: Permission denied", "ls -ld"),
         ("..", 0o500, "submit cora", CONFIG, "cannot create the state folder", "set XDG_STATE_HOME"),
-        ("../runs", 0o500, "submit cora", CONFIG, "cannot create the runs folder", "set CLUSTERCTL_RUNS"),
+        ("../runs", 0o500, "submit cora", CONFIG, "cannot write to the runs folder", "set CLUSTERCTL_RUNS"),
         ("job.toml", 0o000, "submit ./job.toml", CONFIG, "cannot read job.toml: Permission denied", "ls -l job.toml"),
         ("cluster", 0o000, "submit cora --cluster site", NOT_FOUND, "no cluster named: site", "known: "),
         ("secret.bin", 0o000, "submit command", CONFIG, "secret.bin: Permission denied", ".gitignore"),

@@ -55,6 +55,7 @@ def test_a_socket_folder_that_is_not_a_private_folder_of_ours_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(ssh, "_LONGEST_SOCKET", 1000)
     folder, other = tmp_path / "clusterctl-ssh", tmp_path / "other"
     if made != "dangling link":
         other.mkdir(mode=0o700)

@@ -20,7 +20,9 @@ from clusterctl.task.task import Task, leave
 @pytest.fixture
 def lone_task(tmp_path: Path) -> Iterator[Task]:
     """The only rank of attempt 0 in `tmp_path / "run"`."""
-    attempt = RunDir(tmp_path / "run").attempt(0)
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    attempt = run.attempt(0)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     world = dist.group.WORLD
     assert world is not None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -295,8 +296,8 @@ signal.pause()
 
 def held_back() -> list[str]:
     """The command with which the batch script starts a task, so that an early warning is not lost."""
-    (line,) = (line for line in part("batch.sh").splitlines() if "--block-signal" in line)
-    return shlex.split(line.removesuffix("\\"))
+    (words,) = re.findall(r"(?ms)^ +(sh -c '[^']*--block-signal[^']*') ", part("batch.sh"))
+    return [*shlex.split(words), "sh"]
 
 
 @pytest.mark.parametrize("moment", ["before the task starts", "before the program handles it"])

@@ -120,7 +120,10 @@ def _open(path: Path, buffering: int) -> IO[bytes]:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise NotAFile(errno.EINVAL, "not a regular file", str(path))
-    return os.fdopen(descriptor, "rb", buffering)
+    file = os.fdopen(descriptor, "rb", buffering)
+    raw: Any = getattr(file, "raw", file)
+    raw.name = os.fspath(path)  # for messages: by default it is the descriptor's number
+    return file
 
 
 def read_beginning(path: Path, most: int) -> bytes:

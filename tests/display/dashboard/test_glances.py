@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from support.busy_run import busy_files
 from support.counted import counted
+from support.recorded import claim
 
 from clusterctl.display.asking_again import pause_after, state_of
 from clusterctl.display.dashboard import glances
@@ -173,7 +174,7 @@ def test_an_ended_run_is_explained_once_and_again_after_a_resume(
         server.later()
     assert asked == [Stage.FINISHED]
     run.finished_json.unlink()
-    (run.attempts_folder / "1").mkdir()
+    claim(run.attempt(1))
     server.page(f"/run/{RUN}/why")
     assert len(asked) == 2
     assert asked[1] is not Stage.FINISHED
