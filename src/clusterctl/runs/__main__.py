@@ -1,8 +1,9 @@
 """Our own processes on a node: `python -u .../clusterctl/runs/__main__.py RUN_DIR` is one task of a run, and
 `... node_check LIMITS` checks a node (`node_check`).
 
-The current folder is the project's, and PYTHONPATH leads there. Both are left out until this process imports the
-user's modules: a `types.py` in the project is for the project. With `-m`, Python itself would import it.
+The current folder is the project's, and PYTHONPATH leads there. Until this process imports the user's modules, the
+former is left out and the latter comes last: a `types.py` in the project is for the project, but a package that nothing
+else provides (pynvml) is found. With `-m`, Python itself would import from the current folder.
 """
 
 import os
@@ -12,7 +13,7 @@ if __name__ == "__main__":
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     places = {os.path.abspath(folder) for folder in folders} if folders != [""] else set()  # noqa: PTH100
     users = [path for path in sys.path if path in places]
-    sys.path[:] = [path for path in sys.path if path not in places]
+    sys.path[:] = [*(path for path in sys.path if path not in places), *users]
     if not __package__:  # Python puts this folder first, where the package's parent folder is needed
         sys.path[0] = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100
 

@@ -100,7 +100,7 @@ class Resources:
     """Whether to keep other jobs off the nodes."""
     requeue: Annotated[bool | str, Or(EXPEDITE)] = True
     """Whether the run may restart after a preemption, a lost node, a failure or its time limit; "expedite": immediately
-    after a lost node (Slurm 25.11 with `SlurmctldParameters=enable_expedited_requeue`)."""
+    after a lost node (Slurm 25.11)."""
     switches: Option | None = None
     """Maximum number of network switches that the nodes may span."""
     nice: Annotated[int, AtLeast(-LARGEST)] | None = None
