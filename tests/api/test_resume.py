@@ -21,8 +21,11 @@ from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.run_record import read_record
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
 from clusterctl.slurm import JobState, QueuedJob, Slurm, Snapshot
 from clusterctl.spec import Cluster
+
+PAST_JOB = module.PastJob("10", Stage.FAILED)
 
 
 class Site:
@@ -60,7 +63,7 @@ class Site:
         write_json(run.cancel_json, {"time": 3})
         return run
 
-    def resume(self, run: RunDir, still_ended: Callable[[], str | None] = lambda: "10") -> None:
+    def resume(self, run: RunDir, still_ended: Callable[[], module.PastJob] = lambda: PAST_JOB) -> None:
         module.send(run, self.resolved("resources.nodes=4"), self.slurm, still_ended)
 
 
@@ -88,7 +91,7 @@ def test_a_resume_replaces_the_submission_and_archives_the_old_one(site: Site) -
     assert (record.job.resources.nodes, record.past_attempts, record.past_jobs) == (4, 1, {"10"})
     evidence = read_evidence(record)
     assert (evidence.job_id, evidence.last, evidence.cancelled_at, len(evidence.attempts)) == ("11", None, None, 1)
-    site.resume(run, lambda: "11")
+    site.resume(run, lambda: module.PastJob("11", Stage.FAILED))
     assert read_record(run).past_jobs == {"10", "11"}
     assert sorted(path.name for path in run.submissions.iterdir()) == ["0", "1"]
 
@@ -133,7 +136,7 @@ def test_only_one_process_resumes_a_run(site: Site) -> None:
     def meanwhile() -> str | None:
         with pytest.raises(UsageError, match="already being resumed"):
             site.resume(run)
-        return "10"
+        return PAST_JOB
 
     site.resume(run, meanwhile)
     assert site.jobs == 2
@@ -218,9 +221,9 @@ def test_a_resume_archives_the_current_environment(site: Site) -> None:
     run = site.cancelled(resolved)
     before = run.environment(0).resolve(strict=True)
     (packages / "b.py").touch()
-    module.send(run, resolved, site.slurm, lambda: "10")
+    module.send(run, resolved, site.slurm, lambda: PAST_JOB)
     assert run.environment(0).resolve(strict=True) != before
     assert str(run.environment(0)) in run.script.read_text()
     write_json(run.cancel_json, {"time": 3})
-    module.send(run, site.resolved(), site.slurm, lambda: "10")
+    module.send(run, site.resolved(), site.slurm, lambda: PAST_JOB)
     assert not run.environments.exists()

@@ -19,7 +19,7 @@ from support.traces import BEAT, END, RECORD, START, attempt, failed, program_en
 from clusterctl.diagnosis.diagnose import accounting_may_help, judge, to_json
 from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.finding import UNSURE, Consequence, Finding
-from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace
+from clusterctl.diagnosis.traces import Alarm, AttemptTrace, JobTrace, RankTrace, RunTrace
 from clusterctl.errors import Cause
 from clusterctl.observe.attempt import SetupFlaw
 from clusterctl.observe.milestones import Cancellation
@@ -81,6 +81,15 @@ def test_a_lost_node_is_named(fault: str) -> None:
     found = diagnosis.headline
     assert (found.cause_class, found.node, found.certainty) == (Cause.NODE, "node2", "certain")
     assert "--set resources.exclude=node2" in diagnosis.commands[0]
+
+
+@pytest.mark.parametrize("gone", [(2, 3), (0, 1, 2, 3)])
+def test_a_killed_slurmstepd_is_not_called_a_lost_node(gone: tuple[int, ...]) -> None:
+    """srun kills the ranks that still have one; those of the other node may end on their own."""
+    silent = [rank(number, exit_code=None, ended=None) for number in gone]
+    found = cause_of(captured("stepd", *silent, exit_code=137))
+    assert (found.cause_class, found.node, found.certainty) == (Cause.KILLED, "node2", "likely")
+    assert "slurmstepd on node2" in found.cause
 
 
 def test_a_rank_is_not_called_silent_while_files_from_other_nodes_may_still_arrive() -> None:
@@ -1336,3 +1345,40 @@ def test_the_last_words_of_a_rank_that_lost_a_peer_are_not_the_cause_of_that_pee
         assert (found.cause_class, found.rank, found.certainty) == (Cause.KILLED, 2, certainty)
     quiet = cause_of(trace(attempt(silent, rank(0, **program_ended(5), last_words=("train.py: giving up on rank 2",)))))
     assert quiet.certainty == "likely"
+
+
+# After a resume
+
+
+KILLED_SCRIPT = (Accounted("12", "FAILED", "", 0, 9, "node[1-2]"), Accounted("12.batch", "FAILED", "", 0, 9, "node1"))
+SCANCELLED = (Accounted("12", "CANCELLED", "0", 0, 0, ""),)
+VANISHED: dict[str, Any] = {"exit_code": None, "end": None}
+TERMINATED: dict[str, Any] = {"exit_code": 143, "signal": "TERM"}
+ENDS: tuple[tuple[Stage, dict[str, Any], dict[str, Any]], ...] = (
+    (Stage.FAILED, VANISHED, {"accounted": KILLED_SCRIPT}),
+    (Stage.LOST, VANISHED, {}),
+    (Stage.TIMED_OUT, TERMINATED, {}),
+    (Stage.PREEMPTED, TERMINATED, {}),
+    (Stage.CANCELLED, TERMINATED, {"cancelled": Cancellation(END, "ada@n1")}),
+    (Stage.CANCELLED, VANISHED, {"accounted": SCANCELLED}),
+)
+
+
+@pytest.mark.parametrize(("stage", "host", "known"), ENDS)
+@pytest.mark.parametrize("after", ["queued", "running", "failed", "cancelled before it started", "cancelled"])
+def test_a_resume_does_not_change_why_an_attempt_ended(
+    stage: Stage, host: dict[str, Any], known: dict[str, Any], after: str
+) -> None:
+    first = attempt(**host)
+    found = judge(trace(first, stage=stage, **known)).headline
+    begun = (attempt(rank(1, **failed("no such layer")), number=1),) if after in ("failed", "cancelled") else ()
+    begun = (attempt(number=1, **VANISHED),) if after == "running" else begun
+    now = {"queued": Stage.QUEUED, "running": Stage.TRAINING, "failed": Stage.FAILED}.get(after, Stage.CANCELLED)
+    record = replace(RECORD, resumed=END + 20, past_attempts=1, past_jobs=frozenset({"12"}))
+    cancelled = Cancellation(END + 30, "eve@n1") if now is Stage.CANCELLED else None
+    resumed = trace(first, *begun, stage=now, cancelled=cancelled, past_jobs=(JobTrace(0, stage, **known),))
+    resumed = replace(resumed, status=replace(resumed.status, record=record, job_id="13"))
+    (past, *_) = judge(resumed).history
+    assert past == found
+    if not begun and now is Stage.CANCELLED:
+        assert judge(resumed).headline.cause.startswith("cancelled by eve@n1 ")

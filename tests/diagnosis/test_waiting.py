@@ -11,6 +11,7 @@ from clusterctl.diagnosis.waiting import (
     Change,
     QueueEvidence,
     Trial,
+    as_changed,
     changes,
     described,
     explain,
@@ -196,3 +197,20 @@ def test_a_single_node_is_described_in_the_singular() -> None:
     assert described(asked_of(Resources(cpus_per_task=1, memory="64G", time=90061, exclusive=True))) == (
         "1 whole node, with 1 CPU and 64 GiB, for 1-01:01:01"
     )
+
+
+def test_the_request_is_the_one_that_slurm_has_by_now() -> None:
+    shrunk = as_changed(replace(evidence(), job=replace(JOB, nodes=2, seconds=600)))
+    assert (shrunk.resources.nodes, shrunk.resources.time) == (2, 600)
+    facts = " ".join(explain(shrunk).facts)
+    assert "requests 2 nodes" in facts
+    assert "for 00:10:00" in facts
+    assert "changed in Slurm since its submission, which requested 4 nodes for 02:00:00" in facts
+
+
+@pytest.mark.parametrize(("nodes", "seconds"), [(None, None), (4, 7200), (4, None)])
+def test_an_unchanged_request_is_not_called_changed(nodes: int | None, seconds: int | None) -> None:
+    same = replace(evidence(), job=replace(JOB, nodes=nodes, seconds=seconds))
+    assert as_changed(same) == same
+    rounded = replace(same, resources=replace(RESOURCES, time=7150))
+    assert as_changed(rounded) == rounded

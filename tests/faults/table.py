@@ -382,6 +382,23 @@ FAULTS = (
         cause=Cause.KILLED,
     ),
     Fault(
+        name="stepd",
+        words="SIGKILL of the slurmstepd of one node",
+        cause=Cause.KILLED,
+        tests="tests/diagnosis/test_failure.py",
+    ),
+    Fault(
+        name="no-scontrol",
+        words="no `scontrol` on the nodes when the run has to be requeued",
+        outcome=Outcome.FAILS,
+        tests="tests/launch/test_script_on_the_host.py",
+    ),
+    Fault(
+        name="deaf-scontrol",
+        words="`scontrol requeue` failing for less than ten minutes",
+        tests="tests/launch/test_script_on_the_host.py",
+    ),
+    Fault(
         name="preempted",
         words="preemption",
         inflict=preempt,
@@ -405,6 +422,12 @@ FAULTS = (
     ),
     Fault(
         name="scancel", words="scancel", inflict=cancel, outcome=Outcome.FAILS, cause=Cause.CANCELLED, tests=_ON_SLURM
+    ),
+    Fault(
+        name="refused-cancel",
+        words="`clusterctl cancel` while slurmctld is down",
+        outcome=Outcome.UNHARMED,
+        tests="tests/cli/test_commands.py",
     ),
     Fault(name="requeue", words="scontrol requeue by hand", inflict=requeue, cause=Cause.PREEMPTED, tests=_SURVIVAL),
     Fault(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 import pytest
 
@@ -12,9 +13,11 @@ from clusterctl.diagnosis.traces import gather, with_accounting
 from clusterctl.errors import Cause, SlurmError
 from clusterctl.observe.accounting import AGAIN_SECONDS, accounted
 from clusterctl.observe.status import report
+from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
+from clusterctl.slurm.accounting import Accounted
 from clusterctl.slurm.queue import SEPARATOR
 
 Fabricate = Callable[..., RunDir]
@@ -47,8 +50,8 @@ class Site:
 
 @pytest.fixture
 def lost(fabricate: Fabricate) -> list[RunDir]:
-    """Four runs, of jobs 10 to 13, that recorded no end."""
-    files = [{"submission.json": {"job_id": str(10 + number)}} for number in range(4)]
+    """Four runs, of jobs 10 to 13, that recorded no end although they have started."""
+    files = [{"submission.json": {"job_id": str(10 + number)}, "slurm.log": ""} for number in range(4)]
     return [fabricate(run, tables) for run, tables in zip(RUNS, files, strict=True)]
 
 
@@ -148,3 +151,52 @@ def test_a_damaged_cache_file_is_ignored(lost: list[RunDir], content: str) -> No
 def test_an_impatient_query_raises_the_error(lost: list[RunDir]) -> None:
     with pytest.raises(SlurmError, match="disabled"):
         accounted({lost[0]: "10"}, Site(down=True)(None).accounted, patient=False)
+
+
+STARTED = {"submission.json": {"job_id": "10"}, "slurm.log": "", "attempts/0/host.json": {"job_id": "10", "start": 1}}
+
+
+def queue_with(run: RunDir, state: str) -> Callable[[object], Slurm]:
+    line = SEPARATOR.join(["10", state, "None", "n1", "1000000", "1000100", "0", str(run.path), ""])
+
+    def answer(argv: Sequence[str], _: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(argv, int(argv[0] != "squeue"), line if argv[0] == "squeue" else "", "none")
+
+    return lambda _: Slurm(lambda command: command, {}, answer)
+
+
+@pytest.mark.parametrize(("state", "stage"), [("FAILED", Stage.FAILED), ("CANCELLED", Stage.CANCELLED)])
+def test_an_end_that_squeue_showed_is_remembered_where_there_is_no_accounting(
+    fabricate: Fabricate, state: str, stage: Stage
+) -> None:
+    """The batch script was killed, and recorded nothing."""
+    run = fabricate(RUNS[0], STARTED)
+    assert report([run], queue_with(run, state), lambda: NOW).statuses[0].stage is stage
+    site = Site(down=True)
+    assert site.stages(run) == [stage]
+    assert site.asked == []
+    with_accounting(gather(report([run], site, lambda: NOW).statuses[0]), Site("10|RUNNING|0:0|n1|"))
+    assert site.stages(run) == [stage]  # although an answer without the end was kept, too
+    write_json(run.attempt(0).host_json, {"attempt": 0, "job_id": "10", "start": 1, "restart_count": 1})
+    assert site.stages(run, now=NOW + 2 * AGAIN_SECONDS) == [Stage.LOST]  # Slurm had started it again
+
+
+@pytest.mark.parametrize("code", [1, 3])
+def test_a_run_that_its_setup_ended_stays_failed_when_slurm_forgets_it(fabricate: Fabricate, code: int) -> None:
+    host = {"job_id": "10", "start": 1, "end": 2, "exit_code": code, "signal": "", "setup_ended": 1}
+    run = fabricate(RUNS[0], {**STARTED, "attempts/0/host.json": host})
+    assert Site(down=True).stages(run) == [Stage.FAILED]
+
+
+def test_what_slurm_said_of_a_job_stays_with_it_after_a_resume(fabricate: Fabricate) -> None:
+    ended = {"time": 1.0, "job_id": "10", "lines": [asdict(Accounted("10", "FAILED", "", 0, 9, "n1"))]}
+    run = fabricate(RUNS[0], {**STARTED, "submissions/0/accounting.json": ended})
+    record = read_json(run.run_json)
+    write_json(run.submissions / "0" / "run.json", record)
+    note = {"time": 5.0, "attempts": 1, "job_id": "10", "stage": "failed"}
+    write_json(run.run_json, record | {"resumes": [note]})
+    write_json(run.submission_json, {"job_id": "11"})
+    found = diagnose(run, Site("11|CANCELLED by 0|0:15|n1|"))
+    (past,) = found.history
+    assert past.cause_class is Cause.KILLED
+    assert past.cause.startswith("its batch script was killed by SIGKILL")

@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import clusterctl
 from clusterctl.api.calls import works_elsewhere
@@ -24,6 +24,7 @@ from clusterctl.checks.training_set import shares
 from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve_again
 from clusterctl.containers.listener import SILENT
+from clusterctl.diagnosis.traces import RunTrace, with_accounting
 from clusterctl.errors import ConfigError, SlurmError, UsageError
 from clusterctl.launch.adoption import adopt
 from clusterctl.launch.module_archives import archive_modules, link_archives
@@ -53,6 +54,14 @@ if TYPE_CHECKING:
     from clusterctl.launch.plan import Plan
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Cluster
+
+
+class PastJob(NamedTuple):
+    """The ended job of a run that is submitted again, and the stage it left the run in."""
+
+    id: str | None
+    stage: Stage
+
 
 _LEASE_SECONDS = 300  # sbatch may take a minute; a process that holds a lease for longer has died
 
@@ -111,7 +120,7 @@ def send(
     run: RunDir,
     resolved: Resolved,
     slurm: Slurm,
-    still_ended: Callable[[], str | None],
+    still_ended: Callable[[], PastJob],
     words: Sequence[str] = (),
     *,
     hold: bool = False,
@@ -119,7 +128,7 @@ def send(
 ) -> tuple[Check, ...]:
     """Submit `run` as `resolved`, with its original code; returns the warnings.
 
-    `still_ended` is called while the run is locked against other processes; it returns the ID of the ended job, or
+    `still_ended` is called while the run is locked against other processes; it returns the ended job, or
     raises an error if the run must not be resumed. Raises ConfigError with all failed checks, SlurmError if sbatch
     refuses: everything is then as before.
     """
@@ -151,7 +160,7 @@ def renewed(
     plan: Plan,
     resolved: Resolved,
     archives: Mapping[Path, Path],
-    still_ended: Callable[[], str | None],
+    still_ended: Callable[[], PastJob],
     words: Sequence[str],
 ) -> Iterator[None]:
     """Lock the run and update its directory to `plan`; restored if Slurm refuses."""
@@ -163,7 +172,7 @@ def renewed(
             link_archives(run, archives)
             write_text(run.script, render(plan), mode=0o700)
             write_json(run.run_json, _record(run, resolved, past_job, words))
-            for path in (run.cancel_json, run.submission_json):
+            for path in (run.cancel_json, run.submission_json, run.accounting_json):
                 path.unlink(missing_ok=True)
             yield
         except (SlurmRefused, ConfigError, OSError):
@@ -171,8 +180,8 @@ def renewed(
             raise
 
 
-def _ended_job(run: RunDir) -> str | None:
-    """The ID of the run's ended job; raises an error if the run must not be resumed."""
+def _ended_job(run: RunDir) -> PastJob:
+    """The run's ended job; raises an error if the run must not be resumed."""
     found = report([run])
     for problem in found.problems:
         if isinstance(problem, ConfigError):
@@ -186,17 +195,20 @@ def _ended_job(run: RunDir) -> str | None:
         raise SlurmError(f"unknown whether {run.id} has ended: {reason}", "try again when Slurm answers")
     if not status.stage.ended:
         raise UsageError(f"{run.id} has not ended: {status.stage}", f"clusterctl cancel {run.id}")
-    return status.job_id
+    if status.attempt and status.attempt.exit_code is None:  # only Slurm knows how it ended, and soon forgets it
+        with_accounting(RunTrace(status, found.as_of), Slurm.of)
+    return PastJob(status.job_id, status.stage)
 
 
-def _record(run: RunDir, resolved: Resolved, past_job: str | None, words: Sequence[str]) -> dict[str, Any]:
+def _record(run: RunDir, resolved: Resolved, past_job: PastJob, words: Sequence[str]) -> dict[str, Any]:
     """run.json with the current job, and the earlier submissions."""
     record = read_fields(run.run_json)
     attempts = run.attempts()
     note = {
         "time": time.time(),
         "attempts": attempts[-1].number + 1 if attempts else 0,
-        "job_id": past_job,
+        "job_id": past_job.id,
+        "stage": past_job.stage.value,  # of the run before
         "argv": resolved.secrets.hide_typed(words),
     }
     return {
@@ -209,7 +221,7 @@ def _record(run: RunDir, resolved: Resolved, past_job: str | None, words: Sequen
 
 
 def _archived(run: RunDir) -> list[Path]:
-    return [run.run_json, run.script, run.submission_json, run.cancel_json]
+    return [run.run_json, run.script, run.submission_json, run.cancel_json, run.accounting_json]
 
 
 def _archive(run: RunDir) -> Path:

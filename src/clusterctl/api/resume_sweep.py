@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.api.predecessors import Predecessors
-from clusterctl.api.resume import renewed, resolved_again
+from clusterctl.api.resume import PastJob, renewed, resolved_again
 from clusterctl.api.settings import axes_typed, settings, typed
 from clusterctl.api.sweep import SweepJobs, plans_of, send_arrays, shown_rows, write_runs
 from clusterctl.api.sweeps import Sweep, find_sweep
@@ -134,12 +134,12 @@ def _known(record: SweepRecord) -> tuple[Status, ...]:
     return found.statuses
 
 
-def _still_ended(status: Status) -> str | None:
-    """The ID of the ended job, checked while the run is locked; raises UsageError if it was just resumed."""
+def _still_ended(status: Status) -> PastJob:
+    """The ended job, checked while the run is locked; raises UsageError if it was just resumed."""
     run = status.record.run
     if (read_submission(run).job_id or status.job_id) != status.job_id:
         raise UsageError(f"{run.id} has just been resumed", f"clusterctl status {run.id}")
-    return status.job_id
+    return PastJob(status.job_id, status.stage)
 
 
 def _new(record: SweepRecord, axes: Iterable[str]) -> list[Settings]:

@@ -101,20 +101,23 @@ def judge(trace: RunTrace) -> Diagnosis:
     status, past, unknown = trace.status, trace.attempts[:-1], [*trace.unknown]
     last = trace.attempts[-1] if trace.attempts else None
     number = last.number if last else None
+    begun = last if last and last.number >= status.record.past_attempts else None  # not before a resume
     if status.stage is Stage.FINISHED:
         found: tuple[Finding, ...] = (Finding(Cause.FINISHED, "the run finished", attempt=number),)
     elif status.stage is Stage.QUEUED:
         found, past = (_waiting(trace),), trace.attempts
     elif status.requeuing and last:
         found, past = (_requeuing(last),), trace.attempts
-    elif status.stage.ended and last and (line := started_in_vain(last.job_lines)):
+    elif status.stage.ended and begun and (line := started_in_vain(begun.job_lines)):
         found, past = (_in_vain(line),), trace.attempts
     elif cancelled := _cancelled_between(trace):
         found, past = (cancelled,), trace.attempts
-    elif last and (status.stage.ended or last.exit_code is not None):  # the files may record the end before Slurm does
-        found = (explain_attempt(last, trace),)
+    elif begun and (status.stage.ended or begun.exit_code is not None):  # the files may record it before Slurm does
+        found = (explain_attempt(begun, trace),)
     elif status.stage.ended:
-        found = (_never_started(trace),)
+        found, past = (_never_started(trace),), trace.attempts
+    elif last and not begun:
+        found, past = explain_running(replace(trace, attempts=())), trace.attempts
     elif status.suspended:
         found = (_suspended(number),)
     else:
@@ -257,7 +260,7 @@ def _never_started(trace: RunTrace) -> Finding:
         )  # a controller may lose its queue, too
     if known := known_line(trace.slurm_lines):
         return known
-    if trace.status.attempt is not None:
+    if trace.status.attempt is not None and not trace.attempts:
         return Finding(Cause.UNKNOWN, "its attempts' files can no longer be read", UNSURE)
     if trace.status.stage is Stage.LOST:
         return Finding(Cause.UNKNOWN, "Slurm no longer knows the job, and there is no record of how it ended", UNSURE)

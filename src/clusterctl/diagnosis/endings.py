@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.traces import AttemptTrace
 
 _NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
+# slurmd, which still answers, no longer knows the step of whose output srun has lost the connection.
+_STEP_GONE = re.compile(r"srun: error: Aborting, io error and missing step on node (?P<index>\d+)")
 _WARNED = re.compile(rf"terminated with signal {int(SIGUSR2)}\b")  # pyxis, about the process that unpacks the image
 _SRUN_KILLED = re.compile(
     r'slurm_script: line \d+: +\d+ Killed +"\$\{(?:cctl_)?srun\[@\]\}" '
@@ -55,6 +57,12 @@ def job_ending(attempt: AttemptTrace) -> Ending | None:
     """What ended this attempt's job according to slurmstepd and srun; None without a message."""
     if nodes := lost_nodes(attempt.lines):
         return Ending(Cause.NODE, f"Slurm lost node {', '.join(nodes)}", nodes[0])
+    if gone := next(filter(None, map(_STEP_GONE.search, attempt.lines)), None):
+        nodes = list(dict.fromkeys(rank.node for rank in attempt.ranks))  # of the step, in its order
+        node = nodes[int(gone["index"])] if attempt.whole and int(gone["index"]) < len(nodes) else ""
+        where = f"on {node}" if node else "of a node"
+        words = f"the slurmstepd {where} ended: it was killed, manually or by the kernel, or the node was restarted"
+        return Ending(Cause.KILLED, words, node, certain=False)
     if any(_SRUN_KILLED.search(line) for line in attempt.lines):
         words = "srun was killed on the job's first node: manually, by the kernel, or by a Slurm that forgot the job"
         return Ending(Cause.KILLED, words, time=attempt.end or 0.0, certain=False)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from clusterctl.diagnosis.reports import Candidate
-    from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
+    from clusterctl.diagnosis.traces import AttemptTrace, JobTrace, RankTrace, RunTrace
 
 _SOONER_SECONDS = 5.0  # a rank that failed this long before Slurm ended the job failed on its own
 _MOST_CONSEQUENCES = 8  # lines
@@ -57,8 +57,8 @@ class Case:
 
     @classmethod
     def of(cls, attempt: AttemptTrace, trace: RunTrace) -> Case:
-        last = bool(trace.attempts) and attempt.number == trace.attempts[-1].number
-        out_of_memory = last and any(accounted.state == "OUT_OF_MEMORY" for accounted in trace.accounted)
+        accounted = trace.job_of(attempt).accounted if trace.ended_its_job(attempt) else ()
+        out_of_memory = any(one.state == "OUT_OF_MEMORY" for one in accounted)
         reports = candidates(attempt, out_of_memory=out_of_memory)
         return cls(attempt, trace, tuple(reports), _ending(attempt, trace))
 
@@ -100,11 +100,14 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         found = replace(found, facts=(*found.facts, *(f"failed before it: {line}" for line in flaws)))
     if attempt.refused:
         found = replace(found, facts=(*found.facts, f"not restarted: {_refusal(attempt, trace, attempt.refused)}"))
-    elif (
-        found.cause_class is Cause.PREEMPTED and trace.status.stage is Stage.PREEMPTED and attempt is trace.attempts[-1]
-    ):
+    elif found.cause_class is Cause.PREEMPTED and _stage_after(attempt, trace) is Stage.PREEMPTED:
         found = replace(found, facts=(*found.facts, f"not restarted: {_not_requeued(trace)}"))
     return replace(found, attempt=attempt.number, secondary=_consequences(attempt, case.reports, found))
+
+
+def _stage_after(attempt: AttemptTrace, trace: RunTrace) -> Stage | None:
+    """The stage in which `attempt` left the run, if it was the last one of its job."""
+    return trace.job_of(attempt).stage if trace.ended_its_job(attempt) else None
 
 
 def _not_requeued(trace: RunTrace) -> str:
@@ -277,22 +280,22 @@ def _reported_by(first: Candidate, reports: Iterable[Candidate], gone: list[Rank
 
 def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     """What ended the job from outside, from Slurm's log lines, cancel.json, and the job's state in Slurm."""
-    last = bool(trace.attempts) and attempt.number == trace.attempts[-1].number
+    job, last, stage = trace.job_of(attempt), trace.ended_its_job(attempt), _stage_after(attempt, trace)
     logged = job_ending(attempt)
-    terminated = attempt.signal == "TERM" or trace.status.stage is Stage.CANCELLED
-    if trace.cancelled and last and (logged is None or logged.cause is Cause.CANCELLED) and terminated:
-        when, by = trace.cancelled
+    terminated = attempt.signal == "TERM" or stage is Stage.CANCELLED
+    if job.cancelled and last and (logged is None or logged.cause is Cause.CANCELLED) and terminated:
+        when, by = job.cancelled
         return Ending(Cause.CANCELLED, f"cancelled by {by}" if by else "cancelled", time=when)
-    if not last and any(rank.superseded for rank in attempt.ranks):
+    if attempt.number < trace.attempts[-1].number and any(rank.superseded for rank in attempt.ranks):
         words = "a newer attempt replaced it while it was still running: Slurm had lost contact with its node"
         return Ending(Cause.NODE, words, certain=False)
     if logged and logged.cause is Cause.CANCELLED and last:
-        return replace(logged, words=_cancelled_by(trace))
+        return replace(logged, words=_cancelled_by(job))
     if logged:
         return logged
-    end, stage = attempt.end or 0.0, trace.status.stage if last else None
-    jobs = [accounted for accounted in trace.accounted if "." not in accounted.step] if last else []
-    states = {job.state for job in jobs}
+    end = attempt.end or 0.0
+    accounted = [one for one in job.accounted if "." not in one.step] if last else []
+    states = {one.state for one in accounted}
     if stage is Stage.TIMED_OUT or "TIMEOUT" in states:
         return Ending(Cause.TIME, "the time limit was reached", time=end)
     if "NODE_FAIL" in states:
@@ -300,8 +303,8 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     if stage is Stage.PREEMPTED or "PREEMPTED" in states:
         return Ending(Cause.PREEMPTED, "another job took its nodes", time=end, certain=bool(states))
     if stage is Stage.CANCELLED or "CANCELLED" in states:
-        return Ending(Cause.CANCELLED, _cancelled_by(trace), time=end)
-    if attempt.exit_code is None and any(job.signal == SIGKILL for job in jobs):
+        return Ending(Cause.CANCELLED, _cancelled_by(job), time=end)
+    if attempt.exit_code is None and any(one.signal == SIGKILL for one in accounted):
         return Ending(Cause.KILLED, f"its batch script was {BY_SIGKILL}", time=end)
     if warned_before_start(attempt):
         return _warned(attempt, trace, "before any rank had started")
@@ -335,8 +338,8 @@ def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
     return all(attempt.rank(suspect).node in lost for suspect in suspects)
 
 
-def _cancelled_by(trace: RunTrace) -> str:
-    uid = next((accounted.by for accounted in trace.accounted if accounted.by), "")
+def _cancelled_by(job: JobTrace) -> str:
+    uid = next((accounted.by for accounted in job.accounted if accounted.by), "")
     if not uid.isdecimal():
         return "cancelled by scancel, not by clusterctl"
     return f"cancelled by {user_name(int(uid))} with scancel"

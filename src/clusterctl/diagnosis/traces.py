@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.errors import SlurmError
-from clusterctl.observe.accounting import accounted
+from clusterctl.observe.accounting import accounted, kept
 from clusterctl.observe.attempt import HostRecord
 from clusterctl.observe.deaths import deaths
 from clusterctl.observe.milestones import read_cancellation
@@ -30,10 +30,12 @@ from clusterctl.observe.rank_events import (
 from clusterctl.observe.slurm_log import by_attempt
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.file_systems import lateness
-from clusterctl.runs.files import exists, modified_at, read_regular, status_of
+from clusterctl.runs.files import exists, modified_at, names_in, read_regular, status_of
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, all_beats, read_beats
+from clusterctl.runs.layout import RunDir
 from clusterctl.runs.plain_text import plain
 from clusterctl.runs.signals import EXIT_TERMINATED
+from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -125,8 +127,21 @@ class AttemptTrace(HostRecord):
 
 
 @dataclass(frozen=True)
+class JobTrace:
+    """What is known about one job of a run: its first attempt and its end; `stage` is None if it was not recorded."""
+
+    first: int
+    stage: Stage | None = None
+    cancelled: Cancellation | None = None
+    accounted: tuple[Accounted, ...] = ()
+
+
+@dataclass(frozen=True)
 class RunTrace:
-    """A run: status, attempts, Slurm's log and accounting, cancellation; `unknown` lists what could not be read."""
+    """A run: status, attempts, Slurm's log and accounting, cancellation; `unknown` lists what could not be read.
+
+    `past_jobs` are those before each resume, the oldest first; `cancelled` and `accounted` are about the current one.
+    """
 
     status: Status
     now: float
@@ -136,6 +151,20 @@ class RunTrace:
     accounted: tuple[Accounted, ...] = ()
     unknown: tuple[str, ...] = ()
     clocks: Mapping[str, float] = field(default_factory=dict)  # node -> seconds by which its clock is off
+    past_jobs: tuple[JobTrace, ...] = ()
+
+    @cached_property
+    def _job(self) -> JobTrace:
+        return JobTrace(self.status.record.past_attempts, self.status.stage, self.cancelled, self.accounted)
+
+    def job_of(self, attempt: HostRecord) -> JobTrace:
+        """The job of `attempt`: what is known about the end of another one says nothing about it."""
+        return next((job for job in (self._job, *reversed(self.past_jobs)) if job.first <= attempt.number), self._job)
+
+    def ended_its_job(self, attempt: HostRecord) -> bool:
+        """Whether `attempt` is the last one of its job."""
+        job = self.job_of(attempt)
+        return all(self.job_of(other) is not job for other in self.attempts if other.number > attempt.number)
 
 
 def gather(
@@ -160,7 +189,25 @@ def gather(
         slurm_lines=slurm_lines,
         cancelled=read_cancellation(run),
         unknown=tuple(look.unknown),
+        past_jobs=_past_jobs(run) if status.record.resumed is not None else (),
     )
+
+
+def _past_jobs(run: RunDir) -> tuple[JobTrace, ...]:
+    """The jobs before each resume, from the notes in run.json and the files that each resume has put aside."""
+    notes = read_fields(run.run_json).tables("resumes")
+    aside: dict[int, RunDir] = {}
+    with suppress(OSError):
+        for name in sorted(filter(str.isdecimal, names_in(run.submissions)), key=int):
+            folder = RunDir(run.submissions / name)
+            aside[len(read_fields(folder.run_json).tables("resumes"))] = folder
+    firsts = [0, *(note.whole("attempts") or 0 for note in notes)]
+    jobs = [JobTrace(first, note.member("stage", Stage)) for first, note in zip(firsts, notes, strict=False)]
+    for number, note in enumerate(notes):
+        if number in aside:
+            ends, _ = kept(aside[number], note.job("job_id"))
+            jobs[number] = replace(jobs[number], cancelled=read_cancellation(aside[number]), accounted=ends)
+    return tuple(jobs)
 
 
 def listen_again(

@@ -77,6 +77,7 @@ class QueueEvidence:
     control: float | None = None
     trials: tuple[Trial, ...] = ()
     unknown: tuple[str, ...] = ()  # what could not be read
+    submitted: Resources | None = None  # if the job was changed in Slurm since: `resources` are those by now
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,20 @@ def gather_pending(status: Status, slurm: Slurm, clock: Callable[[], float] = ti
         inventory = slurm.nodes()
     except SlurmError as error:
         unknown.append(f"free resources: {error.message}")
-    resources, typed = record.job.resources, tuple(submission(record))
-    return QueueEvidence(record.run.id, job, resources, typed, clock(), inventory, unknown=tuple(unknown))
+    submitted, typed = record.job.resources, tuple(submission(record))
+    evidence = QueueEvidence(record.run.id, job, submitted, typed, clock(), inventory, unknown=tuple(unknown))
+    return as_changed(evidence)
+
+
+def as_changed(evidence: QueueEvidence) -> QueueEvidence:
+    """`evidence` with the request that Slurm has by now, which counts time limits in whole minutes."""
+    job, submitted = evidence.job, evidence.resources
+    nodes, seconds = job.nodes or submitted.nodes, job.seconds or submitted.time
+    if 0 <= seconds - submitted.time < 60:
+        seconds = submitted.time
+    if (nodes, seconds) == (submitted.nodes, submitted.time):
+        return evidence
+    return replace(evidence, resources=replace(submitted, nodes=nodes, time=seconds), submitted=submitted)
 
 
 def try_changes(evidence: QueueEvidence, record: RunRecord, changes: Sequence[Change], ask: Ask) -> QueueEvidence:
@@ -215,6 +228,9 @@ def _weight(evidence: QueueEvidence) -> float:
 def _facts(evidence: QueueEvidence, found: Change | None) -> Iterator[str]:
     job, asked = evidence.job, asked_of(evidence.resources)
     yield f"it requests {described(asked)}"
+    if evidence.submitted:
+        before = f"{plural(evidence.submitted.nodes, 'node')} for {slurm_time(evidence.submitted.time)}"
+        yield f"changed in Slurm since its submission, which requested {before}"
     if partition := _partition(evidence.inventory, job.partition):
         assert evidence.inventory is not None
         room = room_for(asked, partition, evidence.inventory)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ConfigError, SlurmError
 from clusterctl.launch.adoption import adopt
-from clusterctl.observe.accounting import accounted
+from clusterctl.observe.accounting import accounted, note_end, noted_end
 from clusterctl.observe.attempt import Answer, read_evidence
 from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.observe.run_names import job_name, submission
@@ -121,6 +121,8 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
             adopt(run, job_id)
     early = job is None and snapshot.taken_at <= (evidence.submitted_at or evidence.record.created)
     late = lateness(run.path) if job and job.state.ended else 0.0
+    if job and job.state.ended and not settled(evidence):
+        note_end(run, job)
     answer = Answer(job, early, stale=snapshot.problem is not None)
     return replace(evidence, job_id=job_id, answer=answer, late_seconds=late)
 
@@ -136,12 +138,22 @@ def _unrecorded(run: RunDir, snapshot: Snapshot, past: frozenset[str]) -> Queued
 def _settled_by_accounting(
     found: list[RunEvidence], slurm_of: Callable[[Cluster], Slurm], clock: Callable[[], float]
 ) -> list[RunEvidence]:
-    """`found`, with the ends of jobs that neither squeue nor the run's files know, e.g. lost or preempted ones."""
+    """`found`, with the ends of jobs that neither squeue nor the run's files know, e.g. lost or preempted ones.
+
+    What squeue has shown earlier is enough.
+    """
     clusters = {evidence.record.cluster.controller: evidence.record.cluster for evidence in found}
     ended: dict[RunDir, JobState] = {}
     for controller, cluster in clusters.items():
-        of_this = (evidence for evidence in found if evidence.record.cluster.controller == controller)
-        jobs = {evidence.record.run: job_id for evidence in of_this if (job_id := _forgotten(evidence))}
+        jobs = {}
+        for evidence in found:
+            run, job_id = evidence.record.run, _forgotten(evidence)
+            if job_id is None or evidence.record.cluster.controller != controller:
+                continue
+            if end := noted_end(run, job_id, evidence.last.restart_count if evidence.last else 0):
+                ended[run] = end
+            elif cluster.is_slurm:
+                jobs[run] = job_id
         for run, lines in (accounted(jobs, slurm_of(cluster).accounted, clock=clock) if jobs else {}).items():
             ended[run] = next(line.ended for line in lines if line.ended)
     return [
@@ -157,7 +169,7 @@ def _forgotten(evidence: RunEvidence) -> str | None:
     answer = evidence.answer
     if answer is None or answer.job or answer.early or answer.stale or evidence.cancelled_at is not None:
         return None
-    return evidence.job_id if evidence.record.cluster.is_slurm and not settled(evidence) else None
+    return None if settled(evidence) else evidence.job_id
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from clusterctl.slurm.arrays import element_id, is_among
+from clusterctl.spec.values import parse_limit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +30,7 @@ def columns(fields: Iterable[str]) -> str:
 FIELDS = ("JobArrayID", "State", "Reason", "NodeList", "StartTime", "EndTime", "RestartCnt", "WorkDir")
 # The controller filters by `--me` but not by a list of job IDs, which would load every job of the cluster.
 SQUEUE = ("squeue", "--me", "-h", "--states=all", "-O", columns(FIELDS))
-_WAITING_FIELDS = ("JobID", "Reason", "Partition", "StartTime", "Dependency")
+_WAITING_FIELDS = ("JobID", "Reason", "Partition", "StartTime", "NumNodes", "TimeLimit", "Dependency")
 _ALLOCATION_FIELDS = ("JobID", "State", "NumNodes", "EndTime", "tres-per-node", "NodeList", "NumCPUs")
 # Each is followed by one job ID, by which the controller filters, so that the answer is cheap.
 WAITING_JOB = ("squeue", "-h", "-O", columns(_WAITING_FIELDS), "-j")
@@ -186,13 +187,18 @@ def parse_number(text: str, digits: int = 18) -> int | None:
 
 @dataclass(frozen=True)
 class WaitingJob:
-    """One pending job, to explain why it is waiting. `start` is Slurm's estimate in seconds since the epoch."""
+    """One pending job, to explain why it is waiting. `start` is Slurm's estimate in seconds since the epoch.
+
+    `nodes` and `seconds` are what it requests by now: somebody may have changed it since its submission.
+    """
 
     job_id: str
     reason: str
     partition: str
     start: float | None
     dependency: str
+    nodes: int | None = None
+    seconds: int | None = None
 
 
 def parse_waiting(text: str) -> WaitingJob | None:
@@ -200,11 +206,18 @@ def parse_waiting(text: str) -> WaitingJob | None:
     for line in text.split("\n"):
         values = line.split(SEPARATOR)
         if len(values) > len(_WAITING_FIELDS):
-            job_id, reason, partition, start = values[:4]
-            dependency = SEPARATOR.join(values[4:-1])
+            job_id, reason, partition, start, nodes, limit = values[:6]
+            dependency = SEPARATOR.join(values[6:-1])
             estimate = parse_number(start, digits=12)
-            start_time = None if estimate is None else float(estimate)
-            return WaitingJob(job_id, reason, partition, start_time, "" if dependency == "(null)" else dependency)
+            return WaitingJob(
+                job_id,
+                reason,
+                partition,
+                start=None if estimate is None else float(estimate),
+                dependency="" if dependency == "(null)" else dependency,
+                nodes=parse_number(nodes.partition("-")[0], digits=9),  # such as 2-4
+                seconds=parse_limit(limit),
+            )
     return None
 
 
