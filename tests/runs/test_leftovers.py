@@ -16,6 +16,7 @@ from support.processes import alive
 from support.ranks import ENTRY, environments
 from support.scenario import wait_until
 
+from clusterctl.launch.plan import ON_NODES
 from clusterctl.runs import leftovers
 from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
@@ -81,6 +82,16 @@ def test_after_a_failure_the_batch_script_of_the_attempt_stays(run: RunDir, step
     with started(theirs) as process:
         leftovers.main(["3"], own | {"SLURM_STEP_ID": "5"})
         assert (process.poll() == -signal.SIGKILL) is gone
+
+
+@pytest.mark.parametrize(
+    ("word", "code"),
+    [(f"/runs/.code/1/lib/{ON_NODES}", 5), ("clusterctl.runs", 5), ("train.py", -signal.SIGKILL)],
+)
+def test_a_task_gets_time_to_leave_by_itself_and_its_program_none(run: RunDir, word: str, code: int) -> None:
+    with started(variables(run, 0, "12"), "sh", "-c", "sleep 0.5; exit 5", word) as process:
+        leftovers.main(["2"], variables(run, 2, "14", SLURM_STEP_ID="0"))
+        assert process.wait() == code
 
 
 def test_it_needs_no_package_and_no_record(run: RunDir) -> None:

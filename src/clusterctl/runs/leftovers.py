@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _RUN, _ATTEMPT = "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT"
 _JOB, _STEP, _RANK = "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"
 _OWN = (_RUN, _ATTEMPT, _JOB, _STEP, _RANK)
-_TASK = b"clusterctl.runs"  # in a task's command line
+_TASK = (b"clusterctl.runs", b"/clusterctl/runs/__main__.py")  # how a word of a task's command line ends
 _LEAVE_SECONDS = 5.0  # a task that sees its successor leaves by itself
 _KILL_SECONDS = 10.0  # a process that waits for a dead disk ends later, without running any of its code
 
@@ -113,7 +113,7 @@ def _kill(find: Callable[[], list[int]], seconds: float) -> list[int]:
 
 def _is_task(pid: int) -> bool:
     with suppress(OSError):
-        return _TASK in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return any(word.endswith(_TASK) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
     return False
 
 
