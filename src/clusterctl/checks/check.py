@@ -11,6 +11,8 @@ from clusterctl.errors import ClusterctlError, ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+NO_DATA = "set data.root to the folder of the data set"  # the hint of two checks
+
 
 class Verdict(StrEnum):
     OK = "OK"

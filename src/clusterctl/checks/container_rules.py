@@ -14,9 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.checks.check import Check, Verdict, fail, ok, warn
+from clusterctl.checks.check import NO_DATA, Check, Verdict, fail, ok, warn
 from clusterctl.checks.interpreters import OLDEST_PYTHON
-from clusterctl.checks.job_rules import NO_DATA
 from clusterctl.checks.machine_rules import missing_apptainer
 from clusterctl.checks.surroundings import ContainerFacts, Seen
 from clusterctl.config import expanded

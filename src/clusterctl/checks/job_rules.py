@@ -7,7 +7,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterctl.checks.check import Check, Verdict, fail, warn
+from clusterctl.checks.check import NO_DATA, Check, Verdict, fail, warn
 from clusterctl.checks.look import data_folder
 from clusterctl.checks.surroundings import NodeSize
 from clusterctl.config import shipped_folder
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from clusterctl.config import Resolved
     from clusterctl.spec import Batches, Resources
 
-NO_DATA = "set data.root to the folder of the data set"
 _GIBIBYTE = 1024  # MiB
 _EXPEDITED_SINCE = (25, 11)  # Slurm
 _EXPEDITED = "enable_expedited_requeue"  # slurm.conf(5)
