@@ -394,7 +394,9 @@ class TestResume:
 
 
 def contents(run: RunDir) -> dict[str, bytes]:
-    paths = [path for path in run.path.rglob("*") if path.is_file() and not path.is_relative_to(run.pickles)]
+    """The files of a run, without what is noted of Slurm's answers."""
+    notes = (run.pickles, run.path / "accounting.json")
+    paths = [path for path in run.path.rglob("*") if path.is_file() and not any(map(path.is_relative_to, notes))]
     return {str(path.relative_to(run.path)): path.read_bytes() for path in paths}
 
 

@@ -49,7 +49,7 @@ class Site:
             raise subprocess.TimeoutExpired(argv[0], 10)
         if argv[0] == "sinfo":
             return subprocess.CompletedProcess([], 0, CAPTURED.read_text(), "")
-        waiting = f"12\x1f{self.reason}\x1fmain\x1f{NOW + 600:.0f}\x1f(null)\x1f"
+        waiting = f"12\x1f{self.reason}\x1fmain\x1f{NOW + 600:.0f}\x1f2\x1f20:00\x1f(null)\x1f"
         queue = "12\x1fPENDING\x1f\x1f\x1f\x1f\x1f0\x1f/\x1f"
         return subprocess.CompletedProcess([], 0, waiting if "-j" in argv else queue, "")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.recorded import recorded
+from support.recorded import claim, recorded
 from torch import Tensor, nn
 
 from clusterctl.runs.events import Events
@@ -63,8 +63,7 @@ def begin(lone_task: Task, run: RunDir) -> Callable[..., Task]:
     """Make the task of an attempt."""
 
     def begin(number: int = 0, *, restarts: bool = True, every: int = 0, keep: int = 2) -> Task:
-        attempt = run.attempt(number)
-        attempt.path.mkdir(parents=True, exist_ok=True)
+        attempt = claim(run.attempt(number))
         return replace(
             lone_task,
             attempt=attempt,
