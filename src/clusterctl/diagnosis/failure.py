@@ -73,7 +73,7 @@ class Case:
 
     @cached_property
     def by_the_end(self) -> bool:
-        """Whether srun ended the step before it reported any task: no rank failed before that, by whatever clock."""
+        """Whether srun ended the step before it reported any task: no rank failed before that, regardless of clocks."""
         return ended_together(self.attempt.lines) and all(report.order is None for report in self.reports)
 
 
@@ -431,7 +431,7 @@ def _unexplained(case: Case) -> Finding:
     return Finding(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank reported why", UNSURE)
 
 
-# The order of precedence; evidence.py says which kinds can be certain.
+# The order of precedence; Evidence (finding.py) lists which kinds can be certain.
 RULES = (
     Rule(Evidence.RECORDED, _stuck),
     Rule(Evidence.RECORDED, _from_outside),
