@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,15 +46,26 @@ def on_node(run: RunDir) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
+def sent(run: RunDir) -> int:
+    """The step that TensorBoard's bookmark has reached, once the tracker has loaded its library and sent something."""
+    bookmark, give_up = run.trackers / "tensorboard.json", time.monotonic() + 60
+    while not bookmark.exists() and time.monotonic() < give_up:
+        time.sleep(0.05)
+    return int(read_json(bookmark)["step"])
+
+
 def test_remaining_points_and_the_outcome_are_sent_at_the_end(fabricate: Fabricate) -> None:
     run = run_of(fabricate, TENSORBOARD)
     with on_node(run) as process:
+        assert sent(run) == 5
+        with run.attempt(0).metrics.open("a") as metrics:
+            metrics.write(json.dumps({"time": CREATED + 6, "step": 6, "loss": 0.1}) + "\n")
         run.attempt(0).host_json.write_text(json.dumps(ENDED))
         assert process.communicate(timeout=60)[1] == ""
     assert process.returncode == 0
     assert list((run.path / "tensorboard").iterdir())
     bookmark = read_json(run.trackers / "tensorboard.json")
-    assert (bookmark["step"], bookmark["ended"]) == (5, "failed")
+    assert (bookmark["step"], bookmark["ended"]) == (6, "failed")
     assert not (run.trackers / "lease").exists()
 
 
@@ -61,6 +73,7 @@ def test_a_requeued_attempt_is_not_the_end_of_the_run(fabricate: Fabricate) -> N
     run = run_of(fabricate, TENSORBOARD)
     run.attempt(0).host_json.write_text(json.dumps({**ENDED, "exit_code": 75, "requeued": True}))
     with on_node(run) as process:
+        assert sent(run) == 5
         assert process.communicate(timeout=60)[1] == ""
     bookmark = read_json(run.trackers / "tensorboard.json")
     assert (bookmark["step"], bookmark["ended"]) == (5, "")
@@ -69,6 +82,7 @@ def test_a_requeued_attempt_is_not_the_end_of_the_run(fabricate: Fabricate) -> N
 def test_a_missing_library_is_reported_once_and_does_not_affect_other_trackers(fabricate: Fabricate) -> None:
     run = run_of(fabricate, Track(tensorboard=True, mlflow="http://127.0.0.1:9"))
     with on_node(run) as process:
+        assert sent(run) == 5
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert errors.startswith("clusterctl[track]: mlflow")

@@ -22,6 +22,7 @@ from clusterctl.trackers.mirror import mirrors, update_all
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clusterctl.observe.stage import Status
     from clusterctl.trackers.mirror import Mirror
 
 LOOK_SECONDS = 10.0
@@ -48,17 +49,21 @@ def main(folder: Path) -> None:
 
 def _follow(run: RunDir, opened: list[Mirror]) -> None:
     seconds, reported = LOOK_SECONDS, ""
-    while not _over(seconds):
-        _, problems = update_all(opened)
-        seconds = min(2 * seconds, LONGEST_PAUSE_SECONDS) if problems else LOOK_SECONDS
-        words = "; ".join(map(str, problems))
+
+    def update(status: Status | None = None) -> bool:
+        nonlocal reported
+        words = "; ".join(map(str, update_all(opened, status)[1]))
         if words not in ("", reported):
             _log(words)
             reported = words
+        return not words
+
+    while True:  # the first update imports the libraries, for which there is no time at the end
+        seconds = LOOK_SECONDS if update() else min(2 * seconds, LONGEST_PAUSE_SECONDS)
+        if _over(seconds):
+            break
     statuses = report([run], no_slurm).statuses  # none for a damaged run
-    _, problems = update_all(opened, statuses[0] if statuses else None)
-    for problem in problems:
-        _log(problem)
+    update(statuses[0] if statuses else None)
 
 
 def _over(seconds: float) -> bool:
