@@ -30,7 +30,6 @@ def reference() -> dict[Path, str]:
     pages = {"commands": command_pages(guides), "keys": key_pages(guides)}
     return {
         **{DOCS / "reference" / folder / name: text for folder, found in pages.items() for name, text in found.items()},
-        DOCS / "decisions" / "index.md": decisions(),
         SITE: navigation(pages),
         DOCS / "faults.md": faults(),
         SCHEMAS.with_name("cli") / "commands.json": commands_file(),
@@ -46,21 +45,9 @@ def commands_file() -> str:
     return json.dumps(described(clusterctl), indent=1, ensure_ascii=False) + "\n"
 
 
-def decisions() -> str:
-    """The index of the decision records."""
-    titles = {path.name: path.read_text().partition("\n")[0].removeprefix("# ") for path in _notes()}
-    return _DECISIONS + "".join(f"- [{title}]({name})\n" for name, title in titles.items())
-
-
-def _notes() -> list[Path]:
-    return sorted((DOCS / "decisions").glob("[0-9]*.md"))
-
-
-_DECISIONS = """# Decisions
-
-The choices that somebody will question: what was decided, why, and what else was considered.
-
-"""
+def decisions() -> list[str]:
+    """The pages about decisions, in the order of their index."""
+    return re.findall(r"^- \[[^]]+\]\(([\w-]+\.md)\)", (DOCS / "decisions" / "index.md").read_text(), re.MULTILINE)
 
 
 def navigation(pages: dict[str, dict[str, str]]) -> str:
@@ -68,7 +55,7 @@ def navigation(pages: dict[str, dict[str, str]]) -> str:
     listed = {
         "Commands": [f"{name[:-3].replace('-', ' ')}: reference/commands/{name}" for name in pages["commands"]],
         "Keys": [f"reference/keys/{name}" for name in pages["keys"]],
-        "Decisions": [f"decisions/{path.name}" for path in _notes()],
+        "Decisions": [f"decisions/{name}" for name in decisions()],
     }
     text = SITE.read_text()
     for title, entries in listed.items():

@@ -40,7 +40,23 @@ def test_the_readmes_submit_commands_are_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda path: path.name)
 def test_links_and_paths_of_a_page_exist(page: Path) -> None:
     text = page.read_text()
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^)#:]*)\)", text):
+        there = page.parent / target if target else page
+        assert there.exists(), target
+        assert not anchor or there.suffix != ".md" or anchor in anchors(there), f"{target}#{anchor}"
     for path in re.findall(r"`((?:src|docs|tests|jobs|cluster|benchmarks)/[\w./-]+)`", text):
         assert (ROOT / path).exists() or "NAME" in path, path
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as mkdocs derives them."""
+    titles = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
+def test_the_index_of_decisions_lists_every_page_and_every_former_number() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "index.md").read_text()
+    listed = re.findall(r"^- \[[^]]+\]\(([\w-]+\.md)\)", index, re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in folder.glob("*.md") if path.stem != "index")
+    assert [int(number) for number in re.findall(r"^\| (\d+) \|", index, re.MULTILINE)] == [*range(1, 83)]

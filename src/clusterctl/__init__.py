@@ -115,7 +115,7 @@ if not TYPE_CHECKING:  # so that type checkers report unknown names
 
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name == "runs":  # a callable package (docs/decisions/0036)
+        if name == "runs":  # a callable package (docs/decisions/architecture.md)
             return import_module("clusterctl.runs")
         return getattr(import_module(f"clusterctl.{_HOMES.get(name, 'errors')}"), name)
 

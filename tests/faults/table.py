@@ -329,7 +329,7 @@ FAULTS = (
     ),
     Fault(
         name="writers",
-        words="SIGKILL of the writers of all nodes (docs/decisions/0046)",
+        words="SIGKILL of the writers of all nodes (docs/decisions/the-run-directory.md)",
         inflict=kill_writers,
         outcome=Outcome.UNHARMED,
         tests="tests/runs/test_node_writer.py",

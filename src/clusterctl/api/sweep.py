@@ -234,7 +234,7 @@ def send_arrays(
     """Submit `plans` in as few arrays as Slurm allows. If one cannot be submitted, the previous ones are cancelled.
 
     With `at_once` an array starts when the previous one and the jobs `before` have ended, since Slurm limits only the
-    elements of one array (docs/decisions/0066). Raises SlurmRefused, SlurmError and OSError.
+    elements of one array (docs/decisions/chains-and-sweeps.md). Raises SlurmRefused, SlurmError and OSError.
     """
     waiting = waited_for.options() if waited_for else []
     sent: list[str] = []

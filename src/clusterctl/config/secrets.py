@@ -1,6 +1,6 @@
 """Secrets: variables of [env], and that of a webhook's URL, whose values must not appear in scripts or messages.
 
-They are passed in the environment of sbatch (docs/decisions/0009-secrets.md).
+They are passed in the environment of sbatch (docs/decisions/secrets-and-other-users.md).
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ _FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the
 # On a node: the folder of its copies, with variables expanded. `$0` is the folder named in the plan.
 ON_NODE = r'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"'
 # By default glibc maps and unmaps each tensor above 32 MB: page faults take a third of the training time on CPUs. It
-# reads these when a program starts; musl and other allocators ignore them. docs/decisions/0072-allocator.md
+# reads these when a program starts; musl and other allocators ignore them (docs/decisions, "Programs and their
+# environment").
 TUNED_ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(10**11),

@@ -61,7 +61,7 @@ class BatchJob(NamedTuple):
     """A job for sbatch: the script of a run or of an array."""
 
     script: str
-    task: list[str]  # submitit stores it in a pickle that nothing reads (docs/decisions/0053)
+    task: list[str]  # submitit stores it in a pickle that nothing reads
     runs: Path
     pickles: Path
     tasks: int

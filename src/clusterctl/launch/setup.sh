@@ -1,6 +1,6 @@
-# What happens in the lines of `setup` (launch/setup.sh of clusterctl; docs/decisions/0043). A line
-# that fails is recorded with its number and code. It ends the attempt if nothing after it can be right: its file,
-# environment or module is missing. `exit` and `set -e` end it as well.
+# What happens in the lines of `setup` (launch/setup.sh of clusterctl). A line that fails is recorded with its number and
+# code. It ends the attempt if nothing after it can be right: its file, environment or module is missing. `exit` and
+# `set -e` end it as well (docs/decisions/programs-and-their-environment.md).
 cctl_flaws= # the first lines that failed, in JSON
 cctl_line=0 cctl_doing='' # the command that runs
 cctl_earlier_line=0 cctl_earlier='' # the one before

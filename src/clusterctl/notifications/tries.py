@@ -3,7 +3,7 @@
 `notified/failed-2.webhook.0` is the first try to notify the webhook that attempt 2 failed. The process that creates the
 file may send, and writes the outcome to it. Only a message that was certainly not delivered is retried, under the next
 number. An empty file means that the try is in progress or was interrupted, and the message may have been delivered
-(docs/decisions/0063).
+(docs/decisions/notifications-and-trackers.md).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """Makes `clusterctl.runs` both this package and a function that lists runs (docs/decisions/0036)."""
+    """Makes `clusterctl.runs` both this package and a function that lists runs (docs/decisions/architecture.md)."""
 
     def __call__(self, **wanted: Any) -> Any:
         from importlib import import_module

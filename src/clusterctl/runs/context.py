@@ -35,7 +35,8 @@ class Context:
     @cached_property
     def job(self) -> Job:
         """The validated job. Raises InvalidRecord."""
-        from clusterctl.spec import Job, from_record  # late: not needed by workload "command" (docs/decisions/0053)
+        # late: not needed by workload "command" (docs/decisions/programs-and-their-environment.md)
+        from clusterctl.spec import Job, from_record
 
         return from_record(Job, dict(self.record))
 

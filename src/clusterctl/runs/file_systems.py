@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 # The kernel's names; the batch script uses those of stat(1). On a file server its own export looks local.
 LOCAL = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
-PROMPT = LOCAL | {"ceph", "gpfs", "lustre"}  # their servers invalidate client caches: decision 0051
+# Their servers invalidate client caches (docs/decisions/late-and-weak-file-systems.md).
+PROMPT = LOCAL | {"ceph", "gpfs", "lustre"}
 LATE_SECONDS = 70.0  # NFS caches a folder for up to a minute (acdirmax)
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 

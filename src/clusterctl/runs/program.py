@@ -87,7 +87,10 @@ def _choose(attempt: Attempt, *, leads: bool) -> Path | None:
 
 
 def _take_rank_0s(attempt: Attempt) -> Path | None:
-    """Wait for rank 0's choice, since files do not become visible on all nodes at the same time: decision 0051."""
+    """Wait for rank 0's choice, since files do not become visible on all nodes at the same time.
+
+    See docs/decisions/late-and-weak-file-systems.md.
+    """
     deadline = time.monotonic() + _CHOICE_SECONDS
     while (origin := checkpoints.read_origin(attempt)) is None:
         if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
 """A task's request to restart the run: a mark for the batch script, as there is no scontrol inside a container.
 
-The script acts on it when all tasks have exited (docs/decisions/0010-what-is-started-again.md). requeue.json records
-the reason, for people, and the attempt's progress, for the next request.
+The script acts on it when all tasks have exited (docs/decisions/recovery-and-resume.md). requeue.json records the
+reason, for people, and the attempt's progress, for the next request.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The description is the string below the field, where editors find it, too. Python discards such strings, so they are
 parsed from the source, but only when needed. `make docs` writes the schemas
-(docs/decisions/0031-descriptions-and-schemas.md).
+(docs/decisions/configuration-and-checks.md).
 """
 
 from __future__ import annotations

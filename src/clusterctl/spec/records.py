@@ -1,7 +1,7 @@
 """Convert dataclasses to plain records (JSON, TOML) and back, reporting all problems of a record at once.
 
 Both the command line and the tasks read records, hence standard library only, and one set of rules
-(docs/decisions/0002).
+(docs/decisions/configuration-and-checks.md).
 """
 
 from __future__ import annotations

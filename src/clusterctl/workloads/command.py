@@ -4,7 +4,7 @@
 
 The program gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT; its output is
 the rank's log, its exit code is the task's. Needs no torch, and imports little: a large run has thousands of these
-processes next to the programs (docs/decisions/0053).
+processes next to the programs (docs/decisions/programs-and-their-environment.md).
 """
 
 from __future__ import annotations

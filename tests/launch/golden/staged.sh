@@ -111,9 +111,9 @@ cctl_drop_copies() { # incomplete ones
   done
 }
 
-# What happens in the lines of `setup` (launch/setup.sh of clusterctl; docs/decisions/0043). A line
-# that fails is recorded with its number and code. It ends the attempt if nothing after it can be right: its file,
-# environment or module is missing. `exit` and `set -e` end it as well.
+# What happens in the lines of `setup` (launch/setup.sh of clusterctl). A line that fails is recorded with its number and
+# code. It ends the attempt if nothing after it can be right: its file, environment or module is missing. `exit` and
+# `set -e` end it as well (docs/decisions/programs-and-their-environment.md).
 cctl_flaws= # the first lines that failed, in JSON
 cctl_line=0 cctl_doing='' # the command that runs
 cctl_earlier_line=0 cctl_earlier='' # the one before
@@ -196,7 +196,7 @@ cctl_ended_in_setup() { # exit code
 # shellcheck disable=SC2329 # functions that are called by name
 
 # Changes made on other nodes may show up here late and out of order, and a call may fail that would succeed a second
-# later: decision 0051. Only the file systems below show changes to all nodes at once.
+# later (docs/decisions/late-and-weak-file-systems.md). Only the file systems below show changes to all nodes at once.
 cctl_late=70 # seconds; NFS caches a folder for up to a minute (acdirmax)
 case $(stat -f -c %T "$cctl_run" 2>/dev/null) in
   btrfs | ceph | ext2/ext3 | f2fs | gpfs | lustre | overlayfs | ramfs | tmpfs | xfs | zfs) cctl_late=0 ;;
@@ -290,10 +290,10 @@ cctl_put "$cctl_attempt/.finished.json" "{}"
 cctl_with_retries touch "$cctl_attempt/marks/.finished"
 
 export CLUSTERCTL_RUN_DIR=$cctl_run CLUSTERCTL_ATTEMPT=$cctl_number
-# One environment for all programs (docs/decisions/0043): the folder of the tasks' Python comes first on their PATH,
-# preceded by environments that the setup lines activate unless the cluster file names that Python. Environments active
-# in the submitter's shell are deactivated first: conda would not move them to the front again. The script's own PATH
-# does not get the folder, which may contain another srun.
+# One environment for all programs (docs/decisions/programs-and-their-environment.md): the folder of the tasks' Python
+# comes first on their PATH, preceded by environments that the setup lines activate unless the cluster file names that
+# Python. Environments active in the submitter's shell are deactivated first: conda would not move them to the front
+# again. The script's own PATH does not get the folder, which may contain another srun.
 unset CONDA_SHLVL CONDA_DEFAULT_ENV
 [ "$VIRTUAL_ENV/bin" = "${cctl_python%/*}" ] || unset VIRTUAL_ENV
 [ "$CONDA_PREFIX/bin" = "${cctl_python%/*}" ] || unset CONDA_PREFIX
