@@ -33,7 +33,7 @@ $(STAMP):
 	  echo 'error: no Python 3.11 or later: $(or $(PYTHON),none on PATH)'; echo 'hint: make setup PYTHON=/path/to/python3'; exit 1; }
 	$(call NEW_VENV,$(VENV))
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.3' # older ones download to resolve
-	options=$$(PYTHONPATH=src $(BIN)/python -m clusterctl.containers.torch_build '$(TORCH)') && \
+	options=$$(PYTHONPATH=src $(BIN)/python -m clusterctl.containers.wheels '$(TORCH)') && \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$options '$(TORCH)' --editable '.[train,accelerate,dashboard,tensorboard,dev]'
 	@rm -f $(VENV)/.ready-*; touch $@
 

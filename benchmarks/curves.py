@@ -21,9 +21,9 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.spec import RedditTrain
-from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
+from clusterctl.training.learner import Adam
 from clusterctl.training.node_objective import NodeClassification
 from clusterctl.workloads.generated.reddit_like import reddit_like
 

@@ -208,7 +208,7 @@ def in_memory(folder: Path, steps: int, _: int) -> dict[str, float]:
 def _ours(folder: Path, steps: int, cache: int | None) -> dict[str, float]:
     """Our training steps, with sampling and fetching ahead as in a run."""
     from clusterctl.graph.storage import Graph, load
-    from clusterctl.runs.context import Context
+    from clusterctl.runs.events import Context
     from clusterctl.spec import NodeTrain
     from clusterctl.task.task import joined
     from clusterctl.training.epoch_plan import EpochPlan

@@ -18,15 +18,14 @@ from torch import distributed as dist
 from clusterctl.graph.collection import Collection, joined_graphs
 from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.graph.storage import compressed
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.spec import GraphClassificationTrain, NodeClassificationTrain, RedditTrain, SyntheticTrain, TaobaoTrain
-from clusterctl.task.device import choose_device, gpu_identity
-from clusterctl.task.task import joined
-from clusterctl.training.captured_step import CapturedStep
+from clusterctl.task.task import choose_device, gpu_identity, joined
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.graph_objective import GraphClassification
 from clusterctl.training.learner import Learner
 from clusterctl.training.link_objective import Interactions, LinkPrediction
+from clusterctl.training.loop import CapturedStep
 from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.own_objective import OwnNodeClassification
 from clusterctl.workloads.generated.reddit_like import reddit_like

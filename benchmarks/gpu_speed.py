@@ -14,10 +14,9 @@ from torch.nn import functional as F
 
 from clusterctl.graph.collection import moved
 from clusterctl.spec import RedditTrain
-from clusterctl.training.captured_step import CapturedStep
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.learner import Learner
-from clusterctl.training.loop import prefetched
+from clusterctl.training.loop import CapturedStep, prefetched
 from clusterctl.training.node_objective import NodeClassification
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.spec import GraphClassificationTrain
-from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
 from clusterctl.training.graph_objective import GraphClassification, features_of, stratified
+from clusterctl.training.learner import Adam
 from clusterctl.workloads.graph_classification import raw_identity, read_raw
 
 if TYPE_CHECKING:

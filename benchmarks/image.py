@@ -21,8 +21,8 @@ from clusterctl.config import cache_folder
 from clusterctl.containers import build as building
 from clusterctl.containers.archive import ImageConfig
 from clusterctl.containers.build import BuildRequest, build
+from clusterctl.containers.contents import PackageScan, publish
 from clusterctl.containers.engine import find_engine
-from clusterctl.containers.folder import PackageScan, publish
 from clusterctl.containers.importing import import_file
 from clusterctl.containers.wheels import write_project_wheel
 

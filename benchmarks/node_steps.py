@@ -20,9 +20,9 @@ from clusterctl.runs.metrics import MetricsWriter
 from clusterctl.runs.place import Place
 from clusterctl.runs.signals import StopRequest
 from clusterctl.task.task import Task
-from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
+from clusterctl.training.learner import Adam
 from clusterctl.training.node_objective import NodeClassification
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from torch import distributed as dist
 
 from clusterctl.graph import sampling
 from clusterctl.graph.storage import Graph, load
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.spec import RedditTrain
 from clusterctl.task.task import joined
-from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
+from clusterctl.training.learner import Adam
 from clusterctl.training.loop import prefetched
 from clusterctl.training.node_objective import NodeClassification
 

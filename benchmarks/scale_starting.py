@@ -42,7 +42,7 @@ def is_open(fd):
 marks.append((float(os.environ["LAUNCHED"]), 0.0, 0))
 import torch
 from clusterctl.graph.storage import Graph, shared
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.spec import RedditTrain
 from clusterctl.task import rendezvous

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from clusterctl.graph.storage import Graph, load, save
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.spec import Batches, RedditTrain
 from clusterctl.task.task import joined
 from clusterctl.training.epoch_plan import EpochPlan

@@ -32,9 +32,9 @@ import clusterctl
 from clusterctl.graph.links import ends
 from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.spec import TaobaoTrain
-from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
+from clusterctl.training.learner import Adam, TableAdam
 from clusterctl.training.link_objective import Interactions, LinkPrediction
 from clusterctl.workloads.generated import taobao_like
 from clusterctl.workloads.taobao import interactions

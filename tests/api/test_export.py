@@ -15,10 +15,10 @@ import pytest
 from support.busy_run import CREATED, busy_files
 
 import clusterctl
+from clusterctl.api import export as exported
 from clusterctl.api.export import write_archive
 from clusterctl.api.run import Run
 from clusterctl.errors import ConfigError, UsageError
-from clusterctl.observe import exported
 from clusterctl.runs.layout import RunDir
 
 

@@ -15,7 +15,7 @@ from clusterctl.errors import UsageError
 from clusterctl.runs.layout import RUN_FORMAT, RunDir
 from clusterctl.runs.once import BEAT_SECONDS, LeaseTaken, leased
 from clusterctl.spec import Cluster, Job, to_record
-from clusterctl.spec.track import Track
+from clusterctl.spec.notify import Track
 
 
 def run_of(fabricate: Fabricate, track: Track) -> RunDir:

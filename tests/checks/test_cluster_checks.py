@@ -27,7 +27,7 @@ from clusterctl.checks.verify import judge
 from clusterctl.containers.contents import Contents
 from clusterctl.containers.pyxis import ContainerView
 from clusterctl.errors import SlurmError
-from clusterctl.launch.programs import Programs
+from clusterctl.launch.plan import Programs
 from clusterctl.spec import Cluster, Container, Emulator
 from clusterctl.spec.overrides import parse_override
 

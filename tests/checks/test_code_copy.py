@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.api.verify import copy_rules
 from clusterctl.checks.check import Check, Verdict
-from clusterctl.checks.code_copy import copy_rules
 from clusterctl.launch.code_files import CodeFile
 from clusterctl.launch.snapshot import Code, find_code, take_snapshot
 

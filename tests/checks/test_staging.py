@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.checks.look import look_at_cluster
-from clusterctl.checks.staging_rules import staging_rules
 from clusterctl.checks.surroundings import Folder, Seen, Surroundings
+from clusterctl.checks.verify import staging_rules
 from clusterctl.spec import Cluster
 
 DISK = Folder("/local", exists=True, writable=True, file_system="xfs")

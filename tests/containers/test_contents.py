@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.containers.contents import Unreadable, look_into
-from clusterctl.containers.folder import ImageRecord, record_path, write_record
+from clusterctl.containers.contents import ImageRecord, Unreadable, look_into, record_path, write_record
 
 FILES = {
     "opt/venv/bin/python3.12": "",

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.containers.engine import Engine, explain, find_engine
-from clusterctl.containers.storage import Storage
+from clusterctl.containers.engine import Engine, Storage, explain, find_engine
 from clusterctl.errors import ClusterctlError, ConfigError, ImageError
 
 

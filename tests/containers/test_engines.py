@@ -16,8 +16,8 @@ from support.image_fixture import PYTHON, Quiet, working_engine
 
 from clusterctl.config import cache_folder
 from clusterctl.containers.build import BuildRequest, bootstrapped, build
+from clusterctl.containers.contents import read_record, verify
 from clusterctl.containers.engine import Engine
-from clusterctl.containers.folder import read_record, verify
 from clusterctl.containers.importing import import_file, packed
 
 pytestmark = pytest.mark.long

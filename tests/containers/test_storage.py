@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.containers import storage
-from clusterctl.containers.storage import Storage, check_space, find_storage, space_for
+from clusterctl.containers import engine as storage
+from clusterctl.containers.engine import Storage, check_space, find_storage, space_for
 from clusterctl.errors import ImageError
 
 USAGE = namedtuple("USAGE", "total used free")

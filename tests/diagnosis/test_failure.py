@@ -24,7 +24,7 @@ from clusterctl.errors import Cause
 from clusterctl.observe.attempt import SetupFlaw
 from clusterctl.observe.milestones import Cancellation
 from clusterctl.observe.slurm_log import by_attempt
-from clusterctl.runs.requests import Refusal
+from clusterctl.runs.marks import Refusal
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.accounting import Accounted
 

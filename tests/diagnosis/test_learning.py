@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.diagnosis.learning import NotLearning, not_learning
-from clusterctl.observe.course import Course, broken, mean_of, read_course
+from clusterctl.observe.attempt import Course, broken, mean_of, read_course
 from clusterctl.observe.measurements import newest_values
 from clusterctl.runs.vocabulary import KNOWN
 

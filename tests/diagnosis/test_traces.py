@@ -20,7 +20,7 @@ from clusterctl.observe.stage import Status
 from clusterctl.observe.stage import judge as judge_stage
 from clusterctl.runs.heartbeats import BEAT_SECONDS, Beat
 from clusterctl.runs.layout import RunDir
-from clusterctl.runs.requests import Refusal
+from clusterctl.runs.marks import Refusal
 from clusterctl.runs.stages import Stage
 
 Fabricate = Callable[..., RunDir]

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from clusterctl.display.runs_table import RunsTable, note, row_of, show_runs
 from clusterctl.observe.attempt import AttemptEvidence, SetupFlaw
-from clusterctl.observe.deaths import Death
 from clusterctl.observe.listing import Listing
+from clusterctl.observe.rank_events import Death
 from clusterctl.observe.stage import Status
 from clusterctl.runs.stages import Stage
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.emulator import arrays
+from clusterctl.emulator import jobs as arrays
 from clusterctl.emulator.jobs import EmulatedState, JobRecord
 from clusterctl.errors import SlurmError
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from clusterctl.emulator import jobs
-from clusterctl.emulator.slots import victims
-from clusterctl.emulator.virtual_cluster import Machine
+from clusterctl.emulator.virtual_cluster import Machine, victims
 
 
 def test_as_few_jobs_as_possible_are_preempted_newest_first(cluster):

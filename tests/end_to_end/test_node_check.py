@@ -11,7 +11,7 @@ from support.scenario import ON_SLURM, Stage, wait_until
 
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
-from clusterctl.runs.unfit_nodes import failed_nodes
+from clusterctl.runs.node_check import failed_nodes
 
 JOB = """
 workload = "command"

@@ -133,7 +133,7 @@ def test_self_loops_are_not_duplicated() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_compiled_attention_with_dropout_matches_plain_torch(random_graph: MakeGraph, dtype: torch.dtype) -> None:
     pytest.importorskip("numba")
-    from clusterctl.graph.compiled_attention import attend_compiled
+    from clusterctl.graph.attention import attend_compiled
 
     hop = outer_hop(random_graph(edges=200))
     edges, exact = hop.neighborhoods, torch.promote_types(dtype, torch.float32)

@@ -17,7 +17,7 @@ from clusterctl.graph.convolutions import GcnConv, SageConv
 from clusterctl.graph.convolutions import Network
 from clusterctl.graph.features.sources import FeaturesOnDisk
 from clusterctl.graph.storage import Graph, compressed, load, save
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.task.task import joined
 

@@ -12,7 +12,7 @@ from support.pyg_graphs import BOUGHT, one_type, shop
 from torch import Tensor
 
 from clusterctl.graph.pyg import LinkNeighborLoader, NeighborLoader, relation
-from clusterctl.graph.pyg.numbering import Numbering
+from clusterctl.graph.pyg.relation import Numbering
 from clusterctl.graph.pyg.weights import first
 
 pytest.importorskip("numba")  # optional for users; `make setup` installs it

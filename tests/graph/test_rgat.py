@@ -17,7 +17,7 @@ from clusterctl.graph.sampling import HeteroSampler
 from clusterctl.graph.storage import EdgeType, LabelledHeteroGraph
 from clusterctl.spec import GatOptions, NodeClassificationTrain
 from clusterctl.task.task import Task
-from clusterctl.training import relation_inference
+from clusterctl.training import relation_objective
 from clusterctl.training.epoch_plan import Batch
 from clusterctl.training.relation_objective import RelationNodeClassification
 
@@ -119,7 +119,7 @@ def test_sampled_layers_match_pyg_including_gradients(engine: str, monkeypatch: 
 def test_training_and_exact_evaluation_match_pyg_on_the_whole_graph(
     lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relation_inference, "_MOST_EDGES", 40)  # many pieces
+    monkeypatch.setattr(relation_objective, "_MOST_EDGES", 40)  # many pieces
     graph = random_academy()
     options: dict[str, object] = {"hidden": 3, "heads": 2, "output_heads": 2, "dropout": 0.0, "residual": True}
     train = NodeClassificationTrain(model="rgat", fan_out=(-1, -1, -1), precision="float64", options=options)

@@ -10,7 +10,7 @@ from clusterctl.runs.layout import RunDir
 PROGRAM = """
 import json, torch
 from clusterctl.graph.sharded_table import ShardedTable, whole_weights
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
 from clusterctl.task.task import joined

@@ -11,7 +11,7 @@ PROGRAM = """
 import json, torch
 from pathlib import Path
 from torch import distributed as dist
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
 from clusterctl.graph.storage import shared_table

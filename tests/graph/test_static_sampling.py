@@ -12,9 +12,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.nn import functional as F
 
+from clusterctl.graph.attention import Gat
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.convolutions import GcnConv, Network, SageConv
-from clusterctl.graph.gat import Gat
 from clusterctl.graph.hops import sampled_hops
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static

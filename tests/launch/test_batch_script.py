@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.api.init import toml_text
 from clusterctl.launch.batch_script import Converted, convert
-from clusterctl.launch.first_files import toml_text
 from clusterctl.spec import Job, from_record
 
 RUN = "srun python train.py\n"

@@ -9,9 +9,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.launch.first_files import ClusterChoices, cluster_text, first_job, likely_partition, toml_text
+from clusterctl.api.init import ClusterChoices, Site, cluster_text, first_job, likely_partition, toml_text
 from clusterctl.slurm.nodes import parse_nodes
-from clusterctl.slurm.site import Site
 from clusterctl.spec import Cluster, from_record
 
 NODES = (Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-25.05.txt").read_text()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.api.clean import YOUNG_SECONDS, find_unused, remove_unused
 from clusterctl.config import Resolved
 from clusterctl.errors import ConfigError
 from clusterctl.launch.module_archives import archive_modules, link_archives
 from clusterctl.launch.plan import Plan, make_plan
 from clusterctl.launch.snapshot import find_code, take_snapshot
-from clusterctl.launch.unused_code import YOUNG_SECONDS, find_unused, remove_unused
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, CommandTrain, Job, Resources
 

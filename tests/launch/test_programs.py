@@ -12,8 +12,7 @@ import pytest
 from support.environments import WORDS, make_conda, make_environment
 
 from clusterctl.config import Resolved
-from clusterctl.launch.plan import make_plan
-from clusterctl.launch.programs import Programs, activated_environments
+from clusterctl.launch.plan import Programs, activated_environments, make_plan
 from clusterctl.launch.script import FIRST_IN_IMAGE, render
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, CommandTrain, Job, Resources

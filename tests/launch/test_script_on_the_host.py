@@ -22,15 +22,13 @@ from support.traces import attempt
 
 import clusterctl
 from clusterctl.config import Resolved
-from clusterctl.diagnosis.endings import job_ending
-from clusterctl.diagnosis.failure import known_line
+from clusterctl.diagnosis.failure import job_ending, known_line
 from clusterctl.errors import Cause
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.script import part, render
 from clusterctl.observe.attempt import read_host
 from clusterctl.runs.layout import RunDir
-from clusterctl.runs.marks import EXIT_RESTART
-from clusterctl.runs.requests import Refusal
+from clusterctl.runs.marks import EXIT_RESTART, Refusal
 from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
 
 SOURCE = Path(clusterctl.__file__).parents[1]
@@ -489,7 +487,7 @@ def asks(host: Host, attempt: int, **details: Any) -> str:
     """The commands of a task that requests a restart."""
     arguments = f"RunDir(Path({str(host.run.path)!r})).attempt({attempt}), 'warned', **{details!r}"
     imports = "from pathlib import Path; from clusterctl.runs.layout import RunDir"
-    program = f"{imports}; from clusterctl.runs.requests import request_restart; request_restart({arguments})"
+    program = f"{imports}; from clusterctl.runs.marks import request_restart; request_restart({arguments})"
     return f"PYTHONPATH={quote(str(SOURCE))} {quote(sys.executable)} -c {quote(program)}\n"
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.config import resolve
-from clusterctl.containers.folder import ImageRecord, write_record
+from clusterctl.containers.contents import ImageRecord, write_record
+from clusterctl.launch.new_run import image_digest, task_versions
 from clusterctl.launch.plan import Plan, make_plan
-from clusterctl.launch.task_versions import image_digest, task_versions
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster
 

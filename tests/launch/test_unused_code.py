@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.api.clean import YOUNG_SECONDS, Unused, find_unused, remove_unused
 from clusterctl.errors import ConfigError
 from clusterctl.launch.snapshot import Code, find_code, take_snapshot
-from clusterctl.launch.unused_code import YOUNG_SECONDS, Unused, find_unused, remove_unused
 
 
 class Folder:

@@ -15,12 +15,12 @@ import pytest
 from support.mistake import CONFIG, NOT_FOUND, OTHER, USAGE, Desk, check_message
 
 import clusterctl
+from clusterctl.api.clean import find_unused
 from clusterctl.api.completions import answer
 from clusterctl.api.submit import send
 from clusterctl.config import load_cluster, names, resolve
 from clusterctl.config.places import find_file
 from clusterctl.errors import ConfigError
-from clusterctl.launch.unused_code import find_unused
 from clusterctl.observe.runs import find_run, newest_first
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir, code_folder
@@ -108,7 +108,7 @@ def test_nothing_is_written_where_another_user_has_been(
 def test_a_script_that_somebody_exchanges_is_not_submitted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.use_slurm(sbatch='cat >"$CLUSTERCTL_RUNS/../seen"; echo Submitted batch job 7', squeue="exit 0")
     (desk.folder / "theirs").mkdir()
-    from clusterctl.launch import executor
+    from clusterctl.launch import sbatch
 
     def exchanged(path: Path, text: str) -> None:
         """Write the script; then the runs folder is another one, with an own script in the same place."""
@@ -118,7 +118,7 @@ def test_a_script_that_somebody_exchanges_is_not_submitted(desk: Desk, monkeypat
         path.write_text("#!/bin/bash\nevil")
         os.chown(desk.runs, SOMEONE, -1)
 
-    monkeypatch.setattr(executor, "write_text", exchanged)
+    monkeypatch.setattr(sbatch, "write_text", exchanged)
     with pytest.raises(ConfigError, match="owned by another user"):
         clusterctl.submit("synthetic", "site")
     assert not (desk.folder / "seen").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.notifications.happened import happened
+from clusterctl.notifications.notifier import happened
 from clusterctl.observe.attempt import AttemptEvidence
 from clusterctl.observe.run_record import RunRecord
 from clusterctl.observe.stage import NEVER_STARTS, Status

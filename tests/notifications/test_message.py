@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from clusterctl.notifications.message import Message
+from clusterctl.notifications.notifier import Message
 from clusterctl.runs.vocabulary import metric_of
 from clusterctl.spec.notify import RunEvent
 

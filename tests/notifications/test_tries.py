@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.notifications.notifier import MOST_TRIES, next_try, note, take
 from clusterctl.notifications.send import Delivery, Outcome
-from clusterctl.notifications.tries import MOST_TRIES, next_try, note, take
 
 
 def one_try(folder: Path, *answers: Delivery) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.observe.course import LEAST_STEPS, Course, read_course
+from clusterctl.observe.attempt import LEAST_STEPS, Course, read_course
 from clusterctl.observe.lines import last_lines
 from clusterctl.observe.measurements import newest_values
 

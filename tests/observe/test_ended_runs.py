@@ -19,7 +19,7 @@ from clusterctl.observe.run_record import read_record
 from clusterctl.observe.status import Filter, newest
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir
-from clusterctl.runs.requests import Refusal
+from clusterctl.runs.marks import Refusal
 from clusterctl.runs.stages import Stage
 
 Fabricate = Callable[..., RunDir]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.api.clean import best_runs, judged
 from clusterctl.observe.attempt import AttemptEvidence
-from clusterctl.observe.expendable import best_runs, judged
 from clusterctl.observe.predecessors import Condition, Predecessor
 from clusterctl.observe.run_record import RunRecord
 from clusterctl.observe.stage import Status

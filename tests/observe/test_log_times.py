@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.api.logs import failures
 from clusterctl.observe.logs import Logs, Selection
-from clusterctl.observe.tracebacks import failures
 from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.log_times import LogTimes
-from clusterctl.runs.stamp import stamp
+from clusterctl.runs.stamp import LogTimes, stamp
 
 Fabricate = Callable[..., RunDir]
 START = 1_000_000.0

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.api.logs import Failure, failures
 from clusterctl.observe import logs
 from clusterctl.observe.collapse import collapsed
 from clusterctl.observe.logs import Line, Logs, Nodes, Selection, Source, sources, time_of
-from clusterctl.observe.tracebacks import Failure, failures
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stamp import stamp
 

@@ -13,7 +13,7 @@ from clusterctl.observe.run_record import RunRecord
 from clusterctl.observe.slurm_log import EndedBy
 from clusterctl.observe.stage import ARRIVAL_SECONDS, NEVER_STARTS, SUBMIT_SECONDS, judge, settled
 from clusterctl.runs.layout import RunDir
-from clusterctl.runs.requests import Refusal
+from clusterctl.runs.marks import Refusal
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import JobState, QueuedJob
 from clusterctl.spec import Cluster, Job, RedditTrain, Resources

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from clusterctl.observe.attempt import AttemptEvidence
 from clusterctl.observe.measurements import Pace
-from clusterctl.observe.ranking import ranked
+from clusterctl.observe.ranking import ranked, summarise
 from clusterctl.observe.run_record import RunRecord
 from clusterctl.observe.stage import Status
-from clusterctl.observe.sweep_summary import summarise
 from clusterctl.observe.sweeps import SweepRecord
 from clusterctl.runs.layout import RunDir, SweepDir
 from clusterctl.runs.stages import Stage

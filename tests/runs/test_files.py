@@ -34,8 +34,8 @@ from clusterctl.runs.files import (
     write_json,
 )
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.marks import request_restart
 from clusterctl.runs.ownership import make_private
-from clusterctl.runs.requests import request_restart
 
 
 def test_a_torn_last_line_and_a_foreign_line_are_dropped(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from support.scenario import wait_until
 
 from clusterctl.runs.heartbeats import ENDED, Beat, idle_together
 from clusterctl.runs.idleness import GpuReading, Observer, Signs, at_work, observe
-from clusterctl.runs.judgement import all_idle
 from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.runs.node_watch import all_idle
 from clusterctl.runs.place import Place
 from clusterctl.runs.process_tree import ProcessTree, Used
 

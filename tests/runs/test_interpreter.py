@@ -146,7 +146,7 @@ ALLOWED = {
     "containers/build.py": "inside an image that is being built",
     "containers/enter.py": "words of sh",
     "emulator/install.py": "what identifies an installation",
-    "launch/first_files.py": "the user's first program",
+    "api/init.py": "the user's first program",
     "launch/git.py": "options of git",
     "launch/plan.py": "a program started by its path, with -E",
     "remote/install.py": "imports nothing of clusterctl, and uses -I",

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from support.scenario import wait_until
 
-from clusterctl.runs import judgement
+from clusterctl.runs import node_watch
 from clusterctl.runs.heartbeats import ENDED, Beat, read_beats, write_beats
-from clusterctl.runs.judgement import Judge, suspects
 from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.runs.node_watch import Judge, suspects
 
 TRAINING = Beat(1000.0, "training", 900.0, 50, 999.0, 0.1, 0.2, 0.05, None, 11, "node1")
 
@@ -58,7 +58,7 @@ NODES, RANKS_A_NODE, STUCK = 64, 2, 77
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     made = RunDir(tmp_path / "run").attempt(0)
     made.beats(0).parent.mkdir(parents=True)
-    monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.5)
+    monkeypatch.setattr(node_watch, "CONFIRM_SECONDS", 0.5)
     return made
 
 
@@ -99,7 +99,7 @@ def test_one_node_reads_all_heartbeats_and_finds_the_stuck_rank(
         time.sleep(0.005)
         return read_beats(path)
 
-    monkeypatch.setattr(judgement, "read_beats", read)
+    monkeypatch.setattr(node_watch, "read_beats", read)
     judges = [Judge(attempt, NODES) for _ in range(NODES)]  # each has noticed that its ranks are stuck
     (found,) = wait_until(lambda: [looks for judge in judges if (looks := judge.looks())], every=0.2)
     assert suspects(found.earlier, found.later) == ([STUCK], "silent")
@@ -141,8 +141,8 @@ def test_the_only_suspect_among_4096_ranks_is_the_stuck_one_in_20_trials(
     for node in range(MANY_NODES):
         write(attempt, node, 1000.0)
         write(after, node, 1003.2)
-    monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.0)
-    monkeypatch.setattr(judgement, "read_beats", read)
+    monkeypatch.setattr(node_watch, "CONFIRM_SECONDS", 0.0)
+    monkeypatch.setattr(node_watch, "read_beats", read)
     choice = random.Random(0)
     for trial, (how, signs) in zip(range(TRIALS), itertools.cycle(WAYS), strict=False):
         stuck = choice.randrange(8 * PER_NODE, MANY_NODES * PER_NODE)
@@ -167,7 +167,7 @@ def test_a_judge_that_drops_its_case_releases_the_lease_and_starts_over(attempt:
 
 
 def test_the_lease_of_a_stuck_node_is_taken_over(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judgement, "LEASE_SECONDS", 0.1)
+    monkeypatch.setattr(node_watch, "LEASE_SECONDS", 0.1)
     attempt.hang_lease.mkdir()
     judge = Judge(attempt, 1)
     assert judge.looks() is None

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.runs import files, node_files
+from clusterctl.runs import files, node_writer
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.node_files import NodeFiles
+from clusterctl.runs.node_writer import NodeFiles
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_events_that_a_full_disk_rejects_are_written_with_the_next(
     written = NodeFiles(attempt, 2)
     written.add_event(0, {"event": "one"})
     with monkeypatch.context() as full:
-        full.setattr(node_files, "append", lambda path, content: files.append(path, content[:10]))
+        full.setattr(node_writer, "append", lambda path, content: files.append(path, content[:10]))
         assert not written.write_events()
     written.add_event(0, {"event": "two"})
     assert written.write_events()
@@ -59,7 +59,7 @@ def test_no_event_is_lost_while_the_file_system_is_unavailable(
     written = NodeFiles(attempt, 2)
     written.add_event(0, {"event": "one"})
     with monkeypatch.context() as gone:
-        gone.setattr(node_files, "append", away)
+        gone.setattr(node_writer, "append", away)
         assert not written.write_events()
     assert written.write_events()
     assert names(attempt) == ["one"]

@@ -12,7 +12,8 @@ import pytest
 from support.recorded import write_beat
 from support.scenario import wait_until
 
-from clusterctl.runs import judgement, node_watch
+from clusterctl.runs import node_watch
+from clusterctl.runs import node_watch as judgement
 from clusterctl.runs.files import read_json
 from clusterctl.runs.heartbeats import Beat, read_beats
 from clusterctl.runs.layout import Attempt, RunDir

@@ -10,7 +10,7 @@ import pytest
 
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
-from clusterctl.runs.requests import request_restart, wait_for_request
+from clusterctl.runs.marks import request_restart, wait_for_request
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.runs.files import read_lines
-from clusterctl.runs.samples import SampleFile, joined, thinned
+from clusterctl.runs.node_writer import SampleFile, joined, thinned
 
 GPU = {
     "index": 0,

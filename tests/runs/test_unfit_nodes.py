@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.unfit_nodes import NodeReport, Reached, failed_nodes, judge, judge_attempt
+from clusterctl.runs.node_check import NodeReport, Reached, failed_nodes, judge, judge_attempt
 
 NODES = ("a", "b", "c")
 ALL = {node: NodeReport(node, Reached.ALL, 3.0) for node in NODES}

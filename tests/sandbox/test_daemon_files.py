@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.errors import UsageError
-from clusterctl.sandbox import daemon_files
+from clusterctl.sandbox import lifecycle
 from clusterctl.sandbox.description import Sandbox, SandboxRequest
 from clusterctl.spec.values import GpuCount
 
@@ -23,7 +23,7 @@ def written(folder: Path, namespaces: bool = True, **request: int) -> Sandbox:
         network="10.1.2" if namespaces else "127.0.0",
         ports=(7001, 7002, 7003, 7004),
     )
-    daemon_files.write_files(sandbox)
+    lifecycle.write_files(sandbox)
     return sandbox
 
 
@@ -84,22 +84,22 @@ def test_the_machines_gpus_are_divided_among_the_nodes_if_there_are_enough(
 ) -> None:
     request = SandboxRequest(nodes=2, gpus_per_node=GpuCount(gpus))
     sandbox = Sandbox(folder=str(tmp_path), boot_id="", request=request, ports=(7001, 7002, 7003, 7004))
-    monkeypatch.setattr(daemon_files, "machine_gpus", lambda: [Path(f"/dev/nvidia{n}") for n in range(5)])
-    assert list(daemon_files._gres_lines(sandbox)) == [
+    monkeypatch.setattr(lifecycle, "machine_gpus", lambda: [Path(f"/dev/nvidia{n}") for n in range(5)])
+    assert list(lifecycle._gres_lines(sandbox)) == [
         f"NodeName=node1 Name=gpu{named} File=/dev/nvidia0",
         f"NodeName=node1 Name=gpu{named} File=/dev/nvidia1",
         f"NodeName=node2 Name=gpu{named} File=/dev/nvidia2",
         f"NodeName=node2 Name=gpu{named} File=/dev/nvidia3",
     ]
-    assert all(f" Gres=gpu:{gpus}" in line for line in daemon_files._node_lines(sandbox))
+    assert all(f" Gres=gpu:{gpus}" in line for line in lifecycle._node_lines(sandbox))
 
 
 def test_simulated_gpus_need_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(daemon_files.os, "mknod", refused)
-    monkeypatch.setattr(daemon_files, "machine_gpus", list)
+    monkeypatch.setattr(lifecycle.os, "mknod", refused)
+    monkeypatch.setattr(lifecycle, "machine_gpus", list)
     with pytest.raises(UsageError, match="only root can"):
         written(tmp_path, gpus_per_node=GpuCount(1))
 
@@ -107,5 +107,5 @@ def test_simulated_gpus_need_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_nodes_do_not_use_dns(tmp_path: Path) -> None:
     host = tmp_path / "nsswitch.conf"
     host.write_text("passwd: files ldap\nhosts:  files dns\nservices: db\n")
-    assert daemon_files._files_alone(host) == "passwd: files ldap\nservices: db\nhosts: files\n"
-    assert daemon_files._files_alone(tmp_path / "missing") == "hosts: files\n"
+    assert lifecycle._files_alone(host) == "passwd: files ldap\nservices: db\nhosts: files\n"
+    assert lifecycle._files_alone(tmp_path / "missing") == "hosts: files\n"

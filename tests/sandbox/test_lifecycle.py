@@ -16,8 +16,8 @@ from support.scenario import wait_until
 from clusterctl.errors import SlurmError, UsageError
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.sandbox import lifecycle, marked_processes, network
-from clusterctl.sandbox.daemon_files import write_files
 from clusterctl.sandbox.description import Sandbox, SandboxRequest, current
+from clusterctl.sandbox.lifecycle import write_files
 from clusterctl.spec.values import GpuCount
 
 TWO = SandboxRequest(nodes=2)

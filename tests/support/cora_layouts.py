@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from clusterctl.graph.storage import Graph
-from clusterctl.workloads.generated.ogb_layouts import (
+from clusterctl.workloads.generated.ogb_like import (
     EdgePieces,
     LabelledNodes,
     write_archives,

@@ -8,7 +8,7 @@ from conftest import CREATED, RUN_ID, Fabricate
 
 from clusterctl.runs.layout import RUN_FORMAT, RunDir
 from clusterctl.spec import Cluster, Job, to_record
-from clusterctl.spec.track import Track
+from clusterctl.spec.notify import Track
 
 
 def tracked_run(fabricate: Fabricate, track: Track, files: dict[str, Any] | None = None) -> RunDir:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.errors import TaskError
-from clusterctl.task.device import check_exclusive, choose_device
 from clusterctl.task.rendezvous import Member
+from clusterctl.task.task import check_exclusive, choose_device
 
 
 @pytest.mark.parametrize(

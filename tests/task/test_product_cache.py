@@ -9,7 +9,7 @@ from clusterctl.runs.layout import RunDir
 PROGRAM = """
 import ctypes, torch
 from pathlib import Path
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.task.task import joined
 

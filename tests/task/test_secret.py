@@ -19,7 +19,7 @@ from clusterctl.runs.secret import read
 JOIN = """
 import os
 from torch import distributed as dist
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.task import secret
 from clusterctl.task.exchange import from_first, to_first

@@ -11,7 +11,7 @@ from torch.distributed import HashStore
 
 from clusterctl.runs.place import Place
 from clusterctl.task.exchange import tried
-from clusterctl.task.store_exchange import StoreExchange, Talk
+from clusterctl.task.task import StoreExchange, Talk
 
 RANKS, SECRET = 8, b"s" * 32
 

@@ -11,7 +11,7 @@ from clusterctl.runs.layout import RunDir
 PROGRAM = """
 import json, os, resource, torch
 from torch import distributed as dist
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
 from clusterctl.task.task import joined

@@ -27,7 +27,7 @@ from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import Status
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
-from clusterctl.spec.track import Track
+from clusterctl.spec.notify import Track
 from clusterctl.trackers.mirror import Mirror
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # warnings of the libraries

@@ -15,10 +15,8 @@ from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import Status
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
-from clusterctl.spec.track import Track
-from clusterctl.trackers.mirror import Mirror
-from clusterctl.trackers.points import TrackedPoint
-from clusterctl.trackers.sink import open_sink, parameters
+from clusterctl.spec.notify import Track
+from clusterctl.trackers.mirror import Mirror, TrackedPoint, open_sink, parameters
 
 TENSORBOARD = Track(tensorboard=True)
 

@@ -19,7 +19,7 @@ import clusterctl
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.once import leased
-from clusterctl.spec.track import Track
+from clusterctl.spec.notify import Track
 
 TRACKER = Path(clusterctl.__file__).parent / "trackers"
 HOST = {"attempt": 0, "job_id": "12", "restart_count": 0, "nodes": "n1", "start": CREATED + 5}

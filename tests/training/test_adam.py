@@ -8,8 +8,9 @@ from torch import Tensor
 
 from clusterctl.graph.sharded_table import ShardedTable
 from clusterctl.task.task import Task
-from clusterctl.training import adam, adam_step
-from clusterctl.training.adam import Adam, TableAdam
+from clusterctl.training import learner
+from clusterctl.training import learner as adam_step
+from clusterctl.training.learner import Adam, TableAdam
 
 
 @pytest.fixture(params=["fused", "plain"], autouse=True)
@@ -77,7 +78,7 @@ def rows_and_steps(rows: int = 5000) -> tuple[Tensor, list[tuple[Tensor, Tensor]
 def test_every_row_of_a_table_is_updated_as_by_torchs_dense_adam(
     lone_task: Task, monkeypatch: pytest.MonkeyPatch, weight_decay: float, numbers_at_once: int
 ) -> None:
-    monkeypatch.setattr(adam, "_NUMBERS_AT_ONCE", numbers_at_once)
+    monkeypatch.setattr(learner, "_NUMBERS_AT_ONCE", numbers_at_once)
     values, steps = rows_and_steps()
     table = ShardedTable(len(values), 3, seed=0, dtype=torch.float64)
     table.rows.copy_(values)

@@ -14,12 +14,12 @@ from torch import distributed as dist
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import NodeClassificationTrain
 from clusterctl.task.task import Task
-from clusterctl.training import own_training
+from clusterctl.training import own_model
+from clusterctl.training.checkpoint import read, write
 from clusterctl.training.loop import Best, fit
 from clusterctl.training.objective import Accuracy
+from clusterctl.training.own_model import OwnTraining
 from clusterctl.training.own_objective import OwnNodeClassification
-from clusterctl.training.own_training import OwnTraining
-from clusterctl.training.shards import read, write
 from clusterctl.training.state import pieces, wholes
 
 
@@ -143,7 +143,7 @@ def test_only_buffers_that_changed_are_averaged_however_they_were_written(
             averaged.append(tensor.numel())
             tensor += tensor + 2
 
-    monkeypatch.setattr(own_training.dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(own_model.dist, "all_reduce", all_reduce)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     model = Buffers()
     model.register_buffer("moved", torch.zeros(9))

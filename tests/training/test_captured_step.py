@@ -17,9 +17,9 @@ from clusterctl.graph.storage import Graph
 from clusterctl.spec import RedditTrain
 from clusterctl.task.task import Task
 from clusterctl.training import node_objective
-from clusterctl.training.captured_step import CapturedStep
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.learner import Learner
+from clusterctl.training.loop import CapturedStep
 from clusterctl.training.node_objective import NodeClassification, check_capturable
 
 MakeGraph = Callable[..., Graph]

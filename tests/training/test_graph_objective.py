@@ -20,7 +20,7 @@ from clusterctl.training.graph_objective import features_of, stratified
 PROGRAM = f"""
 import json, torch
 from dataclasses import replace
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.spec import Data, GraphClassificationTrain
 from clusterctl.graph.collection import Collection
@@ -28,7 +28,7 @@ from clusterctl.graph.storage import shared
 from clusterctl.task.task import joined
 from clusterctl.training.graph_objective import GraphClassification
 from clusterctl.training.loop import fit
-from clusterctl.training.training_log import Fold
+from clusterctl.training.progress import Fold
 from clusterctl.workloads.graph_classification import recipe
 
 class Losses(list):

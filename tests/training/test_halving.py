@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.runs.layout import RunDir
 from clusterctl.task.task import Task
-from clusterctl.training.halving import Halving
+from clusterctl.training.loop import Halving
 
 SWEEP = "cora-20260101-000000-aaaa"
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 Path(sys.argv[2], "cgroup.procs").write_text(str(os.getpid()))
 from clusterctl.graph.storage import Graph, LabelledHeteroGraph, load
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.spec import NodeClassificationTrain, NodeTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit

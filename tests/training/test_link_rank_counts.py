@@ -18,12 +18,12 @@ sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from support.random_shop import random_shop
 from torch import distributed as dist
 from clusterctl.graph.sharded_table import ShardedTable
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
 from clusterctl.spec import TaobaoTrain
 from clusterctl.task.task import joined
-from clusterctl.training.adam import TableAdam
+from clusterctl.training.learner import TableAdam
 from clusterctl.training.link_objective import auc
 from clusterctl.training.link_objective import LinkPrediction
 from clusterctl.training.loop import fit

@@ -26,7 +26,7 @@ from clusterctl.training.link_objective import Auc, LinkPrediction
 from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.objective import Accuracy, Score
-from clusterctl.training.training_log import Fold, TrainingLog
+from clusterctl.training.progress import Fold, TrainingLog
 
 
 @dataclass

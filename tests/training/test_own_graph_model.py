@@ -36,13 +36,13 @@ sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from clusterctl.graph.collection import Collection
 from clusterctl.graph.storage import shared
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.spec import Data, GraphClassificationTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
 from clusterctl.training.own_graph_objective import OwnGraphClassification
-from clusterctl.training.training_log import Fold
+from clusterctl.training.progress import Fold
 from clusterctl.workloads.graph_classification import recipe
 
 class Losses(list):

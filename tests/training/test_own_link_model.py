@@ -37,7 +37,7 @@ import torch_geometric  # before the ranks are forked
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from clusterctl.graph.storage import shared
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.spec import Data, LinkPredictionTrain
 from clusterctl.task.task import joined

@@ -45,8 +45,8 @@ SHOP, LINKS, LINK_RANKS = (
 
 # The bugs, as mutations of our code.
 _PLAN, _LOOP, _NODES = "training/epoch_plan.py", "training/loop.py", "training/node_objective.py"
-_LOSSES = "training/losses.py"
-_PAIRS, _BLOCKS, _SLICES = "training/link_objective.py", "graph/blocks.py", "graph/slices.py"
+_LOSSES = "training/objective.py"
+_PAIRS, _BLOCKS, _SLICES = "training/link_objective.py", "graph/blocks.py", "graph/blocks.py"
 WRONG_SPLIT = Mutation(_NODES, "getattr(graph, split)", 'getattr(graph, "val")')
 LAST_NODE_LEFT_OUT = Mutation(_NODES, "(nodes < own.stop)", "(nodes < own.stop - 1)")
 A_NODE_TWICE = Mutation(_NODES, "count[1] = nodes.numel()", "count[1] = nodes.numel() + 1")
@@ -90,7 +90,7 @@ DEGREE_OF_SAMPLE = Mutation(
 )
 NO_LAST_EVALUATION = Mutation(_LOOP, "if last or decides or (", "if decides or (")
 WINDOW_OUT_OF_REACH = Mutation("training/trace.py", "first if first <= left else left // 2 + 1", "first")
-PERCENT = Mutation("training/training_log.py", "{score.share:.4f}", "{score.share:.2%}")
+PERCENT = Mutation("training/progress.py", "{score.share:.4f}", "{score.share:.2%}")
 LR_IGNORED = Mutation("training/learner.py", "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
 RANK_0_ALONE = Mutation(_SLICES, "size = -(-nodes // dist.get_world_size())", "size = nodes")
 EVERY_RANK_PREPARES = Mutation("runs/once.py", "return is_listed(folder) and whole(folder)", "return False")
@@ -113,7 +113,7 @@ MEAN_OVER_POSITIVES = Mutation(_LOSSES, "/ (2 * total)", "/ total")
 IN_PLACE = Mutation(
     "graph/recommender.py", "users[: of_users.nodes.numel()]\n", "users[: of_users.nodes.numel()].mul_(2)\n"
 )
-FIRST_GPU = Mutation("task/device.py", 'torch.device("cuda", local_rank)', 'torch.device("cuda", 0)')
+FIRST_GPU = Mutation("task/task.py", 'torch.device("cuda", local_rank)', 'torch.device("cuda", 0)')
 LOADER_PROCESSES = Mutation(
     _LOOP,
     'ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (1,))',
@@ -121,7 +121,7 @@ LOADER_PROCESSES = Mutation(
 )
 PORT_GIVEN_BACK = Mutation("task/meeting.py", "    return holder\n", "    holder.close()\n    return holder\n")
 LAZY = Mutation("graph/gin.py", "Linear(hidden, classes) for _ in widths", "nn.LazyLinear(classes) for _ in widths")
-EVERY_RANK_LOGS = Mutation("training/training_log.py", "if self._task.place.rank == 0:", "if True:")
+EVERY_RANK_LOGS = Mutation("training/progress.py", "if self._task.place.rank == 0:", "if True:")
 NO_LABEL_IS_ONE = Mutation("workloads/reddit.py", ".min()) < 0", ".min()) < -(2**63)")
 SUMMED_IN_HALF = Mutation(
     _BLOCKS,

@@ -20,7 +20,7 @@ from pathlib import Path
 from clusterctl.graph.inference import infer
 from clusterctl.graph.features.split import SplitFeatures
 from clusterctl.graph.storage import Graph, shared
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.spec import NodeClassificationTrain, RedditTrain
 from clusterctl.task.task import joined

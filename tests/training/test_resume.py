@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from clusterctl.graph.collection import Collection
 from clusterctl.graph.storage import Graph, shared
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.events import Events
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.metrics import MetricsWriter, current_attempt
@@ -32,7 +32,7 @@ from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.graph_objective import GraphClassification
 from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
-from clusterctl.training.training_log import Fold
+from clusterctl.training.progress import Fold
 from clusterctl.training.state import PartState, Sharded
 from clusterctl.workloads.reddit import raw_identity, read_raw
 from clusterctl.workloads.graph_classification import recipe as tu_recipe

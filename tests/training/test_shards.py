@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from clusterctl.training.shards import read, write
+from clusterctl.training.checkpoint import read, write
 from clusterctl.training.state import Sharded
 
 WHOLE = {

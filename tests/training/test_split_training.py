@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from support.random_academy import random_academy
 from clusterctl.graph.storage import Graph, LabelledHeteroGraph, shared
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.spec import Data, LinkPredictionTrain, NodeClassificationTrain, RedditTrain
 from clusterctl.task.task import joined
@@ -73,7 +73,7 @@ MEMORY = """
 import json, torch
 from pathlib import Path
 from clusterctl.graph.storage import Graph, compressed, shared
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.spec import RedditTrain
 from clusterctl.task.task import joined

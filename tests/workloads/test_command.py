@@ -21,7 +21,7 @@ import clusterctl
 from clusterctl.errors import TaskError
 from clusterctl.launch.script import part
 from clusterctl.observe.logs import Logs, Selection
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.place import Place

@@ -18,8 +18,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import GATv2Conv
 
 from clusterctl.errors import TaskError
-from clusterctl.graph.attention import GatConv
-from clusterctl.graph.gat import Gat
+from clusterctl.graph.attention import Gat, GatConv
 from clusterctl.graph.storage import Graph
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, Job, NodeClassificationTrain, from_record
@@ -70,7 +69,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from clusterctl.graph.storage import Graph, shared
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.spec import NodeClassificationTrain
 from clusterctl.task.task import joined

@@ -17,7 +17,7 @@ from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.storage import Graph, compressed
 from clusterctl.spec import Data
 from clusterctl.workloads import ogb_format, reddit
-from clusterctl.workloads.generated.ogb_layouts import write_archives, write_tables
+from clusterctl.workloads.generated.ogb_like import write_archives, write_tables
 from clusterctl.workloads.ogb_format import raw_identity, read_raw, read_relations
 
 NAMES = ["ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-mag"]

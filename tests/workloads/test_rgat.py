@@ -152,7 +152,7 @@ sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from support.random_academy import random_academy
 from clusterctl.graph.storage import LabelledHeteroGraph, shared
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.spec import NodeClassificationTrain
 from clusterctl.task.task import joined

@@ -8,33 +8,37 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from errno import EINVAL, ENOENT, ENOTDIR
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.api.find import age_seconds, query
 from clusterctl.config import cache_folder, chosen_images_folder, chosen_runs_folder
 from clusterctl.containers.unpacked import own_folders
 from clusterctl.errors import ClusterctlError, ConfigError, UsageError, reason
-from clusterctl.launch.unused_code import find_unused, remove_unused
-from clusterctl.observe.disk import DiskUse
 from clusterctl.observe.ended_runs import stamp
-from clusterctl.observe.expendable import ended_at, judged
-from clusterctl.observe.run_names import is_run_id
+from clusterctl.observe.ranking import ranked
+from clusterctl.observe.run_names import is_run_id, submission
 from clusterctl.observe.runs import is_private
+from clusterctl.observe.stage import ARRIVAL_SECONDS
 from clusterctl.runs import checkpoints
-from clusterctl.runs.files import names_in
-from clusterctl.runs.layout import RunDir, code_folder
-from clusterctl.runs.removal import remove_tree
+from clusterctl.runs.file_systems import clock_ahead
+from clusterctl.runs.files import names_in, remove_tree, with_retries
+from clusterctl.runs.layout import ENVIRONMENTS, SHARED_FILES, RunDir, code_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from clusterctl.launch.unused_code import Unused
     from clusterctl.observe.ended_runs import Stamp
+    from clusterctl.observe.ranking import Ranked
     from clusterctl.observe.stage import Status
+
 
 SCHEMA_VERSION = 1
 _HALF_REMOVED = re.compile(r"\.(?P<run>.+)\.removed\.[0-9]+")
@@ -245,3 +249,207 @@ def _remove_run(run: RunDir, seen: Stamp) -> bool:
 def _moments(seen: Stamp) -> list[int]:
     """A stamp without the times that a rename changes."""
     return [number for place, number in enumerate(seen) if place % 3 != 2]
+
+
+# Finds copies of code and archives of environments that no run uses any more, because its directory was deleted.
+
+
+YOUNG_SECONDS = 3600.0  # far longer than a submission takes from choosing a copy to linking it
+_COPY = re.compile(r"[0-9a-f]{20}|\.[0-9a-f]{20}\..+")  # the latter are partly created or partly removed
+
+
+@dataclass(frozen=True)
+class Unused:
+    """An unused copy, archive or shared file. `size` is the disk space that its removal frees, in bytes."""
+
+    path: Path
+    size: int
+
+
+def find_unused(runs: Path, clock: Callable[[], float] = time.time, without: Collection[str] = ()) -> list[Unused]:
+    """The copies of code in the folder `runs` that can be removed, or could be `without` these runs.
+
+    Raises ConfigError if a folder cannot be read: it may be a run.
+    """
+    code = code_folder(runs)
+    if not code.is_dir():
+        return []
+    now = clock() + (clock_ahead(code) or 0.0)
+    used = set(_used(runs, without))
+    copies = [path for path in sorted(code.iterdir()) if _COPY.fullmatch(path.name) and path.name not in used]
+    copies = [path for path in copies if not path.is_symlink() and path.is_dir() and not _is_young(path, now)]
+    shared = {status.st_ino: path for path, status in _files(code / SHARED_FILES)}
+    links = Counter(status.st_ino for copy in copies for _, status in _files(copy))
+    freed: set[int] = set()
+    found = [Unused(copy, _freed(copy, links, shared, freed)) for copy in copies]
+    alone = (item for item in _files(code / SHARED_FILES) if item[1].st_nlink == 1)
+    archives = (
+        item for item in _files(code / ENVIRONMENTS) if item[0].name not in used and not _is_young(item[0], now)
+    )
+    return [*found, *(Unused(path, status.st_blocks * 512) for path, status in (*alone, *archives))]
+
+
+def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> bool:
+    """Remove one result of `find_unused` and the files only it has; False if it is in use again."""
+    path = unused.path
+    if path.parent.name == SHARED_FILES:
+        path.unlink(missing_ok=True)  # a copy that has linked it keeps its content
+        return True
+    aside = path.with_name(f".{path.name.strip('.').partition('.')[0]}.removed.{time.time_ns()}")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:  # already removed
+        return False
+    if _is_young(aside, clock() + (clock_ahead(aside.parent) or 0.0)):
+        with suppress(OSError):  # created again meanwhile
+            aside.rename(path)
+            return False
+    if path.parent.name == ENVIRONMENTS:
+        aside.unlink()
+        return True
+    contents = {status.st_ino for _, status in _files(aside)}
+    remove_tree(aside)
+    for shared, status in _files(path.parent / SHARED_FILES):
+        if status.st_ino in contents and status.st_nlink == 1:
+            shared.unlink(missing_ok=True)
+    return True
+
+
+def _used(runs: Path, without: Collection[str]) -> Iterator[str]:
+    """The names of the copies that this user's runs in the folder refer to, whatever their state.
+
+    Runs of other users never use these copies.
+    """
+    for run in (path for path in runs.iterdir() if path.name not in without):
+        try:
+            if run.lstat().st_uid != os.geteuid():
+                continue
+            yield Path(os.readlink(run / "code")).name  # noqa: PTH115 - a dangling link counts too
+            yield from (Path(os.readlink(link)).name for link in RunDir(run).environments.iterdir())  # noqa: PTH115
+        except OSError as error:
+            if error.errno in (ENOENT, ENOTDIR, EINVAL):  # not a run, or one with its own code
+                continue
+            hint = "no copies of code are removed, since it may refer to them"
+            raise ConfigError(f"cannot read {run}: {error.strerror}", hint) from error
+
+
+def _is_young(path: Path, now: float) -> bool:
+    return path.stat().st_mtime > now - YOUNG_SECONDS
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            with suppress(FileNotFoundError):
+                if stat.S_ISREG((status := path.lstat()).st_mode):
+                    yield path, status
+
+
+def _freed(copy: Path, links: Counter[int], shared: dict[int, Path], freed: set[int]) -> int:
+    """The bytes of files that only unused copies contain, counted once."""
+    size = 0
+    for _, status in _files(copy):
+        number = status.st_ino
+        if number not in freed and status.st_nlink == links[number] + (number in shared):
+            freed.add(number)
+            size += status.st_blocks * 512
+    return size
+
+
+# Disk usage of folders: a file with several hard links counts once, and no symbolic link is followed.
+
+
+@dataclass
+class DiskUse:
+    """Counts folders in turn: a file shared with an earlier folder is counted there."""
+
+    unread: list[str] = field(default_factory=list)  # folders that could not be read
+    _seen: set[tuple[int, int]] = field(default_factory=set)
+
+    def bytes_of(self, path: Path) -> int:
+        """The bytes on disk of a file, or of all files below a folder, not counted before."""
+        return self._bytes(os.fspath(path))
+
+    def _bytes(self, path: str) -> int:
+        try:
+            status = with_retries(lambda: os.lstat(path))
+            if stat.S_ISDIR(status.st_mode):
+                return sum([self._bytes(f"{path}/{name}") for name in names_in(path)])
+        except FileNotFoundError:  # removed in the meantime
+            return 0
+        except OSError:
+            self.unread.append(path)
+            return 0
+        if status.st_nlink > 1:
+            if (number := (status.st_dev, status.st_ino)) in self._seen:
+                return 0
+            self._seen.add(number)
+        return status.st_blocks * 512
+
+
+# Which ended runs may be removed, and why others are kept; pure functions.
+
+
+class Judged(NamedTuple):
+    """An old run, and the reason to keep it; without a reason it may be removed."""
+
+    status: Status
+    stays: str = ""
+
+
+def judged(statuses: Sequence[Status], seconds: float, now: float, *, keep_best: bool = False) -> list[Judged]:
+    """A verdict on every run that ended, or may have ended, `seconds` ago; active runs are left out.
+
+    `statuses` are those of all runs in the folder: dependencies of runs that have not ended are kept, and with
+    `keep_best` also the best ended run of each job.
+    """
+    needed = {
+        one.run: status.record.run.id
+        for status in statuses
+        if not _is_over(status, now)
+        for one in status.record.predecessors
+    }
+    best = {found.status.record.run: found for found in best_runs(statuses)} if keep_best else {}
+    old = [status for status in statuses if now - ended_at(status) >= seconds]
+    return [
+        Judged(status, _reason(status, needed, best.get(status.record.run)))
+        for status in old
+        if _is_over(status, now) or not status.sure
+    ]
+
+
+def ended_at(status: Status) -> float:
+    """When the run ended or, if unknown, its last start or its submission."""
+    last = status.attempt
+    return status.ended or (last and (last.end or last.start)) or status.record.submitted
+
+
+def best_runs(statuses: Iterable[Status]) -> list[Ranked]:
+    """The best ended run of each job, by the newest values, as shown in `status`; of equal runs, the newer one."""
+    jobs: dict[str, list[Status]] = defaultdict(list)
+    for status in statuses:
+        if status.stage.ended:
+            jobs[status.record.job.name].append(status)
+    return [first for found in jobs.values() for first in ranked(found)[:1]]
+
+
+def _is_over(status: Status, now: float) -> bool:
+    """Whether nothing writes to the run any more: a batch script may end a moment after its ranks."""
+    last = status.attempt
+    written = last is None or last.exit_code is not None or now - ended_at(status) >= ARRIVAL_SECONDS
+    return status.stage.ended and status.sure and written
+
+
+def _reason(status: Status, needed: Mapping[str, str], best: Ranked | None) -> str:
+    """Why an old run is kept."""
+    run = status.record.run.id
+    if not status.record.is_ours:
+        return "belongs to another user"
+    if not status.sure:
+        return "Slurm does not report whether it has ended"
+    if waits := needed.get(run) or needed.get(submission(run)):
+        return f"{waits} is waiting for it"
+    if best:
+        return f"the best of {status.record.job.name}: {best.metric.label} {best.metric.text(best.value)}"
+    return ""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import clusterctl
 from clusterctl.config import cache_folder, chosen_images_folder, expanded, shipped_folder
-from clusterctl.containers import folder as files
-from clusterctl.containers.folder import remove as remove
-from clusterctl.containers.folder import verify as verify
+from clusterctl.containers import contents as files
+from clusterctl.containers.contents import remove as remove
+from clusterctl.containers.contents import verify as verify
 from clusterctl.containers.listener import SILENT, ProgressListener
 from clusterctl.containers.pyxis import ContainerView, Mount
 from clusterctl.containers.unpacked import is_here
@@ -23,7 +23,7 @@ from clusterctl.spec import to_record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.containers.folder import Image as Image
+    from clusterctl.containers.contents import Image as Image
 
 
 def images_folder(cluster: str | None = None, folder: Path | None = None) -> Path:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
+import json
 import os
+import re
 import tomllib
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,19 +17,19 @@ from clusterctl.errors import ConfigError, SlurmError, UsageError, reason
 from clusterctl.launch.batch_script import CarriedLine as CarriedLine
 from clusterctl.launch.batch_script import Converted as Converted
 from clusterctl.launch.batch_script import convert
-from clusterctl.launch.first_files import ClusterChoices as ClusterChoices
-from clusterctl.launch.first_files import cluster_text, first_job, likely_partition, toml_text
 from clusterctl.runs.file_systems import LOCAL
 from clusterctl.runs.files import nearest_existing, read_beginning, write_text
 from clusterctl.slurm import Slurm
-from clusterctl.slurm.site import Site as Site
-from clusterctl.slurm.site import ask_site
 from clusterctl.spec import Cluster, from_record
 from clusterctl.spec.records import InvalidRecord
-from clusterctl.spec.values import as_name
+from clusterctl.spec.values import Duration, as_name, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from clusterctl.slurm import Inventory, Node, Partition
+
 
 _SHARED_FOLDERS = ("SCRATCH", "WORK", "PROJECT", "HOME")  # variables that sites commonly set
 _LARGEST_SCRIPT = 2**20
@@ -134,3 +138,179 @@ def _runs(environment: Mapping[str, str]) -> str:
     usable = [folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)] or [Path.home()]
     shared = [folder for folder in usable if file_system(folder) not in {*LOCAL, ""}]
     return str((shared or usable)[0] / "clusterctl" / "runs")
+
+
+# A new user's first cluster file and job file as text, with comments that explain each value.
+
+
+_MINUTES = Duration(60)
+_FIRST_SECONDS = 600
+FIRST_PROGRAM = (
+    "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], 'on', os.uname().nodename)"
+)
+
+
+@dataclass(frozen=True)
+class ClusterChoices:
+    """The user's choices. Without account or QOS Slurm uses the user's default."""
+
+    name: str
+    partition: str
+    runs: str
+    account: str = ""
+    qos: str = ""
+
+
+def likely_partition(inventory: Inventory) -> str:
+    """The default partition; if only others have GPUs, the one with the most."""
+    first = next(iter(inventory.partitions.values()))
+    return max(
+        inventory.partitions.values(),
+        key=lambda one: (_gpu_count(first, inventory) > 0 and one is first, _gpu_count(one, inventory), one is first),
+    ).name
+
+
+def cluster_text(site: Site, chosen: ClusterChoices, variables: Mapping[str, str], shared: str = "") -> str:
+    """The cluster file. `variables` are environment variables, `shared` is the type of the runs' file system."""
+    inventory = site.inventory
+    partition = inventory.partitions[chosen.partition]
+    others = [_described(one, inventory) for one in inventory.partitions.values() if one is not partition]
+    lines = [
+        "# Written by `clusterctl init` from Slurm's configuration. All keys: clusterctl config keys",
+        _key("kind", "slurm"),
+        _key("partition", chosen.partition, _described(partition, inventory)),
+        *(f"# another partition: {other}" for other in others),
+        _optional("account", chosen.account, site.accounts),
+        _optional("qos", chosen.qos, site.qos),
+        _gpus(inventory.nodes_of(partition)),
+        _key("gpu_request", "gpus-per-node", 'or "gres" if sbatch rejects --gpus-per-node'),
+        _key("runs", chosen.runs, f"must be visible to login and compute nodes{f'; {shared}' if shared else ''}"),
+    ]
+    if site.has_pyxis:
+        lines.append(_key("container_runtime", "pyxis", "srun has --container-image"))
+    elif site.has_pyxis is not None:
+        lines.append(_key("container_runtime", "builtin", "no pyxis; nodes need unsquashfs and user namespaces"))
+    if variables.get("SLURM_CONF"):
+        lines.append(_key("slurm_conf", variables["SLURM_CONF"], "$SLURM_CONF"))
+    lines += [
+        '# setup = ["module load cuda", "source /shared/me/env/bin/activate"] # on the host, before the tasks',
+        '# interface = "ib0" # the network between the nodes, if the ranks cannot connect to each other',
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def first_job(site: Site, chosen: ClusterChoices) -> dict[str, Any]:
+    """A job that takes a minute to show that everything works: each rank prints its node."""
+    partition = site.inventory.partitions[chosen.partition]
+    usable = sum(node.can_start or node.state == "allocated" for node in site.inventory.nodes_of(partition))
+    nodes = max(1, min(2, usable, partition.most_nodes or 2))
+    time = _MINUTES.write(min(_FIRST_SECONDS, partition.longest or _FIRST_SECONDS))
+    return {
+        "workload": "command",
+        "argv": ["python", "-c", FIRST_PROGRAM],
+        "resources": {"nodes": nodes, "time": time},
+    }
+
+
+def toml_text(values: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
+    """Nested tables as a TOML file, under `comments`."""
+    tables = {name: value for name, value in values.items() if isinstance(value, dict)}
+    lines = [f"# {_printable(comment)}" for comment in comments]
+    lines += [_key(name, value) for name, value in values.items() if name not in tables]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *_table(table)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _table(values: Mapping[str, Any]) -> list[str]:
+    inline = {name: value for name, value in values.items() if isinstance(value, dict)}
+    written = (f"{name} = {{ {', '.join(_table(table))} }}" for name, table in inline.items())
+    return [*(_key(name, value) for name, value in values.items() if name not in inline), *written]
+
+
+def _key(name: str, value: Any, comment: str = "") -> str:
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return f"{name} = {text}" + (f" # {_printable(comment)}" if comment else "")
+
+
+def _optional(name: str, value: str, known: Sequence[str]) -> str:
+    choices = f"yours: {', '.join(known)}" if known else ""
+    return _key(name, value, choices) if value else f"# {_key(name, '...', choices or 'your default')}"
+
+
+def _gpus(nodes: Sequence[Node]) -> str:
+    """The GPUs that most nodes have, with the type if nodes of the partition have several."""
+    kinds = Counter(gpu for node in nodes for gpu in {(gpu.type, gpu.total) for gpu in node.gpus})
+    if not kinds:
+        return _key("gpus_per_node", 0, "the partition has no GPUs")
+    (kind, count), _ = kinds.most_common(1)[0]
+    several = len({name for name, _ in kinds}) > 1
+    there = (f"{plural(number, 'node')} with {total} {name or 'GPUs'}" for (name, total), number in kinds.items())
+    return _key("gpus_per_node", f"{kind}:{count}" if kind and several else count, ", ".join(there))
+
+
+def _described(partition: Partition, inventory: Inventory) -> str:
+    """gpu: 12 nodes, 4 a100 each, up to 2d."""
+    nodes = inventory.nodes_of(partition)
+    gpus = sorted({f"{gpu.total} {gpu.type or 'GPUs'}" for node in nodes for gpu in node.gpus})
+    longest = f"up to {_MINUTES.write(partition.longest)}" if partition.longest else "no time limit"
+    down = "" if partition.up else ", down"
+    each = f", {' or '.join(gpus)} each" if gpus else ", no GPUs"
+    return f"{partition.name}: {plural(len(nodes), 'node')}{each}, {longest}{down}"
+
+
+def _gpu_count(partition: Partition, inventory: Inventory) -> int:
+    return sum(gpu.total for node in inventory.nodes_of(partition) for gpu in node.gpus)
+
+
+def _printable(text: str) -> str:
+    """`text` without characters that a TOML comment cannot contain."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+# Slurm's configuration and this user's associations, for a first cluster file: four requests in all.
+
+
+_CLUSTER_NAME = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Site:
+    """The parts of a Slurm installation that this user may use. `unknown` describes what the user has to fill in."""
+
+    inventory: Inventory
+    name: str = ""
+    accounts: tuple[str, ...] = ()
+    qos: tuple[str, ...] = ()
+    has_pyxis: bool | None = None
+    unknown: tuple[str, ...] = ()
+
+
+def ask_site(slurm: Slurm) -> Site:
+    """Request nodes, configuration, associations and srun's options. Raises SlurmError if there are no nodes."""
+    inventory = slurm.nodes()
+    if not inventory.partitions:
+        raise SlurmError("sinfo shows no partition that you may use", "list partitions: sinfo")
+    unknown = []
+
+    def ask(what: str, *words: str) -> str:
+        try:
+            return slurm.answer(*words)
+        except SlurmError as error:
+            unknown.append(f"{what}: {error.message}")
+            return ""
+
+    config = ask("the cluster's name", "scontrol", "show", "config")
+    words = ("show", "associations", f"user={getpass.getuser()}", "format=Account,QOS")
+    accounts, qos = parse_associations(ask("your accounts and QOS", "sacctmgr", "-n", "-P", *words))
+    options = ask("whether srun has pyxis", "srun", "--help")
+    name = _CLUSTER_NAME.search(config)
+    pyxis = "--container-image" in options if options else None
+    return Site(inventory, name[1] if name else "", accounts, qos, pyxis, tuple(unknown))
+
+
+def parse_associations(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The distinct accounts and QOS in sacctmgr's `account|qos,qos` lines."""
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") >= 1]
+    accounts = dict.fromkeys(account for account, *_ in rows if account)
+    return tuple(accounts), tuple(dict.fromkeys(name for _, qos, *_ in rows for name in qos.split(",") if name))

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.config import load_cluster
-from clusterctl.errors import SlurmError
+from clusterctl.api.settings import settings
+from clusterctl.config import load_cluster, resolve, runs_folder, shipped_folder
+from clusterctl.errors import NotFoundError, SlurmError, UsageError
+from clusterctl.launch.script import part
+from clusterctl.launch.warm import CLOSE_SIGNAL, hold, let_go
+from clusterctl.observe.rank_events import beginnings
 from clusterctl.slurm import Inventory, Slurm
 from clusterctl.slurm.fits import Room, asked_of, gpus_by_type, largest_now, room_for
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
+    from clusterctl.api.run import Run
     from clusterctl.api.settings import Overrides
     from clusterctl.config import Resolved
     from clusterctl.launch.sbatch import Estimate, SlurmRefused
     from clusterctl.slurm import Node, Partition
+    from clusterctl.slurm.queue import Allocation
+
 
 SCHEMA_VERSION = 1
 
@@ -106,3 +115,89 @@ def _node_json(node: Node) -> dict[str, Any]:
         "gpus": [{"type": kind.type, "total": kind.total, "used": kind.used} for kind in node.gpus],
         "features": sorted(node.features),
     }
+
+
+# Hold nodes for warm runs, wait for them, give them back.
+
+
+_FIRST_PAUSE_SECONDS = 0.2
+
+
+def allocate(job: str | None = None, cluster: str | None = None, *, overrides: Overrides = ()) -> str:
+    """Request the nodes that `job` would, or one node changed by `overrides`; returns the Slurm job ID.
+
+    Raises what `load` raises, and SlurmError.
+    """
+    target, changes = load_cluster(cluster), settings(overrides)
+    if job:
+        resolved = resolve(job, target, changes)
+    else:
+        example = str(shipped_folder() / "jobs" / "command.toml")
+        plain = ["resources.nodes=1", "resources.time=1h", f"resources.tasks_per_node={int(target.gpus_per_node) or 1}"]
+        resolved = resolve(example, target, [*plain, *changes])
+        resolved = replace(resolved, job=replace(resolved.job, name="alloc"))
+    slurm = Slurm.of(resolved.cluster)
+    return hold(resolved, slurm.path_of("sbatch"), slurm.environment)
+
+
+def wait_for_nodes(job_id: str, cluster: str | None = None) -> Allocation:
+    """Wait until the nodes are allocated, polling at intervals that grow to the cluster's polling floor."""
+    target = load_cluster(cluster)
+    slurm, floor, pause = Slurm.of(target), float(target.polling_floor), _FIRST_PAUSE_SECONDS
+    while True:
+        found = slurm.allocation(job_id)
+        if found and found.is_held:
+            return found
+        if found is None or found.state not in ("PENDING", "CONFIGURING"):
+            state = found.state if found else "gone"
+            raise SlurmError(f"allocation {job_id} ended before it started: {state}", "squeue --me")
+        time.sleep(pause)
+        pause = min(2 * pause, max(floor, _FIRST_PAUSE_SECONDS))
+
+
+def give_back(job_id: str, cluster: str | None = None) -> None:
+    """Release the nodes of `job_id` and remove imported images from them. Raises NotFoundError and SlurmError."""
+    target = load_cluster(cluster)
+    slurm = Slurm.of(target)
+    found = slurm.allocation(job_id) if job_id.isascii() and job_id.isdigit() else None
+    if found is None:
+        raise NotFoundError(f"you have no job with this ID: {job_id}", "list your jobs: squeue --me")
+    if found.is_held and let_go(runs_folder(target), job_id):
+        slurm.signal(CLOSE_SIGNAL, [job_id], batch=True)
+    else:
+        slurm.cancel([job_id])
+
+
+# Run a shell or a command beside a rank: a separate step on the rank's node that joins the rank's namespaces.
+
+
+def beside(
+    run: Run, rank: int = 0, command: tuple[str, ...] = (), *, terminal: bool = False
+) -> tuple[list[str], Mapping[str, str]]:
+    """The command line and environment of an srun for `command`, or a shell, in the container of `rank`.
+
+    The run is not interrupted. Raises UsageError if the run is not running or has no such rank; NotFoundError if the
+    rank has not started yet.
+    """
+    status = run.status()
+    status.record.require_ours()
+    if status.stage.ended or status.attempt is None or status.job_id is None:
+        raise UsageError(f"{run.id} is not running: {status.stage}", f"clusterctl status {run.id}")
+    tasks = status.record.job.resources.nodes * status.record.tasks_per_node
+    if rank >= tasks:
+        raise UsageError(f"no such rank: {rank}", f"choose one of 0 to {tasks - 1}")
+    began = beginnings(run.directory.attempt(status.attempt.number)).get(rank)
+    if not began or not began.node or began.pid is None:
+        raise NotFoundError(f"rank {rank} has not started yet", f"clusterctl status {run.id}")
+    slurm = Slurm.of(status.record.cluster)
+    flags = [
+        f"--jobid={status.attempt.job_id or status.job_id}",
+        f"--nodelist={began.node}",
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        "--mem=0",
+    ]
+    flags += ["--mpi=none", "--job-name=attach", *(["--pty"] if terminal else [])]
+    words = ["bash", "-c", part("attach.sh"), "attach", str(began.pid), *command]
+    return [slurm.path_of("srun"), *flags, *words], slurm.environment

@@ -20,7 +20,7 @@ from clusterctl.observe.sweeps import runs_of, sweep_named
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import exists
 from clusterctl.runs.layout import SweepDir
-from clusterctl.slurm.arrays import element_id
+from clusterctl.slurm.queue import element_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

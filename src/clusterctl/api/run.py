@@ -207,7 +207,7 @@ class Run:
         """
         from pathlib import Path
 
-        from clusterctl.api.fetch import fetch
+        from clusterctl.api.export import fetch
 
         return fetch(self.place, self.id, None if output is None else Path(output), weights=weights, force=force)
 

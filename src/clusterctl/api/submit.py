@@ -10,28 +10,30 @@ import os
 import shutil
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.api.calls import works_elsewhere
-from clusterctl.api.code import code_of, copied
 from clusterctl.api.settings import program_words, settings, typed
 from clusterctl.api.verify import verify
 from clusterctl.checks.job_rules import large_batch
 from clusterctl.checks.training_set import batches
 from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve, runs_folder
+from clusterctl.config.delivery import delivered
 from clusterctl.config.program import with_options
 from clusterctl.config.stages import HasStages as HasStages
 from clusterctl.containers.listener import SILENT
-from clusterctl.errors import UsageError
+from clusterctl.errors import ConfigError, UsageError, reason
 from clusterctl.launch.adoption import adopt
 from clusterctl.launch.code_files import LargeCode as LargeCode
+from clusterctl.launch.module_archives import archive_modules
 from clusterctl.launch.new_run import Earlier, from_earlier, from_project, record_of, versions, write_run
-from clusterctl.launch.plan import make_plan
-from clusterctl.launch.programs import Programs
+from clusterctl.launch.plan import Programs, has_project, make_plan
 from clusterctl.launch.sbatch import BatchJob, SlurmRefused, call_sbatch, test_only
 from clusterctl.launch.script import render
+from clusterctl.launch.snapshot import find_code, take_snapshot
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
 from clusterctl.runs.layout import RunDir, code_folder
 from clusterctl.slurm import Slurm
@@ -40,7 +42,6 @@ from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from clusterctl.api.predecessors import Named, Predecessors
     from clusterctl.api.run import Run
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from clusterctl.config import Resolved
     from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.plan import Plan
+    from clusterctl.launch.snapshot import Code
     from clusterctl.slurm.queue import Allocation
     from clusterctl.spec import Batches
     from clusterctl.spec.differences import Difference
@@ -307,3 +309,35 @@ def new_suffix() -> str:
     creates its directory, and is refused where something has the name.
     """
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+
+
+# The code of a new run, and its snapshot in the runs folder.
+
+
+def code_of(resolved: Resolved, *, large: bool = False, progress: ProgressListener = SILENT) -> Code:
+    """The current code of the run, and the path of its snapshot."""
+    runs = runs_folder(resolved.cluster)
+    job = resolved.job
+    try:
+        project = Path(job.code) if job.code and has_project(job) else None
+        if project and (came := delivered()):
+            from clusterctl.launch.sent_code import received  # late: most submissions are typed on this machine
+
+            return received(runs, project, came, progress)
+        return find_code(runs, project, large=large, progress=progress)
+    except OSError as error:
+        raise _uncopied(runs, error) from error
+
+
+def copied(code: Code, plan: Plan, progress: ProgressListener = SILENT) -> dict[Path, Path]:
+    """Take the snapshot unless it exists, and make its module archives. Raises ConfigError."""
+    try:
+        take_snapshot(code, progress)
+        return archive_modules(plan, code.folder, progress)
+    except OSError as error:
+        raise _uncopied(plan.run.path.parent, error) from error
+
+
+def _uncopied(runs: Path, error: OSError) -> ConfigError:
+    message = f"cannot copy the run's code to {runs}: {reason(error)}"
+    return ConfigError(message, "is the disk full? add unreadable files to .gitignore")

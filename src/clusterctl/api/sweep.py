@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
 from clusterctl.api.calls import works_elsewhere
-from clusterctl.api.code import code_of, copied
 from clusterctl.api.settings import axes_typed, program_words, settings, typed
-from clusterctl.api.submit import find_waited_for, new_suffix
+from clusterctl.api.submit import code_of, copied, find_waited_for, new_suffix
 from clusterctl.api.verify import verify_all
 from clusterctl.checks.verify import explained
 from clusterctl.config import current_folder, load_cluster, resolve, runs_folder
@@ -34,7 +33,7 @@ from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir
 from clusterctl.runs.ownership import make_new, make_private
 from clusterctl.slurm import Slurm
-from clusterctl.slurm.arrays import element_id
+from clusterctl.slurm.queue import element_id
 from clusterctl.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis, parse_lines
 
 if TYPE_CHECKING:

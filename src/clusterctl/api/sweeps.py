@@ -10,8 +10,8 @@ from clusterctl.api.calls import works_elsewhere
 from clusterctl.api.run import Run
 from clusterctl.config import chosen_runs_folder
 from clusterctl.errors import ClusterctlError, NotFoundError, UsageError, WaitTimedOut
+from clusterctl.observe.ranking import SweepSummary, summarise
 from clusterctl.observe.status import report
-from clusterctl.observe.sweep_summary import SweepSummary, summarise
 from clusterctl.observe.sweeps import read_sweep, sweep_named, values_of
 from clusterctl.runs.layout import SweepDir
 from clusterctl.runs.stages import Stage

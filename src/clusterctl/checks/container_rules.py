@@ -20,8 +20,7 @@ from clusterctl.checks.machine_rules import missing_apptainer
 from clusterctl.checks.surroundings import ContainerFacts, Seen
 from clusterctl.config import expanded
 from clusterctl.containers import apptainer, unpacked
-from clusterctl.containers.contents import Contents, Unreadable, look_into, overridden
-from clusterctl.containers.folder import is_squashfs
+from clusterctl.containers.contents import Contents, Unreadable, is_squashfs, look_into, overridden
 from clusterctl.containers.pyxis import IMAGE_PYTHON, check_image, make_view
 from clusterctl.errors import SlurmError
 from clusterctl.launch.plan import brings_code

@@ -26,7 +26,7 @@ from clusterctl.config.delivery import delivered
 from clusterctl.containers.pyxis import IMAGE_PYTHON
 from clusterctl.errors import SlurmError
 from clusterctl.launch.module_archives import standard_libraries
-from clusterctl.launch.programs import Programs
+from clusterctl.launch.plan import Programs
 from clusterctl.runs.file_systems import clock_ahead
 from clusterctl.runs.files import exists, nearest_existing
 from clusterctl.runs.ownership import is_trusted, open_parent, shared_parent

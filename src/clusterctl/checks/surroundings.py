@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.config import Resolved
     from clusterctl.containers.contents import Contents
     from clusterctl.containers.pyxis import ContainerView
-    from clusterctl.launch.programs import Programs
+    from clusterctl.launch.plan import Programs
     from clusterctl.spec import Batches, Cluster
 
 Answer = str | SlurmError

@@ -6,29 +6,87 @@ import shlex
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from clusterctl.checks.check import Check, fail, warn
 from clusterctl.checks.interpreters import interpreter_rules, program_rules
 from clusterctl.checks.job_rules import batch_rules, code_rules, data_rules, misfit, request_rules, requeue_rules
 from clusterctl.checks.look import INVENTORY_SECONDS, look_around, look_at_cluster, sizes
 from clusterctl.checks.machine_rules import cluster_rules, machine_rules
-from clusterctl.checks.notify_rules import notify_rules
-from clusterctl.checks.staging_rules import staging_rules
-from clusterctl.checks.tracker_rules import tracker_rules
 from clusterctl.checks.training_set import batches
 from clusterctl.config import load_cluster
 from clusterctl.config.program import with_options
 from clusterctl.errors import ClusterctlError, ConfigError, SlurmError
 from clusterctl.launch.sbatch import SlurmRefused
+from clusterctl.runs.file_systems import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from clusterctl.checks.check import Check
-    from clusterctl.checks.surroundings import Surroundings
+    from clusterctl.checks.surroundings import Folder, Surroundings
     from clusterctl.config import Resolved
     from clusterctl.launch.plan import Plan
     from clusterctl.slurm import Slurm
     from clusterctl.spec import Cluster
+
+
+# Checks whether notifications about the run can be sent.
+
+
+def notify_rules(found: Surroundings) -> Iterator[Check]:
+    """The webhook of the requested run. Its URL is not shown."""
+    wanted = found.wanted
+    if wanted is None or (name := wanted.resolved.job.notify.url_variable) is None:
+        return
+    if not wanted.webhook:
+        hint = f"export {name}=https://..., or remove notify.url_variable"
+        yield fail("notify", f"notify.url_variable: {name} is not set in the environment", hint)
+    elif not _is_url(wanted.webhook):
+        yield fail("notify", f"notify.url_variable: {name} is not a URL", "it must start with https:// or http://")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and text.isprintable() and " " not in text
+
+
+# Checks for `resources.stage_code`: the nodes' local disk and the Python environments to copy there.
+
+
+def staging_rules(found: Surroundings) -> Iterator[Check]:
+    if found.scratch:
+        yield from _scratch(found.scratch, nodes_are_here=found.cluster.nodes_are_here)
+    for environment in found.environments:
+        if not environment.there:
+            hint = "set `python_environments` in the cluster file to folders of venvs or conda environments"
+            yield fail("environments", f"not a Python environment: {environment.path}", hint)
+
+
+def _scratch(scratch: Folder, *, nodes_are_here: bool) -> Iterator[Check]:
+    elsewhere = "set `local_scratch` in the cluster file to a folder on each node's local disk"
+    if not scratch.exists and not nodes_are_here:
+        yield warn("scratch", f"not on this machine: {scratch.path}", "the nodes must have it; they were not checked")
+    elif not scratch.exists:
+        yield warn("scratch", f"no such folder: {scratch.path}: ranks import from the shared file system", elsewhere)
+    elif not scratch.writable:
+        yield warn("scratch", f"cannot write to {scratch.path}: ranks import from the shared file system", elsewhere)
+    elif scratch.file_system and scratch.file_system not in LOCAL:
+        yield warn("scratch", f"{scratch.path} is on {scratch.file_system}, not on a local disk", elsewhere)
+
+
+# Checks whether the run's node can copy its metrics to the trackers.
+
+
+def tracker_rules(found: Surroundings) -> Iterator[Check]:
+    """The library of each tracker. The run itself does not need them."""
+    if found.wanted is None:
+        return
+    for name in found.wanted.missing_trackers:
+        hint = f"pip install 'clusterctl[{name}]', or set track.where=login and use: clusterctl track RUN"
+        yield warn("track", f"track.{name}: {name} is not installed in the Python that copies the metrics", hint)
 
 
 def _container_rules(found: Surroundings) -> Iterator[Check]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.api.allocations import allocate, give_back, wait_for_nodes
+from clusterctl.api.nodes import allocate, give_back, wait_for_nodes
 from clusterctl.cli.options import typed_settings, warn
 from clusterctl.errors import UsageError
 from clusterctl.spec.values import plural

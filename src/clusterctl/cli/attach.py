@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import click
 
-from clusterctl.api.attach import beside
 from clusterctl.api.find import find
+from clusterctl.api.nodes import beside
 from clusterctl.cli.options import cluster_option
 from clusterctl.errors import SlurmError, UsageError
 

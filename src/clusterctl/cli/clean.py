@@ -38,9 +38,9 @@ def clean(output: str, yes: bool, **wanted: Any) -> None:
         warn_of(done.problems if yes else ())
         echo_json(api.to_json(done, removed=yes))
         return
-    from clusterctl.display import disk_table, terminal  # rich: for people only
+    from clusterctl.display import columns, terminal  # rich: for people only
 
-    disk_table.show(terminal.data(), found)
+    columns.show_disk(terminal.data(), found)
     if not found.removals:
         click.echo("nothing to remove", err=True)
     elif confirmed(f"remove {_sum(found)}?", yes=yes):

@@ -29,8 +29,8 @@ def dashboard(port: int | None, count: int, cluster: str | None) -> None:
       clusterctl dashboard
       clusterctl dashboard --port 8123
     """
+    from clusterctl.display.dashboard.application import Addresses, serve
     from clusterctl.display.dashboard.glances import Glances
-    from clusterctl.display.dashboard.serve import Addresses, serve
 
     wanted = query(cluster=cluster, count=count)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from clusterctl.api.elsewhere import elsewhere
-from clusterctl.api.fetch import fetch as fetch_run
+from clusterctl.api.export import fetch as fetch_run
 from clusterctl.cli.options import cluster_option
 
 

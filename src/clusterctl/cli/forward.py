@@ -17,7 +17,7 @@ import click
 
 from clusterctl.api import elsewhere as api
 from clusterctl.api.cargo import Cargo, cargo_of_restart, load_cargo, text_file
-from clusterctl.api.output_files import check_output
+from clusterctl.api.export import check_output
 from clusterctl.cli import options
 from clusterctl.display.build_progress import shown
 from clusterctl.errors import HostError, UsageError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from clusterctl.api.export import check_output
 from clusterctl.api.find import find
-from clusterctl.api.output_files import check_output
 from clusterctl.api.sweeps import sweep_meant
 from clusterctl.cli.options import cluster_option, warn_of
 from clusterctl.errors import UsageError
@@ -49,7 +49,7 @@ def report(names: tuple[str, ...], metric: str | None, output: str | None, clust
     path = Path(output) if output is not None else (sweep or runs[0]).directory.report
     if output != "-":
         check_output(path, "report.html")
-    from clusterctl.display.report.document import write_text
+    from clusterctl.display.report.markup import write_text
 
     if sweep or len(runs) > 1:
         from clusterctl.display.report import several

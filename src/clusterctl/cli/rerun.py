@@ -80,7 +80,7 @@ def rerun(
 
 
 def _show_changes(earlier: str, changes: Sequence[Difference]) -> None:
-    from clusterctl.display.differences import change_line
+    from clusterctl.display.comparison import change_line
 
     for line in map(change_line, changes):
         click.echo(line, err=True)

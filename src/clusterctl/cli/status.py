@@ -100,7 +100,8 @@ def status(
 def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
     """Show the runs of several clusters, each with the age of its data."""
     from clusterctl.api.several_clusters import look_at
-    from clusterctl.display import clusters_table, terminal
+    from clusterctl.display import columns as clusters_table
+    from clusterctl.display import terminal
 
     named = [*dict.fromkeys(filter(None, clusters))]
     if not named:
@@ -140,7 +141,8 @@ def _show_table(wanted: Query, sweep: Sweep | None, metric: str | None, *, wide:
 
 def _listing(wanted: Query, sweep: Sweep | None, metric: str | None) -> Listing:
     """The table to show: one row per sweep, but every run if a single sweep or a stage was asked for."""
-    from clusterctl.display import runs_table, sweep_rows
+    from clusterctl.display import runs_table
+    from clusterctl.display import runs_table as sweep_rows
 
     if sweep is None:
         return wanted.rows(runs_table.row_of, iter if wanted.wanted.stages else sweep_rows.together)

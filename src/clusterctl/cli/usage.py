@@ -41,9 +41,9 @@ def usage(output: str, **wanted: Any) -> None:
         writer.writeheader()
         writer.writerows(record["rows"])
     elif found.rows:
-        from clusterctl.display import terminal, usage_table  # rich: for people only
+        from clusterctl.display import columns, terminal  # rich: for people only
 
-        usage_table.show(terminal.data(), found)
+        columns.show_usage(terminal.data(), found)
     else:
         click.echo("no runs in this time" if found.since else "no runs have started yet", err=True)
     warn_of(found.problems)

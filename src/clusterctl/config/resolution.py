@@ -34,10 +34,9 @@ from clusterctl.spec import (
 )
 from clusterctl.spec.job import NO_IMAGE
 from clusterctl.spec.keys import leaves_as_written
-from clusterctl.spec.notify import Notify
+from clusterctl.spec.notify import Notify, Track
 from clusterctl.spec.overrides import Key, parse_override
 from clusterctl.spec.records import InvalidRecord, Problem, alternatives, fields_of
-from clusterctl.spec.track import Track
 from clusterctl.spec.values import NO_GPUS
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.config import shipped_folder
-from clusterctl.containers.engine import follow
-from clusterctl.containers.folder import check_name
+from clusterctl.containers.contents import check_name
+from clusterctl.containers.engine import check_space, follow, space_for
 from clusterctl.containers.importing import packed
-from clusterctl.containers.storage import check_space, space_for
 from clusterctl.containers.wheels import wanted, wheelhouse, write_project_wheel
 from clusterctl.errors import ImageError
 from clusterctl.runs.files import read_json, write_json
@@ -23,8 +22,8 @@ from clusterctl.runs.files import read_json, write_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from clusterctl.containers.contents import Image
     from clusterctl.containers.engine import Engine
-    from clusterctl.containers.folder import Image
     from clusterctl.containers.listener import ProgressListener
 
 DEFAULT_BASES = {"cpu": "python:3.11-slim", "gpu": "nvcr.io/nvidia/pyg:24.11-py3"}

@@ -7,19 +7,27 @@ named; PATH comes from the image alone. A login shell then reads the image's /et
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import posixpath
 import re
+import shutil
 import subprocess
+import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from clusterctl.errors import ImageError
+from clusterctl.errors import ImageError, NotFoundError, UsageError
+from clusterctl.runs.files import open_regular, read_json, write_text
+from clusterctl.spec.records import nearest, to_record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
-    from pathlib import Path
 
-    from clusterctl.containers.folder import ImageRecord
+    from clusterctl.containers.archive import ImageConfig
+
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The image may not set these, or they do not matter to a run.
@@ -108,7 +116,6 @@ def _machine(image: Path) -> str | None:
 
 def _record(image: Path) -> ImageRecord | None:
     """The record of `image`, if it describes this very file."""
-    from clusterctl.containers.folder import read_record  # imported late: not needed at every task start
 
     try:
         record = read_record(image)
@@ -174,3 +181,227 @@ def _read(value: str, host: Mapping[str, str]) -> str:
     """A value of /etc/environment as enroot reads it: unquoted, with `${NAME}` taken from the host."""
     quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
     return re.sub(r"\$\{(\w+)\}", lambda match: host.get(match[1], ""), value[1:-1] if quoted else value)
+
+
+# The image folder: NAME.sqsh with NAME.json beside it. New files are written under another name, then renamed.
+
+
+SUFFIX = ".sqsh"
+SCHEMA_VERSION = 1
+_MAGIC = b"hsqs"
+_SUPERBLOCK_BYTES = 96
+_AT_WORK_SECONDS = 3600  # a temporary file not written for this long has been abandoned
+_UNFIT = frozenset(",:+%\\\n /")  # not allowed in a name: special to pyxis's flags, Slurm's patterns or paths
+# Where to look for an image's interpreter, in order of preference; its library folder is named after its version.
+_LIBRARIES = ("opt/venv", "opt/conda", "usr/local", "usr")
+_LIBRARY = re.compile(rf"({'|'.join(_LIBRARIES)})/lib/python(3\.\d+)(?:/(?:site|dist)-packages(?:/([^/]+))?)?")
+_INSTALLED = re.compile(r"([A-Za-z0-9][\w.]*)-([^-/]+)\.dist-info")
+_REPORTED = ("clusterctl", "submitit", "torch", "torch_geometric", "numpy", "scipy", "numba")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRecord:
+    """An image of the image folder."""
+
+    name: str
+    digest: str  # sha256 of the image's configuration, or of the .sqsh if it has none: identifies the image
+    sqsh: str  # sha256 of the .sqsh
+    size: int  # of the .sqsh, in bytes
+    source: str  # a reference, a file name, or how it was built
+    created: float  # seconds since the epoch
+    python: str | None = None  # minor version, such as "3.11"
+    versions: Mapping[str, str] = field(default_factory=dict)  # of the packages that training needs
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables that the image sets for a task
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image of the folder. `record` is None if it is damaged, or if the file was put there by other means."""
+
+    path: Path
+    record: ImageRecord | None
+    problem: str = ""  # with the record
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+
+class PackageScan:
+    """Finds Python and its packages from the paths of a root file system, passed in one by one."""
+
+    def __init__(self) -> None:
+        self._pythons: dict[str, str] = {}  # prefix -> minor version
+        self._packages: dict[str, dict[str, str]] = {}  # prefix -> package -> version
+
+    def see(self, path: str) -> None:
+        """Inspect `path`, relative to the root."""
+        match = _LIBRARY.fullmatch(path)
+        if not match:
+            return
+        prefix, minor, entry = match.groups()
+        self._pythons.setdefault(prefix, minor)
+        if entry and (package := _INSTALLED.fullmatch(entry)):
+            self._packages.setdefault(prefix, {})[package[1].lower().replace("-", "_")] = package[2]
+
+    @property
+    def python(self) -> str | None:
+        return next((self._pythons[prefix] for prefix in _LIBRARIES if prefix in self._pythons), None)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Package -> the version that the preferred interpreter would import."""
+        merged: dict[str, str] = {}
+        for prefix in reversed(_LIBRARIES):
+            merged |= self._packages.get(prefix, {})
+        return {name: merged[name] for name in _REPORTED if name in merged}
+
+
+def check_name(name: str) -> str:
+    """`name`, if it is a valid file name that every flag can carry. Raises UsageError."""
+    if not name or name.startswith((".", "-")) or _UNFIT & set(name) or not name.isprintable():
+        raise UsageError(f"invalid image name: {name!r}", "use letters, digits, '-', '_' and '.'")
+    return name
+
+
+def name_of(reference: str) -> str:
+    """A file name for `reference`: nvcr.io#nvidia/pyg:24.11-py3 becomes nvcr.io-nvidia-pyg-24.11-py3."""
+    reference = reference.rpartition("://")[2]  # of an image on this machine: dockerd://mine
+    without_user = reference.rpartition("@")[2] if "@sha256:" not in reference else reference
+    short = re.sub(r"@sha256:([0-9a-f]{12})[0-9a-f]*", r"-\1", without_user)
+    return re.sub(r"[^\w.-]+", "-", short, flags=re.ASCII).strip("-.")
+
+
+def record_path(sqsh: Path) -> Path:
+    return sqsh.with_suffix(".json")
+
+
+def read_record(sqsh: Path) -> ImageRecord | None:
+    """The record of the image at `sqsh`; None if there is none. Raises ImageError if it is damaged."""
+    path = record_path(sqsh)
+    try:
+        found: Any = read_json(path)
+        if found is None:
+            return None
+        if found.pop("schema_version") != SCHEMA_VERSION:
+            raise ImageError(f"written by another clusterctl: {path}", f"clusterctl image verify {sqsh.stem}")
+        return ImageRecord(**found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ImageError(f"damaged: {path}", f"import or build the image again, or remove it: rm {path}") from error
+
+
+def images_in(folder: Path) -> list[Image]:
+    """All images, by name."""
+    return [_looked_at(path) for path in sorted(folder.glob(f"[!.]*{SUFFIX}")) if path.is_file()]
+
+
+def _looked_at(path: Path) -> Image:
+    try:
+        return Image(path, read_record(path))
+    except ImageError as error:
+        return Image(path, None, error.message)
+
+
+def find_image(folder: Path, name: str) -> Image:
+    """The image called `name` in `folder`, or the file at the path `name`. Raises NotFoundError."""
+    path = Path(name) if "/" in name else folder / f"{name.removesuffix(SUFFIX)}{SUFFIX}"
+    if not path.is_file():
+        close = nearest(name.removesuffix(SUFFIX), [image.name for image in images_in(folder)])
+        hint = f"did you mean {close}?" if close else "list images with: clusterctl image list"
+        raise NotFoundError(f"no such image: {path}", hint)
+    return _looked_at(path)
+
+
+def imported(folder: Path, reference: str, name: str | None = None) -> Image | None:
+    """The image imported earlier from `reference` as `name`, or None."""
+    path = folder / f"{name or name_of(reference)}{SUFFIX}"
+    found = _looked_at(path) if path.is_file() else None
+    return found if found and found.record and found.record.source == reference else None
+
+
+def publish(sqsh: Path, folder: Path, name: str, source: str, scan: PackageScan, config: ImageConfig) -> Image:
+    """Rename the finished file `sqsh` into `folder`, on the same file system; its record goes first.
+
+    A visible image thus always has a record; between the two renames an older image has the newer record.
+    """
+    checksum = sha256_of(sqsh)
+    record = ImageRecord(
+        name=name,
+        digest=config.digest or f"sha256:{checksum}",
+        sqsh=checksum,
+        size=sqsh.stat().st_size,
+        source=source,
+        created=time.time(),
+        python=scan.python,
+        versions=scan.versions,
+        environment=parse_environment(config.environment),
+        labels=dict(config.labels),
+    )
+    target = folder / f"{name}{SUFFIX}"
+    write_record(target, record)
+    with sqsh.open("rb+") as file:
+        os.fsync(file.fileno())
+    sqsh.replace(target)
+    return Image(target, record)
+
+
+def write_record(sqsh: Path, record: ImageRecord) -> None:
+    """Write the record of the image at `sqsh`, readable by everybody."""
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **to_record(record)}, indent=1)
+    write_text(record_path(sqsh), f"{text}\n", mode=0o644)
+
+
+def is_squashfs(path: Path) -> bool:
+    """Whether `path` starts with the squashfs magic number."""
+    with open_regular(path) as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def _bytes_used(sqsh: Path) -> int:
+    """The file's length according to its superblock, or more than it has if the superblock itself is cut off."""
+    with open_regular(sqsh) as file:
+        superblock = file.read(_SUPERBLOCK_BYTES)
+    return max(int.from_bytes(superblock[40:48], "little"), _SUPERBLOCK_BYTES)
+
+
+def sha256_of(path: Path) -> str:
+    with open_regular(path) as file:
+        return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
+
+
+def verify(image: Image) -> list[str]:
+    """The problems with `image`; empty if it matches its record to the last byte."""
+    if not is_squashfs(image.path):
+        return ["not a squashfs"]
+    size, whole = image.path.stat().st_size, _bytes_used(image.path)
+    if size < whole:
+        return [f"truncated: {size} of {whole} bytes"]
+    if image.record is None:
+        return [image.problem or f"no record beside it: {record_path(image.path)}"]
+    if size != image.record.size:
+        return [f"it has {size} bytes, but its record has {image.record.size}"]
+    return [] if sha256_of(image.path) == image.record.sqsh else ["its checksum differs from its record"]
+
+
+def leftovers(folder: Path, now: float) -> list[Path]:
+    """Files left in `folder` by killed builds and imports, and records without an image; `now` as time.time()."""
+    aside = [path for path in folder.glob(".*") if now - _last_written(path) > _AT_WORK_SECONDS]
+    orphans = [path for path in folder.glob("[!.]*.json") if not path.with_suffix(SUFFIX).exists()]
+    return sorted([*aside, *orphans])
+
+
+def remove(path: Path) -> None:
+    """Remove an image with its record, or one of the leftovers."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+        return
+    path.unlink(missing_ok=True)
+    if path.suffix == SUFFIX:
+        record_path(path).unlink(missing_ok=True)
+
+
+def _last_written(path: Path) -> float:
+    """When anything in `path` was last written: a running build writes its squashfs, not its folder."""
+    below = [] if path.is_symlink() else [*path.rglob("*")]  # others may put links into the folder of a group
+    return max(one.lstat().st_mtime for one in [path, *below])

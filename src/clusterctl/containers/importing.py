@@ -15,11 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.containers import folder as files
+from clusterctl.containers import contents as files
 from clusterctl.containers.archive import ImageConfig, open_archive
-from clusterctl.containers.contents import unsquashfs
+from clusterctl.containers.contents import Image, unsquashfs
 from clusterctl.containers.engine import Engine, failure, find_engine, follow
-from clusterctl.containers.folder import Image
 from clusterctl.containers.pyxis import check_image
 from clusterctl.containers.squashfs import COMPRESSION, Member, members_of, members_of_stream, pack
 from clusterctl.errors import ConfigError, ImageError, NotFoundError

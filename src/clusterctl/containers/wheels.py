@@ -9,28 +9,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import Request, urlopen
 
 import clusterctl
 from clusterctl import __version__
 from clusterctl.config import shipped_folder
-from clusterctl.containers import torch_build
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ImageError
 from clusterctl.runs.interpreter import environment, with_packages
 from clusterctl.runs.once import prepared_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
 
 # The glibc versions that wheels are built for, up to that of Debian 12 and Ubuntu 22.04.
 _GLIBC_MINORS = range(35, 4, -1)
@@ -78,7 +81,7 @@ def wanted(
         pinned.pop("torch", None)
     elif for_gpus and "torch" in pinned:
         pinned["torch"] = pinned["torch"].removesuffix("+cpu")
-    options = () if for_gpus or "torch" not in pinned else torch_build.cpu_index()
+    options = () if for_gpus or "torch" not in pinned else cpu_index()
     return Wanted(python=python, requirements=tuple(sorted(pinned.values())), options=options, for_gpus=for_gpus)
 
 
@@ -99,8 +102,8 @@ def _download(folder: Path, want: Wanted, report: Callable[[str], None]) -> None
     platforms += [f"manylinux2014_{machine}", f"linux_{machine}"]
     words = ["--only-binary=:all:", "--implementation=cp", f"--python-version={want.python}", *want.options]
     words += [*(f"--platform={one}" for one in platforms), *want.requirements]
-    if wheels := torch_build.resolved(["--ignore-installed", *words]):
-        for line in torch_build.described(wheels, cuda_is_of_use=want.for_gpus):
+    if wheels := resolved(["--ignore-installed", *words]):
+        for line in described(wheels, cuda_is_of_use=want.for_gpus):
             report(line)
     options = ("--disable-pip-version-check", "download", "--quiet", "--dest", str(folder))
     pip = with_packages(sys.executable, "-m", "pip", *options, *words)
@@ -117,7 +120,7 @@ def _failure(output: str, want: Wanted) -> ImageError:
     if "No space left" in output:
         return ImageError(f"no space left for wheels: {message}", "see: df -h")
     if "No matching distribution" in output and "torch" in message:
-        hint = f"name an index that has it: {torch_build.INDEX}=URL; or choose another version: --with 'torch>=2.6'"
+        hint = f"name an index that has it: {INDEX}=URL; or choose another version: --with 'torch>=2.6'"
     else:
         hint = "check the network and pip's settings: pip config list"
     return ImageError(f"cannot download wheels for Python {want.python}: {message}", hint)
@@ -177,3 +180,106 @@ def _metadata() -> str:
 
 def _hash(content: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+# Which torch pip would install, the CPU or the CUDA build, and its size: resolved before anything is downloaded.
+
+
+INDEX = "TORCH_CPU_INDEX"
+_ANSWER_SECONDS = 5
+_CUDA = ("nvidia-", "nvidia_", "cuda-")  # prefixes of the packages that the CUDA build needs
+
+
+@dataclass(frozen=True)
+class Wheels:
+    """What pip would install: the torch version, if any, and whether it is a CUDA build; `bytes` as far as known."""
+
+    torch: str
+    cuda: bool
+    count: int
+    bytes: int
+    all_sizes_known: bool
+
+
+def cpu_index(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Pip's options for the index of CPU builds that the user named; empty if none: pip's own settings apply."""
+    index = environment.get(INDEX)
+    return (f"--extra-index-url={index}",) if index else ()
+
+
+def has_driver() -> bool:
+    """Whether this machine has NVIDIA's driver, which includes nvidia-smi."""
+    return shutil.which("nvidia-smi") is not None
+
+
+def resolved(words: Sequence[str]) -> Wheels | None:
+    """What `pip install WORDS` would install into this environment; None if pip cannot tell.
+
+    Pip before 25.3 would download everything to find out.
+    """
+    pip = with_packages(sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run")
+    command = [*pip, "--report=-", *words]
+    if not _pip_only_resolves():
+        return None
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environment())
+    return _read(json.loads(done.stdout)["install"]) if done.returncode == 0 else None
+
+
+def described(wheels: Wheels, *, cuda_is_of_use: bool) -> Iterator[str]:
+    """Lines to print before the download."""
+    least = "" if wheels.all_sizes_known else "at least "
+    size = f"{wheels.count} wheels, {least}{_megabytes(wheels.bytes)}"
+    if not wheels.torch:
+        yield from [size] if wheels.count else []
+        return
+    yield f"torch {wheels.torch}, {'built for CUDA' if wheels.cuda else 'the CPU build'}: {size}"
+    if wheels.cuda and not cuda_is_of_use:
+        yield f"hint: the CPU build is a tenth of that: set {INDEX}=URL, the address of PyTorch's index of CPU builds"
+
+
+def _pip_only_resolves() -> bool:
+    from importlib import metadata
+
+    try:
+        major, minor = metadata.version("pip").split(".")[:2]
+        return (int(major), int(minor)) >= (25, 3)
+    except (metadata.PackageNotFoundError, ValueError):
+        return False
+
+
+def _read(packages: Sequence[Mapping[str, Mapping[str, str]]]) -> Wheels:
+    versions = {package["metadata"]["name"].lower(): package["metadata"]["version"] for package in packages}
+    with ThreadPoolExecutor(8) as pool:
+        sizes = list(pool.map(_size, [package["download_info"]["url"] for package in packages]))
+    return Wheels(
+        torch=versions.get("torch", ""),
+        cuda=any(name.startswith(_CUDA) for name in versions),
+        count=len(sizes),
+        bytes=sum(size or 0 for size in sizes),
+        all_sizes_known=None not in sizes,
+    )
+
+
+def _size(url: str) -> int | None:
+    try:
+        with urlopen(Request(url, method="HEAD"), timeout=_ANSWER_SECONDS) as answer:
+            return int(answer.headers["Content-Length"])
+    except (OSError, TypeError, ValueError):
+        return None
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def main(requirements: Sequence[str]) -> None:
+    driver = has_driver()
+    options = () if driver else cpu_index()
+    if wheels := resolved([*options, *requirements]):
+        for line in described(wheels, cuda_is_of_use=driver):
+            sys.stderr.write(f"{line}\n")
+    sys.stdout.write(" ".join(options) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -14,9 +14,9 @@ from clusterctl.diagnosis.reasons import in_words
 from clusterctl.errors import Cause, ConfigError
 from clusterctl.observe.measurements import progress
 from clusterctl.observe.predecessors import Standing, standing, standing_of_all
+from clusterctl.observe.ranking import stages_in_words
 from clusterctl.observe.stage import HELD, NEVER_STARTS
 from clusterctl.observe.status import report
-from clusterctl.observe.sweep_summary import stages_in_words
 from clusterctl.observe.sweeps import runs_of
 from clusterctl.runs.stages import Stage
 

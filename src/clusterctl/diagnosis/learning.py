@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.observe.course import LEAST_STEPS
+from clusterctl.observe.attempt import LEAST_STEPS
 from clusterctl.runs.vocabulary import number
 from clusterctl.spec import Batches, LoopTrain
 
 if TYPE_CHECKING:
-    from clusterctl.observe.course import Course
+    from clusterctl.observe.attempt import Course
     from clusterctl.observe.stage import Status
 
 SAME_LOSS = 0.02  # relative; losses that differ by less count as equal

@@ -14,7 +14,7 @@ from clusterctl.diagnosis.finding import Evidence
 from clusterctl.diagnosis.last_words import LastWords, last_words
 from clusterctl.diagnosis.signatures import Detail, Level, Signature, most_specific, signature
 from clusterctl.errors import Cause
-from clusterctl.observe.deaths import deaths
+from clusterctl.observe.rank_events import deaths
 from clusterctl.runs.marks import EXIT_RESTART
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.watchdog import EXIT_HUNG
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.last_words import PythonError
     from clusterctl.diagnosis.traces import AttemptTrace, RankTrace
-    from clusterctl.observe.deaths import Death
+    from clusterctl.observe.rank_events import Death
 
 CLOCK_SECONDS = 2.0  # how far node clocks may drift apart unnoticed
 BY_SIGKILL = "killed by SIGKILL: manually, by the kernel, or by an administrator"

@@ -12,7 +12,6 @@ from typing import IO, TYPE_CHECKING, Any
 from clusterctl.errors import SlurmError
 from clusterctl.observe.accounting import accounted, kept
 from clusterctl.observe.attempt import HostRecord
-from clusterctl.observe.deaths import deaths
 from clusterctl.observe.milestones import read_cancellation
 from clusterctl.observe.rank_events import (
     Began,
@@ -24,6 +23,7 @@ from clusterctl.observe.rank_events import (
     Raised,
     TakenOver,
     WriterEnded,
+    deaths,
     event_files,
     last_events,
 )

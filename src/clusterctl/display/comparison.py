@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
-from clusterctl.display.differences import value_text
 from clusterctl.display.plain import duration, plain
 from clusterctl.runs.vocabulary import Role, metric_of
+from clusterctl.spec.keys import as_toml
 from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clusterctl.observe.code_differences import CodeChange, FileDifference
-    from clusterctl.observe.comparison import Comparison, Result
+    from clusterctl.observe.comparison import CodeChange, Comparison, FileDifference, Result
     from clusterctl.observe.stage import Status
     from clusterctl.spec.differences import Difference
+
 
 Row = tuple[str, str, str]
 
@@ -118,3 +118,16 @@ def _show_lines(console: Console, one: FileDifference) -> None:
         for shown in line.split("\n"):  # a second line notes a missing newline at the end of the file
             style = "bold" if line.startswith(("---", "+++")) else _STYLES.get(shown[:1], "")
             console.print(Text(plain(shown), style=style), soft_wrap=True)
+
+
+# Differences between two runs, as text for a terminal.
+
+
+def value_text(value: Any) -> str:
+    """A value in TOML."""
+    return plain(as_toml(value)) or "not set"
+
+
+def change_line(change: Difference) -> str:
+    """A line such as `train.lr: 0.01 -> 0.003`."""
+    return f"{plain(change.key)}: {value_text(change.first)} -> {value_text(change.second)}"

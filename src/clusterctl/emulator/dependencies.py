@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.emulator import arrays, jobs
+from clusterctl.emulator import jobs
+from clusterctl.emulator import jobs as arrays
 from clusterctl.emulator.jobs import EmulatedState
 from clusterctl.errors import SlurmError
 

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.emulator import arrays, dependencies, jobs, starting
+from clusterctl.emulator import dependencies, jobs, starting
+from clusterctl.emulator import jobs as arrays
 from clusterctl.emulator.job_request import SBATCH, make_request, script_options
 from clusterctl.emulator.jobs import HELD, EmulatedState, JobRecord
 from clusterctl.emulator.output import shown_time
@@ -37,9 +38,9 @@ def main(machine: Machine, arguments: list[str]) -> int:
     ):
         raise SlurmError("Batch job submission failed: Requested node configuration is not available")
     if "test-only" in options:
-        from clusterctl.emulator import slots  # slow to import, seldom needed
+        from clusterctl.emulator import virtual_cluster  # slow to import, seldom needed
 
-        start = shown_time(slots.estimated_start(machine, request, time.time()))
+        start = shown_time(virtual_cluster.estimated_start(machine, request, time.time()))
         place = f"on {request.nodes} nodes in partition {request.partition}"
         print(f"sbatch: Job to start at {start} {place}", file=sys.stderr)
         return 0

@@ -9,7 +9,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from clusterctl.emulator import arrays, jobs
+from clusterctl.emulator import jobs
+from clusterctl.emulator import jobs as arrays
 from clusterctl.emulator.stand_in import VERSION
 from clusterctl.emulator.virtual_cluster import Machine, gres, node_list, node_name
 from clusterctl.errors import SlurmError

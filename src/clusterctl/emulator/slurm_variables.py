@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from clusterctl.emulator import arrays
+from clusterctl.emulator import jobs
 from clusterctl.emulator.jobs import JOB_MARK, EmulatedJob, JobRecord
 from clusterctl.emulator.output import user_name
 from clusterctl.emulator.virtual_cluster import Machine, node_list, node_name, per_node
@@ -26,7 +26,7 @@ def batch_environment(
         JOB_MARK: job.folder,
         "SLURM_ARRAY_JOB_ID": record.array or None,
         "SLURM_ARRAY_TASK_ID": record.tasks[0] if record.tasks else None,
-        **arrays.environment(request.array),
+        **jobs.environment(request.array),
         "SLURM_CLUSTER_NAME": "emulator",
         "SLURM_CPUS_ON_NODE": request.cpus_on_each,
         "SLURM_CPUS_PER_TASK": request.cpus_per_task,

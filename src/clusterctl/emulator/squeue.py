@@ -6,7 +6,8 @@ import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.emulator import arrays, dependencies, jobs
+from clusterctl.emulator import dependencies, jobs
+from clusterctl.emulator import jobs as arrays
 from clusterctl.emulator.getopt import Options
 from clusterctl.emulator.jobs import EmulatedJob, EmulatedState, JobRecord
 from clusterctl.emulator.output import cell, long_format, shown_time, user_name

@@ -1,4 +1,4 @@
-"""The process behind each job: it waits for slots, runs the batch script, and ends the job."""
+"""The process behind each job: it waits for virtual_cluster, runs the batch script, and ends the job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.emulator import arrays, dependencies, fifo, jobs, process_trees, slots, starting
+from clusterctl.emulator import dependencies, fifo, jobs, process_trees, starting, virtual_cluster
+from clusterctl.emulator import jobs as arrays
 from clusterctl.emulator.dependencies import Dependency
 from clusterctl.emulator.host_names import name_nodes
 from clusterctl.emulator.jobs import HELD, EmulatedJob, EmulatedState
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _CONTROL = 0  # standard input is the job's pipe
-_LOOK_AGAIN_SECONDS = 1.0  # a killed supervisor frees its slots without notifying the others
+_LOOK_AGAIN_SECONDS = 1.0  # a killed supervisor frees its virtual_cluster without notifying the others
 _GRACE_SECONDS = 10.0  # from the preemption warning to the end of the job, as in the sandbox's slurm.conf
 _NO_OUTPUT = 53  # the wait status that Slurm gives a job whose log cannot be opened
 _REASONS = {
@@ -94,9 +95,9 @@ class Supervisor:
 
     def _place(self) -> bool:
         reason = "Priority"
-        if not slots.is_behind(self.machine, self.job):
-            with slots.lease(self.machine):
-                if placed := slots.place(self.machine, self.job):
+        if not virtual_cluster.is_behind(self.machine, self.job):
+            with virtual_cluster.lease(self.machine):
+                if placed := virtual_cluster.place(self.machine, self.job):
                     started = {"state": EmulatedState.RUNNING, "reason": "None", "started": time.time()}
                     self._split(self.record.tasks[:1], **started, nodes=placed[0], gpus=placed[1])
             if placed:
@@ -111,12 +112,12 @@ class Supervisor:
 
     def _obstacle(self) -> str:
         """Why the first job in line gets no nodes. Also asks the jobs that it preempts to make room."""
-        if slots.is_throttled(self.machine, self.job):
+        if virtual_cluster.is_throttled(self.machine, self.job):
             return "JobArrayTaskLimit"
-        for victim in slots.victims(self.machine, self.job):
+        for victim in virtual_cluster.victims(self.machine, self.job):
             fifo.send(victim.control, "-", "preempt")
         # With a node down it may never fit; then the jobs behind it must not wait.
-        possible = slots.place(self.machine, self.job, alone=True)
+        possible = virtual_cluster.place(self.machine, self.job, alone=True)
         return "Resources" if possible else "ReqNodeNotAvail"
 
     def _split(self, tasks: Sequence[int], **changes: object) -> None:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.graph.products import rounded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
 
 _EDGES_AT_ONCE = 1 << 22
 
@@ -142,3 +144,27 @@ class _Mean(torch.autograd.Function):
         bounds = row_bounds(columns, ctx.rows)
         shares = gradient / counts.clamp(min=1)[:, None].to(gradient.dtype)
         return F.embedding_bag(by_row, shares, bounds, mode="sum", include_last_offset=True), None, None
+
+
+# How work on a whole graph is divided: a slice of the nodes for each rank, in pieces that bound what it holds.
+
+
+def own_slice(nodes: int) -> range:
+    """This rank's part of `nodes` nodes: equal slices in rank order, the last ones shorter."""
+    size = -(-nodes // dist.get_world_size())
+    return range(nodes)[dist.get_rank() * size : (dist.get_rank() + 1) * size]
+
+
+def slices(count: int, at_once: int) -> list[slice]:
+    """Consecutive slices of `at_once` nodes; at least one, possibly empty."""
+    return [slice(start, min(count, start + at_once)) for start in range(0, max(1, count), at_once)]
+
+
+# Copies from the host to a GPU.
+
+
+def moved(tensors: Iterable[Tensor], device: torch.device) -> list[Tensor]:
+    """These tensors on `device`. A GPU copies them from pinned memory after its queued work; the host does not wait."""
+    if device.type == "cpu":
+        return list(tensors)
+    return [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]

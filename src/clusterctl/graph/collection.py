@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clusterctl.graph.blocks import moved
 from clusterctl.graph.storage import compressed
-from clusterctl.graph.transfer import moved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

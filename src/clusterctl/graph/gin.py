@@ -14,10 +14,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from clusterctl.graph.blocks import moved
 from clusterctl.graph.collection import Collection, GraphBatch, Rows, sum_rows
 from clusterctl.graph.hashing import Purpose, draws, keyed_dropout, stream
 from clusterctl.graph.products import Linear
-from clusterctl.graph.transfer import moved
 
 _ROWS_AT_ONCE = 1 << 16
 

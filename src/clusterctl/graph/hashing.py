@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from clusterctl.graph.transfer import moved
+from clusterctl.graph.blocks import moved
 
 
 def _signed(bits: int) -> int:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from clusterctl.graph.attention import Neighborhoods
-from clusterctl.graph.blocks import edge_ranges
+from clusterctl.graph.blocks import edge_ranges, slices
 from clusterctl.graph.hashing import Purpose, keyed_dropout, stream
 from clusterctl.graph.neighbors import renumbered
-from clusterctl.graph.slices import slices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from clusterctl.graph.blocks import Block
+from clusterctl.graph.blocks import Block, own_slice, slices
 from clusterctl.graph.features.hidden import own_rows, rows_of_all, shared_rows
 from clusterctl.graph.features.sources import FeaturesInMemory
 from clusterctl.graph.neighbors import renumbered
-from clusterctl.graph.slices import own_slice, slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

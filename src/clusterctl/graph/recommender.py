@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from clusterctl.graph.blocks import own_slice
 from clusterctl.graph.convolutions import SageConv
 from clusterctl.graph.features.hidden import shared_rows
 from clusterctl.graph.inference import blocks
 from clusterctl.graph.products import Linear
-from clusterctl.graph.slices import own_slice
 
 if TYPE_CHECKING:
     from clusterctl.graph.blocks import Block

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import time
 from contextlib import suppress
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import clusterctl
 from clusterctl.config.delivery import delivered
-from clusterctl.errors import ConfigError
+from clusterctl.containers.contents import SUFFIX, ImageRecord, read_record
+from clusterctl.errors import ConfigError, ImageError
 from clusterctl.launch.git import GitState, git_state
 from clusterctl.launch.module_archives import link_archives
+from clusterctl.launch.plan import activated_environments
 from clusterctl.launch.sbatch import submitit_version
 from clusterctl.launch.script import render
-from clusterctl.launch.task_versions import image_digest, task_versions
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import read_regular, write_json, write_text
 from clusterctl.runs.layout import RUN_FORMAT
@@ -137,3 +139,43 @@ def _unwritten(run: RunDir, error: OSError) -> ConfigError:
     taken = isinstance(error, FileExistsError)
     hint = "submit again: each run has another name" if taken else "is the disk full? see: df -h"
     return ConfigError(f"cannot write the run directory: {run.path}: {error.strerror}", hint)
+
+
+# Which torch and which image a run's tasks will use, as far as folder names and an image's record show.
+
+
+_PACKAGE = "torch"
+_INSTALLED = f"lib/python3*/*-packages/{_PACKAGE}-*.dist-info"
+_DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
+
+
+def task_versions(plan: Plan) -> dict[str, str]:
+    """The version of torch installed for the tasks; empty if it is not visible from here."""
+    if plan.view:
+        record = _image(plan.view.image)
+        return {_PACKAGE: record.versions[_PACKAGE]} if record and _PACKAGE in record.versions else {}
+    folders = [*activated_environments(plan.python, plan.setup)]
+    if plan.python_is_named:
+        del folders[1:]  # it takes precedence over environments that the setup lines activate
+    found = [path.name for folder in folders[-1:] for path in Path(folder).glob(_INSTALLED)]
+    return {_PACKAGE: found[0].removeprefix(f"{_PACKAGE}-").removesuffix(".dist-info")} if len(found) == 1 else {}
+
+
+def image_digest(plan: Plan) -> str | None:
+    """The digest of the tasks' image, from its record or its reference; None if neither has one."""
+    if not plan.view:
+        return None
+    if named := _DIGEST.search(plan.view.image):
+        return named[1]
+    record = _image(plan.view.image)
+    return record.digest if record else None
+
+
+def _image(image: str) -> ImageRecord | None:
+    """The record beside an image file."""
+    if not image.startswith("/") or not image.endswith(SUFFIX):
+        return None
+    try:
+        return read_record(Path(image))
+    except (ImageError, OSError):
+        return None

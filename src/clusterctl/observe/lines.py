@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from clusterctl.runs.files import open_regular, parse_record, read_regular, stat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+
 
 _BLOCK_BYTES = 65536
 _FIRST_BLOCK_BYTES = 4096
@@ -267,3 +269,14 @@ def _read_at(file: IO[bytes], offset: int, size: int) -> bytes:
 def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The JSON objects in `lines`, parsed lazily; incomplete and foreign lines are dropped."""
     return (record for line in lines if (record := parse_record(line)) is not None)
+
+
+# Recognizes messages of several ranks that differ only in numbers and addresses.
+
+
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # ranks, ports, addresses
+
+
+def pattern(message: str) -> str:
+    """`message` with every number replaced: equal for the same message of different ranks."""
+    return _VARYING.sub("#", message)

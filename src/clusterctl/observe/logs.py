@@ -13,23 +13,135 @@ import heapq
 import itertools
 import re
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from clusterctl.errors import NotFoundError
 from clusterctl.observe.attempt import read_host
 from clusterctl.observe.lines import Growing, last_lines_offset, offset_of_time
-from clusterctl.observe.log_pace import LogPace
-from clusterctl.observe.log_times import WrittenTimes
 from clusterctl.observe.rank_events import beginnings, event_files
-from clusterctl.runs.files import exists, modified_at, status_of
+from clusterctl.runs.fields import Fields
+from clusterctl.runs.files import exists, modified_at, parse_record, status_of
 from clusterctl.runs.stamp import LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from clusterctl.runs.layout import Attempt, RunDir
+
+
+# Which logs of a followed run to check, and when: rarely if nothing happens, whatever the number of ranks.
+
+
+SHORTEST_SECONDS, LONGEST_SECONDS = 0.25, 2.0  # between two checks
+SIZES_A_SECOND, OPENS_A_SECOND = 1024, 24
+_LIVELY_SECONDS = 10.0  # a file that has grown is included in every check for this long
+_MOST_LIVELY = 64
+
+File = TypeVar("File", bound=Hashable)
+
+
+@dataclass
+class Turns(Generic[File]):
+    """Cycles through any number of files at `rate` files per second."""
+
+    rate: float
+    _place: int = 0
+
+    def next(self, files: Sequence[File], seconds: float) -> Sequence[File]:
+        count = int(self.rate * seconds)
+        if count >= len(files):
+            return files
+        first = self._place if self._place < len(files) else 0
+        self._place = first + count
+        return files[first : self._place]
+
+
+@dataclass
+class LogPace(Generic[File]):
+    """Decides for one reader; times are seconds by its clock."""
+
+    _looked: float | None = None
+    _looked_at_all: float = 0.0
+    _pause: float = SHORTEST_SECONDS
+    _surprised: bool = False
+    _grew: dict[File, float] = field(default_factory=dict)  # when, the latest last
+    _sizes: Turns[File] = field(default_factory=lambda: Turns(SIZES_A_SECOND))
+    _opens: Turns[File] = field(default_factory=lambda: Turns(OPENS_A_SECOND))
+
+    def is_due(self, now: float) -> bool:
+        return self._looked is None or not 0 <= now - self._looked < self._pause
+
+    def look(self, files: Sequence[File], now: float) -> tuple[set[File], set[File]]:
+        """The files to stat, and the files to open whatever their size."""
+        seconds = LONGEST_SECONDS if self._looked is None else min(max(now - self._looked, 0.0), LONGEST_SECONDS)
+        self._looked = now
+        lively = {file for file, grown in self._grew.items() if now - grown < _LIVELY_SECONDS}
+        sizes, opens = set(self._sizes.next(files, seconds)), set(self._opens.next(files, seconds))
+        if self._surprised and now - self._looked_at_all > len(files) / SIZES_A_SECOND:
+            self._looked_at_all, self._surprised = now, False
+            sizes = set(files)
+        return sizes | (lively & set(files)), opens
+
+    def saw(self, grown: Iterable[File], now: float) -> None:
+        """Record which files had grown at the last check."""
+        found = list(grown)
+        self._surprised |= any(file not in self._grew for file in found)
+        for file in found:
+            self._grew.pop(file, None)
+            self._grew[file] = now
+        for file in list(self._grew)[:-_MOST_LIVELY]:
+            del self._grew[file]
+        self._pause = SHORTEST_SECONDS if found else min(2 * self._pause, LONGEST_SECONDS)
+
+
+# Reads the times at which log lines without a timestamp were written (`runs.log_times`).
+
+
+_BLOCK_BYTES = 2**13  # a thousand ranks hold one each
+
+
+class WrittenTimes:
+    """The times of one log, queried in order of offset."""
+
+    def __init__(self, notes: Path, log: Path) -> None:
+        self._growing = Growing(notes)
+        self._log = log
+        self._notes = self._growing.added(_BLOCK_BYTES)
+        self._at_end = False  # of the notes present at the last refresh
+        self._newest: float | None = None
+        self._size = 0
+        self._time: float | None = None
+
+    def refresh(self) -> None:
+        """Allow new notes to be read when needed."""
+        if self._at_end:
+            self._notes = self._growing.added(_BLOCK_BYTES)
+            self._at_end = False
+
+    def of(self, offset: int) -> float | None:
+        """When the byte at `offset` was written; None for a log without notes. Offsets must not decrease."""
+        while self._size <= offset:
+            if self._at_end:
+                return self._newest
+            if (note := next(self._notes, None)) is None:
+                self._at_end, self._newest = True, self._of_the_file()
+                continue
+            record = Fields(parse_record(note) or {})
+            size, moment = record.whole(self._log.suffix[1:]), record.moment("time")
+            if size is not None and moment is not None:
+                self._size, self._time = size, moment
+        return self._time
+
+    def _of_the_file(self) -> float | None:
+        """The time of the part not covered by notes yet, if there are any."""
+        try:
+            return None if self._time is None else self._log.stat().st_mtime
+        except OSError:
+            return self._time
+
 
 # For all files merged at a time; those of a thousand ranks are read in small pieces.
 _MEMORY_BYTES = 2**24

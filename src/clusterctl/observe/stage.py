@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.observe.predecessors import Condition
 from clusterctl.observe.slurm_log import EndedBy
-from clusterctl.runs.requests import Refusal
+from clusterctl.runs.marks import Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.queue import JobState

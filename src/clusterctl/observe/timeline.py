@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.observe.alike import pattern
-from clusterctl.observe.lines import GrowingRecords
+from clusterctl.observe.lines import GrowingRecords, pattern
 from clusterctl.observe.rank_events import Began, Entered, EventFile, Exited, Hung, Raised, event_files
 from clusterctl.runs.stages import Stage
 

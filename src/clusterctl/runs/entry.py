@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.errors import Cause, ClusterctlError, TaskError
 from clusterctl.runs.answers import Answers, register_dump, stacks_text
 from clusterctl.runs.checkpoints import newer_attempt
-from clusterctl.runs.context import Context
-from clusterctl.runs.events import Events
+from clusterctl.runs.events import Context, Events
 from clusterctl.runs.file_systems import lateness
 from clusterctl.runs.files import read_json
 from clusterctl.runs.heartbeats import Pulse

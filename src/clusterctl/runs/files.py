@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from io import BufferedReader
+
 
 T = TypeVar("T")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -307,3 +309,22 @@ def parse_record(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
+
+
+# Removes a folder with its content, without following links.
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove `folder`, including read-only folders in it. Raises OSError for files that cannot be removed."""
+    for parent, _, _ in os.walk(folder):
+        with suppress(OSError):
+            os.chmod(parent, 0o700)  # noqa: PTH101 - of strings
+    again = False
+
+    def once() -> None:
+        nonlocal again
+        if not again or exists(folder):
+            again = True
+            shutil.rmtree(folder)
+
+    with_retries(once)

@@ -25,19 +25,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.runs.answers import DUMP_SIGNAL, LONGEST_STACKS
 from clusterctl.runs.fields import Fields
-from clusterctl.runs.files import append, parse_record, with_retries
-from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, gpu_idle, parse_beat
+from clusterctl.runs.files import Lines, append, parse_record, read_lines, with_retries, write_text
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, gpu_idle, parse_beat, write_beats
 from clusterctl.runs.interpreter import isolated
 from clusterctl.runs.layout import Attempt
-from clusterctl.runs.node_files import NodeFiles
 from clusterctl.runs.node_link import LONGEST_MESSAGE, address, ignore_signals, peer, post
 from clusterctl.runs.node_watch import ANSWER_SECONDS, DUMP_SECONDS, NEIGHBOUR_SECONDS, NodeWatch
 from clusterctl.runs.successor import SuccessorWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from clusterctl.spec import Watchdog
+
 
 _FIRST_SECONDS = 30.0  # without a rank
 _PRODDED_SECONDS = 0.5  # how long faulthandler may take to write
@@ -351,3 +351,128 @@ def main() -> None:
         error = {"time": time.time(), "event": "writer", "error": traceback.format_exc()}
         append(attempt.node_events(int(node)), json.dumps(error).encode() + b"\n")
         raise
+
+
+# The files of a node's writer (`runs.node_writer`), and the data waiting to be written to them.
+
+
+_MOST_LEFT = 1 << 22  # bytes of events kept while the disk is full
+
+
+@dataclass
+class NodeFiles:
+    """Data is written only by the `write` methods, each of which writes to one file."""
+
+    attempt: Attempt
+    node: int
+    _events: list[bytes] = field(default_factory=list)
+    _samples: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    _sample_files: dict[str, SampleFile] = field(default_factory=dict)
+
+    def add_event(self, rank: int, record: Mapping[str, Any]) -> None:
+        self._events.append(json.dumps({"rank": rank, "time": time.time(), **record}).encode() + b"\n")
+
+    def add_sample(self, node: str, sample: dict[str, Any]) -> None:
+        """Add a sample of the node named `node`."""
+        self._samples.append((node, sample))
+
+    @property
+    def has_events(self) -> bool:
+        return bool(self._events)
+
+    @property
+    def has_samples(self) -> bool:
+        return bool(self._samples)
+
+    def write_events(self) -> bool:
+        """Write the waiting events; returns whether all are on disk. The rest is written with later ones."""
+        content = b"".join(self._events)
+        try:
+            left = content[append(self.attempt.node_events(self.node), content) :]
+        except OSError:  # waiting ranks will try to write themselves
+            left = content
+        self._events = [left] if left and len(left) < _MOST_LEFT else []
+        return not left
+
+    def write_beats(self, beats: Mapping[int, tuple[int, Beat]]) -> None:
+        """Write beats: local rank -> rank and beat."""
+        with suppress(OSError):
+            write_beats(self.attempt.beats(self.node), beats)
+
+    def write_samples(self) -> None:
+        """Write all samples of the node with the oldest one."""
+        node = self._samples[0][0]
+        waiting = [sample for name, sample in self._samples if name == node]
+        self._samples = [(name, sample) for name, sample in self._samples if name != node]
+        for sample in waiting:
+            with suppress(OSError, ValueError, KeyError):
+                if node not in self._sample_files:
+                    self._sample_files[node] = SampleFile(self.attempt.telemetry(node))
+                self._sample_files[node].append(sample)
+
+
+# A file of samples of a node that stays small however long it is used.
+
+
+_EVERY = 500  # new samples between two rounds of averaging
+_FINENESS = 200  # a sample covers at most this fraction of its age: a week is 2,000 samples, a year 3,000
+_PEAKS = frozenset({"memory", "memory_total"})  # a job's needs depend on the maximum, not the mean
+_LATEST = frozenset({"ranks", "index", "cpus"})
+
+Sample = dict[str, Any]
+
+
+class SampleFile:
+    """Writes a file that stays small: old samples are averaged into fewer, longer ones.
+
+    Each line is one sample: `time` is its end, `seconds` its duration. From time to time the file is replaced
+    atomically, so that a reader sees either the old or the new one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines = Lines(path, path.parents[3])
+        self._new = 0
+
+    def append(self, sample: Sample) -> None:
+        """Add the newest sample; its `time` is taken as the current time."""
+        self._lines.append(sample)
+        self._new += 1
+        if self._new >= _EVERY:
+            self._new = 0
+            kept = thinned(read_lines(self._path), sample["time"])
+            write_text(self._path, "".join(json.dumps(one) + "\n" for one in kept))
+            self._lines.close()
+            self._lines = Lines(self._path, self._path.parents[3])
+
+
+def thinned(samples: Iterable[Sample], now: float) -> list[Sample]:
+    """The samples in order of time; neighbours are merged while the result is short for its age."""
+    kept: list[Sample] = []
+    for sample in samples:
+        if kept and sample["time"] - kept[-1]["time"] + kept[-1]["seconds"] <= (now - sample["time"]) / _FINENESS:
+            kept[-1] = joined(kept[-1], sample)
+        else:
+            kept.append(sample)
+    return kept
+
+
+def joined(before: Sample, after: Sample) -> Sample:
+    """Merge two consecutive samples: weighted means, the peak of memory, and the later value of everything else."""
+    weights = (before["seconds"], after["seconds"])
+    whole = _mean(before, after, weights)
+    return {**whole, "time": after["time"], "seconds": round(sum(weights), 1)}
+
+
+def _mean(before: Any, after: Any, weights: tuple[float, float], key: str = "") -> Any:
+    if key in _LATEST:
+        return after
+    if isinstance(before, dict) and isinstance(after, dict):
+        return {name: _mean(before.get(name), value, weights, name) for name, value in after.items()}
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return [_mean(one, other, weights) for one, other in zip(before, after, strict=True)]
+    if not isinstance(before, int | float) or not isinstance(after, int | float):
+        return before if after is None else after
+    if key in _PEAKS:
+        return max(before, after)
+    return round((before * weights[0] + after * weights[1]) / (sum(weights) or 1.0), 3)

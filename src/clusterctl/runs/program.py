@@ -1,4 +1,4 @@
-"""For a user's own program (`workload = "command"`): checkpoints, stop requests, restart requests.
+"""For a user's own program (`workload = "command"`): checkpoints, stop marks, restart marks.
 
     import clusterctl.runs as run
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.runs import checkpoints, requests
+from clusterctl.runs import checkpoints, marks
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.marks import EXIT_RESTART
 from clusterctl.runs.metrics import current_attempt
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
 
 STOP_FILE = "CLUSTERCTL_STOP_FILE"  # created at the warning; one per task, on its node
-RESTART_FILE = "CLUSTERCTL_RESTART_FILE"  # creating this file requests a restart
+RESTART_FILE = "CLUSTERCTL_RESTART_FILE"  # creating this file marks a restart
 CHECKPOINTS = "CLUSTERCTL_CHECKPOINTS"
 KEEP = "CLUSTERCTL_CHECKPOINTS_KEPT"
 _LOOK_SECONDS = 0.2
@@ -145,7 +145,7 @@ def request_restart(step: int | None = None) -> NoReturn:
     attempt = current_attempt()
     step = None if step is None else whole_step(step)
     if attempt is not None and Place.from_environment().rank == 0:
-        requests.request_restart(attempt, "warned", step=step)
+        marks.request_restart(attempt, "warned", step=step)
     elif attempt is not None:
-        requests.wait_for_request(attempt)
+        marks.wait_for_request(attempt)
     raise SystemExit(EXIT_RESTART)

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
+
+from clusterctl.runs.files import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from clusterctl.runs.layout import Attempt
+
 
 LENGTH = len("2026-01-02T03:04:05.678Z ")
 
@@ -55,3 +60,41 @@ def stamped_output() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = streams
+
+
+# Records when a program wrote its output, in a file beside its log, for lines without a timestamp of their own.
+
+
+_STREAMS = ("out", "err")
+_LOOK_SECONDS = 1.0
+
+
+class LogTimes:
+    """Records times for the logs of one rank, in its task. `look` does nothing within a second of the last call."""
+
+    def __init__(self, attempt: Attempt, rank: int, clock: Callable[[], float] = time.time) -> None:
+        self._path = attempt.log_times(rank)
+        self._logs = {stream: attempt.log(rank, stream) for stream in _STREAMS}
+        self._sizes = dict.fromkeys(_STREAMS, 0)
+        self._clock = clock
+        self._looked = 0.0
+        self._notes: Lines | None = None
+
+    def look(self, *, last: bool = False) -> None:
+        """Record the current sizes of the logs. A missing log or a failing disk is not an error."""
+        now = self._clock()
+        if now - self._looked < _LOOK_SECONDS and not last:
+            return
+        for stream, path in self._logs.items():
+            with suppress(OSError):
+                log = path.stat()
+                if log.st_size > self._sizes[stream]:
+                    self._sizes[stream] = log.st_size
+                    # the time of its last line, though a file server's clock may differ
+                    self._note({stream: log.st_size, "time": min(now, max(self._looked, log.st_mtime))})
+        self._looked = now
+
+    def _note(self, record: dict[str, float]) -> None:
+        if self._notes is None:
+            self._notes = Lines(self._path)
+        self._notes.append(record)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
-from clusterctl.slurm import arrays, queue
+from clusterctl.slurm import queue
+from clusterctl.slurm import queue as arrays
 from clusterctl.slurm.accounting import SACCT, SHOW_JOB, Accounted, parse_accounting, parse_shown
 from clusterctl.slurm.nodes import SINFO, Inventory, parse_nodes
 from clusterctl.slurm.shared import CachedAnswer, SharedAnswers, shared_folder

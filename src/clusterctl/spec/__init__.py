@@ -1,6 +1,5 @@
 """What users can specify: jobs, clusters, workloads. Frozen dataclasses, standard library only."""
 
-from clusterctl.spec.batches import Batches, TrainingSet, batch_key
 from clusterctl.spec.cluster import Cluster, Emulator
 from clusterctl.spec.job import Checkpoint, Container, Data, Job, Resources, Watchdog
 from clusterctl.spec.records import from_record, to_record
@@ -8,6 +7,7 @@ from clusterctl.spec.train import (
     BUILT_IN,
     PROFILED_STEPS,
     WORKLOADS,
+    Batches,
     CommandTrain,
     DeepSageTrain,
     GatOptions,
@@ -20,6 +20,8 @@ from clusterctl.spec.train import (
     SyntheticTrain,
     TaobaoTrain,
     Train,
+    TrainingSet,
+    batch_key,
 )
 
 __all__ = [

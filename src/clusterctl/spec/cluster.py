@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from clusterctl.spec.job import Container, Environment
-from clusterctl.spec.notify import Notify
-from clusterctl.spec.track import Track
+from clusterctl.spec.notify import Notify, Track
 from clusterctl.spec.values import NO_GPUS, Count, Gpus, Line, Matches, Name, OneOf, Seconds, Word
 
 _OnNodes = Annotated[str, Matches(r"/[^:\x00-\x1f\x7f-\x9f]+", "an absolute path without ':' and control characters")]

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from clusterctl.spec.notify import Notify
-from clusterctl.spec.track import Track
+from clusterctl.spec.notify import Notify, Track
 from clusterctl.spec.train import Train
 from clusterctl.spec.values import (
     LARGEST,

@@ -2,36 +2,180 @@
 
 from __future__ import annotations
 
+import hmac
+import itertools
 import os
 import resource
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed as dist
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
+from clusterctl.errors import TaskError
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.metrics import MetricsWriter
 from clusterctl.runs.once import prepared_once
+from clusterctl.runs.place import Place
+from clusterctl.runs.secret import sign
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import Checkpoint, LoopTrain
-from clusterctl.task.device import check_exclusive, choose_device, gpu_identity
+from clusterctl.task.exchange import tried, value_in
 from clusterctl.task.node_telemetry import start_telemetry
 from clusterctl.task.rendezvous import call_roll, meet, node_group, ranks_by_node
-from clusterctl.task.secret import prove
+from clusterctl.task.secret import prove, stranger
 from clusterctl.task.step_clock import StepClock
-from clusterctl.task.store_exchange import StoreExchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from clusterctl.runs.context import Context
-    from clusterctl.runs.events import Events
-    from clusterctl.runs.place import Place
+    from torch._C._distributed_c10d import Store
+
+    from clusterctl.runs.events import Context, Events
     from clusterctl.runs.signals import StopRequest
     from clusterctl.spec import Job
+    from clusterctl.task.rendezvous import Member
+
+
+# Which device a rank uses. Only `gpu_identity` queries the machine; everything else is pure.
+
+
+def choose_device(wanted: str, gpus_requested: int, visible: int, local_rank: int) -> torch.device:
+    """The device of a rank that wants "auto", "cpu" or "cuda" and sees `visible` GPUs.
+
+    `cuda:local_rank` if the task sees all GPUs of its node, `cuda:0` if Slurm restricts it to one, the CPU if the job
+    requests no GPU. Raises TaskError if a GPU is wanted and there is none for this rank.
+    """
+    if wanted == "cpu" or (wanted == "auto" and gpus_requested == 0):
+        return torch.device("cpu")
+    if visible == 0:
+        raise TaskError(
+            f"local rank {local_rank} sees no GPU, but the job needs {gpus_requested or 'one'}",
+            "check `nvidia-smi` and `torch.cuda.is_available()` there, or run with train.device=cpu",
+        )
+    if visible == 1:
+        return torch.device("cuda", 0)
+    if local_rank >= visible:
+        raise TaskError(
+            f"local rank {local_rank} has no GPU of its own: {visible} visible",
+            "set tasks_per_node to at most gpus_per_node",
+        )
+    return torch.device("cuda", local_rank)
+
+
+def check_exclusive(members: list[Member]) -> None:
+    """Raise TaskError if two ranks would share a GPU."""
+    taken: dict[tuple[int, str], int] = {}
+    for rank, member in enumerate(members):
+        if member.gpu and (other := taken.setdefault((member.node_rank, member.gpu), rank)) != rank:
+            raise TaskError(
+                f"ranks {other} and {rank} would share one GPU of node {member.node_rank}: {member.gpu}",
+                "set tasks_per_node to at most gpus_per_node",
+            )
+
+
+def gpu_identity(device: torch.device) -> str:
+    """The UUID of a GPU; empty for the CPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+
+
+# What ranks send each other outside their process groups, from a separate thread: JSON, through rank 0's store.
+
+
+_PATIENCE = timedelta(minutes=30)  # the default of a process group
+_TAG = 64  # hex digits
+
+
+@dataclass
+class StoreExchange:
+    """All ranks `begin` a talk at the same points of the program, and take the same steps in it."""
+
+    store: Store = field(default_factory=HashStore)
+    place: Place = field(default_factory=Place)
+    secret: bytes | None = None
+    _talks: itertools.count[int] = field(default_factory=itertools.count)
+
+    @classmethod
+    def beside(cls, store: Store, place: Place, secret: bytes | None) -> StoreExchange:
+        """Over a second connection to the same store: a request that waits blocks its connection."""
+        if isinstance(store, TCPStore):
+            words = store.host, store.port, place.world_size
+            store = TCPStore(*words, is_master=False, timeout=_PATIENCE, wait_for_workers=False)
+        return cls(store, place, secret)
+
+    def begin(self) -> Talk:
+        return Talk(self, f"talk/{next(self._talks)}")
+
+
+@dataclass
+class Talk:
+    """Related exchanges. Every rank must `end` it, so that none exits before the others have read its entries."""
+
+    _exchange: StoreExchange
+    _name: str
+    _step: int = 0
+    _keys: list[str] = field(default_factory=list)  # rank 0 removes them at the end
+
+    def from_first(self, work: Callable[[], Any]) -> Any:
+        """Return what `work` returns on rank 0 (a JSON value); raise its OSError on every rank."""
+        key = self._next_key()
+        if self._leads:
+            self._tell(key, 0, tried(work))
+        (content,) = self._hear(key, 1)
+        return value_in(content)
+
+    def to_first(self, work: Callable[[], Any]) -> list[Any]:
+        """On rank 0, return what `work` returns on each rank; [] elsewhere. Every rank raises any rank's OSError."""
+        key = self._next_key()
+        self._tell(key, self._exchange.place.rank, tried(work))
+        found: list[Any] = []
+
+        def collect() -> None:
+            found.extend(map(value_in, self._hear(key, self._exchange.place.world_size)))
+
+        self.from_first(collect)
+        return found
+
+    def end(self) -> None:
+        """Rank 0, which serves the store, waits until all others are here, and removes all entries."""
+        key = self._next_key()
+        self._tell(key, self._exchange.place.rank, b"null")
+        if self._leads:
+            self._hear(key, self._exchange.place.world_size)
+            for used in self._keys:
+                self._exchange.store.delete_key(used)
+
+    @property
+    def _leads(self) -> bool:
+        return self._exchange.place.rank == 0
+
+    def _next_key(self) -> str:
+        self._step += 1
+        return f"{self._name}/{self._step}"
+
+    def _tell(self, key: str, rank: int, content: bytes) -> None:
+        own = f"{key}/{rank}"
+        self._exchange.store.set(own, (self._tag(own, content) + content).decode())
+
+    def _hear(self, key: str, ranks: int) -> list[bytes]:
+        """The entries of the first `ranks` ranks. Raises PermissionError for one that a stranger signed."""
+        keys = [f"{key}/{rank}" for rank in range(ranks)]
+        if self._leads:
+            self._keys += keys
+        entries = [bytes(entry) for entry in self._exchange.store.multi_get(keys)]
+        for own, entry in zip(keys, entries, strict=True):
+            if not hmac.compare_digest(entry[:_TAG], self._tag(own, entry[_TAG:])):
+                raise PermissionError(stranger(f"as {own}").message)
+        return [entry[_TAG:] for entry in entries]
+
+    def _tag(self, key: str, content: bytes) -> bytes:
+        """A run of one rank has no secret, and no other rank to exchange with."""
+        return sign(self._exchange.secret or b"", key, content).encode()
+
 
 # oneDNN and ideep, torch's layer above it, each cache 1,024 compiled matmuls of 0.3 MB, one per shape. If every batch
 # has a new size, that is 600 MB per rank without any cache hits (torch 2.13). A step of `rounded` sizes needs about 30.

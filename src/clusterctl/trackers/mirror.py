@@ -6,23 +6,133 @@ tracker drops the steps it already has.
 
 from __future__ import annotations
 
+import importlib
+import socket
+import sys
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from clusterctl.config.delivery import delivered
 from clusterctl.errors import ClusterctlError, ConfigError
+from clusterctl.observe.lines import Growing
+from clusterctl.observe.measurements import measurements_in
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import write_json
 from clusterctl.runs.once import leased
-from clusterctl.trackers.points import new_points, read_bookmark, write_bookmark
-from clusterctl.trackers.sink import open_sink
+from clusterctl.runs.vocabulary import Role, metric_of
+from clusterctl.spec import to_record
+from clusterctl.spec.keys import leaves_as_written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from clusterctl.observe.measurements import Measurement
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.observe.stage import Status
-    from clusterctl.trackers.points import Bookmark
-    from clusterctl.trackers.sink import Sink
+    from clusterctl.runs.layout import RunDir
+    from clusterctl.runs.stages import Stage
+    from clusterctl.runs.vocabulary import Number
+
+
+# The points of a run for a tracker, each once despite restarts, and the tracker's position in them.
+
+
+class TrackedPoint(NamedTuple):
+    """The values measured at one step; time in seconds since the epoch."""
+
+    step: int
+    time: float
+    values: dict[str, Number]
+
+
+@dataclass
+class Bookmark:
+    """A tracker's position in a run: the next byte of an attempt's metrics, and the newest step of each name."""
+
+    attempt: int = 0
+    offset: int = 0
+    step: int = 0
+    steps: dict[str, int] = field(default_factory=dict)
+    ended: str = ""  # the final stage sent to the tracker
+
+    def take(self, measured: Measurement) -> TrackedPoint | None:
+        """The point in a line, without values the tracker has: a restart repeats the steps after its checkpoint."""
+        if measured.step is not None:
+            self.step = int(measured.step)
+        elif "loss" in measured.values:  # a program that logs no steps
+            self.step += 1
+        new = {
+            name: value
+            for name, value in measured.values.items()
+            if metric_of(name).role is not Role.COUNT and self.step > self.steps.get(name, -1)
+        }
+        self.steps |= dict.fromkeys(new, self.step)
+        return TrackedPoint(self.step, measured.time or 0.0, new) if new else None
+
+
+def read_bookmark(path: Path) -> Bookmark:
+    """The bookmark in a file; the beginning if there is none."""
+    fields = read_fields(path)
+    steps = {name: int(step) for name, step in fields.table("steps").numbers().items() if type(step) is int}
+    numbers = {name: fields.whole(name) or 0 for name in ("attempt", "offset", "step")}
+    return Bookmark(**numbers, steps=steps, ended=fields.text("ended"))
+
+
+def write_bookmark(path: Path, bookmark: Bookmark) -> None:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    write_json(path, asdict(bookmark))
+
+
+def new_points(run: RunDir, bookmark: Bookmark) -> Iterator[list[TrackedPoint]]:
+    """The points from `bookmark` on, in batches; `bookmark` is moved behind each batch."""
+    for attempt in run.attempts():
+        if attempt.number < bookmark.attempt:
+            continue
+        if attempt.number > bookmark.attempt:
+            bookmark.attempt, bookmark.offset = attempt.number, 0
+        for offset, block in Growing(attempt.metrics, bookmark.offset).placed_blocks():
+            points = [point for one in measurements_in(block.split(b"\n")) if (point := bookmark.take(one))]
+            bookmark.offset = offset + len(block) + 1
+            if points:
+                yield points
+
+
+# The interface of a tracker, and its loading.
+
+
+class Sink(Protocol):
+    """One run in one tracker, which stays the same when reopened."""
+
+    def add(self, points: Sequence[TrackedPoint]) -> None:
+        """Add points; when this returns, the tracker has them."""
+
+    def finish(self, stage: Stage) -> None:
+        """Record how the run ended, and close."""
+
+    def close(self) -> None:
+        """Close for now: the run may continue and be reopened."""
+
+
+def open_sink(name: str, record: RunRecord, bookmark: Bookmark) -> Sink:
+    """Open the run of `record` in the tracker `name`. Raises ConfigError if its library is missing."""
+    try:
+        module = importlib.import_module(f"clusterctl.trackers.to_{name}")
+        sink: Sink = module.open_sink(record, bookmark)
+    except ModuleNotFoundError as error:
+        missing = f"{name} is not installed"
+        if delivered():  # clusterctl alone was uploaded, for the login node's Python
+            hint = "copy from the node, whose Python may have it: --set track.where=node"
+            raise ConfigError(f"{missing} for {sys.executable} on {socket.gethostname()}", hint) from error
+        raise ConfigError(f"{missing} here: no module {error.name}", f"pip install 'clusterctl[{name}]'") from error
+    return sink
+
+
+def parameters(record: RunRecord) -> dict[str, str]:
+    """The job's settings by key, from its record, where secrets are redacted."""
+    leaves = leaves_as_written(to_record(record.job))
+    return {".".join(key): str(value) for key, value in leaves if value not in (None, [], {})}
 
 
 @dataclass

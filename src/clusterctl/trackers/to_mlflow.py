@@ -13,13 +13,13 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from clusterctl.runs.stages import Stage
-from clusterctl.trackers.sink import parameters
+from clusterctl.trackers.mirror import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from clusterctl.observe.run_record import RunRecord
-    from clusterctl.trackers.points import Bookmark, TrackedPoint
+    from clusterctl.trackers.mirror import Bookmark, TrackedPoint
 
 _TAG = "clusterctl.run"
 _MOST = 1000  # metrics per request, MLflow's limit

@@ -11,14 +11,14 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from clusterctl.trackers.sink import parameters
+from clusterctl.trackers.mirror import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.runs.stages import Stage
-    from clusterctl.trackers.points import Bookmark, TrackedPoint
+    from clusterctl.trackers.mirror import Bookmark, TrackedPoint
 
 
 class TensorBoard:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import wandb
 
 from clusterctl.runs.stages import Stage
-from clusterctl.trackers.sink import parameters
+from clusterctl.trackers.mirror import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.observe.run_record import RunRecord
-    from clusterctl.trackers.points import Bookmark, TrackedPoint
+    from clusterctl.trackers.mirror import Bookmark, TrackedPoint
 
 
 class Wandb:

@@ -7,6 +7,9 @@ with those of the training.
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import shutil
 import sys
 import threading
@@ -20,20 +23,19 @@ from torch import distributed as dist
 
 from clusterctl.errors import TaskError, reason
 from clusterctl.runs import checkpoints
-from clusterctl.runs.files import exists, replacing
+from clusterctl.runs.files import exists, open_regular, replacing
 from clusterctl.runs.layout import RunDir
-from clusterctl.runs.marks import EXIT_RESTART
-from clusterctl.runs.requests import request_restart
+from clusterctl.runs.marks import EXIT_RESTART, request_restart
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import to_record
 from clusterctl.task.exchange import from_first, to_first
 from clusterctl.training.objective import Accuracy
-from clusterctl.training.shards import names, read, write
 from clusterctl.training.state import Staging, pieces, wholes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from io import BufferedReader
     from pathlib import Path
 
     from torch import Tensor
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from clusterctl.task.task import Task
     from clusterctl.training.flat import Stops
     from clusterctl.training.state import Sharded, Stateful
+
 
 LAST_SAVE_SECONDS = 20.0  # after TERM; Slurm kills after KillWait, 30 s by default
 # Keys that may change when a run resumes. Changing any other key would make it a different training.
@@ -281,3 +284,128 @@ def fingerprint(train: LoopTrain) -> dict[str, Any]:
     """The identity of a training: trainings with equal fingerprints can resume from each other's checkpoints."""
     kept = {name: value for name, value in to_record(train).items() if name not in _CHANGEABLE}
     return {"train": type(train).__name__, **kept, "patience": bool(getattr(train, "patience", 0))}
+
+
+# State on disk: every rank writes its rows to its own file, and any number of ranks can read them.
+
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_MOST_BYTES = 100_000_000  # of a header: the limit of the format
+_ALIGNMENT = 8
+
+
+def write(pieces: Mapping[str, Sharded], folder: Path, rank: int) -> Path:
+    """Write the rows of `rank`, which are on the CPU, to a new file in `folder`, and fsync it. Raises OSError."""
+    header: dict[str, Any] = {"__metadata__": {}}
+    kept, end = [], 0
+    for name, piece in pieces.items():
+        if piece.rows.numel():
+            begin, end = end, end + piece.rows.nbytes
+            shape = list(piece.rows.shape)
+            header[name] = {"dtype": _NAMES[piece.rows.dtype], "shape": shape, "data_offsets": [begin, end]}
+            header["__metadata__"][name] = f"{piece.start} {piece.total}"
+            kept.append(piece.rows.contiguous())
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    path = folder / f"rank_{rank:05}.safetensors"
+    with path.open("xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for rows in kept:
+            file.write(_bytes_of(rows))
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def read(pieces: Mapping[str, Sharded], folder: Path) -> None:
+    """Fill the rows of `pieces`, in place, from the files in `folder`. Not a collective.
+
+    Raises ValueError if a tensor is missing or has another shape or dtype.
+    """
+    missing = {name: len(piece.rows) for name, piece in pieces.items()}
+    for path in sorted(folder.glob("rank_*.safetensors")):
+        with open_regular(path) as file:
+            for name, stored in _stored(file):
+                if piece := pieces.get(name):
+                    missing[name] -= _fill(name, piece, stored, file)
+    for name, rows in missing.items():
+        if rows:
+            raise ValueError(f"it has no {name}" if rows == len(pieces[name].rows) else f"it lacks rows of {name}")
+
+
+def names(folder: Path) -> set[str]:
+    """The names of the tensors in the files in `folder`. Raises ValueError."""
+    found = set()
+    for path in sorted(folder.glob("rank_*.safetensors")):
+        with path.open("rb") as file:
+            found |= {name for name, _ in _stored(file)}
+    return found
+
+
+class _Stored(NamedTuple):
+    """Rows [start, start + shape[0]) of a tensor of `total` rows, from byte `begin` of a file on."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    total: int
+    begin: int
+
+
+def _stored(file: BufferedReader) -> Iterator[tuple[str, _Stored]]:
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(8), "little")
+    if length > min(_MOST_BYTES, size):
+        raise ValueError(f"{file.name} is not a safetensors file")
+    try:
+        header = json.loads(file.read(length))
+        for name, numbers in header.pop("__metadata__").items():
+            start, total = map(int, numbers.split())
+            dtype, shape = _DTYPES[header[name]["dtype"]], tuple(header[name]["shape"])
+            begin, end = header[name]["data_offsets"]
+            if end - begin != math.prod(shape) * dtype.itemsize or 8 + length + end > size:
+                raise ValueError(f"it does not hold all of {name}")
+            yield name, _Stored(dtype, shape, start, total, 8 + length + begin)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file.name} is damaged: {error}") from error
+
+
+def _fill(name: str, piece: Sharded, stored: _Stored, file: BufferedReader) -> int:
+    """Read the rows that both `piece` and the file contain; returns their number."""
+    wanted = (piece.total, *piece.rows.shape[1:]), piece.rows.dtype
+    found = (stored.total, *stored.shape[1:]), stored.dtype
+    if found != wanted:
+        raise ValueError(f"its {name} is {_shown(*found)}, not {_shown(*wanted)}")
+    first = max(piece.start, stored.start)
+    last = min(piece.start + len(piece.rows), stored.start + stored.shape[0])
+    if first >= last:
+        return 0
+    rows = piece.rows[first - piece.start : last - piece.start]
+    arrived = rows if rows.is_contiguous() and not rows.is_cuda else torch.empty(rows.shape, dtype=rows.dtype)
+    file.seek(stored.begin + (first - stored.start) * math.prod(stored.shape[1:]) * stored.dtype.itemsize)
+    if file.readinto(_bytes_of(arrived)) != arrived.nbytes:
+        raise ValueError(f"{file.name} does not hold all of {name}")
+    if arrived is not rows:
+        rows.copy_(arrived)
+    return last - first
+
+
+def _bytes_of(rows: Tensor) -> memoryview:
+    """The memory of a CPU tensor, for reading and writing."""
+    return rows.detach().view(-1).view(torch.uint8).numpy().data
+
+
+def _shown(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"{' x '.join(map(str, shape))} of {str(dtype).removeprefix('torch.')}"

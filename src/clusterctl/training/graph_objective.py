@@ -11,11 +11,10 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.blocks import moved
 from clusterctl.graph.gin import Copied, Distinct, Gin, PlainGin, first_sum
 from clusterctl.graph.hashing import Purpose, stream
-from clusterctl.graph.transfer import moved
-from clusterctl.training.losses import class_loss
-from clusterctl.training.objective import PRECISIONS, Accuracy
+from clusterctl.training.objective import PRECISIONS, Accuracy, class_loss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

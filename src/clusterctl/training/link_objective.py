@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from clusterctl.graph.blocks import own_slice
 from clusterctl.graph.links import ends, negatives, with_duplicates
 from clusterctl.graph.recommender import ITEM, OF_USER, USER, Recommender, fan_outs
 from clusterctl.graph.sampling import HeteroSample, HeteroSampler
 from clusterctl.graph.sharded_table import Route, ShardedTable
-from clusterctl.graph.slices import own_slice
 from clusterctl.graph.storage import HeteroGraph
-from clusterctl.training.losses import link_loss
-from clusterctl.training.objective import PRECISIONS
+from clusterctl.training.objective import PRECISIONS, link_loss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,26 +13,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.hashing import ReplayedKeys
 from clusterctl.graph.sharded_table import ShardedTable, whole_weights
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import write_json
+from clusterctl.runs.layout import RunDir, SweepDir
+from clusterctl.runs.ownership import make_private
 from clusterctl.spec import Batches, TrainingSet
-from clusterctl.training.captured_step import CapturedStep
+from clusterctl.task.exchange import from_first
 from clusterctl.training.checkpoint import Checkpoints
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.halving import Halving
-from clusterctl.training.learner import Learner
-from clusterctl.training.progress import Progress
+from clusterctl.training.epoch_plan import Batch, EpochPlan
+from clusterctl.training.learner import FUSED, Learner
+from clusterctl.training.progress import Fold, Progress, QueuedStep, TrainingLog
 from clusterctl.training.state import PartState, Sharded, flattened, put, untrained
 from clusterctl.training.trace import StepTrace
-from clusterctl.training.training_log import Fold, TrainingLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from torch import Tensor, nn
 
     from clusterctl.spec import LoopTrain
     from clusterctl.task.task import Task
     from clusterctl.training.objective import Objective, Score
+
 
 _AHEAD = 2  # prepared batches; the second one makes up for slow ones
 
@@ -223,3 +228,144 @@ def _evaluated(objective: Objective[Any], splits: Sequence[str], log: TrainingLo
     scores = objective.evaluate(splits)
     log.scores(scores)
     return scores
+
+
+# Asynchronous successive halving: a run of a sweep stops early if other runs did better at the same epoch.
+
+
+class Halving:
+    """The decisions of one run; none if the run is not part of a sweep or has not enabled halving."""
+
+    def __init__(self, first_epoch: int, task: Task) -> None:
+        self._first, self._task = first_epoch, task
+        run = RunDir(task.attempt.path.parents[1]) if task.attempt else None
+        sweep, _, self._place = run.id.rpartition(".") if run else ("", "", "")
+        self._rungs = SweepDir.of(run.path.parent, sweep).rungs if run and self._place.isdigit() else None
+
+    def decides(self, epoch: int) -> bool:
+        """Whether `epoch` is one of e, 2e, 4e, ..."""
+        if self._rungs is None or not self._first or epoch % self._first:
+            return False
+        times = epoch // self._first
+        return times & (times - 1) == 0
+
+    def stops(self, epoch: int, score: float) -> bool:
+        """Whether the run stops after `epoch`, with this validation score. A collective of all ranks.
+
+        A restarted run repeats its earlier decision.
+        """
+        assert self._rungs is not None
+        rung = self._rungs / str(epoch)
+        better, others, stops = from_first(lambda: self._judge(rung, score), self._task.agreeing)
+        if stops and self._task.place.rank == 0:
+            print(f"stopped early: {better} of {others} other runs were better at epoch {epoch}", flush=True)
+        return bool(stops)
+
+    def _judge(self, rung: Path, score: float) -> tuple[int, int, bool]:
+        """The number of better runs, the number of other runs, and whether this run stops."""
+        own = make_private(rung) / f"{self._place}.json"
+        known = read_fields(own)
+        if not known.absent and not known.problem:
+            return known.whole("better") or 0, known.whole("others") or 0, known.flag("stops")
+        scores = [read_fields(path).number("score") for path in rung.glob("[0-9]*.json")]
+        others = [other for other in scores if other is not None]
+        better = sum(other > score for other in others)
+        stops = better > len(others) / 2
+        write_json(own, {"score": score, "better": better, "others": len(others), "stops": stops})
+        return better, len(others), stops
+
+
+# A step as two CUDA graphs: the host launches each with one call instead of launching hundreds of kernels.
+
+
+if TYPE_CHECKING:
+    Capture = Callable[[Callable[[], None]], Callable[[], None]]
+
+_WARM_UPS = 3  # steps before the capture: libraries initialize in their first calls, which cannot be captured
+
+
+class CapturedStep:
+    """`Learner.train_step` for batches of a fixed size: runs the first steps normally, then captures and replays them.
+
+    `capture` turns a callable into one that replays it. Raises TaskError.
+    """
+
+    def __init__(self, learner: Learner, device: torch.device, capture: Capture | None = None) -> None:
+        if not FUSED:
+            raise TaskError("train.cuda_graph needs a torch with a supported fused Adam", "leave it out", Cause.USER)
+        self._learner, self._clock = learner, learner.clock
+        self._keys = ReplayedKeys(device)
+        self._batch: Batch | None = None
+        capture = capture or _cuda_graph
+        self._differentiate = _Repeated(self._forward_and_backward, device, capture)
+        self._move = _Repeated(self._clip_and_update, device, capture)
+
+    def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> QueuedStep:  # noqa: ARG002
+        """Like `Learner.train_step`, but nothing is prepared. A collective."""
+        flat, optimizer = self._learner.flat, self._learner.optimizer
+        self._clock.enter("compute", "forward")
+        self._fill(batch)
+        with self._clock.paused():
+            self._differentiate()
+        self._clock.count(nodes=batch.total, edges=self._clock.work["edges"])  # constant over steps
+        reading = flat.add_up(self._learner.stop, checkpoint_due)
+        lap = self._clock.lap("compute", "optimizer")
+        optimizer.advance(lr_scale)
+        self._move()
+        return QueuedStep(reading, lap)
+
+    def _fill(self, batch: Batch) -> None:
+        """Copy the batch into the buffers of the graphs; the weights are scaled to give a mean."""
+        weights = batch.weights.to(self._learner.flat.values.dtype) / batch.total
+        if self._batch is None:
+            keys = self._keys
+            self._batch = Batch(keys.epoch, keys.step, batch.seeds.clone(), weights, 1, batch.seeds[:0])
+        self._batch.seeds.copy_(batch.seeds)
+        self._batch.weights.copy_(weights)
+        self._keys.fill(batch.epoch, batch.step)
+
+    def _forward_and_backward(self) -> None:
+        batch = self._batch
+        assert batch is not None
+        objective = self._learner.objective
+        self._learner.flat.differentiate(objective.loss(batch, objective.prepare(batch)))
+
+    def _clip_and_update(self) -> None:
+        self._learner.clip()
+        self._learner.optimizer.move()
+
+
+class _Repeated:
+    """Work that runs normally a few times, on a side stream, and is then captured and replayed."""
+
+    def __init__(self, work: Callable[[], None], device: torch.device, capture: Capture) -> None:
+        self._work, self._capture, self._on_gpu = work, capture, device.type == "cuda"
+        self._left = _WARM_UPS
+        self._repeat: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        if self._left:
+            self._left -= 1
+            _on_side_stream(self._work) if self._on_gpu else self._work()
+            return
+        if self._repeat is None:
+            self._repeat = self._capture(self._work)  # does not execute it
+        self._repeat()
+
+
+def _on_side_stream(work: Callable[[], None]) -> None:
+    """Run the work on a side stream, as a capture will, ordered with the current stream."""
+    usual, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(usual)
+    with torch.cuda.stream(side):
+        work()
+    usual.wait_stream(side)
+
+
+def _cuda_graph(work: Callable[[], None]) -> Callable[[], None]:
+    """Capture `work` as a CUDA graph; returns its launch function."""
+    graph = torch.cuda.CUDAGraph()
+    # Other threads keep running: NCCL's watchdog queries events, which is an error in a "global" capture.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        work()
+    return graph.replay

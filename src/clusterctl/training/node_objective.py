@@ -17,8 +17,7 @@ from clusterctl.graph.inference import first_aggregation, infer
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.spec import Batches
-from clusterctl.training.losses import class_loss
-from clusterctl.training.objective import PRECISIONS, Accuracy
+from clusterctl.training.objective import PRECISIONS, Accuracy, class_loss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,7 @@ import torch
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.gin import Distinct
 from clusterctl.training.graph_objective import GraphClassification, Graphs
-from clusterctl.training.own_model import built, described
-from clusterctl.training.own_training import OwnTraining
+from clusterctl.training.own_model import OwnTraining, built, described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

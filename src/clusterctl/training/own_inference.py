@@ -11,12 +11,12 @@ from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.errors import TaskError
+from clusterctl.graph.attention import Gat
+from clusterctl.graph.blocks import slices
 from clusterctl.graph.features.hidden import own_rows, rows_of_all, shared_rows
-from clusterctl.graph.gat import Gat
 from clusterctl.graph.hops import hop_into, sampled_hops, whole_hops, whole_neighborhoods
 from clusterctl.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, one_ahead, own_piece
 from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.graph.slices import slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,20 +12,18 @@ from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.blocks import own_slice
 from clusterctl.graph.features.hidden import own_rows
 from clusterctl.graph.features.placement import placed
 from clusterctl.graph.hops import sampled_hops
 from clusterctl.graph.inference import one_ahead
 from clusterctl.graph.links import both_ways, ends, how_often, negatives
 from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.graph.slices import own_slice
 from clusterctl.graph.storage import FeatureGraph
 from clusterctl.training.link_objective import Auc, auc
-from clusterctl.training.losses import link_loss
-from clusterctl.training.objective import PRECISIONS
+from clusterctl.training.objective import PRECISIONS, link_loss
 from clusterctl.training.own_inference import OwnInference
-from clusterctl.training.own_model import OwnModel, built
-from clusterctl.training.own_training import OwnTraining
+from clusterctl.training.own_model import OwnModel, OwnTraining, built
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

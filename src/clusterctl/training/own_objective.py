@@ -9,18 +9,16 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from clusterctl.graph.blocks import own_slice
 from clusterctl.graph.features.placement import placed
 from clusterctl.graph.hops import sampled_hops
 from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.graph.slices import own_slice
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.spec import BUILT_IN, Batches
-from clusterctl.training.losses import class_loss
 from clusterctl.training.node_objective import accuracies, best_class, chosen_labor, seeds_of
-from clusterctl.training.objective import PRECISIONS
+from clusterctl.training.objective import PRECISIONS, class_loss
 from clusterctl.training.own_inference import OwnInference
-from clusterctl.training.own_model import OwnModel, built, built_in
-from clusterctl.training.own_training import OwnTraining
+from clusterctl.training.own_model import OwnModel, OwnTraining, built, built_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,6 +10,7 @@ processes next to the programs (docs/decisions/programs-and-their-environment.md
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import tempfile
 import textwrap
 import threading
 import time
@@ -30,24 +32,24 @@ from clusterctl.runs.files import with_retries
 from clusterctl.runs.idleness import observe
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.leftovers import end_own
-from clusterctl.runs.log_times import LogTimes
 from clusterctl.runs.marks import EXIT_RESTART, asked_for_restart, restart_file
 from clusterctl.runs.process_tree import has_signal
 from clusterctl.runs.program import CHECKPOINTS, KEEP, RESTART_FILE, STOP_FILE
 from clusterctl.runs.signals import WARNING_SIGNAL, KilledBy
 from clusterctl.runs.stages import Stage
+from clusterctl.runs.stamp import LogTimes
 from clusterctl.task import meeting
 from clusterctl.task.node_telemetry import GpuReadings, start_telemetry
-from clusterctl.task.own_folder import own_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from clusterctl.runs.context import Context
+    from clusterctl.runs.events import Context
     from clusterctl.runs.launchers import Worker
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
     from clusterctl.runs.signals import StopRequest
+
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LOOK_SECONDS = 1.0
@@ -260,3 +262,36 @@ def _ended(argv: Sequence[str], code: int, number: int | None, worker: Worker | 
         return ProgramEnded(f"{name} exited with {code}", code)
     by = next((known.name for known in signal.Signals if known == number), f"signal {number}")  # a real-time signal
     return ProgramEnded(f"{name} was killed by {by}", 128 + number, number)
+
+
+# A temporary folder on the node, which is removed when its process ends.
+
+
+_PREFIX = "clusterctl-stop-"
+_UNLOCKED_SECONDS = 60.0  # locking a new folder never takes that long
+
+
+def own_folder(stack: ExitStack) -> Path:
+    """Create a temporary folder for this process, within `stack`; remove those that killed processes left behind.
+
+    Each process holds a lock on its folder, which the kernel releases however the process ends.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # in use, another user's, or gone meanwhile
+            if time.time() - left.lstat().st_mtime > _UNLOCKED_SECONDS:
+                os.close(_locked(left))
+                shutil.rmtree(left, ignore_errors=True)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)))
+    stack.callback(os.close, _locked(folder))
+    return folder
+
+
+def _locked(folder: Path) -> int:
+    """Open and lock `folder`. Raises BlockingIOError if another process has locked it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

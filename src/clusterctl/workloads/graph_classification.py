@@ -25,12 +25,12 @@ from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.graph_objective import GraphClassification
 from clusterctl.training.loop import fit
 from clusterctl.training.own_graph_objective import OwnGraphClassification
-from clusterctl.training.training_log import Fold
+from clusterctl.training.progress import Fold
 from clusterctl.workloads.own_data import Given, own_recipe, prepared
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
-    from clusterctl.runs.context import Context
+    from clusterctl.runs.events import Context
     from clusterctl.spec import Data
     from clusterctl.training.objective import Accuracy
 

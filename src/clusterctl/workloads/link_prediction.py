@@ -27,7 +27,7 @@ from clusterctl.workloads.standalone import run_alone
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clusterctl.runs.context import Context
+    from clusterctl.runs.events import Context
 
 _SPLIT_SEED = 0  # not the training's seed: all trainings share one split
 _TWENTIETHS, _VAL, _TEST = 20, 1, 2

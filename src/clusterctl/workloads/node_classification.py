@@ -26,7 +26,7 @@ from clusterctl.workloads.standalone import run_alone
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.runs.context import Context
+    from clusterctl.runs.events import Context
     from clusterctl.spec import Data
 
 _GENERATED_SEED = 0

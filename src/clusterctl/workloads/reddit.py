@@ -22,7 +22,7 @@ from clusterctl.workloads.number_files import states_of
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
-    from clusterctl.runs.context import Context
+    from clusterctl.runs.events import Context
     from clusterctl.spec import Data
 
 RAW_FILES = ("reddit_data.npz", "reddit_graph.npz")

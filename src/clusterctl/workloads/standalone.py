@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError
-from clusterctl.runs.context import Context
+from clusterctl.runs.events import Context
 from clusterctl.runs.files import read_whole
 from clusterctl.spec import Job, from_record, to_record
 from clusterctl.spec.overrides import parse_override, put

@@ -25,7 +25,7 @@ from clusterctl.workloads.standalone import run_alone
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clusterctl.runs.context import Context
+    from clusterctl.runs.events import Context
 
 
 def main(context: Context) -> None:

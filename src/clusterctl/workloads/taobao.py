@@ -38,7 +38,7 @@ from clusterctl.workloads.taobao_format import best_auc, raw_identity, read_even
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from clusterctl.runs.context import Context
+    from clusterctl.runs.events import Context
     from clusterctl.workloads.taobao_format import TaobaoEvents
 
 _GENERATED_SEED = 0

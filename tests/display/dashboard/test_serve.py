@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from clusterctl.display.dashboard.application import Addresses, serve
 from clusterctl.display.dashboard.glances import Glances
-from clusterctl.display.dashboard.serve import Addresses, serve
 from clusterctl.observe.status import Report
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from clusterctl.api.run import Run
-from clusterctl.display.monitor.app import Actions, Monitor
+from clusterctl.display.monitor.app import Actions, Confirm, Monitor, PaneBox
 from clusterctl.display.monitor.arrange import Pane, arrange
-from clusterctl.display.monitor.widgets import Confirm, PaneBox
 from clusterctl.errors import SlurmError
 from clusterctl.observe.overview import Overview
 from clusterctl.observe.stage import Status

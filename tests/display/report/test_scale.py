@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.report.parallel import shortened
-from clusterctl.display.report.scale import number_of, ordered, scale_of
+from clusterctl.display.report.several import number_of, ordered, scale_of, shortened
 
 
 @given(st.lists(st.floats().map(repr) | st.text(max_size=5), min_size=1, max_size=30))

@@ -18,7 +18,7 @@ from support.mistake import check_plain
 
 from clusterctl.display.report.several import examine_runs, examine_sweep, page
 from clusterctl.errors import ConfigError, SlurmError, UsageError
-from clusterctl.observe.several import Several
+from clusterctl.observe.comparison import Several
 from clusterctl.runs.layout import SweepDir
 
 SWEEP = "cora-20260102-030405-00a1"

@@ -451,7 +451,7 @@ cctl_finish() {
     cctl_with_retries cctl_renamed "$cctl_attempt/.finished.json" "$cctl_run/finished.json" &&
     cctl_with_retries cctl_renamed "$cctl_attempt/marks/.finished" "$cctl_attempt/marks/finished"
 }
-# Why the run is not started again although it is unfinished; empty if it is (runs/requests.py).
+# Why the run is not started again although it is unfinished; empty if it is (runs/marks.py).
 cctl_refusal() {
   if cctl_superseded; then echo superseded
   elif [ -e "$cctl_run/cancel.json" ]; then echo cancelled

@@ -14,9 +14,9 @@ from clusterctl.display.explanation import explanation
 from clusterctl.errors import NotFoundError
 from clusterctl.observe.ended_runs import EndedRuns
 from clusterctl.observe.overview import Overview
+from clusterctl.observe.ranking import summarise
 from clusterctl.observe.run_names import is_run_id
 from clusterctl.observe.status import report
-from clusterctl.observe.sweep_summary import summarise
 from clusterctl.observe.sweeps import read_sweep
 from clusterctl.runs.files import exists
 from clusterctl.runs.layout import RunDir, SweepDir
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.errors import ConfigError, SlurmError
+    from clusterctl.observe.ranking import SweepSummary
     from clusterctl.observe.stage import Status
     from clusterctl.observe.status import Report
-    from clusterctl.observe.sweep_summary import SweepSummary
     from clusterctl.spec import Cluster
 
 T = TypeVar("T")

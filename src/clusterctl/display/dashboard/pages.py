@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.efficiency import advise, use_of
-from clusterctl.display.monitor.texts import label_of
+from clusterctl.display.monitor.panes import label_of
 from clusterctl.display.plain import as_shown, duration, share
 from clusterctl.display.report import sections
 from clusterctl.display.report.markup import Markup, join, tag

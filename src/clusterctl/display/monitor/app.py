@@ -9,13 +9,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
-# Repaints are noticeable over a slow ssh connection. Textual reads both variables on import.
-os.environ.setdefault("TEXTUAL_FPS", "15")
-os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
-
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Static
 
 from clusterctl.api.nodes import nodes
@@ -25,9 +24,7 @@ from clusterctl.display.asking_again import pause_after, state_of
 from clusterctl.display.capacity import node_lines
 from clusterctl.display.explanation import explanation
 from clusterctl.display.monitor.arrange import PAGES, Pane, arrange
-from clusterctl.display.monitor.panes import MonitorView, headline
-from clusterctl.display.monitor.texts import first_row
-from clusterctl.display.monitor.widgets import Confirm, PaneBox
+from clusterctl.display.monitor.panes import MonitorView, draw, first_row, headline
 from clusterctl.display.plain import plain, plain_lines
 from clusterctl.errors import ClusterctlError
 
@@ -41,6 +38,12 @@ if TYPE_CHECKING:
     from clusterctl.observe.overview import Overview
     from clusterctl.observe.stage import Status
     from clusterctl.spec import Cluster
+
+
+# Repaints are noticeable over a slow ssh connection. Textual reads both variables on import.
+os.environ.setdefault("TEXTUAL_FPS", "15")
+os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+
 
 T = TypeVar("T")
 _NODES_SECONDS = 60.0
@@ -291,3 +294,58 @@ def _lines_of(ask: Callable[[T], list[str]], about: T) -> tuple[str, ...]:
         return tuple(error.text.splitlines())
     except OSError as error:  # a file server may come back
         return (str(error),)
+
+
+# The monitor's widgets: a pane in its frame, and a confirmation. Imported only by `app`, after its settings.
+
+
+class PaneBox(Widget):
+    """One pane in its frame, repainted only when its text changes."""
+
+    can_focus = False
+
+    def __init__(self, pane: Pane) -> None:
+        super().__init__(id=str(pane))
+        self.pane = pane
+        self.border_title = f"{PAGES.index(pane) + 1} {pane}" if pane in PAGES else str(pane)  # the key, the name
+        self._view: MonitorView | None = None
+        self._text = Text()
+
+    def show(self, view: MonitorView) -> None:
+        self._view = view
+        self._redraw()
+
+    def render(self) -> Text:
+        return self._text
+
+    def on_resize(self, event: Resize) -> None:  # noqa: ARG002 - textual's signature
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self._view is None or not self.display:
+            return
+        text = draw(self.pane, self._view, self.content_size.width, self.content_size.height)
+        if text != self._text or text.spans != self._text.spans:
+            self._text = text
+            self.refresh()
+
+
+class Confirm(ModalScreen[bool]):
+    """A confirmation that only `y` accepts."""
+
+    BINDINGS: ClassVar = [
+        Binding("y", "answer(True)", "yes"),
+        Binding("n,escape,q,enter", "answer(False)", "no"),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="confirm"):
+            yield Static(Text(self._question))
+            yield Static(Text("y: yes   n: no", "dim"))
+
+    def action_answer(self, yes: bool) -> None:
+        self.dismiss(yes)

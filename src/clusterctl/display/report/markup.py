@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from clusterctl import __version__
 from clusterctl.display.plain import plain_lines
+from clusterctl.runs.files import write_text as write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,3 +58,36 @@ def _escaped(text: str) -> str:
 
 def _shown(value: str | float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+# The HTML file around a report: its style, and a content security policy that forbids all external content.
+
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def document(title: str, *content: Markup, script: str = "") -> str:
+    """A whole file with `content` and a footer. Only `script`, the name of a file in this folder, may run.
+
+    A browser that opens it requests nothing else.
+    """
+    policy, code = _POLICY, Markup()
+    if script:
+        code = Markup(_ours(script))
+        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{digest}'"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Markup(_ours("style.css"))),
+    )
+    footer = tag("footer", tag("p", f"clusterctl {__version__}", class_="faint"))
+    body = tag("body", *content, footer, *([tag("script", code)] if code else []))
+    return "<!doctype html>\n" + join([tag("html", head, body, lang="en")]) + "\n"
+
+
+def _ours(name: str) -> str:
+    return files("clusterctl.display.report").joinpath(name).read_text(encoding="utf-8")

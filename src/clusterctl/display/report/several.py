@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.display.curves import drawn_curves, robust
 from clusterctl.display.plain import duration
-from clusterctl.display.report.charts import RunLine, several_lines
-from clusterctl.display.report.document import document
-from clusterctl.display.report.heat_map import heat_map, is_grid
-from clusterctl.display.report.markup import Markup, join, table, tag
-from clusterctl.display.report.outcomes import ScoredSettings, settings_text, shades_legend
-from clusterctl.display.report.parallel import MOST_AXES, parallel_coordinates
+from clusterctl.display.report.charts import WIDTH, RunLine, several_lines, svg, tick_text, ticks
+from clusterctl.display.report.markup import Markup, document, join, table, tag
 from clusterctl.display.report.sections import moment, section, stage_class
 from clusterctl.display.runs_table import stage_text
+from clusterctl.observe.comparison import MOST_CURVES
+from clusterctl.observe.comparison import examine_runs as examine_runs
+from clusterctl.observe.comparison import examine_sweep as examine_sweep
 from clusterctl.observe.curve import thinned
-from clusterctl.observe.several import MOST_CURVES
-from clusterctl.observe.several import examine_runs as examine_runs
-from clusterctl.observe.several import examine_sweep as examine_sweep
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import KNOWN, Better, Role, metric_of
 from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from clusterctl.observe.several import RankedRun, Several
+    from clusterctl.observe.comparison import RankedRun, Several
     from clusterctl.runs.vocabulary import Metric, Number
+
 
 _MOST_POINTS = 120  # per line
 _MOST_CHARTS = 16
@@ -198,3 +196,203 @@ def _metrics(several: Several) -> list[Metric]:
     ranking = [several.metric] if several.metric else []
     others = [one for one in shown if one not in ranking and one.role in (Role.CURVE, Role.RESULT, Role.RATE)]
     return [*ranking, *others][:_MOST_METRICS]
+
+
+# A heat map: the best value of a metric for each pair of values of two settings.
+
+
+_MOST_VALUES = 24
+_MAP_LEFT, _MAP_TOP, _MAP_BOTTOM, _ROW = 150, 24, 26, 30
+_WIDEST, _NARROWEST = 110, 46  # cell widths; narrower cells have no text
+
+
+def is_grid(settings: Iterable[Mapping[str, str]], keys: Sequence[str]) -> bool:
+    """Whether exactly two keys vary, with a run for every pair of values."""
+    if len(keys) != 2:
+        return False
+    pairs = {(one.get(keys[0], ""), one.get(keys[1], "")) for one in settings}
+    first, second = ({pair[side] for pair in pairs} for side in (0, 1))
+    return len(pairs) == len(first) * len(second) and max(len(first), len(second)) <= _MOST_VALUES
+
+
+def heat_map(outcomes: Sequence[ScoredSettings], keys: Sequence[str], metric: Metric) -> Markup:
+    """`outcomes` are ordered from the best. The key with more values is horizontal."""
+    down, right = sorted(keys, key=lambda key: len({outcome.settings.get(key, "") for outcome in outcomes}))
+    rows, columns = (ordered(outcome.settings.get(key, "") for outcome in outcomes) for key in (down, right))
+    width = min(_WIDEST, (2 * WIDTH - _MAP_LEFT) / len(columns))
+    drawn = [tag("text", tag("title", down), shortened(down, _MAP_LEFT - 10), x=0, y=14, class_="name")]
+    best: dict[tuple[str, str], tuple[int, ScoredSettings]] = {}
+    for rank, outcome in enumerate(outcomes):
+        best.setdefault((outcome.settings.get(down, ""), outcome.settings.get(right, "")), (rank, outcome))
+    for (row, column), (rank, outcome) in best.items():
+        x, y = _MAP_LEFT + columns.index(column) * width, _MAP_TOP + rows.index(row) * _ROW
+        style = f"cell {shade(rank, len(outcomes))}{' best' * (rank == 0)}"
+        shape = tag("rect", x=x + 1, y=y + 1, width=width - 2, height=_ROW - 2, class_=style)
+        text = [tag("text", metric.text(outcome.value), x=x + width / 2, y=y + 19, class_="middle")]
+        drawn.append(tag("g", tag("title", outcome.text(metric)), shape, *(text if width >= _NARROWEST else [])))
+    for index, value in enumerate(rows):
+        y = _MAP_TOP + index * _ROW + 19
+        drawn.append(tag("text", shortened(value or "not set", _MAP_LEFT - 10), x=_MAP_LEFT - 8, y=y, class_="end"))
+    bottom = _MAP_TOP + len(rows) * _ROW
+    for index, value in enumerate(columns):
+        x = _MAP_LEFT + (index + 0.5) * width
+        drawn.append(tag("text", shortened(value or "not set", width), x=x, y=bottom + 14, class_="middle"))
+    end = _MAP_LEFT + len(columns) * width
+    drawn.append(tag("text", tag("title", right), shortened(right, end - _MAP_LEFT), x=_MAP_LEFT, y=14, class_="name"))
+    return svg(2 * WIDTH, bottom + _MAP_BOTTOM, f"best {metric.label} by {down} and {right}", drawn)
+
+
+# The score of each of several runs and its shade, from the best sixth to the worst.
+
+
+SHADES = 6
+
+
+class ScoredSettings(NamedTuple):
+    """A run in a chart of settings."""
+
+    name: str
+    settings: Mapping[str, str]
+    value: Number
+
+    def text(self, metric: Metric) -> str:
+        """The run, its value and settings on one line."""
+        return f"{self.name}: {metric.label} {metric.text(self.value)}, {settings_text(self.settings)}"
+
+
+def settings_text(settings: Mapping[str, str]) -> str:
+    """Such as `lr=0.01 seed=2`: keys without their tables, unless that is ambiguous."""
+    short = [key.rpartition(".")[2] for key in settings]
+    names = short if len(set(short)) == len(short) else settings
+    return " ".join(f"{name}={value}" for name, value in zip(names, settings.values(), strict=True))
+
+
+def shade(place: int, count: int) -> str:
+    """The CSS class of the run at `place` among `count` ranked runs."""
+    return f"shade-{place * SHADES // count}"
+
+
+def shades_legend(outcomes: Sequence[ScoredSettings], metric: Metric) -> Markup:
+    """The range of values of each shade; `outcomes` are ordered from the best."""
+    shades = itertools.groupby(enumerate(outcomes), key=lambda pair: shade(pair[0], len(outcomes)))
+    entries = []
+    for name, group in shades:
+        ends = [metric.text(outcome.value) for _, outcome in group]
+        entries.append(tag("span", tag("i", class_=name), " to ".join(dict.fromkeys((ends[0], ends[-1])))))
+    return tag("div", f"{metric.label}:", join(entries), class_="legend")
+
+
+# Parallel coordinates: an axis per setting and one for the metric, and a line per run.
+
+
+MOST_AXES = 8  # of settings
+_WIDTH, _HEIGHT = 2 * WIDTH, 320
+_AXES_LEFT, _AXES_RIGHT, _AXES_TOP, _AXES_BOTTOM = 16, 84, 34, 14
+_LETTER = 6.6  # approximate width of a letter
+_MANY = 100  # lines: if there are more, they are drawn thin
+
+
+def parallel_coordinates(outcomes: Sequence[ScoredSettings], keys: Sequence[str], metric: Metric) -> Markup:
+    """`outcomes` are ordered from the best, which is drawn last and thickest."""
+    scales = [scale_of(outcome.settings.get(key, "") for outcome in outcomes) for key in keys]
+    scales.append(scale_of((str(outcome.value) for outcome in outcomes), named=1))
+    gap = (_WIDTH - _AXES_LEFT - _AXES_RIGHT) / len(keys)
+    lines = []
+    for rank, outcome in enumerate(outcomes):
+        texts = [*(outcome.settings.get(key, "") for key in keys), str(outcome.value)]
+        corners = " ".join(
+            f"{_AXES_LEFT + index * gap:.1f},{_y(scale.places[text]):.1f}"
+            for index, (scale, text) in enumerate(zip(scales, texts, strict=True))
+        )
+        classes = f"line {shade(rank, len(outcomes))}{' best' * (rank == 0)}"
+        lines.append(tag("polyline", tag("title", outcome.text(metric)), points=corners, class_=classes))
+    axes = []
+    for index, (title, scale) in enumerate(zip([*keys, metric.label], scales, strict=True)):
+        x = _AXES_LEFT + index * gap
+        room = gap if index < len(keys) else _AXES_RIGHT + _AXES_LEFT
+        axes.append(tag("line", x1=x, x2=x, y1=_AXES_TOP, y2=_HEIGHT - _AXES_BOTTOM, class_="axis-line"))
+        axes.append(tag("text", tag("title", title), shortened(title, room - 8), x=x - 8, y=16, class_="name"))
+        axes += [
+            tag("text", shortened(text or "not set", room - 12), x=x + 6, y=_y(place) + 4, class_="axis halo")
+            for place, text in scale.labels
+        ]
+    style = "many" if len(lines) > _MANY else None
+    drawn = [tag("g", *lines[::-1], class_=style), *axes]
+    return svg(_WIDTH, _HEIGHT, f"settings and {metric.label} of each run", drawn)
+
+
+def shortened(text: str, room: float) -> str:
+    """`text`, cut to `room`; its end is kept, since keys share their beginnings."""
+    most = max(3, int(room / _LETTER))
+    return text if len(text) <= most else f"…{text[1 - most :]}"
+
+
+def _y(place: float) -> float:
+    return _AXES_TOP + (_HEIGHT - _AXES_TOP - _AXES_BOTTOM) * (1 - place)
+
+
+# An axis for the values of a setting or a metric: numbers to scale, other values evenly spaced.
+
+
+_LARGEST = 1e300  # differences of larger values overflow
+_WIDE = 100  # a wider range of numbers is drawn logarithmically
+_LEAST_GAP = 0.055  # between two labels
+
+
+class Scale(NamedTuple):
+    """The position of each value, from 0 to 1, and the axis labels with their positions."""
+
+    places: Mapping[str, float]
+    labels: tuple[tuple[float, str], ...]
+
+
+def scale_of(texts: Iterable[str], named: int = 8) -> Scale:
+    """The axis of these values. Up to `named` numbers are labelled; if there are more, round numbers are."""
+    distinct = ordered(texts)
+    values = [number_of(text) for text in distinct]
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(distinct):
+        last = len(distinct) - 1
+        places = {text: index / last if last else 0.5 for index, text in enumerate(distinct)}
+        return Scale(places, _apart([(place, text) for text, place in places.items()]))
+    low, high = numbers[0], numbers[-1]
+    logarithmic = 0 < low < high / _WIDE
+
+    def place(value: float) -> float:
+        first, last, at = (math.log10(one) if logarithmic else one for one in (low, high, value))
+        return (at - first) / (last - first) if last > first else 0.5
+
+    places = {text: place(value) for text, value in zip(distinct, numbers, strict=True)}
+    if len(distinct) <= named:
+        return Scale(places, _apart([(place, text) for text, place in places.items()]))
+    powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1) if logarithmic else ()
+    inner = [10.0**power for power in powers] or [tick for tick in ticks(low, high) if low < tick < high]
+    return Scale(places, _apart([(place(value), tick_text(value)) for value in (low, high, *inner)]))
+
+
+def ordered(texts: Iterable[str]) -> list[str]:
+    """The distinct values: numbers in ascending order, then the others alphabetically."""
+    return sorted(set(texts), key=_size)
+
+
+def number_of(text: str) -> float | None:
+    """`text` as a number, if it is one that can be drawn."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) <= _LARGEST else None
+
+
+def _size(text: str) -> tuple[float, str]:
+    value = number_of(text)
+    return (math.inf if value is None else value, text)
+
+
+def _apart(labels: list[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
+    """The labels without those too close to an earlier one."""
+    kept: list[tuple[float, str]] = []
+    for place, text in labels:
+        if all(abs(place - other) >= _LEAST_GAP for other, _ in kept):
+            kept.append((place, text))
+    return tuple(kept)

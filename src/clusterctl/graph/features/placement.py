@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache as once
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
+from torch import Tensor
 from torch import distributed as dist
 
-from clusterctl.graph.features.by_type import FetchesByType
+from clusterctl.graph.features.ahead import Fetched, FetchesAhead
 from clusterctl.graph.features.sources import INDEX, FeaturesInMemory, FeaturesOnDisk
 from clusterctl.graph.features.split import ID, SplitFeatures
 from clusterctl.graph.features.visits import expected_visits, expected_visits_by_type, rows_within
@@ -19,8 +20,7 @@ from clusterctl.graph.storage import resident, resident_relations
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch import Tensor
-
+    from clusterctl.graph.features.ahead import FetchAhead
     from clusterctl.graph.features.sources import Features
     from clusterctl.graph.storage import EdgeType, G, LabelledHeteroGraph
     from clusterctl.task.task import Task
@@ -100,3 +100,39 @@ def placed_by_type(
     bare = {kind: x[:0].to(dtype) for kind, x in graph.x.items()}
     graph = replace(resident_relations(replace(graph, x=bare), task, dtype), x=graph.x)
     return graph, dict(features), FetchesByType(features)
+
+
+# The features of several node types, of which a batch needs rows of each.
+
+
+if TYPE_CHECKING:
+    Gathering: TypeAlias = FeaturesOnDisk | SplitFeatures
+
+Tables: TypeAlias = dict[str, Tensor]
+
+
+class FetchesByType:
+    """Fetches rows of all types together: one thread gathers them, so that every rank exchanges in the same order."""
+
+    def __init__(self, features: Mapping[str, Gathering]) -> None:
+        self._features = features
+        self._fetches = FetchesAhead(self._gather)
+
+    def fetch(self, nodes: Tables) -> FetchAhead[Tables, Tables]:
+        """Request the rows of these nodes (int64) of each type."""
+        return self._fetches.fetch(nodes)
+
+    def _gather(self, nodes: Tables) -> Fetched[Tables]:
+        found = {kind: features.gather(nodes[kind]) for kind, features in self._features.items()}
+        return Fetched({kind: one.rows for kind, one in found.items()}, _together([*found.values()]))
+
+
+def _together(fetches: list[Fetched[Tensor]]) -> dict[str, float]:
+    """The metrics of several fetches: their bytes, and the rate of all rows."""
+    counted = max(1, sum(fetch.counted for fetch in fetches))
+    numbers: dict[str, float] = {}
+    for fetch in fetches:
+        for name, value in fetch.numbers.items():
+            part = value * fetch.counted / counted if name == "cache_hit_rate" else value
+            numbers[name] = numbers.get(name, 0) + part
+    return {name: round(value, 4) for name, value in numbers.items()}

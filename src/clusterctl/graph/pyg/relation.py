@@ -7,19 +7,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor
 
 from clusterctl.graph.neighbors import sample_ranges
-from clusterctl.graph.pyg.numbering import Numbering
-from clusterctl.graph.pyg.times import check_sorted, end_by_time
 from clusterctl.graph.pyg.weights import first, sample_weighted, sample_weighted_again
 from clusterctl.graph.sampling import WORTH_COMPILING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from torch import Tensor
-
-    from clusterctl.graph.pyg.times import EndByTime
+    from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -108,3 +104,84 @@ def _seen(
         start = start.maximum(end - count)
     check_sorted(start, end, values, sources)
     return start, end
+
+
+# Numbers nodes in the order in which a sample finds them, like pyg-lib.
+
+
+class Numbering:
+    """The nodes of a sample: the seeds first, then new nodes in the order of discovery.
+
+    An id denotes a node, or a node in one seed's tree. Ids are int64 and not negative.
+    """
+
+    def __init__(self, seeds: Tensor) -> None:
+        self._ids = seeds.to(torch.int64)
+
+    def __len__(self) -> int:
+        return self._ids.numel()
+
+    @property
+    def ids(self) -> Tensor:
+        """All ids so far. Duplicate seeds are repeated."""
+        return self._ids
+
+    def add(self, ids: Tensor) -> Tensor:
+        """Add the new ones of these ids; returns the row of each, int64. Equal ids share the first row."""
+        known = len(self)
+        everything = torch.cat([self._ids, ids])
+        unique, inverse = torch.unique(everything, return_inverse=True)
+        row = torch.full_like(unique, everything.numel())
+        row.scatter_reduce_(0, inverse, torch.arange(everything.numel()), "amin")
+        is_new = row >= known
+        found, order = row[is_new].sort()
+        row[is_new.nonzero().squeeze(1)[order]] = torch.arange(known, known + found.numel())
+        self._ids = torch.cat([self._ids, everything[found]])
+        return row[inverse[known:]]
+
+    def find(self, ids: Tensor) -> Tensor:
+        """The row of each of these ids, int64; -1 for ids that are not in the sample."""
+        ordered, row = self._ids.sort(stable=True)
+        place = torch.searchsorted(ordered, ids).clamp_(max=max(len(self) - 1, 0))
+        if not len(self):
+            return torch.full_like(ids, -1)
+        return torch.where(ordered[place] == ids, row[place], -1)
+
+
+# Temporal sampling: a seed sees no nodes or edges later than itself.
+
+
+if TYPE_CHECKING:
+
+    class EndByTime(Protocol):
+        """The signature of `end_by_time`."""
+
+        def __call__(
+            self, start: Tensor, end: Tensor, latest: Tensor, time: Tensor, sources: Tensor | None
+        ) -> Tensor: ...
+
+
+def end_by_time(start: Tensor, end: Tensor, latest: Tensor, time: Tensor, sources: Tensor | None) -> Tensor:
+    """The first edge in each range (int64 `start` and `end`) that is later than `latest`, by bisection, int64.
+
+    `time` is per edge, or per source node if `sources` is given; it ascends within each range.
+    """
+    low, high = start.clone(), end.clone()
+    unsettled = (low < high).nonzero().squeeze(1)
+    while unsettled.numel():
+        middle = (low[unsettled] + high[unsettled]) // 2
+        early = time[middle if sources is None else sources[middle]] <= latest[unsettled]
+        low[unsettled] = middle.add(1).where(early, low[unsettled])
+        high[unsettled] = high[unsettled].where(early, middle)
+        unsettled = unsettled[low[unsettled] < high[unsettled]]
+    return low
+
+
+def check_sorted(start: Tensor, end: Tensor, time: Tensor, sources: Tensor | None) -> None:
+    """Raise RuntimeError, worded as in pyg-lib, if the last edge of a range is earlier than its first."""
+    several = end - start > 1
+    first, last = start[several], end[several] - 1
+    if sources is not None:
+        first, last = sources[first], sources[last]
+    if bool((time[first] > time[last]).any()):
+        raise RuntimeError("Found invalid non-sorted temporal neighborhood")

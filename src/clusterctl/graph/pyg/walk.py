@@ -20,8 +20,7 @@ from clusterctl.graph.pyg.relation import Draw, sample_edges
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.graph.pyg.numbering import Numbering
-    from clusterctl.graph.pyg.relation import Kernels, Relation
+    from clusterctl.graph.pyg.relation import Kernels, Numbering, Relation
     from clusterctl.graph.storage import EdgeType
 
 

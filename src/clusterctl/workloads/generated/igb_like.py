@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clusterctl.workloads.generated.population import Population
-from clusterctl.workloads.generated.reddit_like import HOMOPHILY, TRUTH_FILE, WRONG_LABELS
+from clusterctl.workloads.generated.reddit_like import HOMOPHILY, TRUTH_FILE, WRONG_LABELS, Population
 from clusterctl.workloads.igb_format import (
     AFFILIATED_TO,
     ALL_PAPERS,

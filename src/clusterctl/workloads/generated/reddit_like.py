@@ -9,21 +9,22 @@ no model can predict: this bounds the accuracy.
 from __future__ import annotations
 
 import json
+import math
+import zipfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from clusterctl.graph.storage import Graph
-from clusterctl.workloads.generated.npz import ArchiveWriter
-from clusterctl.workloads.generated.population import Population
 from clusterctl.workloads.reddit import RAW_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+
 
 HOMOPHILY, WRONG_LABELS = 0.7, 0.05
 TRUTH_FILE = "truth.json"  # next to `raw`
@@ -144,3 +145,64 @@ def sources(truth: Community) -> Iterator[Tensor]:
     population = Population(truth.weights, truth.classes, truth.centres.size(0))
     for piece in targets(truth):
         yield population.drawn(truth.classes[piece], HOMOPHILY, truth.random).to(torch.int32)
+
+
+# Write the arrays of a .npz archive in chunks.
+
+
+class ArchiveWriter:
+    """Writes the archive without compression, like numpy.savez."""
+
+    def __init__(self, path: Path) -> None:
+        self._archive = zipfile.ZipFile(path, "w")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._archive.close()
+
+    def put(
+        self,
+        name: str,
+        kind: np.dtype[Any] | type,
+        shape: tuple[int, ...],
+        parts: Iterable[Tensor | np.ndarray[Any, Any]],
+        progress: Callable[[int, int], None] = lambda *_: None,
+    ) -> None:
+        """Write an array from its parts, in order."""
+        header = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": shape}
+        with self._archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+            np.lib.format.write_array_header_2_0(file, header)
+            written = 0
+            for part in parts:
+                array = np.asarray(part, dtype=kind)
+                file.write(array.tobytes())
+                written += array.size
+                progress(written, math.prod(shape))
+        assert written == math.prod(shape)
+
+
+# Nodes with classes and weights, from which the ends of edges are drawn.
+
+
+class Population:
+    """Draws nodes in proportion to their weights: from all nodes, or from a class."""
+
+    def __init__(self, weights: Tensor, classes: Tensor, num_classes: int) -> None:
+        self._order = classes.argsort(stable=True)  # the nodes of a class are contiguous
+        self._line = weights[self._order].cumsum(0)
+        self._ends = self._line[classes.bincount(minlength=num_classes).cumsum(0) - 1]
+        self._begins = torch.cat([self._ends.new_zeros(1), self._ends[:-1]])
+
+    def drawn(self, classes: Tensor, homophily: float, random: torch.Generator) -> Tensor:
+        """int64: a node for each of these classes, with probability `homophily` one of that class, else any.
+
+        Draws a position in the cumulative weights of all nodes, or of the class.
+        """
+        position = torch.rand(classes.numel(), generator=random, dtype=torch.float64)
+        alike = torch.rand(classes.numel(), generator=random) < homophily
+        low = torch.where(alike, self._begins[classes], 0.0)
+        high = torch.where(alike, self._ends[classes], self._ends[-1])
+        places = torch.searchsorted(self._line, low + position * (high - low)).clamp_(max=self._order.numel() - 1)
+        return self._order[places]
