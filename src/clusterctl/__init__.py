@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clusterctl.api.clean import clean
-    from clusterctl.api.diff import diff
-    from clusterctl.api.find import find
+    from clusterctl.api.find import diff, find
     from clusterctl.api.images import images
     from clusterctl.api.nodes import nodes
-    from clusterctl.api.notify import notify
+    from clusterctl.api.notify import notify, track
     from clusterctl.api.rerun import rerun
     from clusterctl.api.resume import resume
     from clusterctl.api.run import Run, RunFailed
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from clusterctl.api.submit import DryRun, load, plan, submit
     from clusterctl.api.sweep import sweep
     from clusterctl.api.sweeps import Sweep, SweepFailed, find_sweep
-    from clusterctl.api.track import track
     from clusterctl.api.usage import usage
     from clusterctl.display.report.archive import export
     from clusterctl.errors import (

@@ -15,7 +15,7 @@ from clusterctl.api import rerun as module
 from clusterctl.errors import ConfigError, SlurmError, UsageError
 from clusterctl.launch.snapshot import Code, take_snapshot
 from clusterctl.runs.files import read_json, write_json
-from clusterctl.spec.differences import Difference
+from clusterctl.spec.keys import Difference
 
 JOB = """
 workload = "command"

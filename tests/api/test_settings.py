@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterctl.api.settings import settings
 from clusterctl.errors import UsageError
-from clusterctl.spec.overrides import parse_override
+from clusterctl.spec.keys import parse_override
 
 TEXT = st.text(st.characters(codec="utf-8"))
 PLAIN = TEXT | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False)

@@ -29,7 +29,7 @@ from clusterctl.containers.pyxis import ContainerView
 from clusterctl.errors import SlurmError
 from clusterctl.launch.plan import Programs
 from clusterctl.spec import Cluster, Container, Emulator
-from clusterctl.spec.overrides import parse_override
+from clusterctl.spec.keys import parse_override
 
 ANSWERS = {
     "version": "slurm 23.11.4\n",

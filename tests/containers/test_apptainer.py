@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 
-from clusterctl.containers.apptainer import is_address, runner
-from clusterctl.containers.pyxis import ContainerView, Mount
+from clusterctl.containers.pyxis import ContainerView, Mount, is_address, runner
 from clusterctl.errors import ConfigError
 
 VIEW = ContainerView(

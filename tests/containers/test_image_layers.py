@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.image_archive import Layer, device, file, folder, hardlink, symlink, write_archive
 
-from clusterctl.containers.archive import open_archive
-from clusterctl.containers.image_layers import merge
+from clusterctl.containers.archive import merge, open_archive
 from clusterctl.containers.squashfs import members_of, members_of_stream
 from clusterctl.errors import ImageError
 

@@ -11,7 +11,7 @@ from support.traces import RECORD
 from clusterctl.diagnosis.chain import Link, explain_chain
 from clusterctl.errors import Cause
 from clusterctl.observe.attempt import AttemptEvidence
-from clusterctl.observe.predecessors import Condition, Predecessor
+from clusterctl.observe.run_record import Condition, Predecessor
 from clusterctl.observe.stage import HELD, NEVER_STARTS, Status
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage

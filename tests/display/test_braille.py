@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.braille import chart
+from clusterctl.display.curves import chart
 from clusterctl.observe.curve import Point
 
 POINTS = st.lists(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from clusterctl.display.capacity import largest_in_words, node_set, show_nodes, show_partitions, show_room
+from clusterctl.display.columns import largest_in_words, node_set, show_nodes, show_partitions, show_room
 from clusterctl.slurm import Inventory
 from clusterctl.slurm.fits import Asked, Largest, room_for
 from clusterctl.slurm.nodes import FIELDS, SEPARATOR, parse_nodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.emulator.getopt import Options
+from clusterctl.emulator.job_request import Options
 from clusterctl.errors import SlurmError
 
 OPTIONS = Options("nodes=/N name=/n hold/H quiet/q exclusive? open-mode=")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from clusterctl.launch.in_threads import in_threads
+from clusterctl.launch.code_files import in_threads
 
 
 @pytest.mark.parametrize("remote", [False, True])

@@ -11,7 +11,7 @@ import pytest
 from clusterctl.diagnosis.diagnose import diagnose
 from clusterctl.diagnosis.traces import gather, with_accounting
 from clusterctl.errors import Cause, SlurmError
-from clusterctl.observe.accounting import AGAIN_SECONDS, accounted
+from clusterctl.observe.slurm_log import AGAIN_SECONDS, accounted
 from clusterctl.observe.status import report
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir

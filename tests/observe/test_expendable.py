@@ -9,8 +9,7 @@ import pytest
 
 from clusterctl.api.clean import best_runs, judged
 from clusterctl.observe.attempt import AttemptEvidence
-from clusterctl.observe.predecessors import Condition, Predecessor
-from clusterctl.observe.run_record import RunRecord
+from clusterctl.observe.run_record import Condition, Predecessor, RunRecord
 from clusterctl.observe.stage import Status
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage

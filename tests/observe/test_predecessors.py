@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support.traces import RECORD
 
-from clusterctl.observe.predecessors import Condition, Predecessor, Standing, read_predecessors, standing
+from clusterctl.observe.run_record import Condition, Predecessor, Standing, read_predecessors, standing
 from clusterctl.observe.stage import Status
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.stages import ENDED, Stage

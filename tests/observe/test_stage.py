@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.observe.attempt import Answer, AttemptEvidence, RunEvidence
-from clusterctl.observe.predecessors import Condition, Predecessor
-from clusterctl.observe.run_record import RunRecord
+from clusterctl.observe.run_record import Condition, Predecessor, RunRecord
 from clusterctl.observe.slurm_log import EndedBy
 from clusterctl.observe.stage import ARRIVAL_SECONDS, NEVER_STARTS, SUBMIT_SECONDS, judge, settled
 from clusterctl.runs.layout import RunDir

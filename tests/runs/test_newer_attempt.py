@@ -15,12 +15,12 @@ from support.ranks import ENTRY
 from support.recorded import claim, recorded
 from support.scenario import wait_until
 
-from clusterctl.runs import successor
+from clusterctl.runs import checkpoints
+from clusterctl.runs.checkpoints import SuccessorWatch
 from clusterctl.runs.entry import Fence
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
-from clusterctl.runs.successor import SuccessorWatch
 from clusterctl.spec import Job, to_record
 
 
@@ -46,9 +46,9 @@ def test_the_folders_mtime_may_be_visible_before_its_new_entry(tmp_path: Path, m
     attempt.path.mkdir(parents=True)
     second = claim(RunDir(tmp_path / "other").attempt(1))
     newer, now = [[], [], [], [second]], [0.0]
-    monkeypatch.setattr(successor, "later_folders", lambda attempt: newer.pop(0))
+    monkeypatch.setattr(checkpoints, "later_folders", lambda attempt: newer.pop(0))
     for late, seen in ((0.0, [None, None, None]), (70.0, [None, None, 1])):
-        monkeypatch.setattr(successor, "lateness", lambda path, late=late: late)
+        monkeypatch.setattr(checkpoints, "lateness", lambda path, late=late: late)
         watch = SuccessorWatch(attempt, clock=lambda: now[0])
         for expected in seen:
             assert watch.look() == expected

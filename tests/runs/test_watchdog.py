@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.runs.heartbeats import ENDED, Beat
+from clusterctl.runs.heartbeats import ENDED, IDLE_GPUS, Beat, Stillness, action, patience
 from clusterctl.runs.node_watch import CONFIRM_SECONDS, DUMP_SECONDS
 from clusterctl.runs.stages import Stage
-from clusterctl.runs.watchdog import IDLE_GPUS, Stillness, action, patience
 from clusterctl.spec import Watchdog
 
 DEFAULT = Watchdog()

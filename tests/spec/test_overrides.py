@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from clusterctl.config import resolve
 from clusterctl.errors import ClusterctlError, UsageError
 from clusterctl.spec import Cluster, Job
-from clusterctl.spec.overrides import parse_override, put
+from clusterctl.spec.keys import parse_override, put
 from clusterctl.workloads.standalone import job_from_words
 
 JOB = 'workload = "reddit"\n[train]\nepochs = 7\nlr = 0.5\n'

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.runs.files import write_json
-from clusterctl.runs.heartbeats import ENDED, Beat, write_beats
+from clusterctl.runs.heartbeats import ENDED, EXIT_HUNG, Beat, write_beats
 from clusterctl.runs.layout import RUN_FORMAT, Attempt, RunDir
 from clusterctl.runs.marks import RankMark
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.stamp import stamp
-from clusterctl.runs.watchdog import EXIT_HUNG
 from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
 
 RANKS_A_NODE = 8

@@ -17,8 +17,7 @@ from clusterctl.runs.layout import RunDir
 from clusterctl.runs.node_link import NodeLink
 from clusterctl.runs.place import Place
 from clusterctl.spec import CommandTrain, Job
-from clusterctl.task.node_telemetry import GpuReadings, NodeTelemetry, rates, start_telemetry
-from clusterctl.task.usage import NodeUsage, Usage
+from clusterctl.task.node_telemetry import GpuReadings, NodeTelemetry, NodeUsage, Usage, rates, start_telemetry
 
 
 def test_totals_become_rates_and_reset_counters_give_zero() -> None:

@@ -17,8 +17,8 @@ from clusterctl.config.source import content_of
 from clusterctl.remote.connection import Ends as Ends
 from clusterctl.remote.connection import Signals as Signals
 from clusterctl.remote.conversation import Conversation as Conversation
-from clusterctl.remote.request import OF_TERMINALS, RemoteRequest
-from clusterctl.remote.request import Terminal as Terminal
+from clusterctl.remote.frames import OF_TERMINALS, RemoteRequest
+from clusterctl.remote.frames import Terminal as Terminal
 from clusterctl.remote.shown import Repeat as Repeat
 from clusterctl.remote.ssh import bring_port as bring_port
 from clusterctl.remote.ssh import leave_port as leave_port

@@ -12,6 +12,8 @@ from clusterctl.api.calls import works_elsewhere
 from clusterctl.api.run import Run
 from clusterctl.config import cache_folder, chosen_runs_folder
 from clusterctl.errors import UsageError
+from clusterctl.observe.comparison import compare
+from clusterctl.observe.comparison import differences_to_json as differences_to_json
 from clusterctl.observe.ended_runs import EndedRuns
 from clusterctl.observe.listing import Listing as Listing
 from clusterctl.observe.listing import listing
@@ -30,11 +32,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from clusterctl.observe.comparison import Comparison as Comparison
     from clusterctl.observe.ended_runs import Row
     from clusterctl.observe.overview import Overview
     from clusterctl.observe.stage import Status
     from clusterctl.observe.status import Report as Report
     from clusterctl.runs.layout import RunDir
+
+
+# Compares two runs.
+
+
+def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Comparison:
+    """The differences of two runs, given as runs or names: configuration, code, versions, image, results.
+
+    Runs in any stage can be compared; `line_differences()` of the result returns unified diffs of the code. Raises
+    NotFoundError, UsageError if both are the same run, and ConfigError if a record cannot be read.
+    """
+    before, after = (as_run(run, cluster) for run in (first, second))
+    if before == after:
+        raise UsageError(f"both names refer to the same run: {before.id}", "list run IDs with: clusterctl status -a")
+    return compare(before.directory, after.directory)
+
 
 _MANY = 50  # with more runs than this, the state of ended runs is cached in a file
 # Names for several stages at once.

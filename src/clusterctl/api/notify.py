@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
+import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.api.find import query
-from clusterctl.errors import ClusterctlError, ConfigError, reason
+from clusterctl.api.find import as_run, query
+from clusterctl.errors import ClusterctlError, ConfigError, UsageError, reason
 from clusterctl.notifications.notifier import Notifier
 from clusterctl.notifications.notifier import Try as Try
 from clusterctl.notifications.send import Outcome as Outcome
+from clusterctl.observe.run_record import read_record
+from clusterctl.runs.once import LeaseTaken
 from clusterctl.slurm import Slurm
+from clusterctl.trackers.mirror import mirrors, update_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from clusterctl.api.find import Query
+    from clusterctl.api.run import Run
+    from clusterctl.trackers.mirror import Mirror
+
 
 _NEWS_SECONDS = 7 * 86400.0  # runs that ended earlier are ignored
 
@@ -52,3 +60,58 @@ def notify_about(wanted: Query) -> Notified:
             run = status.record.run
             problems.append(ConfigError(f"cannot notify about {run.id}: {reason(error)}", f"see: ls -l {run.notified}"))
     return Notified(tuple(tries), tuple(problems))
+
+
+# Mirror a run to the trackers in its `[track]` table.
+
+
+_NODE_SECONDS = 15.0  # how long a run's node may keep copying after the run has ended
+
+
+class Tracking:
+    """One run and its trackers; `update` copies new data."""
+
+    def __init__(self, run: Run, mirrors: list[Mirror]) -> None:
+        self.run, self._mirrors = run, mirrors
+        self.ended = False
+        self.problems: list[ClusterctlError] = []  # of the last update
+
+    def update(self) -> dict[str, int]:
+        """Tracker -> number of points copied. A tracker that cannot be reached does not affect the others."""
+        status = self.run.status()
+        self.ended = status.stage.ended and status.sure
+        counts, self.problems = update_all(self._mirrors, status)
+        return counts
+
+
+@contextmanager
+def tracking(name: Run | str, cluster: str | None = None) -> Iterator[Tracking]:
+    """Mirror a run for the duration of the block. Raises UsageError without a tracker, or if it is already tracked."""
+    run = as_run(name, cluster)
+    record = read_record(run.directory)
+    record.require_ours()
+    if not record.job.track.names:
+        hint = "add to the job file, or to your config.toml: [track] with tensorboard, wandb or mlflow"
+        raise UsageError(f"{run.id} has no trackers configured", hint)
+    deadline = time.monotonic() + _NODE_SECONDS
+    with ExitStack() as stack:
+        while True:
+            try:
+                opened = stack.enter_context(mirrors(record))
+                break
+            except LeaseTaken as error:
+                if time.monotonic() > deadline or not run.status().stage.ended:
+                    raise UsageError(f"{run.id} is already being tracked", "nothing to do") from error
+        yield Tracking(run, opened)
+
+
+def track(run: Run | str, cluster: str | None = None) -> dict[str, int]:
+    """Copy new data of `run` to its trackers: tracker -> number of points. Existing points are not changed.
+
+    Raises UsageError if it has no trackers, ConfigError if one of them is not installed or cannot be reached.
+    """
+    with tracking(run, cluster) as mirrored:
+        counts = mirrored.update()
+        if mirrored.problems:
+            raise mirrored.problems[0]
+        return counts

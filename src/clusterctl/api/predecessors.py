@@ -13,7 +13,7 @@ from clusterctl.checks.check import Check, Verdict
 from clusterctl.errors import ClusterctlError, ConfigError, SlurmError, UsageError
 from clusterctl.launch.sbatch import SlurmRefused
 from clusterctl.observe.milestones import read_submission
-from clusterctl.observe.predecessors import Condition, Predecessor, Standing, standing
+from clusterctl.observe.run_record import Condition, Predecessor, Standing, standing
 from clusterctl.observe.runs import find_run
 from clusterctl.observe.status import report
 from clusterctl.observe.sweeps import runs_of, sweep_named

@@ -23,8 +23,7 @@ from clusterctl.observe.run_record import read_record
 from clusterctl.runs.fields import read_fields
 from clusterctl.slurm import Slurm
 from clusterctl.spec import to_record
-from clusterctl.spec.differences import Difference, differences
-from clusterctl.spec.keys import leaves_as_written
+from clusterctl.spec.keys import Difference, differences, leaves_as_written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,7 @@ from clusterctl.config.delivery import delivered as delivered
 from clusterctl.remote.agent import Asker as Asker  # noqa: TC001 - for others too
 from clusterctl.remote.agent import serve as serve
 from clusterctl.remote.frames import CHUNK, Frame, FrameKind
-from clusterctl.remote.request import RemoteRequest as RemoteRequest  # noqa: TC001
+from clusterctl.remote.frames import RemoteRequest as RemoteRequest
 from clusterctl.runs.ownership import make_private
 
 if TYPE_CHECKING:

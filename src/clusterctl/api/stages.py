@@ -17,9 +17,8 @@ from clusterctl.config import current_folder, runs_folder
 from clusterctl.config.stages import stages_of
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ClusterctlError
-from clusterctl.observe.predecessors import Condition, Predecessor
 from clusterctl.observe.run_names import run_ids, suffix
-from clusterctl.observe.run_record import read_record
+from clusterctl.observe.run_record import Condition, Predecessor, read_record
 from clusterctl.observe.status import report
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from clusterctl.launch.snapshot import Code
     from clusterctl.slurm.queue import Allocation
     from clusterctl.spec import Batches
-    from clusterctl.spec.differences import Difference
+    from clusterctl.spec.keys import Difference
 
 
 def load(
@@ -284,7 +284,7 @@ def find_waited_for(
         raise UsageError("--after: a run in an allocation is not queued", "use only one of these options")
     # imported late: most submissions need no other run's status
     from clusterctl.api.predecessors import find_predecessors
-    from clusterctl.observe.predecessors import Condition
+    from clusterctl.observe.run_record import Condition
 
     named = {Condition.FINISHED: after, Condition.ENDED: after_any, Condition.STARTED: after_start}
     return find_predecessors(named, runs_folder(resolved.cluster), resolved.cluster)

@@ -1,4 +1,4 @@
-"""The command line: one small module per command, imported when it is called. The only place for click."""
+"""The command line: one module per group of commands, imported when one is called. The only place for click."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OS_HINTS = {
 }
 INTERRUPTED = 130  # 128 + SIGINT, the shell's convention
 
-# Command -> its line in `clusterctl --help`, which imports no command. Each module is named after its command.
+# Command -> its line in `clusterctl --help`, which imports no command.
 COMMANDS = {
     "init": "Write a first cluster file and job from Slurm's configuration",
     "submit": "Submit a job to a cluster",
@@ -57,6 +57,13 @@ COMMANDS = {
     "data": "Download or generate data sets",
     "config": "Show jobs, clusters and where values come from",
     "completion": "Print the shell completion script",
+}
+# Command -> the module that has it, if that is not named after it.
+_MODULES = {
+    **dict.fromkeys(("alloc", "attach"), "nodes"),
+    **dict.fromkeys(("rerun", "cancel", "release"), "resume"),
+    **dict.fromkeys(("fetch", "export", "clean", "notify", "track"), "keep"),
+    **dict.fromkeys(("report", "dashboard"), "pages"),
 }
 # What other tools call a command.
 _SYNONYMS = {
@@ -90,7 +97,7 @@ class LazyGroup(click.Group):
             return None
         from clusterctl.cli.elsewhere import forwarding
 
-        command = getattr(importlib.import_module(f"clusterctl.cli.{cmd_name}"), cmd_name)
+        command = getattr(importlib.import_module(f"clusterctl.cli.{_MODULES.get(cmd_name, cmd_name)}"), cmd_name)
         assert isinstance(command, click.Command)
         return forwarding(command)
 

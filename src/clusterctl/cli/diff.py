@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.api import diff as api
+from clusterctl.api import find as api
 from clusterctl.cli.options import cluster_option, echo_json, warn_of
 
 
@@ -28,7 +28,7 @@ def diff(first: str, second: str, code: bool, output: str, cluster: str | None) 
     found = api.diff(first, second, cluster)
     lines = found.line_differences() if code else None
     if output == "json":
-        echo_json(api.to_json(found, lines))
+        echo_json(api.differences_to_json(found, lines))
     else:
         from clusterctl.display import comparison, terminal  # rich: for people only
 

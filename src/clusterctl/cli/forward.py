@@ -160,7 +160,7 @@ def _write_here(name: str, values: dict[str, Any], place: Elsewhere, words: tupl
 
 def _show_dashboard(place: Elsewhere, words: tuple[str, ...], port: int | None) -> int:
     """Run the dashboard there on a free port and forward that port to this machine."""
-    from clusterctl.cli.dashboard import CTRL_C
+    from clusterctl.cli.pages import CTRL_C
 
     here = port or _free_port()
     brought: list[int] = []

@@ -1,4 +1,4 @@
-"""`clusterctl submit`: submit a job to a cluster."""
+"""`clusterctl submit`: submit a job, its stages, or a sweep to a cluster."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from clusterctl.api.run import Run
     from clusterctl.api.submit import DryRun
+    from clusterctl.api.sweeps import Sweep
 
 
 def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], options.Command]:
@@ -106,8 +107,6 @@ def submit(
     changes += [f"train.stop_early={stop_early}"] if stop_early else []
     waiting: dict[str, Any] = {"after": after, "after_any": after_any, "after_start": after_start}
     if axes or sweep_file:
-        from clusterctl.cli.sweep import check_sweep, submit_sweep
-
         check_sweep(follow=follow, in_allocation=in_allocation, profile=profile, stage=stage)
         if sample_seed and not samples:
             raise UsageError("--sample-seed needs --samples", "for example --samples 20")
@@ -141,8 +140,6 @@ def submit(
             return
         run = _send(large_code, job, cluster, overrides=changes, hold=hold, **one, **waiting)
     except api.HasStages:
-        from clusterctl.cli.stages import check_stages, submit_all
-
         check_stages(follow=follow, **one)
         arguments = {"overrides": changes, "hold": hold, "large_code": large_code, **waiting}
         runs = submit_all(job, cluster, output, dry_run, **arguments)
@@ -189,3 +186,99 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
     options.warn_of(plan.verify(large_code=large_code) if ask_slurm else plan.warnings)
     if ask_slurm:
         click.echo(plan.ask_slurm(), err=True)
+
+
+# `submit` and `resume` for a sweep.
+
+
+def submit_sweep(
+    job: str | None, cluster: str | None, output: str, dry_run: str | None, **arguments: Any
+) -> Sweep | None:
+    """Submit a sweep and print it; a dry run prints the settings of each run instead."""
+    from clusterctl.api import sweep as api
+    from clusterctl.api.submit import find_waited_for
+    from clusterctl.display.build_progress import shown
+    from clusterctl.display.plain import plain
+
+    if dry_run:
+        chosen = {name: arguments[name] for name in ("program", "axes", "file", "samples", "seed", "overrides")}
+        wanted = api.load_sweep(job, cluster, **chosen)
+        after, after_any, after_start = (arguments[name] for name in ("after", "after_any", "after_start"))
+        if waited_for := find_waited_for(wanted.jobs[0], after, after_any, after_start, None):
+            waited_for.check(wanted.jobs[0].job.resources)
+        for place, row in enumerate(api.shown_rows(wanted)):
+            click.echo(plain(f"{place:>5}  {' '.join(row)}"))
+        click.echo(
+            f"{len(wanted.jobs)} runs; to see the script of one: clusterctl submit --dry-run --set ...", err=True
+        )
+        return None
+    with shown() as progress:
+        sweep = api.sweep(job, cluster, **arguments, progress=progress)
+    options.show_batches(sweep.runs[0].batches)
+    announce(sweep, output)
+    return sweep
+
+
+def resume_sweep(sweep: Sweep, cluster: str | None, axes: tuple[str, ...], *, hold: bool) -> None:
+    """Submit the unfinished runs again and print the sweep."""
+    from clusterctl.api.resume_sweep import resume_sweep as start_again
+    from clusterctl.display.build_progress import shown
+
+    with shown() as progress:
+        announce(start_again(sweep, cluster, axes=axes, hold=hold, progress=progress))
+
+
+def announce(sweep: Sweep, output: str = "id") -> None:
+    """Print the sweep and, at a terminal, the next command to type."""
+    options.warn_of(sweep.warnings)
+    runs = sweep.runs
+    record = {"schema_version": 1, "id": sweep.id, "runs": [run.id for run in runs], "directory": str(sweep.path)}
+    click.echo(json.dumps(record) if output == "json" else sweep.id)
+    if sys.stderr.isatty():
+        click.echo(f"{len(runs)} runs\nnext: clusterctl status {sweep.id}", err=True)
+
+
+def check_sweep(
+    *, follow: bool, in_allocation: str | None = None, profile: bool = False, stage: str | None = None
+) -> None:
+    """Raise UsageError for options of `submit` that do not apply to a sweep."""
+    if follow:
+        raise UsageError("--follow shows a single run", "watch the sweep with: clusterctl status --watch SWEEP")
+    if in_allocation:
+        raise UsageError("--sweep cannot be combined with --in-allocation", "leave one of them out")
+    if profile:
+        raise UsageError("--profile cannot be combined with --sweep", "profile a single run")
+    if stage:
+        raise UsageError("--stage cannot be combined with --sweep", "leave one of them out")
+
+
+# `submit` for a job with stages.
+
+
+def check_stages(*, follow: bool, **one: Any) -> None:
+    """Raise UsageError for options that apply to a single run."""
+    if follow:
+        raise UsageError(
+            "--follow shows a single run",
+            "watch the stages with: clusterctl status --watch; or choose one: --stage NAME",
+        )
+    if given := next((name for name, value in one.items() if value), None):
+        raise UsageError(f"--{given.replace('_', '-')}: the job has several stages", "choose one: --stage NAME")
+
+
+def submit_all(job: str | None, cluster: str | None, output: str, dry_run: str | None, **arguments: Any) -> list[Run]:
+    """Submit every stage and print its run; a dry run prints the scripts."""
+    assert job is not None  # a program has no stages
+    from clusterctl.api import stages as api
+    from clusterctl.display.build_progress import shown
+
+    if dry_run:
+        for plan in api.plan_stages(job, cluster, overrides=arguments["overrides"]):
+            show_plan(plan, ask_slurm=dry_run == "slurm", large_code=arguments["large_code"])
+        return []
+    with shown() as progress:
+        runs = api.submit_stages(job, cluster, **arguments, progress=progress)
+    for run in runs:
+        options.warn_of(run.warnings)
+        echo_run(run, output)
+    return runs

@@ -33,9 +33,8 @@ from clusterctl.spec import (
     from_record,
 )
 from clusterctl.spec.job import NO_IMAGE
-from clusterctl.spec.keys import leaves_as_written
+from clusterctl.spec.keys import Key, leaves_as_written, parse_override
 from clusterctl.spec.notify import Notify, Track
-from clusterctl.spec.overrides import Key, parse_override
 from clusterctl.spec.records import InvalidRecord, Problem, alternatives, fields_of
 from clusterctl.spec.values import NO_GPUS
 

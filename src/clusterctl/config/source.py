@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterctl.config.delivery import delivered
 from clusterctl.errors import ConfigError
 from clusterctl.runs.files import read_beginning
-from clusterctl.spec.overrides import Key, leaves, put
+from clusterctl.spec.keys import Key, leaves, put
 from clusterctl.spec.records import InvalidRecord, from_record
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.config.places import find_file
 from clusterctl.config.source import Values, read_toml, shown_path
 from clusterctl.errors import ConfigError
-from clusterctl.spec.overrides import leaves
+from clusterctl.spec.keys import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,15 +21,14 @@ from io import BytesIO
 from itertools import chain
 from typing import IO, TYPE_CHECKING, cast
 
-from clusterctl.containers.image_layers import DEVICES, BadArchive, merge, parts_of
+from clusterctl.containers.archive import DEVICES, BadArchive, merge, parts_of
 from clusterctl.errors import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from clusterctl.containers.archive import Archive, ImageConfig
-    from clusterctl.containers.image_layers import Content
+    from clusterctl.containers.archive import Archive, Content, ImageConfig
 
 # zstd at level 3 is 14 times as fast as enroot's default at half the size (docs/benchmarks.md).
 COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "3", "-b", "1M")

@@ -13,8 +13,8 @@ from clusterctl.diagnosis.finding import Finding
 from clusterctl.diagnosis.reasons import in_words
 from clusterctl.errors import Cause, ConfigError
 from clusterctl.observe.measurements import progress
-from clusterctl.observe.predecessors import Standing, standing, standing_of_all
 from clusterctl.observe.ranking import stages_in_words
+from clusterctl.observe.run_record import Standing, standing, standing_of_all
 from clusterctl.observe.stage import HELD, NEVER_STARTS
 from clusterctl.observe.status import report
 from clusterctl.observe.sweeps import runs_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from clusterctl.observe.predecessors import Predecessor
+    from clusterctl.observe.run_record import Predecessor
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.slurm import Slurm

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.diagnosis.chain import explain_chain, read_chain
 from clusterctl.diagnosis.failure import explain_attempt, known_line
-from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
+from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding, commands
 from clusterctl.diagnosis.learning import not_learning, single_steps
-from clusterctl.diagnosis.next_steps import commands
 from clusterctl.diagnosis.running import explain_running, unheard
 from clusterctl.diagnosis.standstill import ended_writers
 from clusterctl.diagnosis.traces import gather, listen_again, with_accounting
 from clusterctl.errors import Cause, SlurmError
-from clusterctl.observe.predecessors import Condition
-from clusterctl.observe.run_record import newer_records
+from clusterctl.observe.run_record import Condition, newer_records
 from clusterctl.observe.slurm_log import started_in_vain
 from clusterctl.observe.stage import NEVER_STARTS
 from clusterctl.observe.status import report

@@ -15,9 +15,9 @@ from clusterctl.diagnosis.last_words import LastWords, last_words
 from clusterctl.diagnosis.signatures import Detail, Level, Signature, most_specific, signature
 from clusterctl.errors import Cause
 from clusterctl.observe.rank_events import deaths
+from clusterctl.runs.heartbeats import EXIT_HUNG
 from clusterctl.runs.marks import EXIT_RESTART
 from clusterctl.runs.signals import EXIT_TERMINATED
-from clusterctl.runs.watchdog import EXIT_HUNG
 
 if TYPE_CHECKING:
     from collections.abc import Callable

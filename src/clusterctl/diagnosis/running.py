@@ -23,10 +23,9 @@ from clusterctl.diagnosis.traces import SILENT_SECONDS
 from clusterctl.errors import Cause
 from clusterctl.observe.attempt import flawed_lines
 from clusterctl.observe.telemetry import GPU_IDLE_SECONDS
-from clusterctl.runs.heartbeats import ENDED, IDLE_SECONDS, Beat, idle_together
+from clusterctl.runs.heartbeats import ENDED, IDLE_GPUS, IDLE_SECONDS, Beat, action, idle_together, patience
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.staging import IN_VAIN
-from clusterctl.runs.watchdog import IDLE_GPUS, action, patience
 from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:

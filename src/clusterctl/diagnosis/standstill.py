@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
 from clusterctl.errors import Cause
-from clusterctl.runs.watchdog import IDLE, IDLE_GPUS
+from clusterctl.runs.heartbeats import IDLE, IDLE_GPUS
 from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.errors import SlurmError
-from clusterctl.observe.accounting import accounted, kept
 from clusterctl.observe.attempt import HostRecord
 from clusterctl.observe.milestones import read_cancellation
 from clusterctl.observe.rank_events import (
@@ -27,7 +26,7 @@ from clusterctl.observe.rank_events import (
     event_files,
     last_events,
 )
-from clusterctl.observe.slurm_log import by_attempt
+from clusterctl.observe.slurm_log import accounted, by_attempt, kept
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.file_systems import lateness
 from clusterctl.runs.files import exists, modified_at, names_in, read_regular, status_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import clusterctl
 from clusterctl.config import Resolved
 from clusterctl.config.program import with_options
-from clusterctl.diagnosis.next_steps import submission
+from clusterctl.diagnosis.finding import submission
 from clusterctl.diagnosis.reasons import Kind, in_words
 from clusterctl.errors import ClusterctlError, SlurmError
 from clusterctl.launch.plan import make_plan

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from clusterctl.observe.comparison import CodeChange, Comparison, FileDifference, Result
     from clusterctl.observe.stage import Status
-    from clusterctl.spec.differences import Difference
+    from clusterctl.spec.keys import Difference
 
 
 Row = tuple[str, str, str]

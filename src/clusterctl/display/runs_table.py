@@ -21,9 +21,9 @@ from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.observe.ranking import stages_in_words
 from clusterctl.observe.run_names import submission
 from clusterctl.observe.sweeps import values_of
+from clusterctl.runs.heartbeats import IDLE_GPUS
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import KNOWN, number, own_metrics, score_of
-from clusterctl.runs.watchdog import IDLE_GPUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

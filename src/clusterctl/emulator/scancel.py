@@ -6,8 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from clusterctl.emulator import fifo, jobs
-from clusterctl.emulator.getopt import Options
-from clusterctl.emulator.job_request import parse_signal
+from clusterctl.emulator.job_request import Options, parse_signal
 from clusterctl.emulator.jobs import UNKNOWN_JOB
 from clusterctl.errors import SlurmError
 

@@ -6,8 +6,7 @@ import os
 from operator import itemgetter
 
 from clusterctl.emulator import jobs, virtual_cluster
-from clusterctl.emulator.getopt import Options
-from clusterctl.emulator.job_request import DEFAULT_PARTITION
+from clusterctl.emulator.job_request import DEFAULT_PARTITION, Options
 from clusterctl.emulator.output import long_format
 from clusterctl.emulator.virtual_cluster import Machine, gres, node_name
 from clusterctl.errors import SlurmError

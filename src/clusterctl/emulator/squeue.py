@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.emulator import dependencies, jobs
 from clusterctl.emulator import jobs as arrays
-from clusterctl.emulator.getopt import Options
+from clusterctl.emulator.job_request import Options
 from clusterctl.emulator.jobs import EmulatedJob, EmulatedState, JobRecord
 from clusterctl.emulator.output import cell, long_format, shown_time, user_name
 from clusterctl.emulator.virtual_cluster import Machine, gres, node_list

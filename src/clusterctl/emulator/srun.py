@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from clusterctl.emulator import fifo, jobs, process_trees
-from clusterctl.emulator.getopt import Options
 from clusterctl.emulator.host_names import name_nodes
-from clusterctl.emulator.job_request import count, spread
+from clusterctl.emulator.job_request import Options, count, spread
 from clusterctl.emulator.jobs import JOB_MARK, EmulatedJob, EmulatedState
 from clusterctl.emulator.output import expand, open_output, symbols
 from clusterctl.emulator.slurm_variables import batch_environment, gpu_environment, task_environment

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.config.resolution import contradictions
 from clusterctl.spec import Cluster, Job, Resources, from_record
-from clusterctl.spec.keys import as_toml
-from clusterctl.spec.overrides import put
+from clusterctl.spec.keys import as_toml, put
 from clusterctl.spec.records import InvalidRecord
 from clusterctl.spec.values import as_name
 

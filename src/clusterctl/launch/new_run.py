@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clusterctl.launch.plan import Plan
     from clusterctl.launch.snapshot import Code
     from clusterctl.runs.layout import RunDir
-    from clusterctl.spec.differences import Difference
+    from clusterctl.spec.keys import Difference
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.config import images_folder
-from clusterctl.containers import apptainer
+from clusterctl.containers import pyxis
 from clusterctl.containers.contents import name_of
 from clusterctl.containers.pyxis import IMAGE_MARK, IMAGE_PYTHON, Mount, check_image, make_view, removing
 from clusterctl.errors import ConfigError
@@ -245,7 +245,7 @@ def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView
     environment |= {name for line in (*cluster.setup, *job.setup) for name in _EXPORTED.findall(line)}
     if job.resources.gpus_per_node:
         environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's value overrides the image's
-    if cluster.runtime == "apptainer" and apptainer.is_address(job.container.image):
+    if cluster.runtime == "pyxis" and pyxis.is_address(job.container.image):
         image = job.container.image
     elif not (image := check_image(job.container.image)).startswith("/") and cluster.runtime != "pyxis":
         image = str(images_folder(cluster) / f"{name_of(image)}.sqsh")  # `submit` imports it there
@@ -257,8 +257,8 @@ def _runner(resolved: Resolved, view: ContainerView | None, builtin: tuple[str, 
     """The words before each task's command. Empty with pyxis, whose flags are srun's."""
     if view is None or resolved.cluster.runtime == "pyxis":
         return ()
-    if resolved.cluster.runtime == "apptainer":
-        return apptainer.runner(view, gpus=bool(resolved.job.resources.gpus_per_node))
+    if resolved.cluster.runtime == "pyxis":
+        return pyxis.runner(view, gpus=bool(resolved.job.resources.gpus_per_node))
     return (*builtin, *view.flags(), "--")
 
 

@@ -16,9 +16,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ConfigError
-from clusterctl.launch.code_files import CodeFile, open_file, project_files
+from clusterctl.launch.code_files import CodeFile, KnownDigests, open_file, project_files
 from clusterctl.launch.git import git_state, leads_outside
-from clusterctl.launch.known_digests import KnownDigests
 from clusterctl.launch.snapshot import digest_of, digests_of, find_code_of, take_snapshot
 from clusterctl.runs.files import read_whole, write_text
 from clusterctl.runs.layout import SHARED_FILES, TREES, code_folder

@@ -19,9 +19,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import clusterctl
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError
-from clusterctl.launch.code_files import Project, open_file, package_files, project_files, stamp_of
-from clusterctl.launch.in_threads import in_threads
-from clusterctl.launch.known_digests import QUIET_SECONDS, KnownDigests
+from clusterctl.launch.code_files import (
+    QUIET_SECONDS,
+    KnownDigests,
+    Project,
+    in_threads,
+    open_file,
+    package_files,
+    project_files,
+    stamp_of,
+)
 from clusterctl.runs.file_systems import local_devices
 from clusterctl.runs.files import exists, is_folder
 from clusterctl.runs.layout import KNOWN_DIGESTS, SHARED_FILES, code_folder

@@ -18,10 +18,10 @@ from clusterctl.observe.ranking import best_value
 from clusterctl.observe.stage import NEVER_STARTS
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import read_beginning
+from clusterctl.runs.heartbeats import IDLE, IDLE_GPUS
 from clusterctl.runs.node_watch import alarm_of
 from clusterctl.runs.plain_text import duration, plain
 from clusterctl.runs.stages import Stage
-from clusterctl.runs.watchdog import IDLE, IDLE_GPUS
 from clusterctl.spec.notify import RunEvent
 from clusterctl.spec.values import plural
 

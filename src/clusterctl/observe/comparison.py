@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.config.secrets import Secrets, secrets_of
 from clusterctl.errors import ConfigError, UsageError, reason
-from clusterctl.launch.in_threads import in_threads
+from clusterctl.launch.code_files import in_threads
 from clusterctl.launch.snapshot import PARTS
 from clusterctl.observe.history import History
 from clusterctl.observe.ranking import ranked, summarise
@@ -28,9 +28,7 @@ from clusterctl.runs.files import exists, is_folder, open_regular, read_regular,
 from clusterctl.runs.vocabulary import KNOWN
 from clusterctl.slurm import Slurm
 from clusterctl.spec import to_record
-from clusterctl.spec.differences import Difference, differences, varying
-from clusterctl.spec.keys import as_toml, leaves_as_written
-from clusterctl.spec.overrides import leaves
+from clusterctl.spec.keys import Difference, as_toml, differences, leaves, leaves_as_written, varying
 from clusterctl.spec.records import nearest
 
 if TYPE_CHECKING:
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import RunDir, SweepDir
     from clusterctl.runs.vocabulary import Metric, Number
     from clusterctl.spec import Cluster
-    from clusterctl.spec.overrides import Key
+    from clusterctl.spec.keys import Key
 
 
 SCHEMA_VERSION = 1
@@ -112,7 +110,7 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
     )
 
 
-def to_json(found: Comparison, lines: Iterable[FileDifference] | None = None) -> dict[str, Any]:
+def differences_to_json(found: Comparison, lines: Iterable[FileDifference] | None = None) -> dict[str, Any]:
     """The output of `diff -o json`, described in `schemas/diff.json`; with `lines`, each file has its diff."""
     files: Iterable[dict[str, Any]] | None = None
     if lines is not None:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterctl import __version__
 from clusterctl.errors import ConfigError
 from clusterctl.observe.attempt import AttemptEvidence, Course, Mean, RunEvidence, read_evidence
-from clusterctl.observe.predecessors import Condition, Predecessor
 from clusterctl.observe.rank_events import Death
-from clusterctl.observe.run_record import RunRecord, read_record, read_spec
+from clusterctl.observe.run_record import Condition, Predecessor, RunRecord, read_record, read_spec
 from clusterctl.observe.stage import settled
 from clusterctl.runs.files import names_in, with_retries
 from clusterctl.runs.kept import Kept, read_kept, write_kept

@@ -7,15 +7,17 @@ import json
 import re
 import shlex
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl import __version__
 from clusterctl.errors import ConfigError
-from clusterctl.observe.predecessors import Predecessor, read_predecessors
+from clusterctl.observe.run_names import is_run_id
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import status_of
 from clusterctl.runs.layout import READABLE_FORMATS, RUN_FORMAT
 from clusterctl.runs.ownership import is_trusted, owner_name
+from clusterctl.runs.stages import Stage
 from clusterctl.spec import Cluster, Job
 from clusterctl.spec.records import from_stored
 
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from clusterctl.observe.stage import Status
     from clusterctl.runs.fields import Fields
     from clusterctl.runs.layout import RunDir
+
 
 T = TypeVar("T", float, str)
 Spec = TypeVar("Spec", Job, Cluster)
@@ -161,3 +165,57 @@ def read_spec(cls: type[Spec], text: str) -> Spec:
 def _read_spec(name: str, text: str, *, newer: bool) -> tuple[Any, tuple[str, ...]]:
     """A job or cluster, and the skipped keys. Cached, since many runs share the same job and cluster."""
     return from_stored(_SPECS[name], json.loads(text), newer=newer)
+
+
+# The runs that a run depends on, and what their stages mean for it; pure functions.
+
+
+class Condition(StrEnum):
+    """What a predecessor must have done."""
+
+    FINISHED = "finished"
+    ENDED = "ended"
+    STARTED = "started"
+
+    @property
+    def infinitive(self) -> str:
+        """For `waiting for another run to ...`."""
+        return {"finished": "finish", "ended": "end", "started": "start"}[self]
+
+
+class Predecessor(NamedTuple):
+    """A run or sweep, by its id, that a run in the same folder depends on."""
+
+    run: str
+    condition: Condition
+
+
+class Standing(Enum):
+    MET = "met"
+    OPEN = "open"
+    NEVER = "never"
+
+
+def standing(condition: Condition, status: Status) -> Standing:
+    """Whether the run of `status` meets `condition`, by Slurm's rules: a cancelled run counts as started.
+
+    A run between two starts has not ended: its next start counts.
+    """
+    stage = status.stage
+    if stage is Stage.FINISHED:
+        return Standing.MET
+    if stage.ended:
+        return Standing.NEVER if condition is Condition.FINISHED else Standing.MET
+    return Standing.MET if condition is Condition.STARTED and stage is not Stage.QUEUED else Standing.OPEN
+
+
+def standing_of_all(condition: Condition, statuses: Iterable[Status]) -> Standing:
+    """Like `standing`, for all runs of a sweep: NEVER if any run can never meet it."""
+    found = {standing(condition, status) for status in statuses}
+    return Standing.NEVER if Standing.NEVER in found else Standing.OPEN if Standing.OPEN in found else Standing.MET
+
+
+def read_predecessors(record: Fields) -> tuple[Predecessor, ...]:
+    """The predecessors in run.json; invalid ids are dropped, since an id becomes a folder name."""
+    found = ((one.text("run"), one.member("condition", Condition)) for one in record.tables("after"))
+    return tuple(Predecessor(run, condition) for run, condition in found if condition and is_run_id(run))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.observe.predecessors import Condition
+from clusterctl.observe.run_record import Condition
 from clusterctl.observe.slurm_log import EndedBy
 from clusterctl.runs.marks import Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ConfigError, SlurmError
 from clusterctl.launch.adoption import adopt
-from clusterctl.observe.accounting import accounted, note_end, noted_end
 from clusterctl.observe.attempt import Answer, read_evidence
 from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.observe.run_names import job_name, submission
 from clusterctl.observe.run_record import read_record, unreadable
 from clusterctl.observe.runs import newest_first
+from clusterctl.observe.slurm_log import accounted, note_end, noted_end
 from clusterctl.observe.stage import judge, settled
 from clusterctl.observe.sweeps import place_in_array
 from clusterctl.runs.file_systems import lateness

@@ -21,8 +21,7 @@ from clusterctl.config.delivery import deliver
 from clusterctl.config.sent import Arrival
 from clusterctl.errors import HostError
 from clusterctl.remote.answers import LastingAnswer, Replayed
-from clusterctl.remote.frames import CHUNK, Frame, FrameKind, Reader
-from clusterctl.remote.request import RemoteRequest
+from clusterctl.remote.frames import CHUNK, Frame, FrameKind, Reader, RemoteRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -23,7 +23,7 @@ _MOST_QUESTIONS = 8  # at once; clusterctl asks one after the other
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterctl.remote.request import RemoteRequest
+    from clusterctl.remote.frames import RemoteRequest
     from clusterctl.remote.shown import ShownSoFar
 
 

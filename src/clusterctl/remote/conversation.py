@@ -17,7 +17,7 @@ from clusterctl.remote.shown import Repeat, ShownSoFar
 
 if TYPE_CHECKING:
     from clusterctl.remote.connection import Ends
-    from clusterctl.remote.request import RemoteRequest
+    from clusterctl.remote.frames import RemoteRequest
 
 _NO_PYTHON = 93  # exit code of the install command
 _SSH_FAILED = 255

@@ -16,9 +16,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clusterctl.runs.events import Events
-from clusterctl.runs.heartbeats import Pulse
+from clusterctl.runs.heartbeats import EXIT_HUNG, Pulse
 from clusterctl.runs.node_link import NodeLink
-from clusterctl.runs.watchdog import EXIT_HUNG
 
 if TYPE_CHECKING:
     from collections.abc import Callable

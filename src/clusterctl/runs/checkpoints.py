@@ -18,12 +18,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.runs.fields import read_fields
+from clusterctl.runs.file_systems import lateness
 from clusterctl.runs.files import exists, is_listed, names_in, open_regular, read_json, rename, with_retries, write_json
 from clusterctl.runs.layout import Attempt, RunDir, attempt_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
+
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 2
@@ -235,3 +237,29 @@ def _origins(run: RunDir) -> dict[int, Name | None]:
     records = {attempt.number: read_fields(attempt.origin_json) for attempt in run.attempts()}
     readable = {number: record for number, record in records.items() if not record.absent and not record.problem}
     return {number: parse_name(record.text("checkpoint")) for number, record in readable.items()}
+
+
+# Detects a newer attempt of the run: one stat(2) per check, and a listing when the folder has changed.
+
+
+class SuccessorWatch:
+    """Looks for an attempt that is newer than `attempt`."""
+
+    def __init__(self, attempt: Attempt, clock: Callable[[], float] = time.monotonic) -> None:
+        self._attempt, self._clock = attempt, clock
+        self._late = lateness(attempt.path.parent)
+        self._stamp, self._list_until = -1, 0.0
+        self._unclaimed = False
+
+    def look(self) -> int | None:
+        """The number of the newest attempt if it is newer than ours. Raises OSError."""
+        stamp = self._attempt.path.parent.stat().st_mtime_ns
+        now = self._clock()
+        if stamp == self._stamp and now >= self._list_until and not self._unclaimed:
+            return None
+        later = later_folders(self._attempt)
+        if stamp != self._stamp:
+            self._stamp, self._list_until = stamp, now + self._late
+        found = newest_begun(later)
+        self._unclaimed = bool(later) and found is None
+        return found

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import Cause, ClusterctlError, TaskError
 from clusterctl.runs.answers import Answers, register_dump, stacks_text
-from clusterctl.runs.checkpoints import newer_attempt
+from clusterctl.runs.checkpoints import SuccessorWatch, newer_attempt
 from clusterctl.runs.events import Context, Events
 from clusterctl.runs.file_systems import lateness
 from clusterctl.runs.files import read_json
@@ -30,7 +30,6 @@ from clusterctl.runs.place import Place
 from clusterctl.runs.signals import EXIT_TERMINATED, KilledBy, StopRequest
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.stamp import stamped_output
-from clusterctl.runs.successor import SuccessorWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

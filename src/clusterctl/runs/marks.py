@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import is_listed, names_in, rename, status_of, with_retries, write_json
+from clusterctl.runs.heartbeats import EXIT_HUNG
 from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.watchdog import EXIT_HUNG
 
 if TYPE_CHECKING:
     from pathlib import Path

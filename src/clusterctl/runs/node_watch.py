@@ -17,9 +17,18 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.runs.file_systems import lateness
-from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, read_beats
+from clusterctl.runs.heartbeats import (
+    BEAT_SECONDS,
+    ENDED,
+    IDLE,
+    IDLE_GPUS,
+    Beat,
+    Stillness,
+    action,
+    patience,
+    read_beats,
+)
 from clusterctl.runs.marks import request_restart
-from clusterctl.runs.watchdog import IDLE, IDLE_GPUS, Stillness, action, patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

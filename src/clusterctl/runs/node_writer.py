@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.runs.answers import DUMP_SIGNAL, LONGEST_STACKS
+from clusterctl.runs.checkpoints import SuccessorWatch
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import Lines, append, parse_record, read_lines, with_retries, write_text
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, gpu_idle, parse_beat, write_beats
@@ -31,7 +32,6 @@ from clusterctl.runs.interpreter import isolated
 from clusterctl.runs.layout import Attempt
 from clusterctl.runs.node_link import LONGEST_MESSAGE, address, ignore_signals, peer, post
 from clusterctl.runs.node_watch import ANSWER_SECONDS, DUMP_SECONDS, NEIGHBOUR_SECONDS, NodeWatch
-from clusterctl.runs.successor import SuccessorWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -13,19 +13,24 @@ import functools
 import inspect
 import itertools
 import json
+import re
 import sys
+import tomllib
+import typing
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
+from clusterctl.errors import UsageError
 from clusterctl.spec import values
 from clusterctl.spec.cluster import Cluster
 from clusterctl.spec.job import Job
-from clusterctl.spec.overrides import leaves
 from clusterctl.spec.records import alternatives, fields_of, to_record, unwrapped
 from clusterctl.spec.train import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
 
 Schema = dict[str, Any]
 
@@ -234,3 +239,99 @@ def _apply(mark: values.Mark, schema: Schema) -> None:
 
 
 SCHEMAS: dict[str, Callable[[], Schema]] = {"job": job_schema, "cluster": cluster_schema}
+
+
+# `train.lr=3e-3`: one value of a job, given to `clusterctl submit --set` or to a workload under torchrun.
+
+
+Key = tuple[str, ...]
+
+
+def parse_override(text: str, workload: object) -> tuple[Key, Any]:
+    """The key and the value of KEY=VALUE, for a job of `workload`. Raises UsageError for text without a key or "="."""
+    name, equals, value = text.partition("=")
+    key = tuple(part.strip() for part in name.split("."))
+    if not equals or not all(key):
+        shown = re.match(r"[\w.-]*", text)  # only the key: the rest may be a secret
+        raise UsageError(f"expected KEY=VALUE, not: {shown and shown[0]}", "for example train.lr=3e-3")
+    return key, _parsed_value(key, value.strip(), workload)
+
+
+def put(tree: dict[str, Any], key: Key, value: Any) -> list[Key]:
+    """Set one value in nested tables, creating missing ones; returns the keys that were set.
+
+    A table is merged key by key, so an empty one removes nothing.
+    """
+    if isinstance(value, dict) and value:
+        return [leaf for name, item in value.items() for leaf in put(tree, (*key, name), item)]
+    for name in key[:-1]:
+        if not isinstance(tree.get(name), dict):
+            tree[name] = {}
+        tree = tree[name]
+    if value == {} and isinstance(tree.get(key[-1]), dict):
+        return []
+    tree[key[-1]] = value
+    return [key]
+
+
+def leaves(tree: Mapping[str, Any], prefix: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """The values of nested tables by key, including empty tables; the inverse of `put`."""
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*prefix, name))
+        else:
+            yield (*prefix, name), value
+
+
+def _parsed_value(key: Key, text: str, workload: object) -> Any:
+    """`text` as a TOML value, or unchanged for a key of type string."""
+    if _takes_text(key, workload) and text[:1] not in ("'", '"'):
+        return text
+    try:
+        value = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):  # also for numbers and nesting beyond Python's limits
+        with suppress(ValueError):
+            return float(text)
+        return text
+    # "01:30:00" would be a time of day, and a newline could smuggle in a second key.
+    plain = set(value) == {"value"} and isinstance(value["value"], bool | int | float | str | list | dict)
+    return value["value"] if plain else text
+
+
+def _takes_text(key: Key, workload: object) -> bool:
+    hint: Any = Job
+    for name in key:
+        if dataclasses.is_dataclass(hint):
+            hints = fields_of(typing.cast("type", hint), workload if isinstance(workload, str) else "")
+            hint = unwrapped(hints.get(name))[0]
+        elif typing.get_origin(hint) is dict:
+            hint = unwrapped(typing.get_args(hint)[1])[0]
+        else:
+            return False
+    return hint is str
+
+
+# The differences between records of one kind, key by key.
+
+
+class Difference(NamedTuple):
+    """A key with different values in two records; None if it is not set."""
+
+    key: str
+    first: Any
+    second: Any
+
+
+def differences(first: Iterable[tuple[Key, Any]], second: Iterable[tuple[Key, Any]]) -> tuple[Difference, ...]:
+    """The differences between two sets of values, in the order of the keys."""
+    return tuple(Difference(key, *values) for key, values in varying(first, second).items())
+
+
+def varying(*records: Iterable[tuple[Key, Any]]) -> dict[str, tuple[Any, ...]]:
+    """The keys that differ between the records, with all their values; None if not set.
+
+    An empty table counts as not set.
+    """
+    tables = [{".".join(key): value for key, value in values if value != {}} for values in records]
+    found = {key: tuple(table.get(key) for table in tables) for table in tables for key in table}
+    return {key: values for key, values in found.items() if any(value != values[0] for value in values)}

@@ -14,7 +14,7 @@ from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError
 from clusterctl.runs.events import Context
 from clusterctl.runs.files import read_whole
 from clusterctl.spec import Job, from_record, to_record
-from clusterctl.spec.overrides import parse_override, put
+from clusterctl.spec.keys import parse_override, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

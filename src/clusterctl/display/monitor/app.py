@@ -21,7 +21,7 @@ from clusterctl.api.nodes import nodes
 from clusterctl.api.run import Run
 from clusterctl.diagnosis.diagnose import diagnose_status
 from clusterctl.display.asking_again import pause_after, state_of
-from clusterctl.display.capacity import node_lines
+from clusterctl.display.columns import node_lines
 from clusterctl.display.explanation import explanation
 from clusterctl.display.monitor.arrange import PAGES, Pane, arrange
 from clusterctl.display.monitor.panes import MonitorView, draw, first_row, headline

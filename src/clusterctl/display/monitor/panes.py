@@ -11,8 +11,7 @@ from rich.text import Text
 
 from clusterctl.diagnosis.learning import not_learning
 from clusterctl.diagnosis.running import stragglers
-from clusterctl.display.braille import chart
-from clusterctl.display.curves import drawn_curves
+from clusterctl.display.curves import chart, drawn_curves
 from clusterctl.display.monitor.arrange import Pane, arrange
 from clusterctl.display.plain import as_bytes, as_shown, bar, compact, duration, plain, ranks_text, share
 from clusterctl.display.runs_table import note, stage_style, stage_text
