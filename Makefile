@@ -33,7 +33,7 @@ $(STAMP):
 	  echo 'error: no Python 3.11 or later: $(or $(PYTHON),none on PATH)'; echo 'hint: make setup PYTHON=/path/to/python3'; exit 1; }
 	$(call NEW_VENV,$(VENV))
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.3' # older ones download to resolve
-	options=$$(PYTHONPATH=src $(BIN)/python -m clusterctl.containers.wheels '$(TORCH)') && \
+	options=$$(PYTHONPATH=src $(BIN)/python -m clusterctl.launcher.containers.wheels '$(TORCH)') && \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$options '$(TORCH)' --editable '.[train,accelerate,dashboard,tensorboard,dev]'
 	@rm -f $(VENV)/.ready-*; touch $@
 
@@ -98,8 +98,8 @@ lint: setup ## Check style, types and shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck --shell=bash .ci/run tests/*.sh src/clusterctl/sandbox/*.sh src/clusterctl/cli/completion.bash
-	$(BIN)/shellcheck --shell=bash --exclude=SC2034,SC2154 src/clusterctl/launch/*.sh # their variables are set by the generated part
+	$(BIN)/shellcheck --shell=bash .ci/run tests/*.sh src/clusterctl/launcher/sandbox/*.sh src/clusterctl/launcher/cli/completion.bash
+	$(BIN)/shellcheck --shell=bash --exclude=SC2034,SC2154 src/clusterctl/launcher/submission/*.sh # their variables are set by the generated part
 	$(BIN)/shellcheck --exclude=SC2016,SC2054,SC2154,SC2329 tests/launch/golden/*.sh # complete scripts
 
 .PHONY: format

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from process_memory import memory
 from side_by_side import Timed, compare
 
-from clusterctl.launch.plan import TUNED_ALLOCATOR
+from clusterctl.launcher.submission.plan import TUNED_ALLOCATOR
 
 STEPS = ("ours", "ours in bfloat16", "PyG's example", "PyG by an expert")
 
@@ -70,8 +70,8 @@ def answer(step: str, scale: float, threads: int) -> None:
     from node_steps import expert_step, given_samples, our_step, pyg_step
     from torch import distributed as dist
 
-    from clusterctl.spec import RedditTrain
-    from clusterctl.workloads.generated.reddit_like import reddit_like
+    from clusterctl.engine.workloads.generated.reddit_like import reddit_like
+    from clusterctl.shared.spec import RedditTrain
 
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from side_by_side import Timed
 
-    from clusterctl.spec import NodeClassificationTrain
+    from clusterctl.shared.spec import NodeClassificationTrain
 
 
 def side_by_side(

@@ -18,16 +18,16 @@ import torch
 from side_by_side import compare
 from torch import distributed as dist
 
-from clusterctl.runs.events import Events
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.metrics import MetricsWriter
-from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
-from clusterctl.spec import Checkpoint, LoopTrain
-from clusterctl.task.task import Task
-from clusterctl.training.checkpoint import Checkpoints, Position
-from clusterctl.training.flat import Stops
-from clusterctl.training.state import PartState
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.checkpoint import Checkpoints, Position
+from clusterctl.engine.training.flat import Stops
+from clusterctl.engine.training.state import PartState
+from clusterctl.shared.node.events import Events
+from clusterctl.shared.node.signals import StopRequest
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.metrics import MetricsWriter
+from clusterctl.shared.record.place import Place
+from clusterctl.shared.spec import Checkpoint, LoopTrain
 
 ALLOWED_SECONDS = 0.050  # or 1.1 times torch.save, whichever is more
 

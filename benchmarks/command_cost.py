@@ -44,7 +44,7 @@ def environment_of(runs: Path) -> dict[str, str]:
     """The environment for commands on the runs in `runs`, with a fake Slurm and a terminal of the usual size."""
     from support.many_ranks import JOB_ID  # not in the measured process
 
-    from clusterctl.slurm.queue import SEPARATOR
+    from clusterctl.launcher.slurm.queue import SEPARATOR
 
     aside = runs / ".aside"
     squeue = aside / "bin" / "squeue"
@@ -69,7 +69,7 @@ def cost_of(argv: Sequence[str], runs: Path) -> Cost:
 
 
 def measure() -> None:
-    from clusterctl.cli import run
+    from clusterctl.launcher.cli import run
 
     with counted(Path(sys.argv[1])) as count:
         code = run(sys.argv[2:])

@@ -20,17 +20,17 @@ from node_steps import given_samples, loader_samples, lone_task, pyg_forward, py
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.spec import RedditTrain
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.flat import FlatModel
-from clusterctl.training.learner import Adam
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.workloads.generated.reddit_like import reddit_like
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.flat import FlatModel
+from clusterctl.engine.training.learner import Adam
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.workloads.generated.reddit_like import reddit_like
+from clusterctl.shared.spec import RedditTrain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.graph.storage import Graph
+    from clusterctl.engine.graph.storage import Graph
 
 SETTINGS = RedditTrain()
 Point = tuple[float, float, float]

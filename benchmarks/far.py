@@ -42,8 +42,8 @@ def measure(far: Far, delay: float, runs: int) -> None:
     (socket,) = (path for path in (far.folder / "here" / "run").glob("*/*") if path.is_socket())
     ssh = [str(far.folder / "here" / "bin" / "ssh"), "-S", str(socket), "far"]
     start = next(far.installed.glob("*/start"))
-    program = 'from clusterctl import cli; cli.run(["status"])'
-    imports = start.read_text().replace("from clusterctl.cli.served import main; main()", program)
+    program = 'from clusterctl.launcher import cli; cli.run(["status"])'
+    imports = start.read_text().replace("from clusterctl.launcher.cli.served import main; main()", program)
     programs = {
         "clusterctl status --cluster far": ours,
         "ssh far squeue": [*ssh, "squeue"],

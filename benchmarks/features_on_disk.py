@@ -98,8 +98,8 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
 
 def generate(folder: Path, nodes: int, *, scattered: bool, ordered: bool, narrow: bool) -> None:
     """Write the graph to `folder`."""
-    from clusterctl.graph.features.arrangement import arranged
-    from clusterctl.graph.storage import Graph, Recipe, compressed, save
+    from clusterctl.engine.graph.features.arrangement import arranged
+    from clusterctl.engine.graph.storage import Graph, Recipe, compressed, save
 
     random = torch.Generator().manual_seed(0)
     targets = torch.arange(nodes).repeat_interleave(DEGREE)
@@ -207,13 +207,13 @@ def in_memory(folder: Path, steps: int, _: int) -> dict[str, float]:
 
 def _ours(folder: Path, steps: int, cache: int | None) -> dict[str, float]:
     """Our training steps, with sampling and fetching ahead as in a run."""
-    from clusterctl.graph.storage import Graph, load
-    from clusterctl.runs.events import Context
-    from clusterctl.spec import NodeTrain
-    from clusterctl.task.task import joined
-    from clusterctl.training.epoch_plan import EpochPlan
-    from clusterctl.training.loop import Learner, prefetched
-    from clusterctl.training.node_objective import NodeClassification
+    from clusterctl.engine.graph.storage import Graph, load
+    from clusterctl.engine.task.task import joined
+    from clusterctl.engine.training.epoch_plan import EpochPlan
+    from clusterctl.engine.training.loop import Learner, prefetched
+    from clusterctl.engine.training.node_objective import NodeClassification
+    from clusterctl.shared.node.events import Context
+    from clusterctl.shared.spec import NodeTrain
 
     train = NodeTrain(batch_size=BATCH, fan_out=FAN_OUT, hidden_channels=HIDDEN, sampling="labor")
     with joined(Context({"name": "benchmark", "workload": "reddit"})) as task:
@@ -250,9 +250,9 @@ def by_memmap(folder: Path, steps: int, _: int) -> dict[str, float]:
     from torch_geometric.nn import SAGEConv
     from torch_geometric.utils import trim_to_layer
 
-    from clusterctl.graph.features.row_file import mapped_from
-    from clusterctl.graph.pyg import NeighborLoader
-    from clusterctl.graph.storage import Graph, load
+    from clusterctl.engine.graph.features.row_file import mapped_from
+    from clusterctl.engine.graph.storage import Graph, load
+    from clusterctl.pyg import NeighborLoader
 
     graph = load(Graph, folder / "graph.pt")
     path, offset = mapped_from(graph.x)

@@ -22,15 +22,15 @@ from side_by_side import Timed, compare, timed
 from torch import Tensor
 from torch import distributed as dist
 
-from clusterctl.graph.inference import infer
-from clusterctl.spec import RedditTrain
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.workloads.generated.reddit_like import reddit_like
+from clusterctl.engine.graph.inference import infer
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.workloads.generated.reddit_like import reddit_like
+from clusterctl.shared.spec import RedditTrain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.graph.storage import Graph
+    from clusterctl.engine.graph.storage import Graph
 
 SETTINGS = RedditTrain()
 _NODES_AT_ONCE = 1024  # the batch of the examples' inference

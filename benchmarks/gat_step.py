@@ -18,14 +18,14 @@ from attention_steps import side_by_side
 from node_steps import expert_samples
 from torch.nn import functional as F
 
-from clusterctl.spec import GatOptions, NodeClassificationTrain
-from clusterctl.training.own_objective import OwnNodeClassification
-from clusterctl.workloads.generated.reddit_like import reddit_like
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.workloads.generated.reddit_like import reddit_like
+from clusterctl.shared.spec import GatOptions, NodeClassificationTrain
 
 if TYPE_CHECKING:
     from side_by_side import Timed
 
-    from clusterctl.graph.storage import Graph
+    from clusterctl.engine.graph.storage import Graph
 
 AIM = 2.0  # times faster than the expert's
 OPTIONS = GatOptions()

@@ -21,13 +21,13 @@ import torch
 from gpu_rows import Row, table
 from torch import distributed as dist
 
-from clusterctl.errors import ClusterctlError, ConfigError
-from clusterctl.workloads.generated.reddit_like import reddit_like
+from clusterctl.engine.workloads.generated.reddit_like import reddit_like
+from clusterctl.shared.errors import ClusterctlError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.graph.storage import Graph
+    from clusterctl.engine.graph.storage import Graph
 
 
 def main() -> None:

@@ -15,28 +15,34 @@ from gpu_rows import Row, compared
 from node_steps import lone_task
 from torch import distributed as dist
 
-from clusterctl.graph.collection import Collection, joined_graphs
-from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER
-from clusterctl.graph.storage import compressed
-from clusterctl.runs.events import Context
-from clusterctl.spec import GraphClassificationTrain, NodeClassificationTrain, RedditTrain, SyntheticTrain, TaobaoTrain
-from clusterctl.task.task import choose_device, gpu_identity, joined
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.graph_objective import GraphClassification
-from clusterctl.training.learner import Learner
-from clusterctl.training.link_objective import Interactions, LinkPrediction
-from clusterctl.training.loop import CapturedStep
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.training.own_objective import OwnNodeClassification
-from clusterctl.workloads.generated.reddit_like import reddit_like
+from clusterctl.engine.graph.collection import Collection, joined_graphs
+from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
+from clusterctl.engine.graph.storage import compressed
+from clusterctl.engine.task.task import choose_device, gpu_identity, joined
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.graph_objective import GraphClassification
+from clusterctl.engine.training.learner import Learner
+from clusterctl.engine.training.link_objective import Interactions, LinkPrediction
+from clusterctl.engine.training.loop import CapturedStep
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.workloads.generated.reddit_like import reddit_like
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.spec import (
+    GraphClassificationTrain,
+    NodeClassificationTrain,
+    RedditTrain,
+    SyntheticTrain,
+    TaobaoTrain,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterctl.graph.storage import Graph
-    from clusterctl.spec import LoopTrain
-    from clusterctl.task.task import Task
-    from clusterctl.training.objective import Objective
+    from clusterctl.engine.graph.storage import Graph
+    from clusterctl.engine.task.task import Task
+    from clusterctl.engine.training.objective import Objective
+    from clusterctl.shared.spec import LoopTrain
 
 _CLOSE = 1e-5  # for losses in float32
 _SCALE = 0.005  # of Reddit, for losses: 1,165 nodes

@@ -12,20 +12,20 @@ from gpu_rows import Row
 from node_steps import expert_samples, given_samples, lone_task, pyg_forward, pyg_model
 from torch.nn import functional as F
 
-from clusterctl.graph.collection import moved
-from clusterctl.spec import RedditTrain
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.learner import Learner
-from clusterctl.training.loop import CapturedStep, prefetched
-from clusterctl.training.node_objective import NodeClassification
+from clusterctl.engine.graph.collection import moved
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.learner import Learner
+from clusterctl.engine.training.loop import CapturedStep, prefetched
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.shared.spec import RedditTrain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
-    from clusterctl.graph.storage import Graph
-    from clusterctl.spec import NodeTrain
+    from clusterctl.engine.graph.storage import Graph
+    from clusterctl.shared.spec import NodeTrain
 
 _COPIED = 1 << 28  # bytes
 _EPOCHS = 5  # measured, after one to warm up

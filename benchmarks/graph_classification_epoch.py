@@ -26,19 +26,19 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.spec import GraphClassificationTrain
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.flat import FlatModel
-from clusterctl.training.graph_objective import GraphClassification, features_of, stratified
-from clusterctl.training.learner import Adam
-from clusterctl.workloads.graph_classification import raw_identity, read_raw
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.flat import FlatModel
+from clusterctl.engine.training.graph_objective import GraphClassification, features_of, stratified
+from clusterctl.engine.training.learner import Adam
+from clusterctl.engine.workloads.graph_classification import raw_identity, read_raw
+from clusterctl.shared.spec import GraphClassificationTrain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch_geometric.data import Batch
 
-    from clusterctl.graph.collection import Collection
+    from clusterctl.engine.graph.collection import Collection
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "IMDB-BINARY"
 GIN = GraphClassificationTrain()

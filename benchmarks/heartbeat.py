@@ -17,7 +17,7 @@ from pathlib import Path
 
 from side_by_side import compare
 
-from clusterctl.runs.heartbeats import Heart, Pulse
+from clusterctl.shared.record.heartbeats import Heart, Pulse
 
 STEPS = 20_000
 

@@ -17,14 +17,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.config import cache_folder
-from clusterctl.containers import build as building
-from clusterctl.containers.archive import ImageConfig
-from clusterctl.containers.build import BuildRequest, build
-from clusterctl.containers.contents import PackageScan, publish
-from clusterctl.containers.engine import find_engine
-from clusterctl.containers.importing import import_file
-from clusterctl.containers.wheels import write_project_wheel
+from clusterctl.launcher.config import cache_folder
+from clusterctl.launcher.containers import build as building
+from clusterctl.launcher.containers.archive import ImageConfig
+from clusterctl.launcher.containers.build import BuildRequest, build
+from clusterctl.launcher.containers.contents import PackageScan, publish
+from clusterctl.launcher.containers.engine import find_engine
+from clusterctl.launcher.containers.importing import import_file
+from clusterctl.launcher.containers.wheels import write_project_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

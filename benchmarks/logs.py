@@ -19,9 +19,9 @@ from pathlib import Path
 from process_memory import memory
 from side_by_side import compare, timed
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stamp import stamp
-from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stamp import stamp
+from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_record
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 RANKS, BEGAN = 64, 1_767_323_045.0

@@ -30,10 +30,10 @@ from typing import Any
 
 from side_by_side import timed
 
-from clusterctl.errors import SlurmError
-from clusterctl.runs.files import Lines, write_json
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.record.files import Lines, write_json
+from clusterctl.shared.record.layout import Attempt, RunDir
+from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_record
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 RUNS, ROUNDS = 1000, 7
@@ -88,8 +88,8 @@ def watch_busy_run(runs: Path, environment: dict[str, str], seconds: float) -> N
 
 async def refresh_for_an_hour(runs: Path) -> None:
     """All refreshes of an hour in a row, in this process and without a screen."""
-    from clusterctl.display.monitor.app import Actions, Monitor
-    from clusterctl.observe.overview import Overview
+    from clusterctl.launcher.display.monitor.app import Actions, Monitor
+    from clusterctl.launcher.observe.overview import Overview
 
     class Silent:
         def snapshot(self) -> None:

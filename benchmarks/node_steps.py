@@ -14,24 +14,24 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.runs.events import Events
-from clusterctl.runs.metrics import MetricsWriter
-from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
-from clusterctl.task.task import Task
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.flat import FlatModel
-from clusterctl.training.learner import Adam
-from clusterctl.training.node_objective import NodeClassification
+from clusterctl.engine.graph.sampling import NeighborSampler
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.flat import FlatModel
+from clusterctl.engine.training.learner import Adam
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.shared.node.events import Events
+from clusterctl.shared.node.signals import StopRequest
+from clusterctl.shared.record.metrics import MetricsWriter
+from clusterctl.shared.record.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from side_by_side import Timed
 
-    from clusterctl.graph.storage import Graph
-    from clusterctl.spec import NodeClassificationTrain, NodeTrain
+    from clusterctl.engine.graph.storage import Graph
+    from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 
 Sample = tuple["Callable[[], tuple[Tensor, Tensor, Tensor]]", float]
 """Fetches the rows' features, the edges between them and the labels of the first rows; seconds spent on sampling."""

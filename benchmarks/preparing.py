@@ -49,8 +49,9 @@ def main() -> None:
 def generate(raw: Path, scale: float) -> None:
     """Write the raw files, in a process of their own."""
     raw.mkdir()
-    words = f"from pathlib import Path; from clusterctl.workloads.generated import ogb_like; ogb_like.write({NAME!r}, "
-    subprocess.run([sys.executable, "-c", f"{words}Path({str(raw)!r}), {scale}, 0)"], check=True)
+    words = "from pathlib import Path; from clusterctl.engine.workloads.generated import ogb_like; "
+    words += f"ogb_like.write({NAME!r}, Path({str(raw)!r}), {scale}, 0)"
+    subprocess.run([sys.executable, "-c", words], check=True)
 
 
 def print_row(side: str, raw: Path, to: Path) -> None:
@@ -81,7 +82,7 @@ def prepared(raw: Path, to: Path) -> dict[str, float]:
     """As a run does it: the whole prepared file, features included."""
     import torch
 
-    from clusterctl.workloads.ogb_format import recipe
+    from clusterctl.engine.workloads.ogb_format import recipe
 
     torch.set_num_threads(2)
     to.mkdir()

@@ -16,7 +16,7 @@ from side_by_side import Timed, compare, timed
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as RivalLoader
 
-from clusterctl.graph.pyg import NeighborLoader, relation
+from clusterctl.pyg import NeighborLoader, relation
 
 DEGREE = 25
 FAN_OUT, BATCH = [15, 10], 1024

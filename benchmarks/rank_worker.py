@@ -19,16 +19,16 @@ import torch
 from process_memory import memory
 from torch import distributed as dist
 
-from clusterctl.graph import sampling
-from clusterctl.graph.storage import Graph, load
-from clusterctl.runs.events import Context
-from clusterctl.spec import RedditTrain
-from clusterctl.task.task import joined
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.flat import FlatModel
-from clusterctl.training.learner import Adam
-from clusterctl.training.loop import prefetched
-from clusterctl.training.node_objective import NodeClassification
+from clusterctl.engine.graph import sampling
+from clusterctl.engine.graph.storage import Graph, load
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.flat import FlatModel
+from clusterctl.engine.training.learner import Adam
+from clusterctl.engine.training.loop import prefetched
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.spec import RedditTrain
 
 
 @dataclass(frozen=True)

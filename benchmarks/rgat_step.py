@@ -22,13 +22,13 @@ import torch
 from attention_steps import side_by_side
 from torch.nn import functional as F
 
-from clusterctl.graph.rgat import fan_outs, layer_hops, relations_by_layer
-from clusterctl.graph.sampling import HeteroSampler
-from clusterctl.spec import GatOptions, NodeClassificationTrain
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.relation_objective import RelationNodeClassification
-from clusterctl.workloads.generated import igb_like
-from clusterctl.workloads.igb_format import read_raw
+from clusterctl.engine.graph.rgat import fan_outs, layer_hops, relations_by_layer
+from clusterctl.engine.graph.sampling import HeteroSampler
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.workloads.generated import igb_like
+from clusterctl.engine.workloads.igb_format import read_raw
+from clusterctl.shared.spec import GatOptions, NodeClassificationTrain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from side_by_side import Timed
     from torch import Tensor
 
-    from clusterctl.graph.storage import EdgeType, LabelledHeteroGraph
+    from clusterctl.engine.graph.storage import EdgeType, LabelledHeteroGraph
 
     Read = dict[EdgeType, tuple[Tensor, Tensor]]
     """For each relation that a layer reads: the source rows, and the edges between them and the target rows."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from process_memory import memory
 from side_by_side import timed
 
-from clusterctl.sandbox.marked_processes import find
+from clusterctl.launcher.sandbox.marked_processes import find
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 ROUNDS = 10

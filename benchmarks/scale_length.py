@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from command_cost import HEAD, cost_of
 from support.many_ranks import Course, write_many_ranks
 
-from clusterctl.runs.files import write_json
-from clusterctl.runs.metrics import MetricsWriter
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.metrics import MetricsWriter
 
 if TYPE_CHECKING:
-    from clusterctl.runs.layout import RunDir
+    from clusterctl.shared.record.layout import RunDir
 
 STEPS, ATTEMPTS, STEPS_OF_AN_ATTEMPT = (10_000, 100_000, 1_000_000), (1, 10, 100), 10_000
 BEGAN = 1_767_323_045.0

@@ -23,17 +23,17 @@ from command_cost import HEAD, cost_of, environment_of
 from support.counted import counted
 from support.many_ranks import Course, write_many_ranks
 
-from clusterctl.api.logs import read_logs
-from clusterctl.errors import SlurmError
-from clusterctl.observe.follow import Sources
-from clusterctl.observe.logs import Selection
-from clusterctl.runs.files import write_json
-from clusterctl.runs.stamp import stamp
+from clusterctl.launcher.api.logs import read_logs
+from clusterctl.launcher.observe.follow import Sources
+from clusterctl.launcher.observe.logs import Selection
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.stamp import stamp
 
 if TYPE_CHECKING:
-    from clusterctl.runs.layout import RunDir
-    from clusterctl.slurm import Slurm
-    from clusterctl.spec import Cluster
+    from clusterctl.launcher.slurm import Slurm
+    from clusterctl.shared.record.layout import RunDir
+    from clusterctl.shared.spec import Cluster
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 RANKS = (4, 64, 256, 1024, 4096)

@@ -20,9 +20,9 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from clusterctl.runs.files import write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import CommandTrain, Job, to_record
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import CommandTrain, Job, to_record
 
 ENTRY = ("-m", "clusterctl.runs")  # and the run directory
 KINDS = {"openat": "opens", "open": "opens", "getdents64": "listings", "write": "writes", "pwrite64": "writes"}

@@ -19,9 +19,9 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterctl.observe.ended_runs import QUIET_SECONDS
-from clusterctl.runs.layout import RUN_FORMAT, RunDir
-from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
+from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS
+from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
+from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_record
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 JOB = 'workload = "command"\nargv = ["true"]\n'

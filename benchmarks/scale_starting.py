@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from clusterctl.runs.files import write_text
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.files import write_text
+from clusterctl.shared.record.layout import RunDir
 
 CORA = Path(__file__).resolve().parents[1] / "data" / "cora"
 PHASES = ("import", "meeting", "files", "first step")
@@ -41,15 +41,15 @@ def is_open(fd):
         return False
 marks.append((float(os.environ["LAUNCHED"]), 0.0, 0))
 import torch
-from clusterctl.graph.storage import Graph, shared
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import RedditTrain
-from clusterctl.task import rendezvous
-from clusterctl.task.task import joined
-from clusterctl.training.loop import fit
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.workloads.reddit import recipe
+from clusterctl.engine.graph.storage import Graph, shared
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.spec import RedditTrain
+from clusterctl.engine.task import rendezvous
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.workloads.reddit import recipe
 mark()
 asked = groups = 0
 class Store(rendezvous.TCPStore):

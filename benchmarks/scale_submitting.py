@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def copies(folder: Path, files: int, megabytes: int) -> None:
-    from clusterctl.launch.snapshot import find_code, take_snapshot
+    from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
 
     project, runs = folder / "project", folder / "runs"
     write_project(project, files, megabytes * 10**6 // files)
@@ -88,9 +88,9 @@ def show(title: str, target: Path, work: Callable[[], object]) -> None:
 
 
 def submissions(folder: Path, count: int, cluster: str) -> None:
-    from clusterctl.api.submit import submit
-    from clusterctl.config import load_cluster
-    from clusterctl.slurm import Slurm
+    from clusterctl.launcher.api.submit import submit
+    from clusterctl.launcher.config import load_cluster
+    from clusterctl.launcher.slurm import Slurm
 
     project = folder / "small"
     project.mkdir()

@@ -25,10 +25,10 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import clusterctl
-from clusterctl.runs.files import read_json
-from clusterctl.runs.heartbeats import all_beats
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.spec import Watchdog
+from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.heartbeats import all_beats
+from clusterctl.shared.record.layout import Attempt, RunDir
+from clusterctl.shared.spec import Watchdog
 
 SETTINGS = Watchdog(floor=10, factor=5.0, action="fail")
 STEP_SECONDS = 0.5
@@ -66,11 +66,11 @@ import os, signal, sys
 node = int(os.environ["SLURM_NODEID"])
 {ODD}
 from clusterctl.runs import node_link
-from clusterctl.runs.answers import Answers, register_dump, stacks_text
-from clusterctl.runs.events import Events
-from clusterctl.runs.heartbeats import Pulse
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.place import Place
+from clusterctl.shared.node.answers import Answers, register_dump, stacks_text
+from clusterctl.shared.node.events import Events
+from clusterctl.shared.record.heartbeats import Pulse
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.record.place import Place
 node_link._PROGRAM = sys.argv[1]
 attempt, place = current_attempt(), Place.from_environment()
 link = node_link.NodeLink(attempt, place, "task", register_dump())

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from clusterctl.launch.plan import TUNED_ALLOCATOR
+from clusterctl.launcher.submission.plan import TUNED_ALLOCATOR
 
 Timed = Callable[[], float]
 """Does the work once; returns the seconds to report."""

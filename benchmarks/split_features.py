@@ -21,19 +21,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from clusterctl.graph.storage import Graph, load, save
-from clusterctl.runs.events import Context
-from clusterctl.spec import Batches, RedditTrain
-from clusterctl.task.task import joined
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.learner import Learner
-from clusterctl.training.loop import prefetched
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.workloads.generated.reddit_like import reddit_like
+from clusterctl.engine.graph.storage import Graph, load, save
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.learner import Learner
+from clusterctl.engine.training.loop import prefetched
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.workloads.generated.reddit_like import reddit_like
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.spec import Batches, RedditTrain
 
 if TYPE_CHECKING:
-    from clusterctl.spec import NodeTrain
-    from clusterctl.task.task import Task
+    from clusterctl.engine.task.task import Task
+    from clusterctl.shared.spec import NodeTrain
 
 MEBIBYTE = 1 << 20
 BEFORE, AFTER = 2, 3  # steps of a round that do not count

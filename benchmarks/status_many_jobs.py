@@ -20,8 +20,8 @@ from pathlib import Path
 
 from side_by_side import compare, timed
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_record
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 JOB = 'workload = "command"\nargv = ["true"]\n'

@@ -29,25 +29,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from clusterctl.graph.products import linear
-from clusterctl.spec import DeepSageTrain, RedditTrain, SyntheticTrain, TaobaoTrain
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.graph_objective import GraphClassification
-from clusterctl.training.learner import Learner
-from clusterctl.training.link_objective import LinkPrediction
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.workloads.generated import taobao_like
-from clusterctl.workloads.generated.reddit_like import reddit_like
-from clusterctl.workloads.graph_classification import raw_identity, read_raw
-from clusterctl.workloads.synthetic import generate
-from clusterctl.workloads.taobao import interactions
-from clusterctl.workloads.taobao_format import read_events
+from clusterctl.engine.graph.products import linear
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.graph_objective import GraphClassification
+from clusterctl.engine.training.learner import Learner
+from clusterctl.engine.training.link_objective import LinkPrediction
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.workloads.generated import taobao_like
+from clusterctl.engine.workloads.generated.reddit_like import reddit_like
+from clusterctl.engine.workloads.graph_classification import raw_identity, read_raw
+from clusterctl.engine.workloads.synthetic import generate
+from clusterctl.engine.workloads.taobao import interactions
+from clusterctl.engine.workloads.taobao_format import read_events
+from clusterctl.shared.spec import DeepSageTrain, RedditTrain, SyntheticTrain, TaobaoTrain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterctl.training.epoch_plan import Batch
-    from clusterctl.training.objective import Objective
+    from clusterctl.engine.training.epoch_plan import Batch
+    from clusterctl.engine.training.objective import Objective
 
 NAMES = ("reddit", "deep-sage", "synthetic", "taobao", "imdb-gin")
 AIM = 0.75

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from side_by_side import compare
 
-from clusterctl.config import load_cluster, state_folder
-from clusterctl.emulator.install import ensure_stand_ins
+from clusterctl.launcher.config import load_cluster, state_folder
+from clusterctl.launcher.emulator.install import ensure_stand_ins
 
 JOB = 'workload = "command"\nargv = ["true"]\n[resources]\nnodes = 1\n'
 PLAIN = """\

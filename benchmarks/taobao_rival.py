@@ -23,7 +23,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.loader import LinkLoader, LinkNeighborLoader
 from torch_geometric.nn import SAGEConv
 
-from clusterctl.graph.pyg.sampler import PygNeighborSampler
+from clusterctl.engine.graph.pyg.sampler import PygNeighborSampler
 
 Step = Callable[[], tuple[float, float]]
 """Trains a step; returns its seconds, and how many of them were spent on sampling."""

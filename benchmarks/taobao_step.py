@@ -29,16 +29,16 @@ from side_by_side import Timed, compare
 from torch import distributed as dist
 
 import clusterctl
-from clusterctl.graph.links import ends
-from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER
-from clusterctl.spec import TaobaoTrain
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.flat import FlatModel
-from clusterctl.training.learner import Adam, TableAdam
-from clusterctl.training.link_objective import Interactions, LinkPrediction
-from clusterctl.workloads.generated import taobao_like
-from clusterctl.workloads.taobao import interactions
-from clusterctl.workloads.taobao_format import read_events
+from clusterctl.engine.graph.links import ends
+from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.flat import FlatModel
+from clusterctl.engine.training.learner import Adam, TableAdam
+from clusterctl.engine.training.link_objective import Interactions, LinkPrediction
+from clusterctl.engine.workloads.generated import taobao_like
+from clusterctl.engine.workloads.taobao import interactions
+from clusterctl.engine.workloads.taobao_format import read_events
+from clusterctl.shared.spec import TaobaoTrain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

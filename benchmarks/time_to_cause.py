@@ -20,18 +20,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import ClusterctlError
-from clusterctl.runs.heartbeats import all_beats
-from clusterctl.runs.layout import RunDir
-from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox.description import SandboxRequest
+from clusterctl.launcher.sandbox import lifecycle
+from clusterctl.launcher.sandbox.description import SandboxRequest
+from clusterctl.shared.errors import ClusterctlError
+from clusterctl.shared.record.heartbeats import all_beats
+from clusterctl.shared.record.layout import RunDir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROGRAM = """
 import os, signal, time
-import clusterctl.runs as run
+import clusterctl.program as run
 def fail(*_):
     raise ValueError("no such layer: 7")
 signal.signal(signal.SIGURG, fail)

@@ -25,14 +25,14 @@ from node_steps import begin_alone, expert_step, given_samples, loader_samples, 
 from side_by_side import compare, in_a_row
 from torch import distributed as dist
 
-from clusterctl.spec import DeepSageTrain, NodeTrain, RedditTrain, SyntheticTrain
-from clusterctl.workloads.generated.reddit_like import reddit_like
-from clusterctl.workloads.synthetic import generate
+from clusterctl.engine.workloads.generated.reddit_like import reddit_like
+from clusterctl.engine.workloads.synthetic import generate
+from clusterctl.shared.spec import DeepSageTrain, NodeTrain, RedditTrain, SyntheticTrain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.graph.storage import Graph
+    from clusterctl.engine.graph.storage import Graph
 
 
 class Workload(NamedTuple):

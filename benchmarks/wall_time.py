@@ -37,7 +37,7 @@ def main() -> None:
             "--standalone",
             "--nproc-per-node=4",
             "-m",
-            "clusterctl.workloads.reddit",
+            "clusterctl.engine.workloads.reddit",
         ]
         rival += [str(project / "jobs" / "cora.toml"), *settings]
 

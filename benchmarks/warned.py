@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from time_to_cause import call, emulator, sandbox
 
-from clusterctl.errors import ClusterctlError
-from clusterctl.runs.files import read_json, read_lines
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.errors import ClusterctlError
+from clusterctl.shared.record.files import read_json, read_lines
+from clusterctl.shared.record.layout import RunDir
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,12 +16,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 PROGRAM = """
 import os, sys, time
-from clusterctl.runs import log, phase
+from clusterctl.program import log, phase
 rank, end, step = int(os.environ["RANK"]), time.time() + float(sys.argv[1]), 0
 while time.time() < end:
     phase("training")

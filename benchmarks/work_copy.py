@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from side_by_side import compare
 
-from clusterctl.launch.script import part
-from clusterctl.launch.snapshot import find_code, take_snapshot
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher.submission.script import part
+from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
+from clusterctl.shared.record.layout import RunDir
 
 if TYPE_CHECKING:
     from side_by_side import Timed

@@ -38,9 +38,9 @@ def reference() -> dict[Path, str]:
 
 
 def commands_file() -> str:
-    """The commands and options for shell completion (`api/completions.py`)."""
-    from clusterctl.cli import clusterctl
-    from clusterctl.cli.completion import described
+    """The commands and options for shell completion (`launcher/api/completions.py`)."""
+    from clusterctl.launcher.cli import clusterctl
+    from clusterctl.launcher.cli.completion import described
 
     return json.dumps(described(clusterctl), indent=1, ensure_ascii=False) + "\n"
 

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.spec.keys import FileKey, as_toml
+from clusterctl.shared.spec.keys import FileKey, as_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -33,7 +33,7 @@ def command_pages(guides: GuideIndex) -> dict[str, str]:
 
 
 def root() -> tuple[click.Command, click.Context]:
-    from clusterctl.cli import clusterctl
+    from clusterctl.launcher.cli import clusterctl
 
     return clusterctl, click.Context(clusterctl, info_name="clusterctl", **clusterctl.context_settings)
 

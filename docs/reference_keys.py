@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from key_examples import example, fits, shipped_values
 from reference_commands import escaped, option_texts, root  # beside this file
 
-from clusterctl.spec import WORKLOADS, Cluster, Job
-from clusterctl.spec.cluster import UserConfiguration
-from clusterctl.spec.keys import FileKey, as_toml, cluster_schema, job_schema, keys_of
-from clusterctl.spec.values import LARGEST
+from clusterctl.shared.spec import WORKLOADS, Cluster, Job
+from clusterctl.shared.spec.cluster import UserConfiguration
+from clusterctl.shared.spec.keys import FileKey, as_toml, cluster_schema, job_schema, keys_of
+from clusterctl.shared.spec.values import LARGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

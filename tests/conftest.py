@@ -11,8 +11,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-from clusterctl.runs.layout import RUN_FORMAT, RunDir
-from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
+from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
+from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_record
 
 pytest_plugins = [
     "support.side_by_side",

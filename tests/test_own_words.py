@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 import clusterctl
-from clusterctl.remote.values import TYPES
+from clusterctl.launcher.remote.values import TYPES
 
 SOURCE = Path(clusterctl.__file__).parent
 STAND_INS = ("emulator",)  # they write Slurm's messages
 # The list of types that answers may contain is compared with names of types, never with a message.
-ALLOWED = {"remote/values.py": {name.lower() for names in TYPES.values() for name in names}}
+ALLOWED = {"launcher/remote/values.py": {name.lower() for names in TYPES.values() for name in names}}
 # Terms of Slurm, the C library and the engines that our own messages use too.
 TERMS = {
     "time limit",

@@ -23,7 +23,7 @@ def test_the_wheel_contains_the_script_templates() -> None:
     assert build["packages"] == ["src/clusterctl"]
     assert "exclude" not in build
     for name in ("batch.sh", "warm.sh", "hold.sh", "attach.sh"):
-        assert (ROOT / "src" / "clusterctl" / "launch" / name).is_file()
+        assert (ROOT / "src" / "clusterctl" / "launcher" / "submission" / name).is_file()
         assert f'part("{name}")' in "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
 
 

@@ -15,8 +15,8 @@ import click
 import pytest
 from support.browser import BROWSER, answer_of, opened
 
-from clusterctl.api.config import key_tables
-from clusterctl.cli import clusterctl
+from clusterctl.launcher.api.config import key_tables
+from clusterctl.launcher.cli import clusterctl
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -15,7 +15,7 @@ import clusterctl
 
 RUN_AND_LIST = """
 import json, sys
-from clusterctl.cli import run
+from clusterctl.launcher.cli import run
 code = run(sys.argv[1:])
 print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
 """
@@ -41,7 +41,7 @@ def loaded(tmp_path: Path, *words: str) -> set[str]:
 def test_help_imports_click_and_no_command(tmp_path: Path) -> None:
     modules = loaded(tmp_path, "--help")
     ours = {name for name in modules if name.startswith("clusterctl")}
-    assert ours == {"clusterctl", "clusterctl.cli", "clusterctl.errors"}
+    assert ours == {"clusterctl", "clusterctl.launcher.cli", "clusterctl.shared.errors"}
     assert not modules & (HEAVY | {"rich", "subprocess", "dataclasses"})
 
 
@@ -61,7 +61,11 @@ def test_queries_and_plans_import_nothing_heavy(tmp_path: Path, words: tuple[str
 
 
 def test_status_imports_nothing_for_planning_runs(tmp_path: Path) -> None:
-    planning = {"clusterctl.launch.plan", "clusterctl.launch.script", "clusterctl.containers.pyxis"}
+    planning = {
+        "clusterctl.launcher.submission.plan",
+        "clusterctl.launcher.submission.script",
+        "clusterctl.launcher.containers.pyxis",
+    }
     assert not loaded(tmp_path, "status", "-a") & planning
 
 
@@ -73,13 +77,13 @@ def test_textual_is_imported_in_one_place() -> None:
     source = Path(clusterctl.__file__).parent
     names_it = re.compile(r"^\s*(from|import) textual", re.MULTILINE)
     importing = {path for path in source.rglob("*.py") if names_it.search(path.read_text())}
-    assert importing == {source / "display" / "monitor" / name for name in ("app.py", "widgets.py")}
+    assert importing == {source / "launcher" / "display" / "monitor" / "app.py"}
 
 
 def test_a_command_rarely_runs_the_cyclic_garbage_collector(tmp_path: Path) -> None:
     program = """
 import atexit, gc, sys
-from clusterctl.cli import main
+from clusterctl.launcher.cli import main
 looks = lambda: gc.get_stats()[0]["collections"]
 atexit.register(lambda before=looks(): print(looks() - before, file=sys.stderr))
 sys.argv[0] = "clusterctl"

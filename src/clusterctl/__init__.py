@@ -15,21 +15,21 @@ TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the slow import of t
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.api.clean import clean
-    from clusterctl.api.find import diff, find
-    from clusterctl.api.images import images
-    from clusterctl.api.nodes import nodes
-    from clusterctl.api.notify import notify, track
-    from clusterctl.api.rerun import rerun
-    from clusterctl.api.resume import resume
-    from clusterctl.api.run import Run, RunFailed
-    from clusterctl.api.stages import submit_stages
-    from clusterctl.api.submit import DryRun, load, plan, submit
-    from clusterctl.api.sweep import sweep
-    from clusterctl.api.sweeps import Sweep, SweepFailed, find_sweep
-    from clusterctl.api.usage import usage
-    from clusterctl.display.report.archive import export
-    from clusterctl.errors import (
+    from clusterctl.launcher.api.clean import clean
+    from clusterctl.launcher.api.find import diff, find
+    from clusterctl.launcher.api.images import images
+    from clusterctl.launcher.api.nodes import nodes
+    from clusterctl.launcher.api.notify import notify, track
+    from clusterctl.launcher.api.rerun import rerun
+    from clusterctl.launcher.api.resume import resume
+    from clusterctl.launcher.api.run import Run, RunFailed
+    from clusterctl.launcher.api.stages import submit_stages
+    from clusterctl.launcher.api.submit import DryRun, load, plan, submit
+    from clusterctl.launcher.api.sweep import sweep
+    from clusterctl.launcher.api.sweeps import Sweep, SweepFailed, find_sweep
+    from clusterctl.launcher.api.usage import usage
+    from clusterctl.launcher.display.report.archive import export
+    from clusterctl.shared.errors import (
         ClusterctlError,
         ConfigError,
         ImageError,
@@ -38,11 +38,9 @@ if TYPE_CHECKING:
         UsageError,
         WaitTimedOut,
     )
-    from clusterctl.runs import metrics as _metrics
-    from clusterctl.runs import program as _program
 
     class _Runs:
-        """`clusterctl.runs`, a callable package."""
+        """`clusterctl.runs`, a callable module."""
 
         def __call__(
             self,
@@ -53,13 +51,6 @@ if TYPE_CHECKING:
             cluster: str | None = None,
             count: int | None = None,
         ) -> list[Run]: ...
-
-        log = staticmethod(_metrics.log)
-        phase = staticmethod(_metrics.phase)
-        checkpoint = staticmethod(_program.checkpoint)
-        latest_checkpoint = staticmethod(_program.latest_checkpoint)
-        request_restart = staticmethod(_program.request_restart)
-        stop_requested = staticmethod(_program.stop_requested)
 
     runs: _Runs
 
@@ -97,13 +88,16 @@ __all__ = [
     "track",
     "usage",
 ]
-_HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
-_IN_MODULE_OF_SAME_NAME = ("clean", "diff", "notify", "rerun", "resume", "sweep", "track", "usage")
-_HOMES |= {name: f"api.{name}" for name in _IN_MODULE_OF_SAME_NAME}
-_HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "api.sweeps")
-_HOMES["submit_stages"] = "api.stages"
-_HOMES["export"] = "display.report.archive"  # the report is a page, and `api` does not render pages
-_HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
+_HOMES = {name: name for name in ("clean", "find", "images", "nodes", "notify", "rerun", "resume", "sweep", "usage")}
+_HOMES |= {"Run": "run", "RunFailed": "run", "diff": "find", "submit_stages": "stages", "track": "notify"}
+_HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "sweeps")
+_HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "submit")
+# What other programs imported before it had another name.
+_MOVED = {
+    "clusterctl.errors": "clusterctl has the errors: clusterctl.ConfigError and the like",
+    "clusterctl.graph": "clusterctl.graph.pyg is now clusterctl.pyg",
+    "clusterctl.workloads": "workloads are started with: python -m clusterctl.train WORKLOAD",
+}
 
 
 if not TYPE_CHECKING:  # so that type checkers report unknown names
@@ -113,9 +107,24 @@ if not TYPE_CHECKING:  # so that type checkers report unknown names
 
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name == "runs":  # a callable package (docs/decisions/architecture.md)
+        if name == "runs":  # a callable module (docs/decisions/architecture.md)
             return import_module("clusterctl.runs")
-        return getattr(import_module(f"clusterctl.{_HOMES.get(name, 'errors')}"), name)
+        home = f"launcher.api.{_HOMES[name]}" if name in _HOMES else "shared.errors"
+        if name == "export":  # the report in it is a page, and `api` does not render pages
+            home = "launcher.display.report.archive"
+        return getattr(import_module(f"clusterctl.{home}"), name)
+
+    class _Moved:
+        """Comes last on the import path: an import that nothing else can answer names the module's new home."""
+
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name in _MOVED:
+                raise ModuleNotFoundError(f"no module {name}: {_MOVED[name]}", name=name)
+
+    import sys
+
+    sys.meta_path.append(_Moved)
 
 
 def __dir__() -> list[str]:

@@ -9,10 +9,10 @@ def main() -> None:
     _forget_current_folder()
     shell = os.environ.get("_CLUSTERCTL_COMPLETE")
     if shell is None:
-        from clusterctl import cli
+        from clusterctl.launcher import cli
 
         cli.main()
-    from clusterctl.api.completions import answer
+    from clusterctl.launcher.api.completions import answer
 
     found = answer(shell, os.environ.get("COMP_LINE", ""), os.environ.get("COMP_WORD", ""))
     sys.stdout.write("".join(f"{line}\n" for line in found))

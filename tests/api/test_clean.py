@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.api import clean as api
-from clusterctl.api.clean import CleanUp, DiskKind, clean
-from clusterctl.api.find import Query
-from clusterctl.errors import UsageError
-from clusterctl.launch.snapshot import find_code, take_snapshot
-from clusterctl.observe import run_record
-from clusterctl.observe.status import Report
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir, code_folder
+from clusterctl.launcher.api import clean as api
+from clusterctl.launcher.api.clean import CleanUp, DiskKind, clean
+from clusterctl.launcher.api.find import Query
+from clusterctl.launcher.observe import run_record
+from clusterctl.launcher.observe.status import Report
+from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RunDir, code_folder
 
 Fabricate = Callable[..., RunDir]
 OLD, NEW, LIVE = (f"cora-2026010{day}-000000-aaaa" for day in (1, 2, 3))

@@ -15,11 +15,11 @@ import pytest
 from support.busy_run import CREATED, busy_files
 
 import clusterctl
-from clusterctl.api import export as exported
-from clusterctl.api.export import write_archive
-from clusterctl.api.run import Run
-from clusterctl.errors import ConfigError, UsageError
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher.api import export as exported
+from clusterctl.launcher.api.export import write_archive
+from clusterctl.launcher.api.run import Run
+from clusterctl.shared.errors import ConfigError, UsageError
+from clusterctl.shared.record.layout import RunDir
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_every_public_name_exists_and_is_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["import clusterctl", "import clusterctl.runs", "from clusterctl.runs.files import read_json"]
+    "first", ["import clusterctl", "import clusterctl.runs", "from clusterctl.shared.record.files import read_json"]
 )
 def test_runs_is_a_function_and_a_package_whatever_was_imported_first(first: str) -> None:
     code = f"""
@@ -52,9 +52,9 @@ def test_runs_is_a_function_and_a_package_whatever_was_imported_first(first: str
 import clusterctl
 assert clusterctl.runs(cluster="local", name="no such run") == []
 clusterctl.runs.log(step=1, loss=0.5)
-import clusterctl.runs.metrics
+import clusterctl.program
 assert clusterctl.runs(cluster="local", name="no such run") == []
-assert clusterctl.runs.log is clusterctl.runs.metrics.log
+assert clusterctl.runs.log is clusterctl.program.log
 """
     assert python(code) == ""
 

@@ -9,9 +9,9 @@ import pytest
 from conftest import CREATED, RUN_ID, Fabricate
 
 import clusterctl
-from clusterctl.runs.layout import RUN_FORMAT, RunDir
-from clusterctl.spec import Cluster, Job, to_record
-from clusterctl.spec.notify import Notify
+from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
+from clusterctl.shared.spec import Cluster, Job, to_record
+from clusterctl.shared.spec.notify import Notify
 
 OTHER = "reddit-20260102-030405-00a2"
 

@@ -10,9 +10,9 @@ from support.mistake import Desk
 
 import clusterctl
 from clusterctl import NotFoundError, Run, SlurmError, Sweep, UsageError
-from clusterctl.api.resume_sweep import resume_sweep
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher.api.resume_sweep import resume_sweep
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RunDir
 
 COUNT = 'd="$0.jobs"; mkdir -p "$d"; n=$(ls "$d" | wc -l); mkdir "$d/$n"; echo "Submitted batch job 1$n"'
 PROBLEM = 'echo "sbatch: error: Batch job submission failed: Job dependency problem" >&2; exit 1'

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from clusterctl.api import resume as module
-from clusterctl.api import submit as submitting
-from clusterctl.config import Resolved, resolve
-from clusterctl.errors import ConfigError, SlurmError, UsageError
-from clusterctl.observe.attempt import read_evidence
-from clusterctl.observe.run_record import read_record
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.slurm import JobState, QueuedJob, Slurm, Snapshot
-from clusterctl.spec import Cluster
+from clusterctl.launcher.api import resume as module
+from clusterctl.launcher.api import submit as submitting
+from clusterctl.launcher.config import Resolved, resolve
+from clusterctl.launcher.observe.attempt import read_evidence
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.slurm import JobState, QueuedJob, Slurm, Snapshot
+from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import Cluster
 
 PAST_JOB = module.PastJob("10", Stage.FAILED)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import clusterctl
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 Fabricate = Callable[..., RunDir]
 A, B = "cora-20260101-000000-aaaa", "reddit-20260102-000000-bbbb"

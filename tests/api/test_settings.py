@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.api.settings import settings
-from clusterctl.errors import UsageError
-from clusterctl.spec.keys import parse_override
+from clusterctl.launcher.api.settings import settings
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.spec.keys import parse_override
 
 TEXT = st.text(st.characters(codec="utf-8"))
 PLAIN = TEXT | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False)

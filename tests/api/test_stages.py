@@ -6,8 +6,8 @@ import pytest
 from support.mistake import Desk
 
 import clusterctl
-from clusterctl.api.stages import plan_stages, stage_names, submit_stages
-from clusterctl.runs.files import read_json
+from clusterctl.launcher.api.stages import plan_stages, stage_names, submit_stages
+from clusterctl.shared.record.files import read_json
 
 PIPELINE = """
 workload = "command"

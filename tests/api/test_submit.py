@@ -14,9 +14,9 @@ import pytest
 from support.mistake import Desk
 
 import clusterctl
-from clusterctl.api import submit as module
-from clusterctl.launch.script import part
-from clusterctl.runs.files import read_json
+from clusterctl.launcher.api import submit as module
+from clusterctl.launcher.submission.script import part
+from clusterctl.shared.record.files import read_json
 
 JOB = 'workload = "command"\nargv = ["true"]\n[env]\nMY_TOKEN = "{secret}"\n'
 SBATCH = """\
@@ -34,7 +34,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         plans.append(make(*arguments, **named))
         return plans[-1]
 
-    monkeypatch.setattr("clusterctl.api.submit.make_plan", recorded)
+    monkeypatch.setattr("clusterctl.launcher.api.submit.make_plan", recorded)
     return plans
 
 
@@ -54,7 +54,7 @@ def test_a_submitted_run_is_not_read_again(desk: Desk, monkeypatch: pytest.Monke
     read = clusterctl.find(run.id)
     assert run == read
     batches = read.batches
-    monkeypatch.setattr("clusterctl.observe.run_record.read_record", None)
+    monkeypatch.setattr("clusterctl.launcher.observe.run_record.read_record", None)
     assert run.batches == batches
 
 
@@ -62,7 +62,7 @@ def test_submitting_imports_no_task_modules_and_reads_each_part_of_the_script_on
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
-    for name in (of_tasks := ("clusterctl.runs.entry", "clusterctl.runs.node_link")):
+    for name in (of_tasks := ("clusterctl.shared.node.entry", "clusterctl.shared.node.node_link")):
         monkeypatch.delitem(sys.modules, name, raising=False)
     part.cache_clear()
     clusterctl.submit("synthetic", "site")

@@ -10,12 +10,12 @@ import pytest
 from support.mistake import Desk
 
 import clusterctl
-from clusterctl.api.resume_sweep import resume_sweep
-from clusterctl.api.sweep import sweep
-from clusterctl.api.sweeps import Sweep, find_sweep
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.api.resume_sweep import resume_sweep
+from clusterctl.launcher.api.sweep import sweep
+from clusterctl.launcher.api.sweeps import Sweep, find_sweep
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
 
 # Numbers its jobs 101, 102, ..., records its arguments and script, and refuses job REFUSED.
 SBATCH = """\

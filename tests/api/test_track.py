@@ -11,11 +11,11 @@ import pytest
 from conftest import CREATED, RUN_ID, Fabricate
 
 import clusterctl
-from clusterctl.errors import UsageError
-from clusterctl.runs.layout import RUN_FORMAT, RunDir
-from clusterctl.runs.once import BEAT_SECONDS, LeaseTaken, leased
-from clusterctl.spec import Cluster, Job, to_record
-from clusterctl.spec.notify import Track
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
+from clusterctl.shared.record.once import BEAT_SECONDS, LeaseTaken, leased
+from clusterctl.shared.spec import Cluster, Job, to_record
+from clusterctl.shared.spec.notify import Track
 
 
 def run_of(fabricate: Fabricate, track: Track) -> RunDir:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from clusterctl.checks.check import Check, Verdict
-from clusterctl.checks.interpreters import ask_packages, find_setup_problem
-from clusterctl.checks.look import activation
-from clusterctl.checks.surroundings import (
+from clusterctl.launcher.checks.check import Check, Verdict
+from clusterctl.launcher.checks.interpreters import ask_packages, find_setup_problem
+from clusterctl.launcher.checks.look import activation
+from clusterctl.launcher.checks.surroundings import (
     Answer,
     ContainerFacts,
     Folder,
@@ -23,13 +23,13 @@ from clusterctl.checks.surroundings import (
     Seen,
     Surroundings,
 )
-from clusterctl.checks.verify import judge
-from clusterctl.containers.contents import Contents
-from clusterctl.containers.pyxis import ContainerView
-from clusterctl.errors import SlurmError
-from clusterctl.launch.plan import Programs
-from clusterctl.spec import Cluster, Container, Emulator
-from clusterctl.spec.keys import parse_override
+from clusterctl.launcher.checks.verify import judge
+from clusterctl.launcher.containers.contents import Contents
+from clusterctl.launcher.containers.pyxis import ContainerView
+from clusterctl.launcher.submission.plan import Programs
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.spec import Cluster, Container, Emulator
+from clusterctl.shared.spec.keys import parse_override
 
 ANSWERS = {
     "version": "slurm 23.11.4\n",

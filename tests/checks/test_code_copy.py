@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.api.verify import copy_rules
-from clusterctl.checks.check import Check, Verdict
-from clusterctl.launch.code_files import CodeFile
-from clusterctl.launch.snapshot import Code, find_code, take_snapshot
+from clusterctl.launcher.api.verify import copy_rules
+from clusterctl.launcher.checks.check import Check, Verdict
+from clusterctl.launcher.submission.code_files import CodeFile
+from clusterctl.launcher.submission.snapshot import Code, find_code, take_snapshot
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.checks.check import Check, Verdict
-from clusterctl.checks.container_rules import container_rules
-from clusterctl.checks.surroundings import ContainerFacts, Seen
-from clusterctl.containers.contents import Contents, inside, overridden, parse_environment
-from clusterctl.containers.pyxis import ContainerView, Mount
-from clusterctl.errors import SlurmError
+from clusterctl.launcher.checks.check import Check, Verdict
+from clusterctl.launcher.checks.container_rules import container_rules
+from clusterctl.launcher.checks.surroundings import ContainerFacts, Seen
+from clusterctl.launcher.containers.contents import Contents, inside, overridden, parse_environment
+from clusterctl.launcher.containers.pyxis import ContainerView, Mount
+from clusterctl.shared.errors import SlurmError
 
 PYTHON = "/opt/venv/bin/python"
 LINKS = {

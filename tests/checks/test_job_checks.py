@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from clusterctl.checks.check import Check, Verdict
-from clusterctl.checks.job_rules import changed_batch
-from clusterctl.checks.look import look_around
-from clusterctl.checks.surroundings import Folder, Interpreter, NodeSize, Seen, Surroundings, WantedRun
-from clusterctl.checks.verify import judge, refuse
-from clusterctl.config import Resolved, load_cluster
-from clusterctl.errors import ClusterctlError, ConfigError, SlurmError
-from clusterctl.launch.plan import make_plan
-from clusterctl.runs.layout import RunDir
-from clusterctl.slurm import Slurm
-from clusterctl.spec import (
+from clusterctl.launcher.checks.check import Check, Verdict
+from clusterctl.launcher.checks.job_rules import changed_batch
+from clusterctl.launcher.checks.look import look_around
+from clusterctl.launcher.checks.surroundings import Folder, Interpreter, NodeSize, Seen, Surroundings, WantedRun
+from clusterctl.launcher.checks.verify import judge, refuse
+from clusterctl.launcher.config import Resolved, load_cluster
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.submission.plan import make_plan
+from clusterctl.shared.errors import ClusterctlError, ConfigError, SlurmError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import (
     Batches,
     Cluster,
     CommandTrain,
@@ -280,7 +280,7 @@ def test_names_of_virtual_nodes_that_do_not_resolve_are_a_warning(
     resolve: bool,
     warned: bool,
 ) -> None:
-    monkeypatch.setattr("clusterctl.emulator.host_names.names_resolve", lambda _: resolve)
+    monkeypatch.setattr("clusterctl.launcher.emulator.host_names.names_resolve", lambda _: resolve)
     job = {"workload": "command", "argv": ("true",), "train": CommandTrain()} if workload == "command" else {}
     asked = resolved(tmp_path, cluster, resources=Resources(nodes=nodes, tasks_per_node=1), **job)
     names = [check for check in judge(looked(asked)) if check.name == "names"]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl import cli
-from clusterctl.checks import interpreters
-from clusterctl.checks.interpreters import ask_packages
-from clusterctl.checks.look import QUESTIONS, file_system, look_at, look_at_cluster
-from clusterctl.checks.surroundings import Seen
-from clusterctl.spec import Cluster
+from clusterctl.launcher import cli
+from clusterctl.launcher.checks import interpreters
+from clusterctl.launcher.checks.interpreters import ask_packages
+from clusterctl.launcher.checks.look import QUESTIONS, file_system, look_at, look_at_cluster
+from clusterctl.launcher.checks.surroundings import Seen
+from clusterctl.shared.spec import Cluster
 
 
 @pytest.fixture(autouse=True)

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.checks.check import Verdict
-from clusterctl.checks.job_rules import misfit, request_rules, requeue_rules
-from clusterctl.checks.look import sizes
-from clusterctl.checks.surroundings import Answer, Folder, NodeSize, Surroundings, WantedRun
-from clusterctl.config import Resolved, resolve
-from clusterctl.errors import SlurmError
-from clusterctl.slurm.nodes import parse_nodes
-from clusterctl.spec import Cluster, Job, RedditTrain, Resources, from_record, to_record
-from clusterctl.spec.values import GpuCount
+from clusterctl.launcher.checks.check import Verdict
+from clusterctl.launcher.checks.job_rules import misfit, request_rules, requeue_rules
+from clusterctl.launcher.checks.look import sizes
+from clusterctl.launcher.checks.surroundings import Answer, Folder, NodeSize, Surroundings, WantedRun
+from clusterctl.launcher.config import Resolved, resolve
+from clusterctl.launcher.slurm.nodes import parse_nodes
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, from_record, to_record
+from clusterctl.shared.spec.values import GpuCount
 
 GIB = 1024
 LAPTOP = (NodeSize(0, 4, 24 * GIB),) * 4

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.checks.look import look_at_cluster
-from clusterctl.checks.surroundings import Folder, Seen, Surroundings
-from clusterctl.checks.verify import staging_rules
-from clusterctl.spec import Cluster
+from clusterctl.launcher.checks.look import look_at_cluster
+from clusterctl.launcher.checks.surroundings import Folder, Seen, Surroundings
+from clusterctl.launcher.checks.verify import staging_rules
+from clusterctl.shared.spec import Cluster
 
 DISK = Folder("/local", exists=True, writable=True, file_system="xfs")
 GOOD = Surroundings(

@@ -11,12 +11,12 @@ import pytest
 from support.cora_layouts import cora, write_cora
 from support.ranks import CORA, IMDB
 
-from clusterctl.checks.training_set import IGB_PAPERS, TAOBAO_EVENTS, training_set
-from clusterctl.spec import Job, TrainingSet, from_record
-from clusterctl.training.graph_objective import PARTS, stratified
-from clusterctl.workloads import igb_format, reddit, synthetic, taobao
-from clusterctl.workloads.generated import taobao_like
-from clusterctl.workloads.taobao_format import read_events
+from clusterctl.engine.training.graph_objective import PARTS, stratified
+from clusterctl.engine.workloads import igb_format, reddit, synthetic, taobao
+from clusterctl.engine.workloads.generated import taobao_like
+from clusterctl.engine.workloads.taobao_format import read_events
+from clusterctl.launcher.checks.training_set import IGB_PAPERS, TAOBAO_EVENTS, training_set
+from clusterctl.shared.spec import Job, TrainingSet, from_record
 
 
 def job(workload: str, root: Path | None = None, **train: float) -> Job:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from support.json_schema import schema, violations
 
-from clusterctl import cli
-from clusterctl.launch.snapshot import find_code, take_snapshot
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher import cli
+from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
+from clusterctl.shared.record.layout import RunDir
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl import cli
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stamp import stamp
+from clusterctl.launcher import cli
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stamp import stamp
 
 Fabricate = Callable[..., RunDir]
 Typed = Callable[..., tuple[int, str, str]]

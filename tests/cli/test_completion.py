@@ -18,12 +18,20 @@ import pytest
 from support.mistake import Desk
 
 import clusterctl
-from clusterctl.api.completions import answer, settings, split
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher.api.completions import answer, settings, split
+from clusterctl.shared.record.layout import RunDir
 
 RUN = "cora-20260102-030405-00a1"
 OURS = Path(sys.executable).with_name("clusterctl")
-HEAVY = {"click", "dataclasses", "inspect", "subprocess", "clusterctl.cli", "clusterctl.runs", "clusterctl.spec"}
+HEAVY = {
+    "click",
+    "dataclasses",
+    "inspect",
+    "subprocess",
+    "clusterctl.launcher.cli",
+    "clusterctl.runs",
+    "clusterctl.shared.spec",
+}
 SCHEMA = json.loads((Path(clusterctl.__file__).parent / "schemas" / "job.json").read_text())
 
 

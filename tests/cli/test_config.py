@@ -8,7 +8,7 @@ import re
 import pytest
 from support.json_schema import schema
 
-from clusterctl import cli
+from clusterctl.launcher import cli
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ def test_a_port_in_use_is_an_error_with_a_way_out(desk: Desk) -> None:
 
 def test_without_its_server_library_it_prints_what_to_install(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "waitress", None)
-    monkeypatch.delitem(sys.modules, "clusterctl.display.dashboard.application", raising=False)
+    monkeypatch.delitem(sys.modules, "clusterctl.launcher.display.dashboard.application", raising=False)
     code, out, err = desk.type("dashboard")
     assert (code, out) == (2, "")
     assert err == "error: dashboard needs waitress\nhint: pip install 'clusterctl[dashboard]'\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl import cli
+from clusterctl.launcher import cli
 
 GENERATE = ("data", "generate", "taobao", "--scale", "0.0002")
 

@@ -13,8 +13,8 @@ import pytest
 from support.json_schema import schema, violations
 from support.mistake import USAGE, Desk, check_message, check_plain
 
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RunDir
 
 JOB = """
 workload = "command"
@@ -26,7 +26,7 @@ HF_TOKEN = "hunter2"
 """
 RUN_AND_LIST = """
 import json, sys
-from clusterctl.cli import run
+from clusterctl.launcher.cli import run
 assert run(sys.argv[1:]) == 0
 print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from support.mistake import Desk
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 
 def test_the_archive_is_in_the_current_folder_and_has_a_report(desk: Desk, fabricate: Callable[..., RunDir]) -> None:

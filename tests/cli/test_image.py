@@ -12,8 +12,8 @@ from rich.console import Console
 from support.image_archive import file, write_archive
 from support.json_schema import schema, violations
 
-from clusterctl import cli
-from clusterctl.display.build_progress import shown
+from clusterctl.launcher import cli
+from clusterctl.launcher.display.build_progress import shown
 
 Typed = Callable[..., tuple[int, str, str]]
 

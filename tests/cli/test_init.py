@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.mistake import Desk, check_message, check_plain
 
-from clusterctl.api.init import proposed, survey
+from clusterctl.launcher.api.init import proposed, survey
 
 NODES = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-25.05.txt"
 

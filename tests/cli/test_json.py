@@ -12,7 +12,7 @@ from support.mistake import Desk
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import CLUSTERCTL
 
-from clusterctl import cli
+from clusterctl.launcher import cli
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from clusterctl import cli
-from clusterctl.api import submit as api
-from clusterctl.api.run import Run
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher import cli
+from clusterctl.launcher.api import submit as api
+from clusterctl.launcher.api.run import Run
+from clusterctl.shared.record.layout import RunDir
 
 FOUND = api.LargeCode("code: /p holds 50,000 files, 2,000 MiB", "to copy all of it: --large-code")
 

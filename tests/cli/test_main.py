@@ -11,7 +11,7 @@ import click
 import pytest
 
 from clusterctl import __version__, cli
-from clusterctl.errors import SlurmError
+from clusterctl.shared.errors import SlurmError
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -15,7 +15,7 @@ SWEEP = "fit-20260102-030405-00a1"
 ONE, TWO = "one-20260102-030405-00a1", "two-20260102-030405-00a1"
 RUN_AND_LIST = """
 import json, sys
-from clusterctl.cli import run
+from clusterctl.launcher.cli import run
 assert run(sys.argv[1:]) == 0
 print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from clusterctl.cli.sandbox import sandbox
+from clusterctl.launcher.cli.sandbox import sandbox
 
 
 @pytest.mark.parametrize(("typed", "written"), [("4", 4), ("a100:4", "a100:4")])
@@ -18,7 +18,7 @@ def test_gpus_may_have_a_type(monkeypatch: pytest.MonkeyPatch, typed: str, writt
         requested.append(request.gpus_per_node.written)
         raise SystemExit(0)
 
-    monkeypatch.setattr("clusterctl.api.sandbox.up", up)
+    monkeypatch.setattr("clusterctl.launcher.api.sandbox.up", up)
     CliRunner().invoke(sandbox, ["up", "--gpus-per-node", typed])
     assert requested == [written]
 

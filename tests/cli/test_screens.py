@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.busy_run import busy_files
 
-from clusterctl import cli
+from clusterctl.launcher import cli
 
 RUN = "cora-20260102-030405-00a1"
 

@@ -17,7 +17,7 @@ OURS = str(Path(sys.executable).with_name("clusterctl"))
 COMMAND = 'workload = "command"\nargv = ["true"]\n'
 RUN_AND_LIST = """
 import json, sys
-from clusterctl.cli import run
+from clusterctl.launcher.cli import run
 assert run(sys.argv[1:]) == 0
 print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 """
@@ -42,7 +42,7 @@ def test_submit_does_not_import_the_modules_that_observe_runs(desk: Desk) -> Non
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     modules = set(json.loads(done.stderr.splitlines()[-1]))
     assert "submitit" in modules
-    assert not modules & {"clusterctl.observe.attempt", "clusterctl.observe.status", "rich", "torch"}
+    assert not modules & {"clusterctl.launcher.observe.attempt", "clusterctl.launcher.observe.status", "rich", "torch"}
 
 
 def test_the_first_submissions_of_a_user_may_be_concurrent(desk: Desk) -> None:

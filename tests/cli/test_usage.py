@@ -11,10 +11,10 @@ import pytest
 from support.json_schema import schema, violations
 from support.mistake import Desk
 
-from clusterctl.api.find import Query
-from clusterctl.observe.status import Report
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher.api.find import Query
+from clusterctl.launcher.observe.status import Report
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RunDir
 
 START = 1_770_000_000.0  # a Monday
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusterctl.config.resolution import contradictions
-from clusterctl.spec import (
+from clusterctl.launcher.config.resolution import contradictions
+from clusterctl.shared.spec import (
     Cluster,
     CommandTrain,
     Container,

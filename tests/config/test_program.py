@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.config import resolve
-from clusterctl.config.program import program_name, with_options
-from clusterctl.errors import ConfigError, UsageError
-from clusterctl.spec import Cluster
+from clusterctl.launcher.config import resolve
+from clusterctl.launcher.config.program import program_name, with_options
+from clusterctl.shared.errors import ConfigError, UsageError
+from clusterctl.shared.spec import Cluster
 
 CLUSTER = Cluster(name="c", env={"API_TOKEN": "hunter2"})
 PROGRAM = ["python", "train.py", "--lr", "1"]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from clusterctl.config import load_cluster, resolve, resolve_again
-from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
-from clusterctl.spec import Cluster, Container, RedditTrain, to_record
-from clusterctl.spec.notify import Notify
+from clusterctl.launcher.config import load_cluster, resolve, resolve_again
+from clusterctl.shared.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
+from clusterctl.shared.spec import Cluster, Container, RedditTrain, to_record
+from clusterctl.shared.spec.notify import Notify
 
 JOB = """\
 workload = "reddit"

@@ -7,8 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.config.secrets import HIDDEN, Secrets
-from clusterctl.spec import Job
+from clusterctl.launcher.config.secrets import HIDDEN, Secrets
+from clusterctl.shared.spec import Job
 
 secrets = Secrets()
 

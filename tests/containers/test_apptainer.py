@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from clusterctl.containers.pyxis import ContainerView, Mount, is_address, runner
-from clusterctl.errors import ConfigError
+from clusterctl.launcher.containers.pyxis import ContainerView, Mount, is_address, runner
+from clusterctl.shared.errors import ConfigError
 
 VIEW = ContainerView(
     image="/images/pyg.sif",

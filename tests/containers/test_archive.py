@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.image_archive import file, symlink, tar_of, write_archive
 
-from clusterctl.containers.archive import open_archive
-from clusterctl.containers.squashfs import members_of
-from clusterctl.errors import ImageError
+from clusterctl.launcher.containers.archive import open_archive
+from clusterctl.launcher.containers.squashfs import members_of
+from clusterctl.shared.errors import ImageError
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -15,12 +15,12 @@ from support.image_fixture import PYTHON, Quiet
 
 import clusterctl
 from clusterctl import __version__
-from clusterctl.containers import build as building
-from clusterctl.containers.archive import ImageConfig
-from clusterctl.containers.build import BuildRequest, bootstrapped, build
-from clusterctl.containers.engine import Engine
-from clusterctl.containers.wheels import Wanted, wanted, wheelhouse, write_project_wheel
-from clusterctl.errors import ImageError
+from clusterctl.launcher.containers import build as building
+from clusterctl.launcher.containers.archive import ImageConfig
+from clusterctl.launcher.containers.build import BuildRequest, bootstrapped, build
+from clusterctl.launcher.containers.engine import Engine
+from clusterctl.launcher.containers.wheels import Wanted, wanted, wheelhouse, write_project_wheel
+from clusterctl.shared.errors import ImageError
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -150,7 +150,7 @@ def test_bootstrap_reports_missing_programs(tmp_path: Path, monkeypatch: pytest.
 def test_after_a_change_of_the_project_only_the_last_steps_run(
     bare_image: Path, image_engine: Engine, tmp_path: Path
 ) -> None:
-    from clusterctl.config import cache_folder
+    from clusterctl.launcher.config import cache_folder
 
     want = wanted(PYTHON, (), own_torch=False)
     wheels = wheelhouse(cache_folder(), want)

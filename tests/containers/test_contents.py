@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.containers.contents import ImageRecord, Unreadable, look_into, record_path, write_record
+from clusterctl.launcher.containers.contents import ImageRecord, Unreadable, look_into, record_path, write_record
 
 FILES = {
     "opt/venv/bin/python3.12": "",

@@ -25,11 +25,11 @@ from support.image_archive import (
 )  # fmt: skip
 from support.image_fixture import Quiet
 
-from clusterctl.containers.archive import ImageConfig, open_archive
-from clusterctl.containers.engine import Engine
-from clusterctl.containers.importing import import_file
-from clusterctl.containers.squashfs import configuration_files
-from clusterctl.errors import ImageError
+from clusterctl.launcher.containers.archive import ImageConfig, open_archive
+from clusterctl.launcher.containers.engine import Engine
+from clusterctl.launcher.containers.importing import import_file
+from clusterctl.launcher.containers.squashfs import configuration_files
+from clusterctl.shared.errors import ImageError
 
 pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="no squashfs-tools")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.containers.contents import read_record
+from clusterctl.launcher.containers.contents import read_record
 
 
 def listed(sqsh: Path) -> dict[str, str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.containers.engine import Engine, Storage, explain, find_engine
-from clusterctl.errors import ClusterctlError, ConfigError, ImageError
+from clusterctl.launcher.containers.engine import Engine, Storage, explain, find_engine
+from clusterctl.shared.errors import ClusterctlError, ConfigError, ImageError
 
 
 def program(folder: Path, name: str, script: str = "exit 0") -> Path:

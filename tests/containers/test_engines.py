@@ -14,11 +14,11 @@ import pytest
 from support.image_archive import CRAFTED, OURS, described, write_archive
 from support.image_fixture import PYTHON, Quiet, working_engine
 
-from clusterctl.config import cache_folder
-from clusterctl.containers.build import BuildRequest, bootstrapped, build
-from clusterctl.containers.contents import read_record, verify
-from clusterctl.containers.engine import Engine
-from clusterctl.containers.importing import import_file, packed
+from clusterctl.launcher.config import cache_folder
+from clusterctl.launcher.containers.build import BuildRequest, bootstrapped, build
+from clusterctl.launcher.containers.contents import read_record, verify
+from clusterctl.launcher.containers.engine import Engine
+from clusterctl.launcher.containers.importing import import_file, packed
 
 pytestmark = pytest.mark.long
 

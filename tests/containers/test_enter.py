@@ -19,12 +19,12 @@ from support.scenario import wait_until
 from support.thin_image import ThinImage, make_thin
 
 import clusterctl
-from clusterctl.containers import unpacked
-from clusterctl.containers.enter import own_workdir, program
-from clusterctl.containers.pyxis import FLAGS, ContainerView, Mount
-from clusterctl.errors import Cause, ClusterctlError, TaskError
+from clusterctl.launcher.containers import unpacked
+from clusterctl.launcher.containers.enter import own_workdir, program
+from clusterctl.launcher.containers.pyxis import FLAGS, ContainerView, Mount
+from clusterctl.shared.errors import Cause, ClusterctlError, TaskError
 
-RUNNER = [sys.executable, "-I", "-S", str(Path(clusterctl.__file__).parent / "containers")]
+RUNNER = [sys.executable, "-I", "-S", str(Path(clusterctl.__file__).parent / "launcher" / "containers")]
 SYSTEM_RUNNER = ["/usr/bin/python3", *RUNNER[1:]]
 USER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 NO_ADMIN = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]

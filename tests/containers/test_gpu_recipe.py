@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.image_fixture import PYTHON, Quiet
 
-from clusterctl.config import cache_folder
-from clusterctl.containers.build import BuildRequest, bootstrapped, build
-from clusterctl.containers.engine import Engine
+from clusterctl.launcher.config import cache_folder
+from clusterctl.launcher.containers.build import BuildRequest, bootstrapped, build
+from clusterctl.launcher.containers.engine import Engine
 
 pytestmark = pytest.mark.long
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.image_archive import Layer, device, file, folder, hardlink, symlink, write_archive
 
-from clusterctl.containers.archive import merge, open_archive
-from clusterctl.containers.squashfs import members_of, members_of_stream
-from clusterctl.errors import ImageError
+from clusterctl.launcher.containers.archive import merge, open_archive
+from clusterctl.launcher.containers.squashfs import members_of, members_of_stream
+from clusterctl.shared.errors import ImageError
 
 
 def root(*layers: Layer) -> dict[str, bytes | None]:

@@ -11,9 +11,17 @@ import pytest
 from support.image_archive import file, write_archive
 from support.image_fixture import Quiet
 
-from clusterctl.containers.contents import find_image, images_in, leftovers, name_of, read_record, remove, verify
-from clusterctl.containers.importing import as_engines_write, import_file, import_reference
-from clusterctl.errors import ClusterctlError, ConfigError, ImageError, NotFoundError, UsageError
+from clusterctl.launcher.containers.contents import (
+    find_image,
+    images_in,
+    leftovers,
+    name_of,
+    read_record,
+    remove,
+    verify,
+)
+from clusterctl.launcher.containers.importing import as_engines_write, import_file, import_reference
+from clusterctl.shared.errors import ClusterctlError, ConfigError, ImageError, NotFoundError, UsageError
 
 # A fake enroot that "imports" by packing a folder into a squashfs, and records its arguments and options.
 ENROOT = """#!/bin/sh

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.containers.pyxis import Mount, check_image, make_view
-from clusterctl.errors import ConfigError
-from clusterctl.spec import Container
+from clusterctl.launcher.containers.pyxis import Mount, check_image, make_view
+from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.spec import Container
 
 
 def test_every_switch_is_explicit_so_site_defaults_do_not_matter() -> None:

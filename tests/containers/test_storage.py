@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.containers import engine as storage
-from clusterctl.containers.engine import Storage, check_space, find_storage, space_for
-from clusterctl.errors import ImageError
+from clusterctl.launcher.containers import engine as storage
+from clusterctl.launcher.containers.engine import Storage, check_space, find_storage, space_for
+from clusterctl.shared.errors import ImageError
 
 USAGE = namedtuple("USAGE", "total used free")
 

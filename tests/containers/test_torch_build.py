@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.containers import wheels as torch_build
-from clusterctl.containers.wheels import Wanted, Wheels, described, wanted, wheelhouse
+from clusterctl.launcher.containers import wheels as torch_build
+from clusterctl.launcher.containers.wheels import Wanted, Wheels, described, wanted, wheelhouse
 
 resolving = pytest.mark.skipif(
     tuple(map(int, metadata.version("pip").split(".")[:2])) < (25, 3), reason="pip before 25.3 downloads to resolve"
@@ -54,7 +54,7 @@ def resolve(folder: Path, driver: bool, **environment: str) -> tuple[str, str]:
     programs.mkdir()
     if driver:
         (programs / "nvidia-smi").symlink_to("/bin/true")
-    command = [sys.executable, "-m", "clusterctl.containers.wheels", "torch==99.0"]
+    command = [sys.executable, "-m", "clusterctl.launcher.containers.wheels", "torch==99.0"]
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     own = {"PATH": str(programs), **kept, **environment}
     done = subprocess.run(command, env=own, capture_output=True, text=True, check=True)
@@ -113,7 +113,10 @@ def test_an_image_for_gpus_gets_no_cpu_build(monkeypatch: pytest.MonkeyPatch) ->
 @resolving
 def test_nothing_is_printed_for_installed_packages(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "clusterctl.containers.wheels", "pip"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "clusterctl.launcher.containers.wheels", "pip"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert (done.stdout, done.stderr) == ("\n", "")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from support.traces import RECORD
 
-from clusterctl.diagnosis.chain import Link, explain_chain
-from clusterctl.errors import Cause
-from clusterctl.observe.attempt import AttemptEvidence
-from clusterctl.observe.run_record import Condition, Predecessor
-from clusterctl.observe.stage import HELD, NEVER_STARTS, Status
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.diagnosis.chain import Link, explain_chain
+from clusterctl.launcher.observe.attempt import AttemptEvidence
+from clusterctl.launcher.observe.run_record import Condition, Predecessor
+from clusterctl.launcher.observe.stage import HELD, NEVER_STARTS, Status
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
 
 
 def status(run: str, stage: Stage, reason: str = "", **metrics: float) -> Status:

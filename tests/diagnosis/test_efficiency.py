@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusterctl.diagnosis.efficiency import Advice, GpuUse, Use, advise, input_share
-from clusterctl.spec.values import GpuCount
+from clusterctl.launcher.diagnosis.efficiency import Advice, GpuUse, Use, advise, input_share
+from clusterctl.shared.spec.values import GpuCount
 
 GOOD = Use(
     nodes=2,

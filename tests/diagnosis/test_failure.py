@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from support.json_schema import schema, violations
 from support.traces import BEAT, END, RECORD, START, attempt, failed, program_ended, raised, rank, trace
 
-from clusterctl.diagnosis.diagnose import accounting_may_help, judge, to_json
-from clusterctl.diagnosis.failure import counted
-from clusterctl.diagnosis.finding import UNSURE, Consequence, Finding
-from clusterctl.diagnosis.traces import Alarm, AttemptTrace, JobTrace, RankTrace, RunTrace
-from clusterctl.errors import Cause
-from clusterctl.observe.attempt import SetupFlaw
-from clusterctl.observe.milestones import Cancellation
-from clusterctl.observe.slurm_log import by_attempt
-from clusterctl.runs.marks import Refusal
-from clusterctl.runs.stages import Stage
-from clusterctl.slurm.accounting import Accounted
+from clusterctl.launcher.diagnosis.diagnose import accounting_may_help, judge, to_json
+from clusterctl.launcher.diagnosis.failure import counted
+from clusterctl.launcher.diagnosis.finding import UNSURE, Consequence, Finding
+from clusterctl.launcher.diagnosis.traces import Alarm, AttemptTrace, JobTrace, RankTrace, RunTrace
+from clusterctl.launcher.observe.attempt import SetupFlaw
+from clusterctl.launcher.observe.milestones import Cancellation
+from clusterctl.launcher.observe.slurm_log import by_attempt
+from clusterctl.launcher.slurm.accounting import Accounted
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.marks import Refusal
+from clusterctl.shared.record.stages import Stage
 
 SLURM = Path(__file__).parent / "slurm_22_05"
 CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.42.0.2]:31337"
@@ -702,17 +702,17 @@ def test_every_refusal_to_restart_has_a_message(refusal: Refusal) -> None:
 STACKS = """Thread MainThread:
   File "<frozen runpy>", line 88, in _run_code
     exec(code, run_globals)
-  File "/code/lib/clusterctl/training/loop.py", line 41, in fit
+  File "/code/lib/clusterctl/engine/training/loop.py", line 41, in fit
     loss, stop = flat.backward(objective.loss(batch, prepared), task.stop)
   File "{file}", line 9, in {function}
     wait()
 
 Thread signals:
-  File "/code/lib/clusterctl/runs/signals.py", line 54, in _watch
+  File "/code/lib/clusterctl/shared/node/signals.py", line 54, in _watch
     for number in os.read(reader, 64):
 """
 WAITS = STACKS.format(file="/venv/lib/python3.11/site-packages/torch/distributed/c10d.py", function="all_reduce")
-COMPUTES = STACKS.format(file="/code/lib/clusterctl/graph/sampling.py", function="sample")
+COMPUTES = STACKS.format(file="/code/lib/clusterctl/engine/graph/sampling.py", function="sample")
 
 
 def alarmed(alarm: Alarm, *ranks: RankTrace) -> AttemptTrace:
@@ -805,7 +805,7 @@ def test_the_rank_outside_the_collective_is_named_with_its_location() -> None:
     alarm = Alarm(END, 0, "training", 33.0, (), "unknown")
     found = cause_of(trace(alarmed(alarm, rank(3, exit_code=70, stacks=COMPUTES))))
     assert (found.rank, found.certainty) == (3, "likely")
-    assert "/code/lib/clusterctl/graph/sampling.py:9 in sample" in found.cause
+    assert "/code/lib/clusterctl/engine/graph/sampling.py:9 in sample" in found.cause
     assert "signals.py" not in found.traceback
 
 

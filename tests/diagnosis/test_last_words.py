@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.diagnosis.last_words import LastWords, PythonError, last_words
+from clusterctl.launcher.diagnosis.last_words import LastWords, PythonError, last_words
 
 SLURMS = "slurmstepd-node1: error: *** STEP 12.0 ON node1 CANCELLED AT 2026-11-20T15:02:37 ***"
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.diagnosis.learning import NotLearning, not_learning
-from clusterctl.observe.attempt import Course, broken, mean_of, read_course
-from clusterctl.observe.measurements import newest_values
-from clusterctl.runs.vocabulary import KNOWN
+from clusterctl.launcher.diagnosis.learning import NotLearning, not_learning
+from clusterctl.launcher.observe.attempt import Course, broken, mean_of, read_course
+from clusterctl.launcher.observe.measurements import newest_values
+from clusterctl.shared.record.vocabulary import KNOWN
 
 COURSES = Path(__file__).parent / "courses"  # shipped jobs, four ranks each
 

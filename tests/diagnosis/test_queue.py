@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.diagnosis.waiting import (
+from clusterctl.launcher.diagnosis.waiting import (
     QueueEvidence,
     changes,
     explain,
@@ -17,14 +17,14 @@ from clusterctl.diagnosis.waiting import (
     smallest_change,
     try_changes,
 )
-from clusterctl.errors import SlurmError
-from clusterctl.launch.plan import Plan
-from clusterctl.launch.sbatch import Estimate, SlurmRefused
-from clusterctl.launch.script import render
-from clusterctl.observe.stage import Status
-from clusterctl.observe.status import report
-from clusterctl.runs.layout import RunDir
-from clusterctl.slurm import Slurm
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.submission.plan import Plan
+from clusterctl.launcher.submission.sbatch import Estimate, SlurmRefused
+from clusterctl.launcher.submission.script import render
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.record.layout import RunDir
 
 Fabricate = Callable[..., RunDir]
 CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.diagnosis.reasons import Kind, in_words
+from clusterctl.launcher.diagnosis.reasons import Kind, in_words
 
 # Reasons for waiting from squeue(1) and Slurm's resource limits page that a user's job can have.
 COMMON = [

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from support.traces import BEAT, END, attempt, rank, trace
 
-from clusterctl.diagnosis.diagnose import Diagnosis, judge
-from clusterctl.diagnosis.finding import Finding
-from clusterctl.diagnosis.traces import Alarm
-from clusterctl.errors import Cause
-from clusterctl.runs.heartbeats import Beat
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.diagnosis.diagnose import Diagnosis, judge
+from clusterctl.launcher.diagnosis.finding import Finding
+from clusterctl.launcher.diagnosis.traces import Alarm
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.heartbeats import Beat
+from clusterctl.shared.record.stages import Stage
 
 
 def of(*beats: Beat | None) -> Diagnosis:

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from clusterctl.diagnosis.signatures import Level, signature
-from clusterctl.errors import Cause
-from clusterctl.launch.script import part
+from clusterctl.launcher.diagnosis.signatures import Level, signature
+from clusterctl.launcher.submission.script import part
+from clusterctl.shared.errors import Cause
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ from clusterctl.launch.script import part
         ("OSError: [Errno 24] Too many open files", Cause.LAUNCH),
         ("/usr/bin/python3: Error while finding module specification for 'clusterctl.runs'", Cause.LAUNCH),
         (
-            "python3: can't open file '/r/.code/1/lib/clusterctl/runs/__main__.py': [Errno 2] No such file",
+            "python3: can't open file '/r/.code/1/lib/clusterctl/shared/node/__main__.py': [Errno 2] No such file",
             Cause.LAUNCH,
         ),
         ("sh: 1: exec: /opt/venv/bin/python: Permission denied", Cause.LAUNCH),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.diagnosis.running import stragglers
+from clusterctl.launcher.diagnosis.running import stragglers
 
 
 def test_small_differences_and_single_ranks_are_not_reported() -> None:

@@ -10,18 +10,18 @@ from dataclasses import asdict, dataclass, replace
 import pytest
 from support.recorded import write_beat
 
-from clusterctl.diagnosis import traces
-from clusterctl.diagnosis.diagnose import Diagnosis, diagnose_status, judge
-from clusterctl.diagnosis.traces import gather
-from clusterctl.errors import Cause
-from clusterctl.observe.attempt import read_evidence
-from clusterctl.observe.run_record import read_record
-from clusterctl.observe.stage import Status
-from clusterctl.observe.stage import judge as judge_stage
-from clusterctl.runs.heartbeats import BEAT_SECONDS, Beat
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.marks import Refusal
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.diagnosis import traces
+from clusterctl.launcher.diagnosis.diagnose import Diagnosis, diagnose_status, judge
+from clusterctl.launcher.diagnosis.traces import gather
+from clusterctl.launcher.observe.attempt import read_evidence
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.stage import judge as judge_stage
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.heartbeats import BEAT_SECONDS, Beat
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.marks import Refusal
+from clusterctl.shared.record.stages import Stage
 
 Fabricate = Callable[..., RunDir]
 BEGAN = {"time": 1, "event": "began", "host": "host-7", "node": "node7", "pid": 3}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from support.busy_run import GPUS, NODES, NOW, busy_files
 
-from clusterctl.diagnosis.efficiency import use_of
-from clusterctl.observe.attempt import read_evidence
-from clusterctl.observe.history import History
-from clusterctl.observe.run_record import read_record
-from clusterctl.observe.stage import judge
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.diagnosis.efficiency import use_of
+from clusterctl.launcher.observe.attempt import read_evidence
+from clusterctl.launcher.observe.history import History
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.stage import judge
+from clusterctl.shared.record.stages import Stage
 
 
 def test_the_use_of_a_busy_run(fabricate) -> None:

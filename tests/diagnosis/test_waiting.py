@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.diagnosis.waiting import (
+from clusterctl.launcher.diagnosis.waiting import (
     MOST_CHANGES,
     Change,
     QueueEvidence,
@@ -18,12 +18,12 @@ from clusterctl.diagnosis.waiting import (
     may_be_changed,
     smallest_change,
 )
-from clusterctl.slurm import Inventory, Node, Partition
-from clusterctl.slurm.fits import asked_of
-from clusterctl.slurm.nodes import Gpus
-from clusterctl.slurm.queue import WaitingJob
-from clusterctl.spec import Resources
-from clusterctl.spec.values import GpuCount
+from clusterctl.launcher.slurm import Inventory, Node, Partition
+from clusterctl.launcher.slurm.fits import asked_of
+from clusterctl.launcher.slurm.nodes import Gpus
+from clusterctl.launcher.slurm.queue import WaitingJob
+from clusterctl.shared.spec import Resources
+from clusterctl.shared.spec.values import GpuCount
 
 NOW = 1_000_000.0
 IDLE = Node("n1", ("gpu",), "idle", frozenset(), "", 32, 0, 256_000, 0, None, (Gpus("", 4, 0),), frozenset())

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from support.recorded import write_beat
 
-from clusterctl.diagnosis.diagnose import diagnose_status
-from clusterctl.errors import Cause
-from clusterctl.observe.attempt import read_evidence
-from clusterctl.observe.run_record import read_record
-from clusterctl.observe.stage import judge
-from clusterctl.runs.heartbeats import Beat
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.diagnosis.diagnose import diagnose_status
+from clusterctl.launcher.observe.attempt import read_evidence
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.stage import judge
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.heartbeats import Beat
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
 
 Fabricate = Callable[..., RunDir]
 NOW = 5000.0

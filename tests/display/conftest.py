@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from clusterctl.observe.attempt import AttemptEvidence
-from clusterctl.observe.measurements import Pace
-from clusterctl.observe.run_record import RunRecord
-from clusterctl.observe.stage import Status
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.spec import Cluster, Job, RedditTrain, Resources
+from clusterctl.launcher.observe.attempt import AttemptEvidence
+from clusterctl.launcher.observe.measurements import Pace
+from clusterctl.launcher.observe.run_record import RunRecord
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources
 
 NOW = 1_000_000.0
 

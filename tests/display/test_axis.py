@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.curves import Bounds, robust, whole
-from clusterctl.observe.curve import Point
+from clusterctl.launcher.display.curves import Bounds, robust, whole
+from clusterctl.launcher.observe.curve import Point
 
 
 def curve(*values: float) -> list[Point]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.curves import chart
-from clusterctl.observe.curve import Point
+from clusterctl.launcher.display.curves import chart
+from clusterctl.launcher.observe.curve import Point
 
 POINTS = st.lists(
     st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6), st.floats(0, 10)).map(

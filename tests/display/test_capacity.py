@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from clusterctl.display.columns import largest_in_words, node_set, show_nodes, show_partitions, show_room
-from clusterctl.slurm import Inventory
-from clusterctl.slurm.fits import Asked, Largest, room_for
-from clusterctl.slurm.nodes import FIELDS, SEPARATOR, parse_nodes
+from clusterctl.launcher.display.columns import largest_in_words, node_set, show_nodes, show_partitions, show_room
+from clusterctl.launcher.slurm import Inventory
+from clusterctl.launcher.slurm.fits import Asked, Largest, room_for
+from clusterctl.launcher.slurm.nodes import FIELDS, SEPARATOR, parse_nodes
 
 CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"
 MakeConsole = Callable[..., tuple[Console, StringIO]]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from support.taobao_run import taobao_files
 
-from clusterctl.display.curves import drawn_curves
-from clusterctl.display.monitor.arrange import Pane
-from clusterctl.display.monitor.panes import MonitorView, frame
-from clusterctl.display.report.page import examine, page
-from clusterctl.observe.history import History
-from clusterctl.observe.overview import Overview
+from clusterctl.launcher.display.curves import drawn_curves
+from clusterctl.launcher.display.monitor.arrange import Pane
+from clusterctl.launcher.display.monitor.panes import MonitorView, frame
+from clusterctl.launcher.display.report.page import examine, page
+from clusterctl.launcher.observe.history import History
+from clusterctl.launcher.observe.overview import Overview
 
 
 def titles(history: History) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from support.traces import attempt, trace
 
-from clusterctl.diagnosis.diagnose import judge
-from clusterctl.display.explanation import explanation
-from clusterctl.observe.milestones import Cancellation
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.diagnosis.diagnose import judge
+from clusterctl.launcher.display.explanation import explanation
+from clusterctl.launcher.observe.milestones import Cancellation
+from clusterctl.shared.record.stages import Stage
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 from support.recorded import claim
 
-from clusterctl.display.live_run import show
-from clusterctl.observe.follow import Sources
-from clusterctl.runs.files import Lines, read_json, write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.slurm import Slurm
-from clusterctl.spec import CommandTrain, Job, to_record
+from clusterctl.launcher.display.live_run import show
+from clusterctl.launcher.observe.follow import Sources
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.shared.record.files import Lines, read_json, write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import CommandTrain, Job, to_record
 
 Consoles = Callable[..., tuple[Console, StringIO]]
 

@@ -11,17 +11,17 @@ import pytest
 from support.counted import Counted, counted
 from support.many_ranks import JOB_ID, RANKS_A_NODE, Course, culprit, write_many_ranks
 
-from clusterctl.api.run import Run
-from clusterctl.diagnosis.diagnose import diagnose_status
-from clusterctl.display.explanation import explanation, first_cause
-from clusterctl.display.monitor.arrange import Pane
-from clusterctl.display.monitor.panes import MonitorView, frame
-from clusterctl.display.report.page import examine, page
-from clusterctl.observe.overview import Overview
-from clusterctl.observe.status import report
-from clusterctl.runs.layout import RunDir
-from clusterctl.slurm import Snapshot
-from clusterctl.slurm.queue import JobState, QueuedJob
+from clusterctl.launcher.api.run import Run
+from clusterctl.launcher.diagnosis.diagnose import diagnose_status
+from clusterctl.launcher.display.explanation import explanation, first_cause
+from clusterctl.launcher.display.monitor.arrange import Pane
+from clusterctl.launcher.display.monitor.panes import MonitorView, frame
+from clusterctl.launcher.display.report.page import examine, page
+from clusterctl.launcher.observe.overview import Overview
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.slurm import Snapshot
+from clusterctl.launcher.slurm.queue import JobState, QueuedJob
+from clusterctl.shared.record.layout import RunDir
 
 FEW, MANY = 128, 384  # `status` reads all nodes up to sixteen
 GROWTH = MANY // FEW

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clusterctl import cli
-from clusterctl.diagnosis.diagnose import diagnose, to_json
-from clusterctl.diagnosis.learning import single_steps
-from clusterctl.display.monitor.panes import MonitorView, frame
-from clusterctl.display.report.page import examine, page
-from clusterctl.display.runs_table import RunsTable, row_of
-from clusterctl.errors import Cause
-from clusterctl.observe.listing import Listing
-from clusterctl.observe.overview import Overview
-from clusterctl.observe.stage import Status
-from clusterctl.observe.status import report
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.spec import RedditTrain
+from clusterctl.launcher import cli
+from clusterctl.launcher.diagnosis.diagnose import diagnose, to_json
+from clusterctl.launcher.diagnosis.learning import single_steps
+from clusterctl.launcher.display.monitor.panes import MonitorView, frame
+from clusterctl.launcher.display.report.page import examine, page
+from clusterctl.launcher.display.runs_table import RunsTable, row_of
+from clusterctl.launcher.observe.listing import Listing
+from clusterctl.launcher.observe.overview import Overview
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.status import report
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import RedditTrain
 
 TEXT = "each epoch is a single step: the 8 ranks share a batch of 1,024, the whole training set"
 SENTENCE = "the training is not learning: the loss is NaN since step 50"

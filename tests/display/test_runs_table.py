@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from clusterctl.display.runs_table import RunsTable, note, row_of, show_runs
-from clusterctl.observe.attempt import AttemptEvidence, SetupFlaw
-from clusterctl.observe.listing import Listing
-from clusterctl.observe.rank_events import Death
-from clusterctl.observe.stage import Status
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.display.runs_table import RunsTable, note, row_of, show_runs
+from clusterctl.launcher.observe.attempt import AttemptEvidence, SetupFlaw
+from clusterctl.launcher.observe.listing import Listing
+from clusterctl.launcher.observe.rank_events import Death
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.shared.record.stages import Stage
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW = 1_000_000.0

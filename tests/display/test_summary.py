@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clusterctl.display.live_run import show_end
-from clusterctl.observe.stage import Status
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher.display.live_run import show_end
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.shared.record.layout import RunDir
 
 Consoles = Callable[..., tuple[Console, StringIO]]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.plain import as_bytes, compact
+from clusterctl.launcher.display.plain import as_bytes, compact
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from io import StringIO
 
 from rich.console import Console
 
-from clusterctl.display.runs_table import row_of, watch_runs
-from clusterctl.errors import SlurmError
-from clusterctl.observe.listing import Listing
-from clusterctl.observe.stage import Status
+from clusterctl.launcher.display.runs_table import row_of, watch_runs
+from clusterctl.launcher.observe.listing import Listing
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.shared.errors import SlurmError
 
 Consoles = Callable[..., tuple[Console, StringIO]]
 NOW = 1_000_000.0

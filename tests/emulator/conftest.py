@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.emulator.install import ensure_stand_ins
-from clusterctl.emulator.jobs import JOB_MARK
-from clusterctl.spec import Emulator
-from clusterctl.spec.values import GpuCount
+from clusterctl.launcher.emulator.install import ensure_stand_ins
+from clusterctl.launcher.emulator.jobs import JOB_MARK
+from clusterctl.shared.spec import Emulator
+from clusterctl.shared.spec.values import GpuCount
 
 HOSTILE = "a b'c\"d $HOME ü"
 

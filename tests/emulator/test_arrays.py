@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.emulator import jobs as arrays
-from clusterctl.emulator.jobs import EmulatedState, JobRecord
-from clusterctl.errors import SlurmError
+from clusterctl.launcher.emulator import jobs as arrays
+from clusterctl.launcher.emulator.jobs import EmulatedState, JobRecord
+from clusterctl.shared.errors import SlurmError
 
 WAIT = "touch ready.$SLURM_ARRAY_TASK_ID; until [ -e leave ]; do sleep 0.02; done"
 

@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from clusterctl.emulator.dependencies import parse, verdict
-from clusterctl.emulator.jobs import EmulatedState, JobRecord
-from clusterctl.errors import SlurmError
+from clusterctl.launcher.emulator.dependencies import parse, verdict
+from clusterctl.launcher.emulator.jobs import EmulatedState, JobRecord
+from clusterctl.shared.errors import SlurmError
 
 
 def test_a_dependency_list_is_parsed_without_duplicates():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.emulator.job_request import Options
-from clusterctl.errors import SlurmError
+from clusterctl.launcher.emulator.job_request import Options
+from clusterctl.shared.errors import SlurmError
 
 OPTIONS = Options("nodes=/N name=/n hold/H quiet/q exclusive? open-mode=")
 

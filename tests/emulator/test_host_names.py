@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.emulator import host_names
-from clusterctl.emulator.host_names import name_nodes, names_resolve, with_names
-from clusterctl.emulator.virtual_cluster import Machine
+from clusterctl.launcher.emulator import host_names
+from clusterctl.launcher.emulator.host_names import name_nodes, names_resolve, with_names
+from clusterctl.launcher.emulator.virtual_cluster import Machine
 
 _OURS = Path("/proc/thread-self/ns/mnt")
 # Two ranks that meet at the first name of the job's nodes, as many programs do. Rank 0 tells its port in a file.

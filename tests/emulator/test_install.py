@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from clusterctl.emulator.install import COMMANDS, ensure_stand_ins
-from clusterctl.spec import Emulator
+from clusterctl.launcher.emulator.install import COMMANDS, ensure_stand_ins
+from clusterctl.shared.spec import Emulator
 
 
 def test_a_second_call_reuses_the_stand_ins(tmp_path):
@@ -39,7 +39,7 @@ except SystemExit:
 """
         words = [sys.executable, "-X", "utf8", "-I", "-S", "-c", code]
         loaded = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-        assert f"clusterctl.emulator.{command}" in loaded
+        assert f"clusterctl.launcher.emulator.{command}" in loaded
         assert not slow & set(loaded)
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.emulator.job_request import make_request, parse_time, script_options, spread
-from clusterctl.errors import SlurmError
-from clusterctl.spec.values import slurm_time
+from clusterctl.launcher.emulator.job_request import make_request, parse_time, script_options, spread
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.spec.values import slurm_time
 
 
 def request(**options):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.emulator.output import expand, open_output
+from clusterctl.launcher.emulator.output import expand, open_output
 
 
 @pytest.mark.parametrize(

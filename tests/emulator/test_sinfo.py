@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.slurm.nodes import SINFO, Gpus, parse_nodes
+from clusterctl.launcher.slurm.nodes import SINFO, Gpus, parse_nodes
 
 
 @pytest.fixture

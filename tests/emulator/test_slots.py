@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterctl.emulator import jobs
-from clusterctl.emulator.virtual_cluster import Machine, victims
+from clusterctl.launcher.emulator import jobs
+from clusterctl.launcher.emulator.virtual_cluster import Machine, victims
 
 
 def test_as_few_jobs_as_possible_are_preempted_newest_first(cluster):

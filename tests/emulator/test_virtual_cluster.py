@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.emulator.scontrol import _expand
-from clusterctl.emulator.virtual_cluster import Machine, node_list, per_node
+from clusterctl.launcher.emulator.scontrol import _expand
+from clusterctl.launcher.emulator.virtual_cluster import Machine, node_list, per_node
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from support.recorded import begun
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
 
-from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox.description import SandboxRequest
+from clusterctl.launcher.sandbox import lifecycle
+from clusterctl.launcher.sandbox.description import SandboxRequest
 
 ENDINGS = {"pass": "finished", "import sys; sys.exit(3)": "failed", "import time; time.sleep(600)": "cancelled"}
 

@@ -6,7 +6,7 @@ import json
 
 from support.scenario import Stage
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 THROUGH_A_HOST = True
 

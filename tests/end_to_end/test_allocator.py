@@ -14,7 +14,7 @@ from support.pyxis_fixture import Pyxis
 from support.scenario import Stage
 from support.thin_image import ThinImage
 
-from clusterctl.launch.plan import TUNED_ALLOCATOR
+from clusterctl.launcher.submission.plan import TUNED_ALLOCATOR
 
 pytestmark = pytest.mark.long  # the scripts themselves: launch/test_script.py
 

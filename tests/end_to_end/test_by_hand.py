@@ -16,10 +16,10 @@ from support.recorded import begun
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
 
-from clusterctl.runs.files import read_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.sandbox import marked_processes
-from clusterctl.sandbox.description import current
+from clusterctl.launcher.sandbox import marked_processes
+from clusterctl.launcher.sandbox.description import current
+from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.layout import RunDir
 
 pytestmark = pytest.mark.long
 

@@ -12,7 +12,7 @@ import pytest
 from support.guide import follow
 from support.scenario import ON_SLURM, Stage, wait_until
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 THROUGH_A_HOST = True
 

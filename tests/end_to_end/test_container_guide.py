@@ -11,7 +11,7 @@ import pytest
 from support.guide import follow
 from support.sandbox_fixture import RunningSandbox
 
-from clusterctl.containers import unpacked
+from clusterctl.launcher.containers import unpacked
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "containers.md"
 FOLDER = Path("/tmp/containers-guide")

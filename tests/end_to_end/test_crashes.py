@@ -10,14 +10,14 @@ import sys
 import pytest
 from support.scenario import ON_SLURM, Stage
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 JOB = 'workload = "command"\nargv = ["python", "-c", "print(\'ran\')"]\n'
 
 # Kills its own process when `submit` reaches the named function: before its work, or after it.
 KILLED = """
 import os, signal, sys
-import clusterctl.api.submit as module
+import clusterctl.launcher.api.submit as module
 name, when = sys.argv[1:3]
 work = getattr(module, name)
 def killed(*args, **kwargs):
@@ -25,7 +25,7 @@ def killed(*args, **kwargs):
         work(*args, **kwargs)
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(module, name, killed)
-from clusterctl.cli import run
+from clusterctl.launcher.cli import run
 run(["submit", *sys.argv[3:]])
 """
 BEFORE_SBATCH = ["copied", "make_plan", "from_project", "write_run"]

@@ -20,7 +20,7 @@ from support.recorded import begun
 from support.scenario import wait_until
 from support.thin_image import make_thin
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 SHAPE = "[resources]\nnodes = 2\n"
 BOTH = ["emulator", pytest.param("sandbox", marks=pytest.mark.long)]

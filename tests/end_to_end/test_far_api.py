@@ -11,7 +11,7 @@ import pytest
 from support.far import FarStage
 
 import clusterctl
-from clusterctl.runs.stages import Stage
+from clusterctl.shared.record.stages import Stage
 
 WRITES = "open('result.txt', 'w').write('done'); print('hello')"
 

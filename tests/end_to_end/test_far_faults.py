@@ -13,7 +13,7 @@ import pytest
 from support.far import FarStage, made, staged
 from support.scenario import wait_until
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 PROGRAM = "import time; print('up', flush=True); time.sleep(600)"
 JOB = f'workload = "command"\nargv = ["python", "-c", {json.dumps(PROGRAM)}]\n[resources]\nnodes = 1\n'

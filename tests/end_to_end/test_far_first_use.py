@@ -61,7 +61,7 @@ def test_an_incomplete_installation_is_replaced(stage: FarStage) -> None:
     messages(stage)
     (name,) = installed(stage)
     folder = stage.far.home / ".local/share/clusterctl/remote" / name
-    (folder / "lib" / "clusterctl" / "errors.py").unlink()
+    (folder / "lib" / "clusterctl" / "shared" / "errors.py").unlink()
     assert COPYING in messages(stage)
 
 

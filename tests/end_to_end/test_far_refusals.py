@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.far import made, processes, staged
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 MASKED = "s3cr3t-t0ken-of-this-test"
 

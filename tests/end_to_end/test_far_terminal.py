@@ -11,7 +11,7 @@ from support.far import Far, FarStage, made, staged
 from support.scenario import CLUSTERCTL, wait_until
 from support.terminal import TMUX, Terminal, opened
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 QUESTION = "Are you sure you want to continue connecting"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from support.scenario import Stage
 
-from clusterctl.containers import unpacked
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher.containers import unpacked
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.record.layout import RunDir
 
 
 def losses(run: RunDir) -> list[float]:

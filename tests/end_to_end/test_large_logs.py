@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stamp import stamp
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stamp import stamp
 
 # Not ru_maxrss: it starts from the parent's value, and pytest may have torch in memory.
 PROGRAM = """
 import pathlib, re, sys
-from clusterctl import cli
+from clusterctl.launcher import cli
 code = cli.run(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1], file=sys.stderr)
 sys.exit(code)

@@ -19,11 +19,11 @@ from support.recorded import recorded
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import ON_BOTH, Stage, wait_until
 
-from clusterctl.observe.rank_events import Began, last_events
-from clusterctl.runs.files import read_json, read_lines
-from clusterctl.runs.layout import RunDir
-from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox.description import SandboxRequest
+from clusterctl.launcher.observe.rank_events import Began, last_events
+from clusterctl.launcher.sandbox import lifecycle
+from clusterctl.launcher.sandbox.description import SandboxRequest
+from clusterctl.shared.record.files import read_json, read_lines
+from clusterctl.shared.record.layout import RunDir
 
 STEPS = 30
 # As in docs/guides/surviving.md, but retries its own file operations; its first attempt waits at step 20.

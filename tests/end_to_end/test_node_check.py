@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support.scenario import ON_SLURM, Stage, wait_until
 
-from clusterctl.runs.files import read_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.node_check import failed_nodes
+from clusterctl.shared.node.node_check import failed_nodes
+from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.layout import RunDir
 
 JOB = """
 workload = "command"

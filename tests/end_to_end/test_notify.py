@@ -9,7 +9,7 @@ import pytest
 from support.scenario import Stage, wait_until
 from support.web_hook import TOKEN, WebHook, dead_url, web_hook
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 THROUGH_A_HOST = True
 

@@ -11,7 +11,7 @@ from support.recorded import begun
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import CLUSTERCTL, Stage, wait_until
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
 

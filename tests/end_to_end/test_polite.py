@@ -11,7 +11,7 @@ import pytest
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import CLUSTERCTL, Stage, wait_until
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 # Each squeue sends one of these; it also queries the partitions, with any options (22.05).
 _SQUEUE = re.compile(r"^\s*REQUEST_JOB(?:_USER)?_INFO\s.*?count:(\d+)", re.MULTILINE)

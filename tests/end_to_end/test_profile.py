@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.scenario import Stage
 
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.record.layout import RunDir
 
 EMULATOR = pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
 CORA = Path(__file__).resolve().parents[2] / "data" / "cora"

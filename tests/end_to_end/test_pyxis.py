@@ -17,7 +17,7 @@ from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
 from support.thin_image import ThinImage
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
 

@@ -11,8 +11,8 @@ import pytest
 from support.guide import follow, steps
 from support.scenario import Stage, wait_until
 
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.record.layout import RunDir
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]

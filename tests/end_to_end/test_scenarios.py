@@ -13,8 +13,8 @@ from support.processes import alive
 from support.recorded import begun, recorded
 from support.scenario import ON_SLURM, Stage, wait_until
 
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.record.layout import RunDir
 
 THROUGH_A_HOST = True
 

@@ -9,8 +9,8 @@ import pytest
 from support.ranks import CORA
 from support.scenario import Stage, wait_until
 
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.record.layout import RunDir
 
 pytestmark = pytest.mark.long
 

@@ -6,7 +6,7 @@ import json
 
 from support.scenario import ON_SLURM_AND_FAR, Stage
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 PIPELINE = """
 workload = "command"

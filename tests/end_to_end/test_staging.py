@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.scenario import Stage, wait_until
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 CLUSTER = """
 kind = "{kind}"

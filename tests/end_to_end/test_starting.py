@@ -8,7 +8,7 @@ import os
 import pytest
 from support.scenario import Stage
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 THROUGH_A_HOST = True
 

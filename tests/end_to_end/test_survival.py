@@ -15,9 +15,17 @@ from support.ranks import CORA, IMDB, run_job
 from support.recorded import recorded
 from support.scenario import ON_BOTH, ON_SLURM, Stage, wait_until
 
-from clusterctl.runs.files import read_json, read_lines
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Data, DeepSageTrain, GraphClassificationTrain, Job, RedditTrain, SyntheticTrain, to_record
+from clusterctl.shared.record.files import read_json, read_lines
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import (
+    Data,
+    DeepSageTrain,
+    GraphClassificationTrain,
+    Job,
+    RedditTrain,
+    SyntheticTrain,
+    to_record,
+)
 
 THROUGH_A_HOST = True
 

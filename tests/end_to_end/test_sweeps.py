@@ -11,7 +11,7 @@ import pytest
 from support.guide import follow
 from support.scenario import ON_SLURM, Stage, wait_until
 
-from clusterctl.runs.layout import RunDir, SweepDir
+from clusterctl.shared.record.layout import RunDir, SweepDir
 
 THROUGH_A_HOST = True
 

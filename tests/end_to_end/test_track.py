@@ -8,7 +8,7 @@ import pytest
 from support.scenario import FAR, Stage
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 THROUGH_A_HOST = True
 

@@ -11,11 +11,11 @@ from support.recorded import begun
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import CLUSTERCTL, Stage, wait_until
 
-from clusterctl.diagnosis.waiting import explain_waiting, gather_pending
-from clusterctl.observe.stage import Status
-from clusterctl.observe.status import report
-from clusterctl.runs.layout import RunDir
-from clusterctl.slurm import Slurm
+from clusterctl.launcher.diagnosis.waiting import explain_waiting, gather_pending
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.shared.record.layout import RunDir
 
 JOB = """workload = "command"
 argv = ["sleep", "600"]

@@ -18,8 +18,8 @@ from support.processes import alive
 from support.recorded import beat_of, begun, recorded
 from support.scenario import Stage, wait_until
 
-from clusterctl.runs.files import read_json
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.layout import RunDir
 
 CORA = Path(__file__).resolve().parents[2] / "data" / "cora"
 SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"

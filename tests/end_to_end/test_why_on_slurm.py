@@ -12,11 +12,11 @@ from support.recorded import begun
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
 
-from clusterctl.errors import UsageError
-from clusterctl.runs.layout import RunDir
-from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox.description import SandboxRequest
-from clusterctl.sandbox.lifecycle import check_cgroups
+from clusterctl.launcher.sandbox import lifecycle
+from clusterctl.launcher.sandbox.description import SandboxRequest
+from clusterctl.launcher.sandbox.lifecycle import check_cgroups
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.record.layout import RunDir
 
 pytestmark = pytest.mark.long
 

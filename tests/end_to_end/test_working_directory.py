@@ -10,7 +10,7 @@ import pytest
 from support.scenario import Stage
 from support.thin_image import ThinImage
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 THROUGH_A_HOST = True
 

@@ -10,10 +10,10 @@ import pytest
 from faults.matrix import NODES, Ground
 from support.sandbox_fixture import RunningSandbox
 
-from clusterctl.errors import UsageError
-from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox.description import SandboxRequest
-from clusterctl.sandbox.lifecycle import check_cgroups
+from clusterctl.launcher.sandbox import lifecycle
+from clusterctl.launcher.sandbox.description import SandboxRequest
+from clusterctl.launcher.sandbox.lifecycle import check_cgroups
+from clusterctl.shared.errors import UsageError
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from faults.table import Fault, Outcome
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
 
-from clusterctl.runs.files import read_json
+from clusterctl.shared.record.files import read_json
 
 NODES = 13
 SHARED = 2  # the first nodes, for all runs whose fault needs no nodes of its own

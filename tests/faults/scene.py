@@ -16,8 +16,8 @@ from support.processes import alive
 from support.recorded import beat_of, recorded
 from support.scenario import Stage, wait_until
 
-from clusterctl.runs.files import read_json, read_lines
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.files import read_json, read_lines
+from clusterctl.shared.record.layout import RunDir
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 INSIDE = Path(__file__).resolve().parent / "inside"

@@ -18,10 +18,10 @@ from support.processes import writers
 from support.recorded import beat_of, begun
 from support.scenario import wait_until
 
-from clusterctl.errors import Cause
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.sandbox import marked_processes
-from clusterctl.sandbox.description import current
+from clusterctl.launcher.sandbox import marked_processes
+from clusterctl.launcher.sandbox.description import current
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.files import read_json, write_json
 
 
 class Outcome(StrEnum):

@@ -10,15 +10,15 @@ import pytest
 import torch
 from support.ranks import CORA
 
-from clusterctl.errors import UsageError
-from clusterctl.graph.blocks import Adjacency
-from clusterctl.graph.features.arrangement import arranged, neighbour_order, renumbered
-from clusterctl.graph.storage import FILE, Graph, Recipe, compressed, load
-from clusterctl.spec import Data, RedditTrain
-from clusterctl.task.task import Task
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.workloads.data_sets import prepare
-from clusterctl.workloads.reddit import recipe_of
+from clusterctl.engine.graph.blocks import Adjacency
+from clusterctl.engine.graph.features.arrangement import arranged, neighbour_order, renumbered
+from clusterctl.engine.graph.storage import FILE, Graph, Recipe, compressed, load
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.workloads.data_sets import prepare
+from clusterctl.engine.workloads.reddit import recipe_of
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.spec import Data, RedditTrain
 
 MakeGraph = Callable[..., Graph]
 GROUP, GROUPS, DEGREE = 64, 50, 20

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GATv2Conv
 
-from clusterctl.graph import attention
-from clusterctl.graph.attention import GatConv, Neighborhoods
-from clusterctl.graph.hops import Hop, sampled_hops, whole_neighborhoods
-from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.graph.storage import Graph
+from clusterctl.engine.graph import attention
+from clusterctl.engine.graph.attention import GatConv, Neighborhoods
+from clusterctl.engine.graph.hops import Hop, sampled_hops, whole_neighborhoods
+from clusterctl.engine.graph.sampling import NeighborSampler
+from clusterctl.engine.graph.storage import Graph
 
 MakeGraph = Callable[..., Graph]
 WIDTHS = 7, 5
@@ -133,7 +133,7 @@ def test_self_loops_are_not_duplicated() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_compiled_attention_with_dropout_matches_plain_torch(random_graph: MakeGraph, dtype: torch.dtype) -> None:
     pytest.importorskip("numba")
-    from clusterctl.graph.attention import attend_compiled
+    from clusterctl.engine.graph.attention import attend_compiled
 
     hop = outer_hop(random_graph(edges=200))
     edges, exact = hop.neighborhoods, torch.promote_types(dtype, torch.float32)

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
-from clusterctl.graph.collection import Collection, joined_graphs
-from clusterctl.graph.storage import compressed
+from clusterctl.engine.graph.collection import Collection, joined_graphs
+from clusterctl.engine.graph.storage import compressed
 
 
 def random_graphs(count: int = 12, seed: int = 0) -> list[Data]:

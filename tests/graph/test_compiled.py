@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.graph import sampling
-from clusterctl.graph.neighbors import renumbered, sample_neighbors
-from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.graph.storage import Graph
+from clusterctl.engine.graph import sampling
+from clusterctl.engine.graph.neighbors import renumbered, sample_neighbors
+from clusterctl.engine.graph.sampling import NeighborSampler
+from clusterctl.engine.graph.storage import Graph
 
 pytest.importorskip("numba")  # optional for users; `make setup` installs it
-from clusterctl.graph.compiled import Renumbering, sample_neighbors_compiled
+from clusterctl.engine.graph.compiled import Renumbering, sample_neighbors_compiled
 
 MakeGraph = Callable[..., Graph]
 NODES = 60

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv, SAGEConv
 
-from clusterctl.graph import convolutions
-from clusterctl.graph.blocks import Block
-from clusterctl.graph.convolutions import GcnConv, Network, SageConv
-from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.graph.storage import Graph, compressed
+from clusterctl.engine.graph import convolutions
+from clusterctl.engine.graph.blocks import Block
+from clusterctl.engine.graph.convolutions import GcnConv, Network, SageConv
+from clusterctl.engine.graph.sampling import NeighborSampler
+from clusterctl.engine.graph.storage import Graph, compressed
 
 MakeGraph = Callable[..., Graph]
 WIDTHS = [(7, 5), (7, 7), (7, 11)]
@@ -77,7 +77,7 @@ def with_loops(graph: Graph) -> Graph:
 def test_gcn_on_all_neighbours_matches_pyg_on_the_whole_graph(
     random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, inputs: int, outputs: int, loops: bool
 ) -> None:
-    monkeypatch.setattr("clusterctl.graph.blocks._EDGES_AT_ONCE", 50 if loops else 1 << 20)
+    monkeypatch.setattr("clusterctl.engine.graph.blocks._EDGES_AT_ONCE", 50 if loops else 1 << 20)
     graph = with_loops(random_graph(features=inputs)) if loops else random_graph(features=inputs)
     nodes = torch.arange(20)
     (block,) = NeighborSampler(graph, [-1], seed=0).sample(nodes, epoch=0, step=0)

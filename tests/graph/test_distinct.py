@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clusterctl.graph import gin as module
-from clusterctl.graph.gin import distinct
+from clusterctl.engine.graph import gin as module
+from clusterctl.engine.graph.gin import distinct
 
 
 def table_of(numbers: list[int], dtype: torch.dtype = torch.float64) -> Tensor:

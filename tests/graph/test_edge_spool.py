@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from clusterctl.graph import edge_spool
-from clusterctl.graph.edge_spool import EdgeSpool, adjacency
-from clusterctl.graph.storage import compressed
+from clusterctl.engine.graph import edge_spool
+from clusterctl.engine.graph.edge_spool import EdgeSpool, adjacency
+from clusterctl.engine.graph.storage import compressed
 
 
 def spooled(folder: Path, edges: torch.Tensor, pieces: int) -> EdgeSpool:

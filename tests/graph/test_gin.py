@@ -8,9 +8,9 @@ from torch import nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINConv, global_add_pool, global_mean_pool
 
-from clusterctl.graph.collection import Collection, GraphBatch, joined_graphs
-from clusterctl.graph.gin import Gin, GinConv, PlainGin, first_sum
-from clusterctl.graph.storage import compressed
+from clusterctl.engine.graph.collection import Collection, GraphBatch, joined_graphs
+from clusterctl.engine.graph.gin import Gin, GinConv, PlainGin, first_sum
+from clusterctl.engine.graph.storage import compressed
 
 
 @pytest.fixture

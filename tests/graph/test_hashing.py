@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.graph.hashing import Purpose, draws, stream
+from clusterctl.engine.graph.hashing import Purpose, draws, stream
 
 
 def test_the_hash_is_splitmix64() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from clusterctl.graph.storage import HeteroGraph, compressed, load, save
+from clusterctl.engine.graph.storage import HeteroGraph, compressed, load, save
 
 OF_USER, LIKES = ("item", "rev_to", "user"), ("user", "likes", "user")
 

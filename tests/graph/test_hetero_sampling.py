@@ -4,9 +4,9 @@ import pytest
 import torch
 from support.random_shop import random_shop
 
-from clusterctl.graph import sampling
-from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER, fan_outs
-from clusterctl.graph.sampling import HeteroSample, HeteroSampler
+from clusterctl.engine.graph import sampling
+from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER, fan_outs
+from clusterctl.engine.graph.sampling import HeteroSample, HeteroSampler
 
 SEEDS = {USER: torch.tensor([3, 1, 20]), ITEM: torch.tensor([5, 2, 41, 10])}
 

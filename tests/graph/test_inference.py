@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 from support.ranks import run_program
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 PROGRAM = """
 import json, tempfile, torch
 from pathlib import Path
 from torch_geometric.nn import GCNConv, SAGEConv
-from clusterctl.graph import inference
-from clusterctl.graph.convolutions import GcnConv, SageConv
-from clusterctl.graph.convolutions import Network
-from clusterctl.graph.features.sources import FeaturesOnDisk
-from clusterctl.graph.storage import Graph, compressed, load, save
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.task.task import joined
+from clusterctl.engine.graph import inference
+from clusterctl.engine.graph.convolutions import GcnConv, SageConv
+from clusterctl.engine.graph.convolutions import Network
+from clusterctl.engine.graph.features.sources import FeaturesOnDisk
+from clusterctl.engine.graph.storage import Graph, compressed, load, save
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.engine.task.task import joined
 
 inference.NODES_AT_ONCE = inference.NODES_AT_ONCE_FROM_DISK = 4  # gives slices several parts
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clusterctl.graph import labor, sampling
-from clusterctl.graph.blocks import Adjacency
-from clusterctl.graph.hashing import draws
-from clusterctl.graph.labor import choose_labor, max_duplicates, sample_labor
-from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.graph.static_sampling import StaticSampler
-from clusterctl.graph.storage import Graph, compressed
+from clusterctl.engine.graph import labor, sampling
+from clusterctl.engine.graph.blocks import Adjacency
+from clusterctl.engine.graph.hashing import draws
+from clusterctl.engine.graph.labor import choose_labor, max_duplicates, sample_labor
+from clusterctl.engine.graph.sampling import NeighborSampler
+from clusterctl.engine.graph.static_sampling import StaticSampler
+from clusterctl.engine.graph.storage import Graph, compressed
 
 MakeGraph = Callable[..., Graph]
 Sample = Callable[..., tuple[Tensor, Tensor]]
@@ -30,7 +30,7 @@ def one_list(sources: Tensor) -> Adjacency:
 
 def implementations() -> list[Sample]:
     pytest.importorskip("numba")  # optional for users; `make setup` installs it
-    from clusterctl.graph.compiled import sample_labor_compiled
+    from clusterctl.engine.graph.compiled import sample_labor_compiled
 
     return [sample_labor, sample_labor_compiled]
 

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.random_shop import random_shop
 
-from clusterctl.errors import TaskError
-from clusterctl.graph.blocks import Adjacency
-from clusterctl.graph.links import ends, has_edge, negatives, with_duplicates
-from clusterctl.graph.neighbors import sample_neighbors
-from clusterctl.graph.recommender import OF_USER
-from clusterctl.graph.storage import Graph, compressed
+from clusterctl.engine.graph.blocks import Adjacency
+from clusterctl.engine.graph.links import ends, has_edge, negatives, with_duplicates
+from clusterctl.engine.graph.neighbors import sample_neighbors
+from clusterctl.engine.graph.recommender import OF_USER
+from clusterctl.engine.graph.storage import Graph, compressed
+from clusterctl.shared.errors import TaskError
 
 MakeGraph = Callable[..., Graph]
 USERS, ITEMS = 40, 60

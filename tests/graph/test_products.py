@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from clusterctl.graph import products
-from clusterctl.graph.products import Linear, linear, rounded
+from clusterctl.engine.graph import products
+from clusterctl.engine.graph.products import Linear, linear, rounded
 
 LARGE = (4_100, 300, 96)  # rows, in, out: large enough for a convolution
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from support.pyg_graphs import BOUGHT, one_type, shop
 from torch import Tensor
 
-from clusterctl.graph.pyg import LinkNeighborLoader, NeighborLoader, relation
-from clusterctl.graph.pyg.relation import Numbering
-from clusterctl.graph.pyg.weights import first
+from clusterctl.engine.graph.pyg.relation import Numbering
+from clusterctl.engine.graph.pyg.weights import first
+from clusterctl.pyg import LinkNeighborLoader, NeighborLoader, relation
 
 pytest.importorskip("numba")  # optional for users; `make setup` installs it
-from clusterctl.graph.pyg.compiled import CompiledNumbering, first_compiled
+from clusterctl.engine.graph.pyg.compiled import CompiledNumbering, first_compiled
 
 OPTIONS: list[dict[str, Any]] = [
     {},

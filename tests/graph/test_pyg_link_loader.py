@@ -9,7 +9,7 @@ import torch
 from support.pyg_graphs import BOUGHT, KNOWS, one_type, shop
 from torch_geometric.sampler import NegativeSampling
 
-from clusterctl.graph.pyg import LinkNeighborLoader
+from clusterctl.pyg import LinkNeighborLoader
 
 WANTED = slice(0, 24)
 

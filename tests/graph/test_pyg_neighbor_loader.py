@@ -16,8 +16,8 @@ from torch_geometric.testing.feature_store import MyFeatureStore
 from torch_geometric.testing.graph_store import MyGraphStore
 from torch_geometric.utils import k_hop_subgraph
 
-from clusterctl.graph import pyg
-from clusterctl.graph.pyg import NeighborLoader
+from clusterctl.engine.graph import pyg
+from clusterctl.pyg import NeighborLoader
 
 SEEDS = torch.tensor([3, 17, 8, 41])
 

@@ -8,7 +8,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, NodeLoader
 
-from clusterctl.graph.pyg.sampler import PygNeighborSampler
+from clusterctl.engine.graph.pyg.sampler import PygNeighborSampler
 
 OF_USER, TO = ("item", "rev_to", "user"), ("user", "to", "item")
 

@@ -11,7 +11,7 @@ from support.pyg_graphs import BOUGHT, one_type, shop
 from torch_geometric.data import Data
 from torch_geometric.transforms import ToSparseTensor
 
-from clusterctl.graph.pyg import LinkNeighborLoader, NeighborLoader
+from clusterctl.pyg import LinkNeighborLoader, NeighborLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # torch warns about CSR tensors once per process
 SEEDS = torch.tensor([3, 17, 8, 29])

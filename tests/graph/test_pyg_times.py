@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.testing.feature_store import MyFeatureStore
 from torch_geometric.testing.graph_store import MyGraphStore
 
-from clusterctl.graph.pyg import NeighborLoader
+from clusterctl.pyg import NeighborLoader
 
 SEEDS = torch.tensor([3, 17, 8, 29])
 

@@ -11,7 +11,7 @@ from support.pyg_graphs import BOUGHT, one_type, shop
 from torch import Tensor
 from torch_geometric.data import Data
 
-from clusterctl.graph.pyg import NeighborLoader
+from clusterctl.pyg import NeighborLoader
 
 WEIGHTS = [1.0, 2.0, 0.0, 4.0, 3.0]
 TIMES = 6000

@@ -7,10 +7,10 @@ from support.random_shop import random_shop
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
-from clusterctl.graph.blocks import Block
-from clusterctl.graph.convolutions import SageConv
-from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER, Recommender, fan_outs
-from clusterctl.graph.sampling import HeteroSample, HeteroSampler
+from clusterctl.engine.graph.blocks import Block
+from clusterctl.engine.graph.convolutions import SageConv
+from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER, Recommender, fan_outs
+from clusterctl.engine.graph.sampling import HeteroSample, HeteroSampler
 
 CHANNELS = 6
 

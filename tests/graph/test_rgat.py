@@ -10,16 +10,16 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.nn import GATv2Conv, HeteroConv
 
-from clusterctl.graph import attention
-from clusterctl.graph.attention import GatConv
-from clusterctl.graph.rgat import Rgat, fan_outs, layer_hops, relations_by_layer
-from clusterctl.graph.sampling import HeteroSampler
-from clusterctl.graph.storage import EdgeType, LabelledHeteroGraph
-from clusterctl.spec import GatOptions, NodeClassificationTrain
-from clusterctl.task.task import Task
-from clusterctl.training import relation_objective
-from clusterctl.training.epoch_plan import Batch
-from clusterctl.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.graph import attention
+from clusterctl.engine.graph.attention import GatConv
+from clusterctl.engine.graph.rgat import Rgat, fan_outs, layer_hops, relations_by_layer
+from clusterctl.engine.graph.sampling import HeteroSampler
+from clusterctl.engine.graph.storage import EdgeType, LabelledHeteroGraph
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training import relation_objective
+from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.shared.spec import GatOptions, NodeClassificationTrain
 
 pytestmark = pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")  # PyG warns about institutes
 OPTIONS = GatOptions(hidden=3, heads=2, output_heads=2, dropout=0.0, residual=True)

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.graph.blocks import Block
-from clusterctl.graph.hashing import below, draws
-from clusterctl.graph.neighbors import choose, renumbered, sample_neighbors
-from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.graph.storage import Graph
+from clusterctl.engine.graph.blocks import Block
+from clusterctl.engine.graph.hashing import below, draws
+from clusterctl.engine.graph.neighbors import choose, renumbered, sample_neighbors
+from clusterctl.engine.graph.sampling import NeighborSampler
+from clusterctl.engine.graph.storage import Graph
 
 MakeGraph = Callable[..., Graph]
 

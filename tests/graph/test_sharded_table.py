@@ -5,15 +5,15 @@ from pathlib import Path
 
 from support.ranks import run_program
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 PROGRAM = """
 import json, torch
-from clusterctl.graph.sharded_table import ShardedTable, whole_weights
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.place import Place
-from clusterctl.task.task import joined
+from clusterctl.engine.graph.sharded_table import ShardedTable, whole_weights
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.record.place import Place
+from clusterctl.engine.task.task import joined
 
 place = Place.from_environment()
 with joined(Context({"name": "t", "workload": "taobao"}, attempt=current_attempt())):

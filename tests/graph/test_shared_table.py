@@ -5,17 +5,17 @@ from pathlib import Path
 
 from support.ranks import run_program
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 PROGRAM = """
 import json, torch
 from pathlib import Path
 from torch import distributed as dist
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.place import Place
-from clusterctl.graph.storage import shared_table
-from clusterctl.task.task import joined
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.record.place import Place
+from clusterctl.engine.graph.storage import shared_table
+from clusterctl.engine.task.task import joined
 
 def mapped():
     return sum("clusterctl-table" in line for line in Path("/proc/self/maps").read_text().splitlines())

@@ -12,14 +12,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.nn import functional as F
 
-from clusterctl.graph.attention import Gat
-from clusterctl.graph.blocks import Block
-from clusterctl.graph.convolutions import GcnConv, Network, SageConv
-from clusterctl.graph.hops import sampled_hops
-from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.graph.static_sampling import StaticSampler, worth_static
-from clusterctl.graph.storage import Graph, compressed
-from clusterctl.spec import GatOptions
+from clusterctl.engine.graph.attention import Gat
+from clusterctl.engine.graph.blocks import Block
+from clusterctl.engine.graph.convolutions import GcnConv, Network, SageConv
+from clusterctl.engine.graph.hops import sampled_hops
+from clusterctl.engine.graph.sampling import NeighborSampler
+from clusterctl.engine.graph.static_sampling import StaticSampler, worth_static
+from clusterctl.engine.graph.storage import Graph, compressed
+from clusterctl.shared.spec import GatOptions
 
 MakeGraph = Callable[..., Graph]
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from clusterctl.graph.storage import FILE, Graph, compressed, load, resident, save, shared, whole
-from clusterctl.runs.once import prepared_once
-from clusterctl.task.task import Task
+from clusterctl.engine.graph.storage import FILE, Graph, compressed, load, resident, save, shared, whole
+from clusterctl.engine.task.task import Task
+from clusterctl.shared.record.once import prepared_once
 
 MakeGraph = Callable[..., Graph]
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from clusterctl.launch.script import part
+from clusterctl.launcher.submission.script import part
 
 _SHOWN = "RANK LOCAL_RANK WORLD_SIZE COLOUR SLURM_PROCID TERM"
 

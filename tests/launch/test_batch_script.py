@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.api.init import toml_text
-from clusterctl.launch.batch_script import Converted, convert
-from clusterctl.spec import Job, from_record
+from clusterctl.launcher.api.init import toml_text
+from clusterctl.launcher.submission.batch_script import Converted, convert
+from clusterctl.shared.spec import Job, from_record
 
 RUN = "srun python train.py\n"
 

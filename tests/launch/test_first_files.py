@@ -9,9 +9,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.api.init import ClusterChoices, Site, cluster_text, first_job, likely_partition, toml_text
-from clusterctl.slurm.nodes import parse_nodes
-from clusterctl.spec import Cluster, from_record
+from clusterctl.launcher.api.init import ClusterChoices, Site, cluster_text, first_job, likely_partition, toml_text
+from clusterctl.launcher.slurm.nodes import parse_nodes
+from clusterctl.shared.spec import Cluster, from_record
 
 NODES = (Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-25.05.txt").read_text()
 SITE = Site(parse_nodes(NODES, 0.0), "alpha", ("physics", "chem"), ("normal",), has_pyxis=True)

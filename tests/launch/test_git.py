@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.git_index import write_index
 
-from clusterctl.errors import ConfigError
-from clusterctl.launch.git import GitState, git_state, listed_files
+from clusterctl.launcher.submission.git import GitState, git_state, listed_files
+from clusterctl.shared.errors import ConfigError
 
 IDENTITY = ("-c", "user.name=x", "-c", "user.email=x@y")
 
@@ -341,7 +341,7 @@ def test_a_pipe_that_the_configuration_names_is_not_waited_for(repository: Path,
 
 
 def test_a_pipe_in_place_of_gitignore_is_named(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterctl.launch.git._ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("clusterctl.launcher.submission.git._ANSWER_SECONDS", 0.5)
     (repository / "data").mkdir()
     os.mkfifo(repository / "data" / ".gitignore")
     with pytest.raises(ConfigError, match=r"data/\.gitignore") as raised:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from clusterctl.launch.code_files import in_threads
+from clusterctl.launcher.submission.code_files import in_threads
 
 
 @pytest.mark.parametrize("remote", [False, True])

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.api.clean import YOUNG_SECONDS, find_unused, remove_unused
-from clusterctl.config import Resolved
-from clusterctl.errors import ConfigError
-from clusterctl.launch.module_archives import archive_modules, link_archives
-from clusterctl.launch.plan import Plan, make_plan
-from clusterctl.launch.snapshot import find_code, take_snapshot
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Cluster, CommandTrain, Job, Resources
+from clusterctl.launcher.api.clean import YOUNG_SECONDS, find_unused, remove_unused
+from clusterctl.launcher.config import Resolved
+from clusterctl.launcher.submission.module_archives import archive_modules, link_archives
+from clusterctl.launcher.submission.plan import Plan, make_plan
+from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
+from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Cluster, CommandTrain, Job, Resources
 
 PACKAGES = "lib/python3.12/site-packages"
 
@@ -95,7 +95,7 @@ def test_archives_of_the_code_are_beside_its_copy(site: Site) -> None:
     site.archive(plan)
     code = find_code(site.runs, site.project).folder
     assert names(code / "project.tar") == ["fast.so", "package/", "package/__init__.py", "train.py"]
-    assert "clusterctl/runs/staging.py" in names(code / "lib.tar")
+    assert "clusterctl/shared/node/staging.py" in names(code / "lib.tar")
     assert plan.staging is not None
     assert [archive for _, archive in plan.staging.archives] == [
         str(code / "lib.tar"),

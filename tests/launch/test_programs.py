@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from support.environments import WORDS, make_conda, make_environment
 
-from clusterctl.config import Resolved
-from clusterctl.launch.plan import Programs, activated_environments, make_plan
-from clusterctl.launch.script import FIRST_IN_IMAGE, render
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Cluster, CommandTrain, Job, Resources
+from clusterctl.launcher.config import Resolved
+from clusterctl.launcher.submission.plan import Programs, activated_environments, make_plan
+from clusterctl.launcher.submission.script import FIRST_IN_IMAGE, render
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Cluster, CommandTrain, Job, Resources
 
 # A stand-in for the tasks' srun; the last argument of what it starts is the run folder.
 SRUN = """#!/bin/bash

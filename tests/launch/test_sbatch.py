@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.launch.sbatch import Estimate, parse_estimate
+from clusterctl.launcher.submission.sbatch import Estimate, parse_estimate
 
 
 @pytest.mark.parametrize(

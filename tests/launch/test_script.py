@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.config import Resolved
-from clusterctl.errors import ConfigError
-from clusterctl.launch.plan import Plan, make_plan
-from clusterctl.launch.script import STAGED, render
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Cluster, CommandTrain, Container, Data, Job, RedditTrain, Resources
-from clusterctl.spec.job import NodeCheck
-from clusterctl.spec.values import GpuCount
+from clusterctl.launcher.config import Resolved
+from clusterctl.launcher.submission.plan import Plan, make_plan
+from clusterctl.launcher.submission.script import STAGED, render
+from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Cluster, CommandTrain, Container, Data, Job, RedditTrain, Resources
+from clusterctl.shared.spec.job import NodeCheck
+from clusterctl.shared.spec.values import GpuCount
 
 GOLDEN = Path(__file__).parent / "golden"
 

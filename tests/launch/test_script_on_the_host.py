@@ -21,15 +21,15 @@ from support.scenario import wait_until
 from support.traces import attempt
 
 import clusterctl
-from clusterctl.config import Resolved
-from clusterctl.diagnosis.failure import job_ending, known_line
-from clusterctl.errors import Cause
-from clusterctl.launch.plan import make_plan
-from clusterctl.launch.script import part, render
-from clusterctl.observe.attempt import read_host
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.marks import EXIT_RESTART, Refusal
-from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
+from clusterctl.launcher.config import Resolved
+from clusterctl.launcher.diagnosis.failure import job_ending, known_line
+from clusterctl.launcher.observe.attempt import read_host
+from clusterctl.launcher.submission.plan import make_plan
+from clusterctl.launcher.submission.script import part, render
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.marks import EXIT_RESTART, Refusal
+from clusterctl.shared.spec import Cluster, CommandTrain, Container, Job, Resources
 
 SOURCE = Path(clusterctl.__file__).parents[1]
 CLUSTER, NO_CONTAINER = Cluster(name="c"), Container()
@@ -486,8 +486,8 @@ CHECKPOINT = 'mkdir -p "$CLUSTERCTL_RUN_DIR/checkpoints/$CLUSTERCTL_ATTEMPT-7"\n
 def asks(host: Host, attempt: int, **details: Any) -> str:
     """The commands of a task that requests a restart."""
     arguments = f"RunDir(Path({str(host.run.path)!r})).attempt({attempt}), 'warned', **{details!r}"
-    imports = "from pathlib import Path; from clusterctl.runs.layout import RunDir"
-    program = f"{imports}; from clusterctl.runs.marks import request_restart; request_restart({arguments})"
+    imports = "from pathlib import Path; from clusterctl.shared.record.layout import RunDir"
+    program = f"{imports}; from clusterctl.shared.record.marks import request_restart; request_restart({arguments})"
     return f"PYTHONPATH={quote(str(SOURCE))} {quote(sys.executable)} -c {quote(program)}\n"
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.config.sent import Arrival, Sent, SentFile, SentProject
-from clusterctl.containers.listener import SILENT
-from clusterctl.errors import ConfigError
-from clusterctl.launch.sent_code import LocalProject, received
+from clusterctl.launcher.config.sent import Arrival, Sent, SentFile, SentProject
+from clusterctl.launcher.containers.listener import SILENT
+from clusterctl.launcher.submission.sent_code import LocalProject, received
+from clusterctl.shared.errors import ConfigError
 
 
 class Link:

@@ -21,13 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.git_index import make_repository, write_index
 
-from clusterctl.containers.listener import ProgressListener
-from clusterctl.errors import ConfigError
-from clusterctl.launch import code_files, snapshot
-from clusterctl.launch.code_files import CodeFile, LargeCode, largest
-from clusterctl.launch.git import git_state
-from clusterctl.launch.snapshot import find_code, take_snapshot
+from clusterctl.launcher.containers.listener import ProgressListener
+from clusterctl.launcher.submission import code_files, snapshot
+from clusterctl.launcher.submission.code_files import CodeFile, LargeCode, largest
+from clusterctl.launcher.submission.git import git_state
+from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
 from clusterctl.runs import file_systems
+from clusterctl.shared.errors import ConfigError
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_identical_code_is_stored_once(tmp_path: Path, project: Path) -> None:
 
 def test_clusterctl_is_included_without_bytecode(tmp_path: Path) -> None:
     code = take_snapshot(find_code(tmp_path / "runs", None))
-    assert (code / "lib" / "clusterctl" / "runs" / "entry.py").is_file()
+    assert (code / "lib" / "clusterctl" / "shared" / "node" / "entry.py").is_file()
     assert not list(code.rglob("*.pyc"))
 
 
@@ -159,7 +159,7 @@ def test_snapshots_share_identical_files_read_only(tmp_path: Path, project: Path
     first = take_snapshot(find_code(tmp_path / "runs", project))
     (project / "train.py").write_text("print(2)\n")
     second = take_snapshot(find_code(tmp_path / "runs", project))
-    entry, again = (code / "lib" / "clusterctl" / "runs" / "entry.py" for code in (first, second))
+    entry, again = (code / "lib" / "clusterctl" / "shared" / "node" / "entry.py" for code in (first, second))
     assert entry.samefile(again)
     assert entry.stat().st_mode & 0o222 == 0
     assert not (first / "project" / "train.py").samefile(second / "project" / "train.py")
@@ -176,7 +176,7 @@ def test_without_hard_links_everything_is_copied(
 
     monkeypatch.setattr("os.link", unsupported)
     code = take_snapshot(find_code(tmp_path / "runs", project))
-    copied, original = code / "lib" / "clusterctl" / "runs" / "entry.py", Path(code_files.__file__)
+    copied, original = code / "lib" / "clusterctl" / "shared" / "node" / "entry.py", Path(code_files.__file__)
     assert copied.read_bytes() == original.parents[1].joinpath("runs", "entry.py").read_bytes()
 
 

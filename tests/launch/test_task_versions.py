@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from clusterctl.config import resolve
-from clusterctl.containers.contents import ImageRecord, write_record
-from clusterctl.launch.new_run import image_digest, task_versions
-from clusterctl.launch.plan import Plan, make_plan
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Cluster
+from clusterctl.launcher.config import resolve
+from clusterctl.launcher.containers.contents import ImageRecord, write_record
+from clusterctl.launcher.submission.new_run import image_digest, task_versions
+from clusterctl.launcher.submission.plan import Plan, make_plan
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Cluster
 
 
 def planned(folder: Path, table: str = "", **cluster: object) -> Plan:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.api.clean import YOUNG_SECONDS, Unused, find_unused, remove_unused
-from clusterctl.errors import ConfigError
-from clusterctl.launch.snapshot import Code, find_code, take_snapshot
+from clusterctl.launcher.api.clean import YOUNG_SECONDS, Unused, find_unused, remove_unused
+from clusterctl.launcher.submission.snapshot import Code, find_code, take_snapshot
+from clusterctl.shared.errors import ConfigError
 
 
 class Folder:

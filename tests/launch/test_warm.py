@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from support.hostile_shell import hostile_shell
 
-from clusterctl.config import Resolved
-from clusterctl.errors import UsageError
-from clusterctl.launch.plan import make_plan
-from clusterctl.launch.script import render
-from clusterctl.launch.warm import check_fits, image_stamp, render_holder, warm_folder, warmed
-from clusterctl.runs.layout import RunDir
-from clusterctl.slurm.queue import Allocation
-from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
+from clusterctl.launcher.config import Resolved
+from clusterctl.launcher.slurm.queue import Allocation
+from clusterctl.launcher.submission.plan import make_plan
+from clusterctl.launcher.submission.script import render
+from clusterctl.launcher.submission.warm import check_fits, image_stamp, render_holder, warm_folder, warmed
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Cluster, CommandTrain, Container, Job, Resources
 
 GOLDEN = Path(__file__).parent / "golden"
 ALLOCATION = Allocation("77", "RUNNING", 4, None, 8, "node[1-4]", 32)
@@ -177,7 +177,7 @@ def test_concurrent_runs_import_an_image_once(node: Node) -> None:
     assert (node.runs / "imports").read_text() == "imported\n"
     imports = [line for line in node.noted() if line.endswith(" true")]
     assert all("--nodes=4" in line and "--container-image=/images/x.sqsh" in line for line in imports)
-    tasks = [line for line in node.noted() if "clusterctl/runs" in line]
+    tasks = [line for line in node.noted() if "clusterctl/shared/node" in line]
     assert all("--container-name=clusterctl_77_" in line and "--container-image" not in line for line in tasks)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.mistake import CONFIG, OTHER, SLURM, Desk, Mistake, rows
 
-from clusterctl.containers import unpacked
+from clusterctl.launcher.containers import unpacked
 
 PYXIS = 'echo "      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH"'
 PACKAGES = "opt/venv/lib/python3.11/site-packages"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.mistake import CONFIG, SLURM, Desk, check_message, check_plain
 
-from clusterctl.launch import sbatch
-from clusterctl.slurm import client
+from clusterctl.launcher.slurm import client
+from clusterctl.launcher.submission import sbatch
 
 JOB = 'workload = "synthetic"\n'
 HANG = "exec sleep 60"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.mistake import CONFIG, NOT_FOUND, SLURM, USAGE, Desk, Mistake, check_message, rows
 
-from clusterctl.runs.files import read_json
+from clusterctl.shared.record.files import read_json
 
 
 def runs(what: str, folder: str, expected: str, prepare: Callable[[Desk], object] = lambda desk: None) -> Mistake:

@@ -21,7 +21,7 @@ import pytest
 from support.damage import damaged, healthy, write
 from support.mistake import Desk, check_plain
 
-from clusterctl import cli
+from clusterctl.launcher import cli
 
 GOOD, BAD = "cora-20260101-000000-aaaa", "cora-20260102-000000-bbbb"
 MOST_BYTES = 4 << 30

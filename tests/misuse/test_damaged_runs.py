@@ -14,7 +14,7 @@ from support.damage import write as write_run
 from support.mistake import CONFIG, NOT_FOUND, SLURM, Desk, check_message, check_plain
 
 from clusterctl import __version__, cli
-from clusterctl.runs.layout import RUN_FORMAT, RunDir
+from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
 
 Fabricate = Callable[..., RunDir]
 GOOD, BAD = "cora-20260101-000000-aaaa", "cora-20260102-000000-bbbb"

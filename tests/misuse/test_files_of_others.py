@@ -15,17 +15,17 @@ import pytest
 from support.mistake import CONFIG, NOT_FOUND, OTHER, USAGE, Desk, check_message
 
 import clusterctl
-from clusterctl.api.clean import find_unused
-from clusterctl.api.completions import answer
-from clusterctl.api.submit import send
-from clusterctl.config import load_cluster, names, resolve
-from clusterctl.config.places import find_file
-from clusterctl.errors import ConfigError
-from clusterctl.observe.runs import find_run, newest_first
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir, code_folder
-from clusterctl.slurm import Slurm
-from clusterctl.spec import Cluster
+from clusterctl.launcher.api.clean import find_unused
+from clusterctl.launcher.api.completions import answer
+from clusterctl.launcher.api.submit import send
+from clusterctl.launcher.config import load_cluster, names, resolve
+from clusterctl.launcher.config.places import find_file
+from clusterctl.launcher.observe.runs import find_run, newest_first
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RunDir, code_folder
+from clusterctl.shared.spec import Cluster
 
 Fabricate = Callable[..., RunDir]
 SOMEONE = 4242
@@ -87,7 +87,7 @@ def test_nothing_is_written_where_another_user_has_been(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
 ) -> None:
     for module in ("submit", "sweep"):
-        monkeypatch.setattr(f"clusterctl.api.{module}.new_suffix", lambda: RANDOM)
+        monkeypatch.setattr(f"clusterctl.launcher.api.{module}.new_suffix", lambda: RANDOM)
     desk.use_slurm(sbatch="echo Submitted batch job 7", squeue="exit 0")
     desk.runs.mkdir()
     elsewhere = desk.folder / "elsewhere"
@@ -108,7 +108,7 @@ def test_nothing_is_written_where_another_user_has_been(
 def test_a_script_that_somebody_exchanges_is_not_submitted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.use_slurm(sbatch='cat >"$CLUSTERCTL_RUNS/../seen"; echo Submitted batch job 7', squeue="exit 0")
     (desk.folder / "theirs").mkdir()
-    from clusterctl.launch import sbatch
+    from clusterctl.launcher.submission import sbatch
 
     def exchanged(path: Path, text: str) -> None:
         """Write the script; then the runs folder is another one, with an own script in the same place."""

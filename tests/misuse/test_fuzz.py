@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.mistake import check_plain
 
-from clusterctl import cli
-from clusterctl.errors import ClusterctlError
-from clusterctl.launch.sbatch import refusal
-from clusterctl.runs.layout import RunDir
-from clusterctl.slurm.queue import SEPARATOR, parse_queue
-from clusterctl.spec import Cluster, Job, RedditTrain
-from clusterctl.spec.keys import keys_of
+from clusterctl.launcher import cli
+from clusterctl.launcher.slurm.queue import SEPARATOR, parse_queue
+from clusterctl.launcher.submission.sbatch import refusal
+from clusterctl.shared.errors import ClusterctlError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Cluster, Job, RedditTrain
+from clusterctl.shared.spec.keys import keys_of
 
 EXIT_CODES = {0, 1, 2, 3, 4, 5, 124, 130}
 RUN = "cora-20260102-030405-00a1"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.mistake import CONFIG, NOT_FOUND, Desk, Mistake, check_message, check_plain, rows
 
-from clusterctl.runs.files import read_json
+from clusterctl.shared.record.files import read_json
 
 HOSTILE = (
     "$(touch hacked)",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.mistake import CONFIG, SLURM, Desk, Mistake, check_message, rows
 
-from clusterctl.runs.files import write_json
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.layout import RunDir
 
 REDDIT = 'workload = "reddit"\n[data]\nroot = "./data"\n'
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.mistake import CONFIG, USAGE, Desk, check_message
 
-from clusterctl.runs.files import read_json
+from clusterctl.shared.record.files import read_json
 
 VALUE = "hunter2-çé\"'\\$x"
 TOML = json.dumps(VALUE)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.notifications.notifier import happened
-from clusterctl.observe.attempt import AttemptEvidence
-from clusterctl.observe.run_record import RunRecord
-from clusterctl.observe.stage import NEVER_STARTS, Status
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.spec import Cluster, Job
+from clusterctl.launcher.notifications.notifier import happened
+from clusterctl.launcher.observe.attempt import AttemptEvidence
+from clusterctl.launcher.observe.run_record import RunRecord
+from clusterctl.launcher.observe.stage import NEVER_STARTS, Status
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import Cluster, Job
 
 RECORD = RunRecord(
     RunDir(Path("/runs/x-20260102-030405-00a1")), 0.0, Job(name="x", workload="command"), Cluster(name="c")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from clusterctl.notifications.notifier import Message
-from clusterctl.runs.vocabulary import metric_of
-from clusterctl.spec.notify import RunEvent
+from clusterctl.launcher.notifications.notifier import Message
+from clusterctl.shared.record.vocabulary import metric_of
+from clusterctl.shared.spec.notify import RunEvent
 
 FAILED = Message(
     event=RunEvent.FAILED,

@@ -16,15 +16,15 @@ from conftest import CREATED, RUN_ID, Fabricate
 from support.web_hook import TOKEN, WebHook, dead_url, web_hook
 
 import clusterctl
-from clusterctl.errors import SlurmError
-from clusterctl.notifications.notifier import Notifier
-from clusterctl.observe.status import report
-from clusterctl.runs.layout import RUN_FORMAT, RunDir
-from clusterctl.slurm import Slurm
-from clusterctl.spec import Cluster, Job, to_record
-from clusterctl.spec.notify import Notify
+from clusterctl.launcher.notifications.notifier import Notifier
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
+from clusterctl.shared.spec import Cluster, Job, to_record
+from clusterctl.shared.spec.notify import Notify
 
-NOTIFIER = Path(clusterctl.__file__).parent / "notifications"
+NOTIFIER = Path(clusterctl.__file__).parent / "launcher" / "notifications"
 HOST = {"attempt": 0, "job_id": "12", "restart_count": 0, "nodes": "n1", "start": CREATED + 5}
 FAILED = {**HOST, "end": CREATED + 65, "exit_code": 1, "signal": ""}
 EVENT = {"rank": 0, "time": CREATED + 60, "event": "exception", "type": "ValueError", "message": f"no good: {TOKEN}"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.notifications.notifier import MOST_TRIES, next_try, note, take
-from clusterctl.notifications.send import Delivery, Outcome
+from clusterctl.launcher.notifications.notifier import MOST_TRIES, next_try, note, take
+from clusterctl.launcher.notifications.send import Delivery, Outcome
 
 
 def one_try(folder: Path, *answers: Delivery) -> bool:

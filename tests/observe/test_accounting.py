@@ -8,17 +8,17 @@ from dataclasses import asdict
 
 import pytest
 
-from clusterctl.diagnosis.diagnose import diagnose
-from clusterctl.diagnosis.traces import gather, with_accounting
-from clusterctl.errors import Cause, SlurmError
-from clusterctl.observe.slurm_log import AGAIN_SECONDS, accounted
-from clusterctl.observe.status import report
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.slurm import Slurm
-from clusterctl.slurm.accounting import Accounted
-from clusterctl.slurm.queue import SEPARATOR
+from clusterctl.launcher.diagnosis.diagnose import diagnose
+from clusterctl.launcher.diagnosis.traces import gather, with_accounting
+from clusterctl.launcher.observe.slurm_log import AGAIN_SECONDS, accounted
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.slurm.accounting import Accounted
+from clusterctl.launcher.slurm.queue import SEPARATOR
+from clusterctl.shared.errors import Cause, SlurmError
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
 
 Fabricate = Callable[..., RunDir]
 RUNS = [f"{name}-20260101-000000-{name * 4}" for name in "abcd"]

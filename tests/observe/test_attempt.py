@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from clusterctl.errors import ConfigError
-from clusterctl.observe.attempt import AttemptEvidence, RunEvidence, read_evidence
-from clusterctl.observe.run_record import read_record
-from clusterctl.observe.slurm_log import EndedBy
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.observe.attempt import AttemptEvidence, RunEvidence, read_evidence
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.slurm_log import EndedBy
+from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
 
 Fabricate = Callable[..., RunDir]
 

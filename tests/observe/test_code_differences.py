@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.counted import counted
 
-from clusterctl.launch.snapshot import find_code, take_snapshot
-from clusterctl.observe.comparison import CodeChange, FileChange, code_changes, line_differences
+from clusterctl.launcher.observe.comparison import CodeChange, FileChange, code_changes, line_differences
+from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
 from clusterctl.runs import file_systems
 
 
@@ -78,7 +78,7 @@ def test_only_files_that_may_differ_are_read(tmp_path: Path, monkeypatch: pytest
     (project / "8.py").write_text("longer")
     second = take_snapshot(find_code(runs, project))
     if not local:
-        monkeypatch.setattr("clusterctl.observe.comparison.local_devices", frozenset)
+        monkeypatch.setattr("clusterctl.launcher.observe.comparison.local_devices", frozenset)
     assert file_systems.local_devices()
     with counted(runs) as count:
         assert [change.name for change in code_changes(first, second)] == ["project/7.py", "project/8.py"]

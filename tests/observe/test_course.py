@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.observe.attempt import LEAST_STEPS, Course, read_course
-from clusterctl.observe.lines import last_lines
-from clusterctl.observe.measurements import newest_values
+from clusterctl.launcher.observe.attempt import LEAST_STEPS, Course, read_course
+from clusterctl.launcher.observe.lines import last_lines
+from clusterctl.launcher.observe.measurements import newest_values
 
 
 def course_of(folder: Path, *attempts: list[dict[str, Any]], tail: int = 65536) -> Course | None:

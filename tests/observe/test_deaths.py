@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.observe.rank_events import deaths, ranks_of
+from clusterctl.launcher.observe.rank_events import deaths, ranks_of
 
 SLURM = Path(__file__).parents[1] / "diagnosis" / "slurm_22_05"
 

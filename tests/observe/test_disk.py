@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from clusterctl.api.clean import DiskUse
+from clusterctl.launcher.api.clean import DiskUse
 
 
 def blocks(path: Path) -> int:

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from support.recorded import claim
 
-from clusterctl.observe import ended_runs
-from clusterctl.observe.attempt import read_evidence
-from clusterctl.observe.ended_runs import QUIET_SECONDS, EndedRuns
-from clusterctl.observe.run_record import read_record
-from clusterctl.observe.status import Filter, newest
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.marks import Refusal
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.observe import ended_runs
+from clusterctl.launcher.observe.attempt import read_evidence
+from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.status import Filter, newest
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.marks import Refusal
+from clusterctl.shared.record.stages import Stage
 
 Fabricate = Callable[..., RunDir]
 FAILED = {

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.api.clean import best_runs, judged
-from clusterctl.observe.attempt import AttemptEvidence
-from clusterctl.observe.run_record import Condition, Predecessor, RunRecord
-from clusterctl.observe.stage import Status
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.spec import Cluster, Job, RedditTrain
+from clusterctl.launcher.api.clean import best_runs, judged
+from clusterctl.launcher.observe.attempt import AttemptEvidence
+from clusterctl.launcher.observe.run_record import Condition, Predecessor, RunRecord
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import Cluster, Job, RedditTrain
 
 NOW, DAY = 100 * 86400.0, 86400.0
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from clusterctl.errors import WaitTimedOut
-from clusterctl.observe.follow import LOOK_SECONDS, Sources, wait, watch
-from clusterctl.runs.files import Lines, write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.slurm import Slurm
-from clusterctl.spec import Cluster
+from clusterctl.launcher.observe.follow import LOOK_SECONDS, Sources, wait, watch
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.shared.errors import WaitTimedOut
+from clusterctl.shared.record.files import Lines, write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import Cluster
 
 Fabricate = Callable[..., RunDir]
 SITE = Cluster(name="site", polling_floor=10)

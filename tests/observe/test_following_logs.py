@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from clusterctl.api.logs import read_logs
-from clusterctl.errors import SlurmError
-from clusterctl.observe.follow import Sources
-from clusterctl.observe.logs import Logs, Selection
-from clusterctl.runs.files import write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.slurm import Slurm
-from clusterctl.spec import Cluster
+from clusterctl.launcher.api.logs import read_logs
+from clusterctl.launcher.observe.follow import Sources
+from clusterctl.launcher.observe.logs import Logs, Selection
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Cluster
 
 Fabricate = Callable[..., RunDir]
 Begin = Callable[..., RunDir]

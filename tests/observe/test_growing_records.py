@@ -6,7 +6,7 @@ import itertools
 import json
 from pathlib import Path
 
-from clusterctl.observe.lines import GrowingRecords
+from clusterctl.launcher.observe.lines import GrowingRecords
 
 
 def lines(first: int, last: int) -> str:

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from support.busy_run import GPUS, NODES, NOW, RANKS, STARTS, WENT_ON_AT, busy_files
 from support.counted import counted
 
-from clusterctl.observe.attempt import AttemptEvidence, read_evidence
-from clusterctl.observe.history import History
-from clusterctl.observe.run_record import read_record
-from clusterctl.observe.telemetry import Sample, parse_sample
-from clusterctl.observe.timeline import AttemptTimeline
-from clusterctl.runs.files import Lines
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.observe.attempt import AttemptEvidence, read_evidence
+from clusterctl.launcher.observe.history import History
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.telemetry import Sample, parse_sample
+from clusterctl.launcher.observe.timeline import AttemptTimeline
+from clusterctl.shared.record.files import Lines
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.observe.lines import Growing, last_lines, last_lines_offset, offset_of_time, tail
+from clusterctl.launcher.observe.lines import Growing, last_lines, last_lines_offset, offset_of_time, tail
 
 
 def test_each_complete_line_of_a_growing_file_is_read_once(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from clusterctl.observe import ended_runs
-from clusterctl.observe.ended_runs import QUIET_SECONDS, EndedRuns, Row
-from clusterctl.observe.listing import listing
-from clusterctl.observe.stage import Status
-from clusterctl.observe.status import Filter
-from clusterctl.runs.files import write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.observe import ended_runs
+from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns, Row
+from clusterctl.launcher.observe.listing import listing
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.status import Filter
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
 
 Fabricate = Callable[..., RunDir]
 FINISHED = {"attempts/0/host.json": {"start": 1.0, "end": 2.0, "exit_code": 0}, "finished.json": {"time": 2.0}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.observe.logs import LONGEST_SECONDS, OPENS_A_SECOND, SIZES_A_SECOND, LogPace
+from clusterctl.launcher.observe.logs import LONGEST_SECONDS, OPENS_A_SECOND, SIZES_A_SECOND, LogPace
 
 LOOK = 0.25
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.api.logs import failures
-from clusterctl.observe.logs import Logs, Selection
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.stamp import LogTimes, stamp
+from clusterctl.launcher.api.logs import failures
+from clusterctl.launcher.observe.logs import Logs, Selection
+from clusterctl.shared.record.layout import Attempt, RunDir
+from clusterctl.shared.record.stamp import LogTimes, stamp
 
 Fabricate = Callable[..., RunDir]
 START = 1_000_000.0

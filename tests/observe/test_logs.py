@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.api.logs import read_logs
-from clusterctl.errors import NotFoundError
-from clusterctl.observe.logs import Logs, Selection, check_selection, sources, time_of
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stamp import stamp
+from clusterctl.launcher.api.logs import read_logs
+from clusterctl.launcher.observe.logs import Logs, Selection, check_selection, sources, time_of
+from clusterctl.shared.errors import NotFoundError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stamp import stamp
 
 Fabricate = Callable[..., RunDir]
 BEGAN = [{"event": "began"}]
@@ -122,7 +122,7 @@ def test_lines_since_a_time_are_found_without_reading_older_ones(
     text = "".join(f"{stamp(1e6 + second)}step {second}\n" for second in range(20_000))
     run = fabricate(files={"attempts/0/logs/rank_00000.out": text})
     taken: list[bytes] = []
-    monkeypatch.setattr("clusterctl.observe.logs.time_of", lambda line: taken.append(line) or time_of(line))
+    monkeypatch.setattr("clusterctl.launcher.observe.logs.time_of", lambda line: taken.append(line) or time_of(line))
     lines = [str(line) for line in read_logs(run, Selection(), since=1e6 + 19_990)]
     assert lines == [f"step {second}" for second in range(19_990, 20_000)]
     assert len(taken) < 5_000

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.api.logs import Failure, failures
-from clusterctl.observe import logs
-from clusterctl.observe.collapse import collapsed
-from clusterctl.observe.logs import Line, Logs, Nodes, Selection, Source, sources, time_of
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stamp import stamp
+from clusterctl.launcher.api.logs import Failure, failures
+from clusterctl.launcher.observe import logs
+from clusterctl.launcher.observe.collapse import collapsed
+from clusterctl.launcher.observe.logs import Line, Logs, Nodes, Selection, Source, sources, time_of
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stamp import stamp
 
 Fabricate = Callable[..., RunDir]
 START = 1_000_000.0

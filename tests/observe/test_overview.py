@@ -8,12 +8,12 @@ import shutil
 import pytest
 from support.busy_run import busy_files
 
-from clusterctl.errors import SlurmError
-from clusterctl.observe import overview as overview_module
-from clusterctl.observe.attempt import read_evidence
-from clusterctl.observe.overview import Overview
-from clusterctl.runs.stages import Stage
-from clusterctl.slurm import Snapshot
+from clusterctl.launcher.observe import overview as overview_module
+from clusterctl.launcher.observe.attempt import read_evidence
+from clusterctl.launcher.observe.overview import Overview
+from clusterctl.launcher.slurm import Snapshot
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.record.stages import Stage
 
 ENDED = {
     "submission.json": {"job_id": "7"},
@@ -54,7 +54,7 @@ def test_an_ended_run_is_read_once_and_again_after_a_resume(fabricate, asked, mo
     run = fabricate(files=ENDED)
     read = []
     monkeypatch.setattr(
-        "clusterctl.observe.status.read_evidence", lambda record: read.append(1) or read_evidence(record)
+        "clusterctl.launcher.observe.status.read_evidence", lambda record: read.append(1) or read_evidence(record)
     )
     overview = Overview(run.path.parent, slurm_of=lambda cluster: asked)
     for _ in range(3):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.observe.measurements import Pace, pace_of, progress, seconds_left
+from clusterctl.launcher.observe.measurements import Pace, pace_of, progress, seconds_left
 
 
 def lines(*records: dict[str, Any]) -> list[bytes]:

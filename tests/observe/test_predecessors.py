@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from support.traces import RECORD
 
-from clusterctl.observe.run_record import Condition, Predecessor, Standing, read_predecessors, standing
-from clusterctl.observe.stage import Status
-from clusterctl.runs.fields import Fields
-from clusterctl.runs.stages import ENDED, Stage
+from clusterctl.launcher.observe.run_record import Condition, Predecessor, Standing, read_predecessors, standing
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.shared.record.fields import Fields
+from clusterctl.shared.record.stages import ENDED, Stage
 
 RUN = "prepare-20260102-030405-00a1"
 

@@ -14,25 +14,31 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterctl.diagnosis.diagnose import diagnose_status, to_json
-from clusterctl.diagnosis.efficiency import use_of
-from clusterctl.diagnosis.traces import gather
-from clusterctl.display.explanation import explanation
-from clusterctl.errors import ConfigError, SlurmError
-from clusterctl.observe.attempt import read_evidence, read_host
-from clusterctl.observe.history import History
-from clusterctl.observe.lines import GrowingRecords, last_lines
-from clusterctl.observe.measurements import Measurement, measurements_in, newest_values, pace_of, parse_measurement
-from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
-from clusterctl.observe.overview import happenings
-from clusterctl.observe.rank_events import Event, beginnings, last_events, newest_stage, parse_event
-from clusterctl.observe.run_record import read_record
-from clusterctl.observe.stage import judge
-from clusterctl.observe.status import run_record
-from clusterctl.observe.telemetry import NodesNow, gpu_utilisation, nodes_now, parse_sample
-from clusterctl.runs.fields import Fields, read_fields
-from clusterctl.runs.heartbeats import read_beats
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher.diagnosis.diagnose import diagnose_status, to_json
+from clusterctl.launcher.diagnosis.efficiency import use_of
+from clusterctl.launcher.diagnosis.traces import gather
+from clusterctl.launcher.display.explanation import explanation
+from clusterctl.launcher.observe.attempt import read_evidence, read_host
+from clusterctl.launcher.observe.history import History
+from clusterctl.launcher.observe.lines import GrowingRecords, last_lines
+from clusterctl.launcher.observe.measurements import (
+    Measurement,
+    measurements_in,
+    newest_values,
+    pace_of,
+    parse_measurement,
+)
+from clusterctl.launcher.observe.milestones import read_cancellation, read_finish, read_submission
+from clusterctl.launcher.observe.overview import happenings
+from clusterctl.launcher.observe.rank_events import Event, beginnings, last_events, newest_stage, parse_event
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.stage import judge
+from clusterctl.launcher.observe.status import run_record
+from clusterctl.launcher.observe.telemetry import NodesNow, gpu_utilisation, nodes_now, parse_sample
+from clusterctl.shared.errors import ConfigError, SlurmError
+from clusterctl.shared.record.fields import Fields, read_fields
+from clusterctl.shared.record.heartbeats import read_beats
+from clusterctl.shared.record.layout import RunDir
 
 Fabricate = Callable[..., RunDir]
 NAMES = (

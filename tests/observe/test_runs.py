@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import ClusterctlError, NotFoundError, UsageError
-from clusterctl.observe.run_names import names_beginning, run_ids
-from clusterctl.observe.runs import find_run, newest_first
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher.observe.run_names import names_beginning, run_ids
+from clusterctl.launcher.observe.runs import find_run, newest_first
+from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError
+from clusterctl.shared.record.layout import RunDir
 
 Fabricate = Callable[..., RunDir]
 OLD, NEW, BIG = "cora-20260101-000000-aaaa", "cora-20260102-000000-bbbb", "cora-big-20260101-120000-cccc"

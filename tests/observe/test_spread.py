@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.observe.history import Spread
+from clusterctl.launcher.observe.history import Spread
 
 
 def spread(*values: tuple[float, float]) -> Spread:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.observe.attempt import Answer, AttemptEvidence, RunEvidence
-from clusterctl.observe.run_record import Condition, Predecessor, RunRecord
-from clusterctl.observe.slurm_log import EndedBy
-from clusterctl.observe.stage import ARRIVAL_SECONDS, NEVER_STARTS, SUBMIT_SECONDS, judge, settled
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.marks import Refusal
-from clusterctl.runs.stages import Stage
-from clusterctl.slurm import JobState, QueuedJob
-from clusterctl.spec import Cluster, Job, RedditTrain, Resources
+from clusterctl.launcher.observe.attempt import Answer, AttemptEvidence, RunEvidence
+from clusterctl.launcher.observe.run_record import Condition, Predecessor, RunRecord
+from clusterctl.launcher.observe.slurm_log import EndedBy
+from clusterctl.launcher.observe.stage import ARRIVAL_SECONDS, NEVER_STARTS, SUBMIT_SECONDS, judge, settled
+from clusterctl.launcher.slurm import JobState, QueuedJob
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.marks import Refusal
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources
 
 NOW = 10_000.0
 LIMIT = 1200

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from support.json_schema import violations
 
-from clusterctl.errors import SlurmError
-from clusterctl.observe.ended_runs import QUIET_SECONDS, EndedRuns
-from clusterctl.observe.status import SCHEMA, Filter, newest, report, to_json
-from clusterctl.runs.files import read_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.slurm import Slurm
-from clusterctl.slurm.shared import SharedAnswers
+from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns
+from clusterctl.launcher.observe.status import SCHEMA, Filter, newest, report, to_json
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.slurm.shared import SharedAnswers
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
 
 Fabricate = Callable[..., RunDir]
 A, B, C = "a-20260101-000000-aaaa", "b-20260101-000000-bbbb", "c-20260101-000000-cccc"
@@ -280,5 +280,5 @@ def test_repeated_reports_do_not_read_ended_runs_again(fabricate: Fabricate, mon
     run = fabricate(A, {"finished.json": {"time": 5}, "attempts/0/host.json": {"end": 5, "exit_code": 0}})
     ended = EndedRuns(clock=lambda: time.time() + 2 * QUIET_SECONDS)
     first = report([run], Queue(), lambda: NOW, ended)
-    monkeypatch.setattr("clusterctl.observe.ended_runs.read_record", None)
+    monkeypatch.setattr("clusterctl.launcher.observe.ended_runs.read_record", None)
     assert report([run], Queue(), lambda: NOW, ended) == first

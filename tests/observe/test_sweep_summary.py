@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from clusterctl.observe.attempt import AttemptEvidence
-from clusterctl.observe.measurements import Pace
-from clusterctl.observe.ranking import ranked, summarise
-from clusterctl.observe.run_record import RunRecord
-from clusterctl.observe.stage import Status
-from clusterctl.observe.sweeps import SweepRecord
-from clusterctl.runs.layout import RunDir, SweepDir
-from clusterctl.runs.stages import Stage
-from clusterctl.spec import Cluster, Job
+from clusterctl.launcher.observe.attempt import AttemptEvidence
+from clusterctl.launcher.observe.measurements import Pace
+from clusterctl.launcher.observe.ranking import ranked, summarise
+from clusterctl.launcher.observe.run_record import RunRecord
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.sweeps import SweepRecord
+from clusterctl.shared.record.layout import RunDir, SweepDir
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import Cluster, Job
 
 _RECORD = RunRecord(RunDir(Path("/runs/x-0")), 0.0, Job(name="x", workload="reddit"), Cluster(name="site"))
 _RUNNING = Status(

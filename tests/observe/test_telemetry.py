@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.counted import counted
 
-from clusterctl.observe.telemetry import (
+from clusterctl.launcher.observe.telemetry import (
     Gpu,
     NodesNow,
     RankSample,
@@ -20,8 +20,8 @@ from clusterctl.observe.telemetry import (
     parse_sample,
     telemetry_files,
 )
-from clusterctl.runs.files import Lines
-from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.shared.record.files import Lines
+from clusterctl.shared.record.layout import Attempt, RunDir
 
 RECORD = {
     "time": 100.0, "seconds": 5.0, "cpu": 3.5, "cpus": 8, "memory": 10, "memory_limit": None, "disk_read": 1,

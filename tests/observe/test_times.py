@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.observe.logs import time_of
+from clusterctl.launcher.observe.logs import time_of
 
 LOCAL = time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1))
 UTC = 1_767_323_045.0

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from support.busy_run import CREATED, NOW, STARTS, busy_files
 
-from clusterctl.api.usage import Stretch, by_week, row_of, stretches_of, summed, week_of, within
-from clusterctl.observe.attempt import read_evidence
-from clusterctl.observe.run_record import read_record
-from clusterctl.observe.stage import Status, judge
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.api.usage import Stretch, by_week, row_of, stretches_of, summed, week_of, within
+from clusterctl.launcher.observe.attempt import read_evidence
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.stage import Status, judge
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
 
 Fabricate = Callable[..., RunDir]
 HOUR = 3600.0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.observe import written
-from clusterctl.observe.written import Written, read_written
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher.observe import written
+from clusterctl.launcher.observe.written import Written, read_written
+from clusterctl.shared.record.layout import RunDir
 
 
 @pytest.fixture

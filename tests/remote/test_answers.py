@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import HostError, UsageError
-from clusterctl.remote import answers
-from clusterctl.remote.agent import Asker
-from clusterctl.remote.answers import GONE, LastingAnswer, Replayed
-from clusterctl.remote.frames import Frame, FrameKind
+from clusterctl.launcher.remote import answers
+from clusterctl.launcher.remote.agent import Asker
+from clusterctl.launcher.remote.answers import GONE, LastingAnswer, Replayed
+from clusterctl.launcher.remote.frames import Frame, FrameKind
+from clusterctl.shared.errors import HostError, UsageError
 
 NAME = "0123456789abcdef" * 2
 

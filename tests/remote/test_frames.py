@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.remote.frames import LARGEST, Broken, Frame, FrameKind, Reader
+from clusterctl.launcher.remote.frames import LARGEST, Broken, Frame, FrameKind, Reader
 
 FRAMES = st.lists(st.builds(Frame, st.sampled_from(FrameKind), st.binary(max_size=200)), max_size=8)
 

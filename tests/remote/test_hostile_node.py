@@ -20,17 +20,17 @@ import pytest
 from support.hostile_node import HostileNode, archive
 
 import clusterctl
-from clusterctl import cli
-from clusterctl.api import far_names
-from clusterctl.api.elsewhere import elsewhere
-from clusterctl.api.several_clusters import look_at
-from clusterctl.cli.elsewhere import _HERE
-from clusterctl.errors import ClusterctlError, HostError
-from clusterctl.observe.status import report
-from clusterctl.remote import connection
-from clusterctl.remote.frames import Frame, FrameKind
-from clusterctl.remote.values import encoded
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher import cli
+from clusterctl.launcher.api import far_names
+from clusterctl.launcher.api.elsewhere import elsewhere
+from clusterctl.launcher.api.several_clusters import look_at
+from clusterctl.launcher.cli.elsewhere import _HERE
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.remote import connection
+from clusterctl.launcher.remote.frames import Frame, FrameKind
+from clusterctl.launcher.remote.values import encoded
+from clusterctl.shared.errors import ClusterctlError, HostError
+from clusterctl.shared.record.layout import RunDir
 
 _REQUEST = re.compile(r'start" ([A-Za-z0-9+/=]+)')
 SECRET = "s3cr3t-0f-th1s-m4ch1ne"
@@ -162,7 +162,7 @@ def noise_without_end(node: HostileNode) -> None:
             node._output.write(b"Welcome! " * 1000)
 
 
-FOREIGN = {"of": "clusterctl.remote.install:x", "fields": {"dict": []}}
+FOREIGN = {"of": "clusterctl.launcher.remote.install:x", "fields": {"dict": []}}
 PLAYS: dict[str, Any] = {
     "asks everything": asks_everything,
     "nothing": lambda _: None,
@@ -194,7 +194,7 @@ def check(
     node: HostileNode, name: str, play: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     node.play = PLAYS[play]
-    modules = {name for name in sys.modules if name == "clusterctl.remote.install"}
+    modules = {name for name in sys.modules if name == "clusterctl.launcher.remote.install"}
     before = {path: path.read_bytes() for path in Path.cwd().parent.rglob("*") if path.is_file()}
     code = call(COMMANDS[name], monkeypatch)
     node.settle()
@@ -207,7 +207,7 @@ def check(
     typed = [node.received] if name != "attach" else []  # it sends what is typed
     sent = [*typed, *(json.dumps(request).encode() for request in node.requests), *map(os.fsencode, node.lines)]
     assert not any(SECRET.encode() in one for one in sent)
-    assert modules == {name for name in sys.modules if name == "clusterctl.remote.install"}
+    assert modules == {name for name in sys.modules if name == "clusterctl.launcher.remote.install"}
     assert all(path.read_bytes() == content for path, content in before.items() if "CACHE" not in path.parts)
     new = [path for path in Path.cwd().iterdir() if path not in before and path.name != "link"]
     assert {path.name for path in new} <= {f"{RUN}.html", f"{RUN}.tar.gz"}, "only the file that was asked for"
@@ -323,7 +323,7 @@ def test_only_files_of_the_project_are_sent_and_no_target_of_a_link(
 
 
 def test_the_python_api_raises_only_its_own_errors(node: HostileNode) -> None:
-    run = clusterctl.api.run.Run(Path("/runs", RUN), place=elsewhere("far"))
+    run = clusterctl.launcher.api.run.Run(Path("/runs", RUN), place=elsewhere("far"))
     calls = (
         run.status, run.why, run.metrics, run.logs, run.cancel, run.resume, run.rerun, lambda: run.batches,
         lambda: clusterctl.find(RUN, cluster="far"), lambda: clusterctl.runs(cluster="far"),
@@ -331,9 +331,9 @@ def test_the_python_api_raises_only_its_own_errors(node: HostileNode) -> None:
     )  # fmt: skip
     answers = [
         b"", b"[]", b"{}", b"5", b'{"returned": 1, "raised": 1}', b'{"returned": {"list": [1]}}', b"\xff",
-        b'{"raised": {"error": "clusterctl.errors:UsageError", "text": "a", "fields": {"dict": []}}}',
+        b'{"raised": {"error": "clusterctl.shared.errors:UsageError", "text": "a", "fields": {"dict": []}}}',
         b'{"raised": {"error": "builtins:SystemExit", "text": "a", "fields": {"dict": []}}}',
-        b'{"returned": {"of": "clusterctl.api.run:Run", "fields": {"dict": [["path", 1]]}}}',
+        b'{"returned": {"of": "clusterctl.launcher.api.run:Run", "fields": {"dict": [["path", 1]]}}}',
         json.dumps({"returned": FOREIGN}).encode(), b'{"returned":' + DEEP,
     ]  # fmt: skip
     for answer in answers:
@@ -346,7 +346,7 @@ def test_the_python_api_raises_only_its_own_errors(node: HostileNode) -> None:
         with suppress(ClusterctlError):
             call_()
     assert SECRET.encode() not in node.received
-    assert "clusterctl.remote.install" not in sys.modules
+    assert "clusterctl.launcher.remote.install" not in sys.modules
 
 
 @pytest.mark.parametrize("value", [2**63, {"float": "nan"}, {"float": "-inf"}, 1e300])

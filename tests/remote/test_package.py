@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.remote.package import package
+from clusterctl.launcher.remote.package import package
 
-IMPORTS = "clusterctl.cli.served, clusterctl.api.submit, clusterctl.display.monitor, submitit, rich, textual"
+OURS = ("cli.served", "api.submit", "display.monitor")
+IMPORTS = ", ".join([*(f"clusterctl.launcher.{name}" for name in OURS), "submitit", "rich", "textual"])
 
 
 @pytest.fixture(scope="module")

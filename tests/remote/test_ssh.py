@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import HostError
-from clusterctl.remote import ssh
+from clusterctl.launcher.remote import ssh
+from clusterctl.shared.errors import HostError
 
 CHANGED = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed."
 

@@ -17,18 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.busy_run import busy_files
 
-import clusterctl.api
-from clusterctl.api import calls
-from clusterctl.api.calls import expected
-from clusterctl.api.run import MetricRecords, metric_records
-from clusterctl.errors import ConfigError, HostError, UsageError
-from clusterctl.observe.status import report
-from clusterctl.remote import values
-from clusterctl.remote.values import TYPES, decoded, encoded, parsed
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.spec import Job, Resources
-from clusterctl.spec.values import GpuCount
+import clusterctl.launcher.api
+from clusterctl.launcher.api import calls
+from clusterctl.launcher.api.calls import expected
+from clusterctl.launcher.api.run import MetricRecords, metric_records
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.remote import values
+from clusterctl.launcher.remote.values import TYPES, decoded, encoded, parsed
+from clusterctl.shared.errors import ConfigError, HostError, UsageError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import Job, Resources
+from clusterctl.shared.spec.values import GpuCount
 
 
 def travelled(value: object) -> object:
@@ -87,24 +87,28 @@ def deep(levels: int) -> object:
     "hostile",
     [
         {"of": "subprocess:Popen", "fields": {"dict": [["args", "true"]]}},
-        {"of": "clusterctl.remote.values:Path", "fields": {"dict": []}},
-        {"of": "clusterctl.launch.sbatch:call_sbatch", "fields": {"dict": []}},
-        {"of": "clusterctl.remote.values:importlib.os.system", "items": ["true"]},
+        {"of": "clusterctl.launcher.remote.values:Path", "fields": {"dict": []}},
+        {"of": "clusterctl.launcher.submission.sbatch:call_sbatch", "fields": {"dict": []}},
+        {"of": "clusterctl.launcher.remote.values:importlib.os.system", "items": ["true"]},
         {"error": "builtins:SystemExit", "text": "", "fields": {"dict": []}},
-        {"enum": "clusterctl.runs.stages:Stage", "name": "__class__"},
-        {"of": "clusterctl.runs.layout:RunDir", "fields": {"dict": [["other", 1]]}},
+        {"enum": "clusterctl.shared.record.stages:Stage", "name": "__class__"},
+        {"of": "clusterctl.shared.record.layout:RunDir", "fields": {"dict": [["other", 1]]}},
         {"unknown": 1},
         {"path": 1, "float": 2},
         {"of": "clusterctl.nothing:A", "fields": {}},
-        {"of": "clusterctl.remote.ssh:subprocess.os.stat_result", "items": [1] * 10},
-        {"of": "clusterctl.remote.install:x", "fields": {"dict": []}},
-        {"of": ["clusterctl.runs.layout:RunDir"], "fields": {"dict": [["path", {"path": "/a"}]]}},
-        {"of": "clusterctl.runs.layout:RunDir", "fields": {"dict": [["path", "/a"]]}},
-        {"of": "clusterctl.runs.layout:RunDir", "fields": {"dict": []}},
-        {"of": "clusterctl.runs.layout:RunDir", "items": [{"path": "/a"}]},
-        {"error": "clusterctl.errors:UsageError", "text": "a", "fields": {"dict": [["message", "a"]]}},
-        {"error": "clusterctl.errors:UsageError", "text": "a", "fields": {"dict": [["message", 1], ["hint", ""]]}},
-        {"error": "clusterctl.errors:UsageError", "text": "a", "fields": {"dict": [["exit_code", 0]]}},
+        {"of": "clusterctl.launcher.remote.ssh:subprocess.os.stat_result", "items": [1] * 10},
+        {"of": "clusterctl.launcher.remote.install:x", "fields": {"dict": []}},
+        {"of": ["clusterctl.shared.record.layout:RunDir"], "fields": {"dict": [["path", {"path": "/a"}]]}},
+        {"of": "clusterctl.shared.record.layout:RunDir", "fields": {"dict": [["path", "/a"]]}},
+        {"of": "clusterctl.shared.record.layout:RunDir", "fields": {"dict": []}},
+        {"of": "clusterctl.shared.record.layout:RunDir", "items": [{"path": "/a"}]},
+        {"error": "clusterctl.shared.errors:UsageError", "text": "a", "fields": {"dict": [["message", "a"]]}},
+        {
+            "error": "clusterctl.shared.errors:UsageError",
+            "text": "a",
+            "fields": {"dict": [["message", 1], ["hint", ""]]},
+        },
+        {"error": "clusterctl.shared.errors:UsageError", "text": "a", "fields": {"dict": [["exit_code", 0]]}},
         {"dict": [[{"list": []}, 1]]},
         {"dict": [1]},
         {"float": 10**400},
@@ -138,8 +142,8 @@ def test_deep_json_is_an_error() -> None:
 
 def operations() -> dict[str, object]:
     """Every operation that can be called on another machine -> the type of its result."""
-    for module in pkgutil.iter_modules(clusterctl.api.__path__):
-        importlib.import_module(f"clusterctl.api.{module.name}")
+    for module in pkgutil.iter_modules(clusterctl.launcher.api.__path__):
+        importlib.import_module(f"clusterctl.launcher.api.{module.name}")
     return {name: expected(name) for name in sorted(calls._KNOWN)}
 
 
@@ -178,12 +182,12 @@ def test_an_answer_of_another_type_is_refused_for_every_operation() -> None:
         "text",
         {"list": [5]},
         {"list": [{"list": []}]},
-        {"enum": "clusterctl.runs.stages:Stage", "name": "FINISHED"},
+        {"enum": "clusterctl.shared.record.stages:Stage", "name": "FINISHED"},
         encoded(Resources()),
         encoded(UsageError("a")),
-        {"of": "clusterctl.api.run:Run", "fields": {"dict": [["path", 5]]}},
-        {"of": "clusterctl.api.run:Run", "fields": {"dict": [["path", {"path": "/a"}], ["place", 5]]}},
-        {"of": "clusterctl.api.run:MetricRecords", "items": [5]},
+        {"of": "clusterctl.launcher.api.run:Run", "fields": {"dict": [["path", 5]]}},
+        {"of": "clusterctl.launcher.api.run:Run", "fields": {"dict": [["path", {"path": "/a"}], ["place", 5]]}},
+        {"of": "clusterctl.launcher.api.run:MetricRecords", "items": [5]},
     ]
     for name, hint in operations().items():
         refused = 0

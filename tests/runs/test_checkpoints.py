@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support import recorded
 
 from clusterctl.runs import checkpoints
-from clusterctl.runs.checkpoints import Name, Superseded, candidates, lineage
-from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.shared.record.checkpoints import Name, Superseded, candidates, lineage
+from clusterctl.shared.record.layout import Attempt, RunDir
 
 
 @pytest.fixture

@@ -12,15 +12,15 @@ import pytest
 from support.recorded import recorded
 
 import clusterctl
-from clusterctl.observe.logs import is_stamped, without_stamp
-from clusterctl.runs.files import write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import WORKLOADS, CommandTrain, Job, to_record
+from clusterctl.launcher.observe.logs import is_stamped, without_stamp
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import WORKLOADS, CommandTrain, Job, to_record
 
 # A stand-in workload: the test is about the entry point around it.
 WORKLOAD = """
 import sys
-from clusterctl.errors import Cause, TaskError
+from clusterctl.shared.errors import Cause, TaskError
 def main(context):
     {body}
 """
@@ -39,8 +39,8 @@ def started(run: RunDir, body: str) -> tuple[subprocess.CompletedProcess[str], l
     (run.path / "workload.py").write_text(WORKLOAD.format(body=body))
     program = (
         "import sys, workload\n"
-        "from clusterctl.runs.entry import Entry\n"
-        "sys.modules['clusterctl.workloads.command'] = workload\n"
+        "from clusterctl.shared.node.entry import Entry\n"
+        "sys.modules['clusterctl.engine.workloads.command'] = workload\n"
         "Entry(sys.argv[1])()\n"
     )
     environment = {**os.environ, "CLUSTERCTL_RUN_DIR": str(run.path), "CLUSTERCTL_ATTEMPT": "0"}
@@ -119,4 +119,4 @@ def test_a_run_directory_that_the_node_cannot_see_is_reported(tmp_path: Path) ->
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_every_workload_has_a_module_of_its_name(workload: str) -> None:
-    assert (Path(clusterctl.__file__).parent / "workloads" / f"{workload.replace('-', '_')}.py").exists()
+    assert (Path(clusterctl.__file__).parent / "engine" / "workloads" / f"{workload.replace('-', '_')}.py").exists()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.launch.script import part
+from clusterctl.launcher.submission.script import part
 from clusterctl.runs import file_systems
-from clusterctl.runs.file_systems import LATE_SECONDS, PROMPT, MountPoint, lateness, mounts
+from clusterctl.shared.record.file_systems import LATE_SECONDS, PROMPT, MountPoint, lateness, mounts
 
 
 def test_the_innermost_and_latest_mount_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

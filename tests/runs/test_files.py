@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.runs import checkpoints, marks
-from clusterctl.runs.events import Events
-from clusterctl.runs.files import (
+from clusterctl.shared.node.events import Events
+from clusterctl.shared.record.files import (
     Lines,
     NotAFile,
     append,
@@ -33,9 +33,9 @@ from clusterctl.runs.files import (
     with_retries,
     write_json,
 )
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.marks import request_restart
-from clusterctl.runs.ownership import make_private
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.marks import request_restart
+from clusterctl.shared.record.ownership import make_private
 
 
 def test_a_torn_last_line_and_a_foreign_line_are_dropped(tmp_path: Path) -> None:

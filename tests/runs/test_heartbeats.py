@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scenario import wait_until
 
-from clusterctl.runs.heartbeats import ENDED, RECENT_SECONDS, Beat, Heart, Pulse, gpu_idle, read_beats, write_beats
+from clusterctl.shared.record.heartbeats import (
+    ENDED,
+    RECENT_SECONDS,
+    Beat,
+    Heart,
+    Pulse,
+    gpu_idle,
+    read_beats,
+    write_beats,
+)
 
 NOW = 1_000_000.0
 

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scenario import wait_until
 
-from clusterctl.runs.heartbeats import ENDED, Beat, idle_together
-from clusterctl.runs.idleness import GpuReading, Observer, Signs, at_work, observe
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.node_watch import all_idle
-from clusterctl.runs.place import Place
-from clusterctl.runs.process_tree import ProcessTree, Used
+from clusterctl.shared.node.idleness import GpuReading, Observer, Signs, at_work, observe
+from clusterctl.shared.node.node_watch import all_idle
+from clusterctl.shared.node.process_tree import ProcessTree, Used
+from clusterctl.shared.record.heartbeats import ENDED, Beat, idle_together
+from clusterctl.shared.record.layout import Attempt, RunDir
+from clusterctl.shared.record.place import Place
 
 WAITING, COMPUTING, RESTING = GpuReading(100, 0), GpuReading(100, 30), GpuReading(0, 0)
 BEFORE = Signs(Used(100.0, 10**9), 5000)
@@ -232,7 +232,7 @@ def test_stacks_come_from_py_spy_or_explain_why_not(
         assert "secret" not in observer.stacks()
         scope = tmp_path / "scope"
         scope.write_text("2\n")
-        monkeypatch.setattr("clusterctl.runs.idleness._PTRACE_SCOPE", scope)
+        monkeypatch.setattr("clusterctl.shared.node.idleness._PTRACE_SCOPE", scope)
         py_spy(tmp_path, "echo 'Permission Denied' >&2; exit 1")
         text = observer.stacks()
         assert "py-spy: Permission Denied (kernel.yama.ptrace_scope is 2" in text

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import clusterctl
-from clusterctl.runs.interpreter import environment, isolated, of_any_version, with_packages
+from clusterctl.shared.record.interpreter import environment, isolated, of_any_version, with_packages
 
 SOURCE = Path(clusterctl.__file__).parent
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
@@ -105,7 +105,7 @@ def test_commands_typed_in_a_hostile_folder_run_none_of_its_code(
 def test_the_background_request_of_completion_imports_nothing_from_here(
     hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clusterctl.api import far_names
+    from clusterctl.launcher.api import far_names
 
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
@@ -142,15 +142,15 @@ OTHER_PROGRAMS = {"sh", "bash", "git"}
 STARTERS = {"isolated", "with_packages", "of_any_version"}
 # Places that need none of them, and why.
 ALLOWED = {
-    "checks/interpreters.py": "a hint, and options for `of_any_version`",
-    "containers/build.py": "inside an image that is being built",
-    "containers/enter.py": "words of sh",
-    "emulator/install.py": "what identifies an installation",
-    "api/init.py": "the user's first program",
-    "launch/git.py": "options of git",
-    "launch/plan.py": "a program started by its path, with -E",
-    "remote/install.py": "imports nothing of clusterctl, and uses -I",
-    "runs/interpreter.py": "these functions",
+    "launcher/checks/interpreters.py": "a hint, and options for `of_any_version`",
+    "launcher/containers/build.py": "inside an image that is being built",
+    "launcher/containers/enter.py": "words of sh",
+    "launcher/emulator/install.py": "what identifies an installation",
+    "launcher/api/init.py": "the user's first program",
+    "launcher/submission/git.py": "options of git",
+    "launcher/submission/plan.py": "a program started by its path, with -E",
+    "launcher/remote/install.py": "imports nothing of clusterctl, and uses -I",
+    "shared/record/interpreter.py": "these functions",
 }
 
 

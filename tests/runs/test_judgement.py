@@ -14,9 +14,9 @@ import pytest
 from support.scenario import wait_until
 
 from clusterctl.runs import node_watch
-from clusterctl.runs.heartbeats import ENDED, Beat, read_beats, write_beats
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.node_watch import Judge, suspects
+from clusterctl.shared.node.node_watch import Judge, suspects
+from clusterctl.shared.record.heartbeats import ENDED, Beat, read_beats, write_beats
+from clusterctl.shared.record.layout import Attempt, RunDir
 
 TRAINING = Beat(1000.0, "training", 900.0, 50, 999.0, 0.1, 0.2, 0.05, None, 11, "node1")
 

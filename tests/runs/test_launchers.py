@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.launchers import TRACEBACK, block, entry
 
-from clusterctl.runs.launchers import Summary, read_summary, summary_of
+from clusterctl.shared.node.launchers import Summary, read_summary, summary_of
 
 ACCELERATE = """Traceback (most recent call last):
   File "/venv/bin/accelerate", line 8, in <module>

@@ -16,11 +16,11 @@ from support.processes import alive
 from support.ranks import ENTRY, environments
 from support.scenario import wait_until
 
-from clusterctl.launch.plan import ON_NODES
+from clusterctl.launcher.submission.plan import ON_NODES
 from clusterctl.runs import leftovers
-from clusterctl.runs.files import write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import CommandTrain, Job, to_record
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import CommandTrain, Job, to_record
 
 STUBBORN = ["sh", "-c", "trap '' TERM HUP INT USR1 USR2; while :; do sleep 0.2; done"]
 

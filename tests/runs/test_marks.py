@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.runs.events import Events
-from clusterctl.runs.files import is_listed
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.marks import RankMark, all_done, ask_for_restart, restart_file
+from clusterctl.shared.node.events import Events
+from clusterctl.shared.record.files import is_listed
+from clusterctl.shared.record.layout import Attempt, RunDir
+from clusterctl.shared.record.marks import RankMark, all_done, ask_for_restart, restart_file
 
 
 @pytest.fixture

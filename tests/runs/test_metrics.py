@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 
+from clusterctl.program import log, phase
 from clusterctl.runs import metrics
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.heartbeats import Heart
-from clusterctl.runs.layout import Attempt
-from clusterctl.runs.metrics import MetricsWriter, current_attempt, log, phase, stride
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.record.heartbeats import Heart
+from clusterctl.shared.record.layout import Attempt, current_attempt
+from clusterctl.shared.record.metrics import MetricsWriter, stride
 
 WHOLE = 64  # in these tests, the number of records up to which all are written
 

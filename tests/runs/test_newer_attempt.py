@@ -16,12 +16,12 @@ from support.recorded import claim, recorded
 from support.scenario import wait_until
 
 from clusterctl.runs import checkpoints
-from clusterctl.runs.checkpoints import SuccessorWatch
-from clusterctl.runs.entry import Fence
-from clusterctl.runs.fields import Fields
-from clusterctl.runs.files import write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Job, to_record
+from clusterctl.shared.node.entry import Fence
+from clusterctl.shared.record.checkpoints import SuccessorWatch
+from clusterctl.shared.record.fields import Fields
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Job, to_record
 
 
 def test_a_newer_attempt_is_noticed_once_and_other_folders_are_ignored(tmp_path: Path) -> None:

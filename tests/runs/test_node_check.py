@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.runs import node_check
-from clusterctl.runs.node_check import Limits, clock_problem, disk_problem
+from clusterctl.shared.node.node_check import Limits, clock_problem, disk_problem
 
 LIMITS = Limits(seconds=10, clock_seconds=5, scratch="", scratch_size=1, shared_memory=1)
 

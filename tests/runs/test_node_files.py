@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.runs import files, node_writer
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.node_writer import NodeFiles
+from clusterctl.shared.node.node_writer import NodeFiles
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.record.layout import Attempt, RunDir
 
 
 @pytest.fixture

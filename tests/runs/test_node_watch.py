@@ -14,11 +14,11 @@ from support.scenario import wait_until
 
 from clusterctl.runs import node_watch
 from clusterctl.runs import node_watch as judgement
-from clusterctl.runs.files import read_json
-from clusterctl.runs.heartbeats import Beat, read_beats
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.node_watch import NodeWatch
-from clusterctl.spec import Watchdog
+from clusterctl.shared.node.node_watch import NodeWatch
+from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.heartbeats import Beat, read_beats
+from clusterctl.shared.record.layout import Attempt, RunDir
+from clusterctl.shared.spec import Watchdog
 
 TRAINING = Beat(1000.0, "training", 900.0, 50, 999.0, 0.1, 0.0, 0.05, None, 11, "node1")  # its patience is the floor
 WAITING = replace(TRAINING, waiting=999.0)

@@ -20,23 +20,23 @@ from support.recorded import beat_of, recorded
 from support.scenario import wait_until
 
 from clusterctl.runs import node_link, node_writer
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.node_link import address
-from clusterctl.runs.node_watch import NodeWatch
-from clusterctl.runs.node_writer import NodeWriter
-from clusterctl.runs.place import Place
-from clusterctl.spec import Watchdog
+from clusterctl.shared.node.node_link import address
+from clusterctl.shared.node.node_watch import NodeWatch
+from clusterctl.shared.node.node_writer import NodeWriter
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.record.layout import Attempt, RunDir
+from clusterctl.shared.record.place import Place
+from clusterctl.shared.spec import Watchdog
 
 # A rank without a program: it executes each line of its stdin and prints "done".
 RANK = """
 import sys
-from clusterctl.runs.answers import Answers, register_dump, stacks_text
-from clusterctl.runs.events import Events
-from clusterctl.runs.heartbeats import Beat, Pulse
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.node_link import NodeLink
-from clusterctl.runs.place import Place
+from clusterctl.shared.node.answers import Answers, register_dump, stacks_text
+from clusterctl.shared.node.events import Events
+from clusterctl.shared.record.heartbeats import Beat, Pulse
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.node.node_link import NodeLink
+from clusterctl.shared.record.place import Place
 attempt, place = current_attempt(), Place.from_environment()
 link = NodeLink(attempt, place, "task", register_dump())
 events = Events(attempt, place.rank, link)
@@ -100,7 +100,7 @@ def test_ranks_of_a_node_share_a_writer_and_urgent_events_are_on_disk_at_once(
     attempt: Attempt, ranks: list[Rank]
 ) -> None:
     for rank in ranks:
-        rank.do("events.stage(__import__('clusterctl.runs.stages').runs.stages.Stage.TRAINING)")
+        rank.do("events.stage(__import__('clusterctl.shared.record.stages').runs.stages.Stage.TRAINING)")
         rank.do("events.exception(ValueError('boom'))")
         assert rank.events == ["stage", "exception"]  # at once and in order
     the_writer(attempt)

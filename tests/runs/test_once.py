@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.runs.once import prepared_once
+from clusterctl.shared.record.once import prepared_once
 
 
 def writing(calls: list[Path]) -> Callable[[Path], None]:

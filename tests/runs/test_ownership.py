@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import ClusterctlError, ConfigError
-from clusterctl.runs.layout import SweepDir, code_folder, own_place
-from clusterctl.runs.ownership import (
+from clusterctl.shared.errors import ClusterctlError, ConfigError
+from clusterctl.shared.record.layout import SweepDir, code_folder, own_place
+from clusterctl.shared.record.ownership import (
     NotOurs,
     make_new,
     make_private,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.errors import TaskError
-from clusterctl.runs.place import Place
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record.place import Place
 
 SLURM = {
     "SLURM_PROCID": "3",

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from clusterctl.errors import TaskError
 from clusterctl.runs import checkpoints, program
-from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record.layout import Attempt, RunDir
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from clusterctl.runs.files import read_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.marks import request_restart, wait_for_request
+from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.marks import request_restart, wait_for_request
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.node_writer import SampleFile, joined, thinned
+from clusterctl.shared.node.node_writer import SampleFile, joined, thinned
+from clusterctl.shared.record.files import read_lines
 
 GPU = {
     "index": 0,

@@ -10,7 +10,7 @@ import time
 
 PROGRAM = """
 import os, signal, sys, time
-from clusterctl.runs.signals import StopRequest
+from clusterctl.shared.node.signals import StopRequest
 stop = StopRequest()
 stop.install(on_terminate=lambda: os.write(1, b"terminated\\n"), grace={grace})
 print("ready", flush=True)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from support.environments import make_environment
 
-from clusterctl.launch.module_archives import archive_folder
-from clusterctl.runs.staging import fill
+from clusterctl.launcher.submission.module_archives import archive_folder
+from clusterctl.shared.node.staging import fill
 
 
 class Program:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.runs import staging
-from clusterctl.runs.staged_imports import read_folders
-from clusterctl.runs.staging import fill, main, remove_leftovers, unpack
+from clusterctl.shared.node.staged_imports import read_folders
+from clusterctl.shared.node.staging import fill, main, remove_leftovers, unpack
 
 
 class Node:

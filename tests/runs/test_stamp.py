@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from clusterctl.observe.logs import is_stamped, time_of, without_stamp
-from clusterctl.runs.stamp import LENGTH, Stamped, stamp, stamped_output
+from clusterctl.launcher.observe.logs import is_stamped, time_of, without_stamp
+from clusterctl.shared.record.stamp import LENGTH, Stamped, stamp, stamped_output
 
 NOW = 1_767_323_045.678
 

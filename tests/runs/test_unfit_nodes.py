@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.runs.files import write_json
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.node_check import NodeReport, Reached, failed_nodes, judge, judge_attempt
+from clusterctl.shared.node.node_check import NodeReport, Reached, failed_nodes, judge, judge_attempt
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.layout import Attempt, RunDir
 
 NODES = ("a", "b", "c")
 ALL = {node: NodeReport(node, Reached.ALL, 3.0) for node in NODES}

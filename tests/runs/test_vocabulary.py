@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.runs.vocabulary import KNOWN, Better, Role, counted_examples, metric_of, number, rounded, score_of
+from clusterctl.shared.record.vocabulary import (
+    KNOWN,
+    Better,
+    Role,
+    counted_examples,
+    metric_of,
+    number,
+    rounded,
+    score_of,
+)
 
 
 def test_a_score_is_found_whatever_it_measures() -> None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.runs.heartbeats import ENDED, IDLE_GPUS, Beat, Stillness, action, patience
-from clusterctl.runs.node_watch import CONFIRM_SECONDS, DUMP_SECONDS
-from clusterctl.runs.stages import Stage
-from clusterctl.spec import Watchdog
+from clusterctl.shared.node.node_watch import CONFIRM_SECONDS, DUMP_SECONDS
+from clusterctl.shared.record.heartbeats import ENDED, IDLE_GPUS, Beat, Stillness, action, patience
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import Watchdog
 
 DEFAULT = Watchdog()
 TRAINING = Beat(1000.0, "training", 900.0, 50, 999.0, 0.1, 0.2, 0.05, None, 11, "node1")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import UsageError
-from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox.description import Sandbox, SandboxRequest
-from clusterctl.spec.values import GpuCount
+from clusterctl.launcher.sandbox import lifecycle
+from clusterctl.launcher.sandbox.description import Sandbox, SandboxRequest
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.spec.values import GpuCount
 
 
 def written(folder: Path, namespaces: bool = True, **request: int) -> Sandbox:

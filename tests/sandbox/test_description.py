@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import SlurmError, UsageError
-from clusterctl.sandbox import description
-from clusterctl.sandbox.description import Sandbox, SandboxRequest, commands, current, sandbox_folder
+from clusterctl.launcher.sandbox import description
+from clusterctl.launcher.sandbox.description import Sandbox, SandboxRequest, commands, current, sandbox_folder
+from clusterctl.shared.errors import SlurmError, UsageError
 
 
 @pytest.mark.parametrize("name", ["two words", "it's", "a,b", "a%b", "größe", "x" * 60])

@@ -8,8 +8,8 @@ import pytest
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import wait_until
 
-from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox.description import SandboxRequest
+from clusterctl.launcher.sandbox import lifecycle
+from clusterctl.launcher.sandbox.description import SandboxRequest
 
 
 def test_a_batch_script_runs_two_tasks_on_each_of_two_nodes(sandbox: RunningSandbox, tmp_path: Path) -> None:

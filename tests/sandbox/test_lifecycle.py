@@ -13,12 +13,12 @@ import pytest
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import wait_until
 
-from clusterctl.errors import SlurmError, UsageError
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.sandbox import lifecycle, marked_processes, network
-from clusterctl.sandbox.description import Sandbox, SandboxRequest, current
-from clusterctl.sandbox.lifecycle import write_files
-from clusterctl.spec.values import GpuCount
+from clusterctl.launcher.sandbox import lifecycle, marked_processes, network
+from clusterctl.launcher.sandbox.description import Sandbox, SandboxRequest, current
+from clusterctl.launcher.sandbox.lifecycle import write_files
+from clusterctl.shared.errors import SlurmError, UsageError
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.spec.values import GpuCount
 
 TWO = SandboxRequest(nodes=2)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.scenario import wait_until
 
-from clusterctl.errors import SlurmError
-from clusterctl.sandbox import marked_processes
+from clusterctl.launcher.sandbox import marked_processes
+from clusterctl.shared.errors import SlurmError
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import SlurmError
-from clusterctl.sandbox import network
+from clusterctl.launcher.sandbox import network
+from clusterctl.shared.errors import SlurmError
 
 
 def with_routes(monkeypatch: pytest.MonkeyPatch, *destinations: str) -> None:

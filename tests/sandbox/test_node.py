@@ -9,8 +9,8 @@ import pytest
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import wait_until
 
-from clusterctl.sandbox import lifecycle, marked_processes
-from clusterctl.sandbox.description import SandboxRequest, current
+from clusterctl.launcher.sandbox import lifecycle, marked_processes
+from clusterctl.launcher.sandbox.description import SandboxRequest, current
 
 
 @pytest.fixture

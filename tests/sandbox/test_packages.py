@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import SlurmError
-from clusterctl.sandbox.description import SandboxRequest
-from clusterctl.sandbox.lifecycle import check_packages
+from clusterctl.launcher.sandbox.description import SandboxRequest
+from clusterctl.launcher.sandbox.lifecycle import check_packages
+from clusterctl.shared.errors import SlurmError
 
 COMMANDS = (
     "munged", "slurmctld", "slurmd", "sbatch", "ip", "unshare", "mount", "slurmdbd", "mariadbd", "mariadb-install-db"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.sandbox import marked_processes, network, node
-from clusterctl.sandbox.description import Sandbox, SandboxRequest
-from clusterctl.sandbox.marked_processes import Process
+from clusterctl.launcher.sandbox import marked_processes, network, node
+from clusterctl.launcher.sandbox.description import Sandbox, SandboxRequest
+from clusterctl.launcher.sandbox.marked_processes import Process
 
 
 class Machine:

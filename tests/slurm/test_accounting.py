@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.errors import SlurmError
-from clusterctl.slurm import Slurm
-from clusterctl.slurm.accounting import Accounted, parse_accounting, parse_shown
-from clusterctl.slurm.queue import SEPARATOR
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.slurm.accounting import Accounted, parse_accounting, parse_shown
+from clusterctl.launcher.slurm.queue import SEPARATOR
+from clusterctl.shared.errors import SlurmError
 
 CANCELLED = """55186820|CANCELLED by 0|0:0|node[1-2]|None
 55186820.batch|FAILED|15:0|node1|

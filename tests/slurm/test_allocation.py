@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.slurm.queue import Allocation, Step, parse_allocation, parse_steps
+from clusterctl.launcher.slurm.queue import Allocation, Step, parse_allocation, parse_steps
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import SlurmError
-from clusterctl.slurm import Slurm
-from clusterctl.slurm.client import run_command
-from clusterctl.spec import Cluster
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.slurm.client import run_command
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.spec import Cluster
 
 
 class Answers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.slurm.client import built_environment
+from clusterctl.launcher.slurm.client import built_environment
 
 
 def test_variables_that_steer_slurm_pyxis_or_enroot_are_removed() -> None:

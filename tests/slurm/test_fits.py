@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.slurm import Inventory, Node, Partition
-from clusterctl.slurm.fits import Asked, Largest, asked_of, gpus_by_type, has_room, largest_now, room_for
-from clusterctl.slurm.nodes import Gpus
-from clusterctl.spec import Resources
-from clusterctl.spec.values import GpuCount
+from clusterctl.launcher.slurm import Inventory, Node, Partition
+from clusterctl.launcher.slurm.fits import Asked, Largest, asked_of, gpus_by_type, has_room, largest_now, room_for
+from clusterctl.launcher.slurm.nodes import Gpus
+from clusterctl.shared.spec import Resources
+from clusterctl.shared.spec.values import GpuCount
 
 IDLE = Node("n1", ("gpu",), "idle", frozenset(), "", 32, 0, 256_000, 0, None, (Gpus("a100", 4, 0),), frozenset({"ib"}))
 DRAINED = replace(IDLE, flags=frozenset({"drain"}), reason="fan")

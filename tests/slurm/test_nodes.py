@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.slurm.nodes import FIELDS, SEPARATOR, Gpus, parse_gpus, parse_nodes
+from clusterctl.launcher.slurm.nodes import FIELDS, SEPARATOR, Gpus, parse_gpus, parse_nodes
 
 CAPTURED = Path(__file__).parent / "fixtures" / "sinfo-22.05.8.txt"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.slurm.queue import FIELDS, JobState, parse_queue, together
+from clusterctl.launcher.slurm.queue import FIELDS, JobState, parse_queue, together
 
 RUNNING = "12\x1fRUNNING\x1fNone\x1fnode[1-2]\x1f105\x1f1305\x1f1\x1f/runs/a b\x1f"
 FAILED = "13\x1fFAILED\x1fNonZeroExitCode\x1fnode1\x1f105\x1f110\x1f0\x1f/runs/x\x1f"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import SlurmError
-from clusterctl.slurm.shared import LONGEST_PAUSE_SECONDS, SharedAnswers, shared_folder
+from clusterctl.launcher.slurm.shared import LONGEST_PAUSE_SECONDS, SharedAnswers, shared_folder
+from clusterctl.shared.errors import SlurmError
 
 QUESTION = ("squeue", "--me")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.api.init import ask_site, parse_associations
-from clusterctl.errors import SlurmError
-from clusterctl.slurm import Slurm
+from clusterctl.launcher.api.init import ask_site, parse_associations
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.shared.errors import SlurmError
 
 NODES = (Path(__file__).parent / "fixtures" / "sinfo-25.05.txt").read_text()
 ANSWERS = {

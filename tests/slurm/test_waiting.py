@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.slurm.queue import WaitingJob, parse_waiting
+from clusterctl.launcher.slurm.queue import WaitingJob, parse_waiting
 
 
 def test_a_waiting_job_is_read_field_by_field() -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.errors import ConfigError
-from clusterctl.spec import Batches, Job, NodeTrain, RedditTrain, TrainingSet, from_record, to_record
+from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.spec import Batches, Job, NodeTrain, RedditTrain, TrainingSet, from_record, to_record
 
 CORA = TrainingSet(1624, "nodes")
 

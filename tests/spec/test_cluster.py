@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import clusterctl
-from clusterctl.spec import Cluster
+from clusterctl.shared.spec import Cluster
 
 SOURCE = Path(clusterctl.__file__).parent
 
@@ -25,4 +25,4 @@ def test_what_each_kind_of_cluster_implies(kind: str, is_slurm: bool, nodes_are_
 def test_only_the_slurm_client_distinguishes_kinds() -> None:
     compared = re.compile(r"""\.kind (?:[!=]=|in|not in) ?\(?["'](?:slurm|emulator|sandbox)""")
     comparing = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if compared.search(path.read_text())}
-    assert comparing == {"spec/cluster.py", "slurm/client.py"}
+    assert comparing == {"shared/spec/cluster.py", "launcher/slurm/client.py"}

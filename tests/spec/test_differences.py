@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.spec.keys import Difference, differences, varying
+from clusterctl.shared.spec.keys import Difference, differences, varying
 
 
 def test_only_differing_keys_are_reported() -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.spec import WORKLOADS, Cluster, Job, cluster, from_record, job, train
-from clusterctl.spec.cluster import UserConfiguration
-from clusterctl.spec.keys import as_toml, described, keys_of, leaves_as_written
-from clusterctl.spec.values import Duration
+from clusterctl.shared.spec import WORKLOADS, Cluster, Job, cluster, from_record, job, train
+from clusterctl.shared.spec.cluster import UserConfiguration
+from clusterctl.shared.spec.keys import as_toml, described, keys_of, leaves_as_written
+from clusterctl.shared.spec.values import Duration
 
 SPECS = [
     cls

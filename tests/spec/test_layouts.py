@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.spec.train import NODE_LAYOUTS, OGB_ARCHIVES, OGB_RELATIONS, OGB_TABLES, likeliest
+from clusterctl.shared.spec.train import NODE_LAYOUTS, OGB_ARCHIVES, OGB_RELATIONS, OGB_TABLES, likeliest
 
 
 def write(root: Path, patterns: tuple[str, ...]) -> None:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from clusterctl.config import resolve
-from clusterctl.errors import ClusterctlError, UsageError
-from clusterctl.spec import Cluster, Job
-from clusterctl.spec.keys import parse_override, put
-from clusterctl.workloads.standalone import job_from_words
+from clusterctl.launcher.config import resolve
+from clusterctl.shared.errors import ClusterctlError, UsageError
+from clusterctl.shared.spec import Cluster, Job
+from clusterctl.shared.spec.keys import parse_override, put
+from clusterctl.train import job_from_words
 
 JOB = 'workload = "reddit"\n[train]\nepochs = 7\nlr = 0.5\n'
 TYPED = """

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterctl.spec import Cluster, Job, RedditTrain, SyntheticTrain, from_record, to_record
-from clusterctl.spec.records import InvalidRecord
+from clusterctl.shared.spec import Cluster, Job, RedditTrain, SyntheticTrain, from_record, to_record
+from clusterctl.shared.spec.records import InvalidRecord
 
 
 def problems(record: dict[str, Any]) -> set[str]:

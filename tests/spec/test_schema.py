@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.json_schema import SCHEMAS, schema, violations
 
-from clusterctl.errors import ClusterctlError
-from clusterctl.spec import WORKLOADS, Cluster, Job, from_record
-from clusterctl.spec.keys import choices_of, cluster_schema, job_schema
+from clusterctl.shared.errors import ClusterctlError
+from clusterctl.shared.spec import WORKLOADS, Cluster, Job, from_record
+from clusterctl.shared.spec.keys import choices_of, cluster_schema, job_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = [*ROOT.glob("jobs/*.toml"), *ROOT.glob("cluster/*.toml")]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.errors import UsageError
-from clusterctl.spec.sweep import combinations, filled, names_of_program, parse_axis, parse_lines
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.spec.sweep import combinations, filled, names_of_program, parse_axis, parse_lines
 
 
 def grid(*axes: str) -> list[tuple[str, ...]]:

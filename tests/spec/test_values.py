@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.spec.values import AtLeast, Duration, GpuCount, mebibytes, parse_seconds, plural, slurm_time
+from clusterctl.shared.spec.values import AtLeast, Duration, GpuCount, mebibytes, parse_seconds, plural, slurm_time
 
 
 @pytest.mark.parametrize(

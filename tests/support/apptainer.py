@@ -65,7 +65,7 @@ def main() -> NoReturn:
         "--container-entrypoint" if action == "run" else "--no-container-entrypoint",
         *([f"--container-env={','.join(named)}"] if named else []),
     ]
-    runner = str(Path(clusterctl.__file__).parent / "containers")
+    runner = str(Path(clusterctl.__file__).parent / "launcher" / "containers")
     os.execv(sys.executable, [sys.executable, "-I", "-S", runner, *flags, "--", "env", f"PATH={_PATH}", *command])
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clusterctl.runs.layout import RUN_FORMAT
-from clusterctl.spec import Cluster, Job, Resources, SyntheticTrain, to_record
+from clusterctl.shared.record.layout import RUN_FORMAT
+from clusterctl.shared.spec import Cluster, Job, Resources, SyntheticTrain, to_record
 
 START = 1_767_323_045.0  # 2026-01-02T03:04:05Z
 DRAWS = (

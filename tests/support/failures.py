@@ -19,14 +19,14 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
-from clusterctl.diagnosis.diagnose import diagnose
-from clusterctl.diagnosis.finding import CERTAIN, Finding
-from clusterctl.errors import Cause
-from clusterctl.runs.heartbeats import Beat, write_beats
-from clusterctl.runs.layout import RUN_FORMAT, Attempt, RunDir
-from clusterctl.slurm import Slurm
-from clusterctl.slurm.queue import SEPARATOR
-from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources, to_record
+from clusterctl.launcher.diagnosis.diagnose import diagnose
+from clusterctl.launcher.diagnosis.finding import CERTAIN, Finding
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.slurm.queue import SEPARATOR
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.heartbeats import Beat, write_beats
+from clusterctl.shared.record.layout import RUN_FORMAT, Attempt, RunDir
+from clusterctl.shared.spec import Cluster, CommandTrain, Container, Job, Resources, to_record
 
 CORPUS = Path(__file__).parents[1] / "diagnosis" / "corpus"
 START = time.mktime((2026, 1, 2, 3, 5, 0, 0, 0, -1))  # Slurm's lines carry local times
@@ -229,7 +229,7 @@ def _events(case: Case, rank: Rank, start: float, when: float) -> Iterable[dict[
             "event": "exception",
             "type": "ProgramEnded",
             "message": message,
-            "traceback": f"clusterctl.errors.ProgramEnded: {message}\n",
+            "traceback": f"clusterctl.shared.errors.ProgramEnded: {message}\n",
             "cause": "user-error" if number is None else "killed",
             "code": rank.exit_code,
             "signal": number,

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 import pytest
 
-from clusterctl.remote import conversation, ssh
-from clusterctl.remote.frames import Frame, FrameKind, Reader
+from clusterctl.launcher.remote import conversation, ssh
+from clusterctl.launcher.remote.frames import Frame, FrameKind, Reader
 
 _IN_COMMAND_LINE = re.compile(r'start" ([A-Za-z0-9+/=]+)')
 
@@ -36,7 +36,9 @@ class HostileNode:
         monkeypatch.setattr(ssh, "session", self._session)
         monkeypatch.setattr(ssh, "connect", lambda *_, **__: True)
         for name in ("bring_port", "leave_port"):
-            monkeypatch.setattr(f"clusterctl.api.elsewhere.{name}", lambda _, __, there: self.ports.append(there))
+            monkeypatch.setattr(
+                f"clusterctl.launcher.api.elsewhere.{name}", lambda _, __, there: self.ports.append(there)
+            )
         made = SimpleNamespace(name="package", path=Path(__file__))
         monkeypatch.setattr(conversation, "package", lambda: made)
 

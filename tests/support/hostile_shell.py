@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from shlex import quote
 
-from clusterctl.launch.script import part
+from clusterctl.launcher.submission.script import part
 
 
 def hostile_shell(called: Path, *parts: str) -> dict[str, str]:

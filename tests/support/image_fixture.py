@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.config import cache_folder, shipped_folder
-from clusterctl.containers.build import EXTRAS, BuildRequest, build
-from clusterctl.containers.engine import Engine, find_engine
-from clusterctl.containers.wheels import wanted, write_project_wheel
-from clusterctl.errors import ClusterctlError, ImageError
-from clusterctl.runs.once import once
+from clusterctl.launcher.config import cache_folder, shipped_folder
+from clusterctl.launcher.containers.build import EXTRAS, BuildRequest, build
+from clusterctl.launcher.containers.engine import Engine, find_engine
+from clusterctl.launcher.containers.wheels import wanted, write_project_wheel
+from clusterctl.shared.errors import ClusterctlError, ImageError
+from clusterctl.shared.record.once import once
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _KEPT_SECONDS = 2 * 86400

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from clusterctl.runs.events import Events
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.metrics import MetricsWriter
-from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
-from clusterctl.task.task import Task, leave
+from clusterctl.engine.task.task import Task, leave
+from clusterctl.shared.node.events import Events
+from clusterctl.shared.node.signals import StopRequest
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.metrics import MetricsWriter
+from clusterctl.shared.record.place import Place
 
 
 @pytest.fixture

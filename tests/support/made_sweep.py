@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir
+from clusterctl.shared.record.layout import SWEEP_FORMAT, SweepDir
 
 START = 1_000_000.0
 

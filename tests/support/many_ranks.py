@@ -12,13 +12,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from clusterctl.runs.files import write_json
-from clusterctl.runs.heartbeats import ENDED, EXIT_HUNG, Beat, write_beats
-from clusterctl.runs.layout import RUN_FORMAT, Attempt, RunDir
-from clusterctl.runs.marks import RankMark
-from clusterctl.runs.stages import Stage
-from clusterctl.runs.stamp import stamp
-from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.heartbeats import ENDED, EXIT_HUNG, Beat, write_beats
+from clusterctl.shared.record.layout import RUN_FORMAT, Attempt, RunDir
+from clusterctl.shared.record.marks import RankMark
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.stamp import stamp
+from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_record
 
 RANKS_A_NODE = 8
 JOB_ID = "4242"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl import cli
+from clusterctl.launcher import cli
 
 USAGE, CONFIG, SLURM, NOT_FOUND, OTHER = 2, 3, 4, 5, 1
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

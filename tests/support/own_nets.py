@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATv2Conv, GCNConv, GINConv, SAGEConv, global_add_pool
 
-from clusterctl.graph.hops import Hop
+from clusterctl.engine.graph.hops import Hop
 
 
 class Gat(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.shared.record.layout import Attempt, RunDir
 
 
 def alive(run: RunDir, rank: int | None = None) -> list[int]:

@@ -64,7 +64,7 @@ def pyxis(sandbox: RunningSandbox, pyxis_plugin: Path, tmp_path: Path) -> Iterat
         "record": found.records,
         "store": found.store,
         "python": sys.executable,
-        "runner": Path(clusterctl.__file__).parent / "containers",
+        "runner": Path(clusterctl.__file__).parent / "launcher" / "containers",
         "mounts": ",".join(mounts_of_this_python()),
     }
     words = " ".join(f"{name}={value}" for name, value in settings.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from clusterctl.graph.storage import LabelledHeteroGraph, compressed
+from clusterctl.engine.graph.storage import LabelledHeteroGraph, compressed
 
 PAPER, AUTHOR, INSTITUTE = "paper", "author", "institute"
 CITES, WRITES, WRITTEN_BY = (PAPER, "cites", PAPER), (AUTHOR, "writes", PAPER), (PAPER, "written_by", AUTHOR)

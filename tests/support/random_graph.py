@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from clusterctl.graph.storage import Graph, compressed
+from clusterctl.engine.graph.storage import Graph, compressed
 
 
 @pytest.fixture(scope="session")

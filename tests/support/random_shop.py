@@ -6,9 +6,9 @@ import math
 
 import torch
 
-from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER
-from clusterctl.graph.storage import compressed
-from clusterctl.training.link_objective import Interactions
+from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
+from clusterctl.engine.graph.storage import compressed
+from clusterctl.engine.training.link_objective import Interactions
 
 
 def random_shop(users: int = 40, items: int = 60, edges: int = 400, seed: int = 0) -> Interactions:

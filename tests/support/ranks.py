@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterctl.runs.files import read_lines, write_json, write_text
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.spec import Job, to_record
+from clusterctl.shared.record.files import read_lines, write_json, write_text
+from clusterctl.shared.record.layout import Attempt, RunDir
+from clusterctl.shared.spec import Job, to_record
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 CORA = _REPOSITORY / "data" / "cora"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from clusterctl.runs.files import read_lines, write_json
-from clusterctl.runs.heartbeats import Beat, read_beats, write_beats
-from clusterctl.runs.layout import Attempt
+from clusterctl.shared.record.files import read_lines, write_json
+from clusterctl.shared.record.heartbeats import Beat, read_beats, write_beats
+from clusterctl.shared.record.layout import Attempt
 
 
 def recorded(attempt: Attempt, rank: int) -> Iterator[dict[str, Any]]:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import SlurmError
-from clusterctl.sandbox import lifecycle, marked_processes
-from clusterctl.sandbox.description import SandboxRequest
-from clusterctl.sandbox.lifecycle import check_packages
-from clusterctl.spec.values import GpuCount
+from clusterctl.launcher.sandbox import lifecycle, marked_processes
+from clusterctl.launcher.sandbox.description import SandboxRequest
+from clusterctl.launcher.sandbox.lifecycle import check_packages
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.spec.values import GpuCount
 
 
 @dataclass(frozen=True)

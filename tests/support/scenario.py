@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 # Where both back ends behave alike, `make test` uses one of them, and `make test-long` the other too. Files with
 # THROUGH_A_HOST also run there on the emulator of a remote machine.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.containers import unpacked
+from clusterctl.launcher.containers import unpacked
 
 _PROFILE = """\
 PATH=/usr/local/bin:/usr/bin:/bin

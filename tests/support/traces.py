@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
-from clusterctl.errors import Cause
-from clusterctl.observe.attempt import AttemptEvidence
-from clusterctl.observe.rank_events import Raised
-from clusterctl.observe.run_record import RunRecord
-from clusterctl.observe.stage import Status
-from clusterctl.runs.heartbeats import Beat
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.spec import Cluster, Data, Job, RedditTrain, Resources
+from clusterctl.launcher.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
+from clusterctl.launcher.observe.attempt import AttemptEvidence
+from clusterctl.launcher.observe.rank_events import Raised
+from clusterctl.launcher.observe.run_record import RunRecord
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.heartbeats import Beat
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import Cluster, Data, Job, RedditTrain, Resources
 
 START, END = 5000.0, 5100.0
 RECORD = RunRecord(

@@ -6,9 +6,9 @@ from typing import Any
 
 from conftest import CREATED, RUN_ID, Fabricate
 
-from clusterctl.runs.layout import RUN_FORMAT, RunDir
-from clusterctl.spec import Cluster, Job, to_record
-from clusterctl.spec.notify import Track
+from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
+from clusterctl.shared.spec import Cluster, Job, to_record
+from clusterctl.shared.spec.notify import Track
 
 
 def tracked_run(fabricate: Fabricate, track: Track, files: dict[str, Any] | None = None) -> RunDir:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.errors import TaskError
-from clusterctl.task.rendezvous import Member
-from clusterctl.task.task import check_exclusive, choose_device
+from clusterctl.engine.task.rendezvous import Member
+from clusterctl.engine.task.task import check_exclusive, choose_device
+from clusterctl.shared.errors import TaskError
 
 
 @pytest.mark.parametrize(

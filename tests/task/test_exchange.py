@@ -7,16 +7,16 @@ import pytest
 import torch
 from support.ranks import run_program
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.task.exchange import _received
+from clusterctl.engine.task.exchange import _received
+from clusterctl.shared.record.layout import RunDir
 
 PROGRAM = """
 import json, os
 from torch import distributed as dist
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.place import Place
-from clusterctl.task.exchange import from_first, to_first
-from clusterctl.task.rendezvous import meet
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.record.place import Place
+from clusterctl.engine.task.exchange import from_first, to_first
+from clusterctl.engine.task.rendezvous import meet
 place = Place.from_environment()
 dist.init_process_group("gloo", store=meet(place, current_attempt())[0], rank=place.rank, world_size=place.world_size)
 def fail():
@@ -63,8 +63,7 @@ def test_tasks_never_unpickle_data_from_peers() -> None:
     """Neither with torch.distributed's object collectives, nor with its checkpoint module, which uses them."""
     import clusterctl
 
-    folder = Path(clusterctl.__file__).parent
-    for path in (path for room in ("task", "training", "graph", "workloads") for path in (folder / room).rglob("*.py")):
+    for path in (Path(clusterctl.__file__).parent / "engine").rglob("*.py"):
         text = path.read_text()
         for forbidden in ("_object(", "object_list", "import pickle", "distributed.checkpoint", "weights_only=False"):
             assert forbidden not in text, f"{path.name} has {forbidden}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.task.node_telemetry import NodeGpus, chosen
+from clusterctl.engine.task.node_telemetry import NodeGpus, chosen
 
 UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc", "GPU-dddd"]
 

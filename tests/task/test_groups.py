@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed as dist
 
-from clusterctl.errors import TaskError
-from clusterctl.runs.place import Place
-from clusterctl.task.rendezvous import Member, call_roll, node_group, ranks_by_node
+from clusterctl.engine.task.rendezvous import Member, call_roll, node_group, ranks_by_node
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record.place import Place
 
 SECRET = b"s" * 32
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import TaskError
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.place import Place
-from clusterctl.task import meeting
+from clusterctl.engine.task import meeting
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record.layout import Attempt, RunDir
+from clusterctl.shared.record.place import Place
 
 
 @pytest.fixture

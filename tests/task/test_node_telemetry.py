@@ -10,14 +10,14 @@ import pytest
 from support.ranks import run_job
 from support.scenario import wait_until
 
-from clusterctl.runs.fields import Fields
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.idleness import GpuReading
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.node_link import NodeLink
-from clusterctl.runs.place import Place
-from clusterctl.spec import CommandTrain, Job
-from clusterctl.task.node_telemetry import GpuReadings, NodeTelemetry, NodeUsage, Usage, rates, start_telemetry
+from clusterctl.engine.task.node_telemetry import GpuReadings, NodeTelemetry, NodeUsage, Usage, rates, start_telemetry
+from clusterctl.shared.node.idleness import GpuReading
+from clusterctl.shared.node.node_link import NodeLink
+from clusterctl.shared.record.fields import Fields
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.place import Place
+from clusterctl.shared.spec import CommandTrain, Job
 
 
 def test_totals_become_rates_and_reset_counters_give_zero() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.workloads.command import own_folder
+from clusterctl.engine.workloads.command import own_folder
 
 
 def test_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

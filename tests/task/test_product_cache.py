@@ -4,14 +4,14 @@ from pathlib import Path
 
 from support.ranks import run_program
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 PROGRAM = """
 import ctypes, torch
 from pathlib import Path
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.task.task import joined
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.engine.task.task import joined
 
 def megabytes():
     ctypes.CDLL(None).malloc_trim(0)

@@ -7,9 +7,9 @@ import torch
 from support.ranks import claim
 from torch.torch_version import TorchVersion
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.place import Place
-from clusterctl.task.rendezvous import meet
+from clusterctl.engine.task.rendezvous import meet
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.place import Place
 
 
 @pytest.mark.parametrize(

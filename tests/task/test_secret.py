@@ -11,24 +11,24 @@ from pathlib import Path
 import pytest
 from support.ranks import claim, environments
 
-from clusterctl.errors import TaskError
-from clusterctl.runs.files import read_json
-from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.secret import read
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.layout import Attempt, RunDir
+from clusterctl.shared.record.secret import read
 
 JOIN = """
 import os
 from torch import distributed as dist
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.task import secret
-from clusterctl.task.exchange import from_first, to_first
-from clusterctl.task.task import joined
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.engine.task import secret
+from clusterctl.engine.task.exchange import from_first, to_first
+from clusterctl.engine.task.task import joined
 {before}
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     answers = to_first(lambda: task.place.rank, task.agreeing), task.writing.begin().from_first(lambda: "hello")
     print(*answers, flush=True)
-os._exit(0)  # like clusterctl.runs.entry: before torch 2.8, gloo's threads may abort a process at exit
+os._exit(0)  # like clusterctl.shared.node.entry: before torch 2.8, gloo's threads may abort a process at exit
 """
 # Knows host and port, like any process on the node, and poses as rank 1. Unpickling what it sends creates a file.
 STRANGER = """
@@ -76,9 +76,8 @@ def test_ranks_share_a_secret_that_only_their_user_can_read(tmp_path: Path) -> N
 
 def test_every_rank_detects_a_wrong_secret_before_sending_anything(tmp_path: Path) -> None:
     """Even one that can sign the roll: here, only the proof of a rank is wrong."""
-    wrong = (
-        "prove = secret.prove\nimport clusterctl.task.task as t\nt.prove = lambda own, *rest: prove(bytes(32), *rest)"
-    )
+    wrong = "prove = secret.prove\nimport clusterctl.engine.task.task as t\n"
+    wrong += "t.prove = lambda own, *rest: prove(bytes(32), *rest)"
     for code, output, errors in run_ranks(RunDir(tmp_path / "run").attempt(0), ("", wrong)):
         assert code != 0
         assert output == ""

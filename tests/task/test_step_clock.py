@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from clusterctl.runs.vocabulary import STEP_PARTS
-from clusterctl.task.step_clock import StepClock
+from clusterctl.engine.task.step_clock import StepClock
+from clusterctl.shared.record.vocabulary import STEP_PARTS
 
 
 @pytest.fixture

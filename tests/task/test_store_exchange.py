@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
-from clusterctl.runs.place import Place
-from clusterctl.task.exchange import tried
-from clusterctl.task.task import StoreExchange, Talk
+from clusterctl.engine.task.exchange import tried
+from clusterctl.engine.task.task import StoreExchange, Talk
+from clusterctl.shared.record.place import Place
 
 RANKS, SECRET = 8, b"s" * 32
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 from support.ranks import run_program
 
-from clusterctl.runs.files import read_json
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.layout import RunDir
 
 PROGRAM = """
 import json, os, resource, torch
 from torch import distributed as dist
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.place import Place
-from clusterctl.task.task import joined
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.record.place import Place
+from clusterctl.engine.task.task import joined
 
 def prepare(folder):
     (folder / f"by-{os.getpid()}").touch()

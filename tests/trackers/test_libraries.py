@@ -22,13 +22,13 @@ from conftest import CREATED, RUN_ID, Fabricate
 from support.scenario import wait_until
 from support.tracked import tracked_run
 
-from clusterctl.errors import ClusterctlError
-from clusterctl.observe.run_record import read_record
-from clusterctl.observe.stage import Status
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.spec.notify import Track
-from clusterctl.trackers.mirror import Mirror
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.trackers.mirror import Mirror
+from clusterctl.shared.errors import ClusterctlError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec.notify import Track
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # warnings of the libraries
 

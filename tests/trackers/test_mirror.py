@@ -10,13 +10,13 @@ import pytest
 from conftest import CREATED, Fabricate
 from support.tracked import tracked_run
 
-from clusterctl.errors import ClusterctlError, ConfigError
-from clusterctl.observe.run_record import read_record
-from clusterctl.observe.stage import Status
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
-from clusterctl.spec.notify import Track
-from clusterctl.trackers.mirror import Mirror, TrackedPoint, open_sink, parameters
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.trackers.mirror import Mirror, TrackedPoint, open_sink, parameters
+from clusterctl.shared.errors import ClusterctlError, ConfigError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec.notify import Track
 
 TENSORBOARD = Track(tensorboard=True)
 
@@ -137,7 +137,7 @@ def test_a_missing_tracker_library_is_reported_with_the_pip_command(
 ) -> None:
     run = tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    for name in [name for name in sys.modules if name.startswith(("tensorboard.", "clusterctl.trackers.to_"))]:
+    for name in [name for name in sys.modules if name.startswith(("tensorboard.", "clusterctl.launcher.trackers.to_"))]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ClusterctlError) as caught:
         Mirror("tensorboard", read_record(run), open_sink).update(status_of(run, Stage.TRAINING))

@@ -16,12 +16,12 @@ from conftest import CREATED, Fabricate
 from support.tracked import tracked_run
 
 import clusterctl
-from clusterctl.runs.files import read_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.once import leased
-from clusterctl.spec.notify import Track
+from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.once import leased
+from clusterctl.shared.spec.notify import Track
 
-TRACKER = Path(clusterctl.__file__).parent / "trackers"
+TRACKER = Path(clusterctl.__file__).parent / "launcher" / "trackers"
 HOST = {"attempt": 0, "job_id": "12", "restart_count": 0, "nodes": "n1", "start": CREATED + 5}
 ENDED = {**HOST, "end": CREATED + 65, "exit_code": 1, "signal": ""}
 TENSORBOARD = Track(tensorboard=True)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from clusterctl.graph.sharded_table import ShardedTable
-from clusterctl.task.task import Task
-from clusterctl.training import learner
-from clusterctl.training import learner as adam_step
-from clusterctl.training.learner import Adam, TableAdam
+from clusterctl.engine.graph.sharded_table import ShardedTable
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training import learner
+from clusterctl.engine.training import learner as adam_step
+from clusterctl.engine.training.learner import Adam, TableAdam
 
 
 @pytest.fixture(params=["fused", "plain"], autouse=True)

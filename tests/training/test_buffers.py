@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import NodeClassificationTrain
-from clusterctl.task.task import Task
-from clusterctl.training import own_model
-from clusterctl.training.checkpoint import read, write
-from clusterctl.training.loop import Best, fit
-from clusterctl.training.objective import Accuracy
-from clusterctl.training.own_model import OwnTraining
-from clusterctl.training.own_objective import OwnNodeClassification
-from clusterctl.training.state import pieces, wholes
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training import own_model
+from clusterctl.engine.training.checkpoint import read, write
+from clusterctl.engine.training.loop import Best, fit
+from clusterctl.engine.training.objective import Accuracy
+from clusterctl.engine.training.own_model import OwnTraining
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.state import pieces, wholes
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import NodeClassificationTrain
 
 
 class Buffers(nn.Module):
@@ -108,7 +108,7 @@ class Normal(nn.Module):
 def test_a_training_with_patience_ends_with_the_buffers_of_its_best_epoch_also_in_the_file_of_weights(
     random_graph: Any, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterctl.training.own_objective.built", lambda *_: Normal(7, 3))
+    monkeypatch.setattr("clusterctl.engine.training.own_objective.built", lambda *_: Normal(7, 3))
     train = NodeClassificationTrain(
         model="users:Normal", fan_out=(2,), batch_size=64, epochs=5, patience=2, lr=1e-12, precision="float64"
     )

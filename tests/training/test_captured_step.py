@@ -10,17 +10,17 @@ import pytest
 import torch
 from support import tape
 
-from clusterctl.errors import TaskError
-from clusterctl.graph import static_sampling
-from clusterctl.graph.hashing import Purpose, ReplayedKeys, draws, stream
-from clusterctl.graph.storage import Graph
-from clusterctl.spec import RedditTrain
-from clusterctl.task.task import Task
-from clusterctl.training import node_objective
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.learner import Learner
-from clusterctl.training.loop import CapturedStep
-from clusterctl.training.node_objective import NodeClassification, check_capturable
+from clusterctl.engine.graph import static_sampling
+from clusterctl.engine.graph.hashing import Purpose, ReplayedKeys, draws, stream
+from clusterctl.engine.graph.storage import Graph
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training import node_objective
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.learner import Learner
+from clusterctl.engine.training.loop import CapturedStep
+from clusterctl.engine.training.node_objective import NodeClassification, check_capturable
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.spec import RedditTrain
 
 MakeGraph = Callable[..., Graph]
 GPU = torch.device("cuda")

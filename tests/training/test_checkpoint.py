@@ -13,16 +13,16 @@ import torch
 from support.recorded import claim, recorded
 from torch import Tensor, nn
 
-from clusterctl.runs.events import Events
-from clusterctl.runs.files import read_json, read_lines, write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.metrics import MetricsWriter
-from clusterctl.runs.signals import StopRequest
-from clusterctl.spec import Checkpoint, LoopTrain
-from clusterctl.task.task import Task
-from clusterctl.training.epoch_plan import Batch
-from clusterctl.training.loop import fit
-from clusterctl.training.objective import Accuracy
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.objective import Accuracy
+from clusterctl.shared.node.events import Events
+from clusterctl.shared.node.signals import StopRequest
+from clusterctl.shared.record.files import read_json, read_lines, write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.metrics import MetricsWriter
+from clusterctl.shared.spec import Checkpoint, LoopTrain
 
 TRAIN = LoopTrain(epochs=4, batch_size=5)  # two steps an epoch
 
@@ -172,7 +172,7 @@ def test_without_a_usable_checkpoint_training_starts_over(run: RunDir, begin: Ca
 
 def test_a_checkpoint_that_does_not_fit_the_model_is_a_user_error(run: RunDir, begin: Callable[..., Task]) -> None:
     """The settings are the same, so the data must have changed."""
-    from clusterctl.errors import TaskError
+    from clusterctl.shared.errors import TaskError
 
     interrupt(begin(0), 3)
     with pytest.raises(TaskError, match=r"checkpoint 0-3 does not fit: its model.values is 2 of float32, not 6"):
@@ -237,7 +237,7 @@ def test_an_attempt_without_a_step_makes_no_progress(run: RunDir, begin: Callabl
 def test_due_checkpoints_are_saved_in_the_background_and_the_newest_kept(
     run: RunDir, begin: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clusterctl.training.checkpoint import Checkpoints
+    from clusterctl.engine.training.checkpoint import Checkpoints
 
     monkeypatch.setattr(Checkpoints, "due", property(lambda self: True))
     fit(Line(), TRAIN, begin(0, every=1, keep=3))

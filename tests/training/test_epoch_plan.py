@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.training.epoch_plan import Batch, EpochPlan
+from clusterctl.engine.training.epoch_plan import Batch, EpochPlan
 
 
 def epoch_of(seeds: int, global_size: int, world_size: int, epoch: int = 1, seed: int = 0) -> list[list[Batch]]:

@@ -13,16 +13,16 @@ import pytest
 import torch
 from support.random_academy import random_academy
 
-from clusterctl.errors import TaskError
-from clusterctl.graph import storage
-from clusterctl.graph.features import hidden
-from clusterctl.graph.storage import Graph, LabelledHeteroGraph, load, save
-from clusterctl.spec import NodeClassificationTrain, NodeTrain
-from clusterctl.task.task import Task
-from clusterctl.training.epoch_plan import Batch
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.training.own_objective import OwnNodeClassification
-from clusterctl.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.graph import storage
+from clusterctl.engine.graph.features import hidden
+from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, load, save
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 
 MakeGraph = Callable[..., Graph]
 TRAIN = NodeTrain(fan_out=(4, 3), hidden_channels=16, sampling="labor", dropout=0.5)

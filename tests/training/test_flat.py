@@ -3,9 +3,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from clusterctl.runs.signals import StopRequest
-from clusterctl.task.task import Task
-from clusterctl.training.flat import FlatModel
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.flat import FlatModel
+from clusterctl.shared.node.signals import StopRequest
 
 
 def test_parameters_and_gradients_are_views_of_two_vectors(lone_task: Task) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from clusterctl.errors import ConfigError
-from clusterctl.task.task import Task
-from clusterctl.workloads.generated.reddit_like import reddit_like
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.workloads.generated.reddit_like import reddit_like
+from clusterctl.shared.errors import ConfigError
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 CPU = torch.device("cpu")

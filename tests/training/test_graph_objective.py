@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.ranks import IMDB, run_program
 
-from clusterctl.errors import TaskError
-from clusterctl.graph.collection import Collection
-from clusterctl.runs.layout import RunDir
-from clusterctl.training.graph_objective import features_of, stratified
+from clusterctl.engine.graph.collection import Collection
+from clusterctl.engine.training.graph_objective import features_of, stratified
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record.layout import RunDir
 
 PROGRAM = f"""
 import json, torch
 from dataclasses import replace
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import Data, GraphClassificationTrain
-from clusterctl.graph.collection import Collection
-from clusterctl.graph.storage import shared
-from clusterctl.task.task import joined
-from clusterctl.training.graph_objective import GraphClassification
-from clusterctl.training.loop import fit
-from clusterctl.training.progress import Fold
-from clusterctl.workloads.graph_classification import recipe
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.spec import Data, GraphClassificationTrain
+from clusterctl.engine.graph.collection import Collection
+from clusterctl.engine.graph.storage import shared
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.graph_objective import GraphClassification
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.progress import Fold
+from clusterctl.engine.workloads.graph_classification import recipe
 
 class Losses(list):
     def write(self, loss=None, **others):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.task.task import Task
-from clusterctl.training.loop import Halving
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.loop import Halving
+from clusterctl.shared.record.layout import RunDir
 
 SWEEP = "cora-20260101-000000-aaaa"
 

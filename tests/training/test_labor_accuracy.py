@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from support.ranks import CORA
 
-from clusterctl.graph.storage import Graph
-from clusterctl.spec import RedditTrain, SyntheticTrain
-from clusterctl.task.task import Task
-from clusterctl.training.loop import fit
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.workloads.generated.reddit_like import reddit_like
-from clusterctl.workloads.reddit import read_raw
-from clusterctl.workloads.synthetic import generate
+from clusterctl.engine.graph.storage import Graph
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.workloads.generated.reddit_like import reddit_like
+from clusterctl.engine.workloads.reddit import read_raw
+from clusterctl.engine.workloads.synthetic import generate
+from clusterctl.shared.spec import RedditTrain, SyntheticTrain
 
 SEEDS = 10
 T_95 = 2.262  # Student's t with 9 degrees of freedom

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clusterctl.graph.storage import Graph, LabelledHeteroGraph, compressed, save
+from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, compressed, save
 
 LIMIT, TIMES, WIDTH = 576 << 20, 4, 768  # a rank takes 440 MiB of it: torch, numba, the cache and what it computes
 NODES = TIMES * LIMIT // (4 * WIDTH)
@@ -20,14 +20,14 @@ import os, sys
 from dataclasses import replace
 from pathlib import Path
 Path(sys.argv[2], "cgroup.procs").write_text(str(os.getpid()))
-from clusterctl.graph.storage import Graph, LabelledHeteroGraph, load
-from clusterctl.runs.events import Context
-from clusterctl.spec import NodeClassificationTrain, NodeTrain
-from clusterctl.task.task import joined
-from clusterctl.training.loop import fit
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.training.own_objective import OwnNodeClassification
-from clusterctl.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, load
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.relation_objective import RelationNodeClassification
 
 path, cache = Path(sys.argv[1]), 32 << 20 if sys.argv[3] == "disk" else None
 batches = dict(epochs=2, batch_size=64, fan_out=(10, 5))

@@ -8,12 +8,12 @@ import pytest
 import torch
 from support.random_shop import random_shop
 
-from clusterctl.graph.links import ends, has_edge
-from clusterctl.graph.recommender import ITEM, OF_USER, USER
-from clusterctl.spec import TaobaoTrain
-from clusterctl.task.task import Task
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.link_objective import LinkPrediction, Pairs
+from clusterctl.engine.graph.links import ends, has_edge
+from clusterctl.engine.graph.recommender import ITEM, OF_USER, USER
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.link_objective import LinkPrediction, Pairs
+from clusterctl.shared.spec import TaobaoTrain
 
 TRAIN = TaobaoTrain(batch_size=16, fan_out=(-1, -1), hidden_channels=6, precision="float64")
 

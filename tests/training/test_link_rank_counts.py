@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.ranks import run_program
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 GLOBAL_BATCH = 24
 PROGRAM = f"""
@@ -17,16 +17,16 @@ import json, sys, torch
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from support.random_shop import random_shop
 from torch import distributed as dist
-from clusterctl.graph.sharded_table import ShardedTable
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.place import Place
-from clusterctl.spec import TaobaoTrain
-from clusterctl.task.task import joined
-from clusterctl.training.learner import TableAdam
-from clusterctl.training.link_objective import auc
-from clusterctl.training.link_objective import LinkPrediction
-from clusterctl.training.loop import fit
+from clusterctl.engine.graph.sharded_table import ShardedTable
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.record.place import Place
+from clusterctl.shared.spec import TaobaoTrain
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.learner import TableAdam
+from clusterctl.engine.training.link_objective import auc
+from clusterctl.engine.training.link_objective import LinkPrediction
+from clusterctl.engine.training.loop import fit
 
 class Losses(list):
     def write(self, loss=None, **others):

@@ -14,19 +14,19 @@ from support.recorded import recorded
 from torch import Tensor, nn
 
 import clusterctl
-from clusterctl.errors import TaskError
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.vocabulary import KNOWN
-from clusterctl.spec import Batches, LoopTrain, TrainingSet
-from clusterctl.task.task import Task
-from clusterctl.training.epoch_plan import Batch
-from clusterctl.training.graph_objective import GraphClassification
-from clusterctl.training.link_objective import Auc, LinkPrediction
-from clusterctl.training.loop import fit
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.training.objective import Accuracy, Score
-from clusterctl.training.progress import Fold, TrainingLog
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.graph_objective import GraphClassification
+from clusterctl.engine.training.link_objective import Auc, LinkPrediction
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objective import Accuracy, Score
+from clusterctl.engine.training.progress import Fold, TrainingLog
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.vocabulary import KNOWN
+from clusterctl.shared.spec import Batches, LoopTrain, TrainingSet
 
 
 @dataclass
@@ -189,7 +189,7 @@ def test_every_score_and_unit_is_in_the_vocabulary(score: Score, objective: Any)
 def test_every_metric_written_directly_is_in_the_vocabulary() -> None:
     names = set()
     for room in ("training", "workloads", "graph", "task"):
-        for path in (Path(clusterctl.__file__).parent / room).rglob("*.py"):
+        for path in (Path(clusterctl.__file__).parent / "engine" / room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("metrics.write"):
                     names |= {keyword.arg for keyword in node.keywords if keyword.arg}

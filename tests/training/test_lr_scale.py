@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.training.learner import clip_norm
-from clusterctl.training.loop import lr_scale
+from clusterctl.engine.training.learner import clip_norm
+from clusterctl.engine.training.loop import lr_scale
 
 
 @given(st.integers(1, 50))

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from clusterctl.errors import TaskError
-from clusterctl.graph.storage import Graph
-from clusterctl.spec import NodeTrain
-from clusterctl.task.task import Task
-from clusterctl.training.epoch_plan import Batch
-from clusterctl.training.node_objective import NodeClassification
+from clusterctl.engine.graph.storage import Graph
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.spec import NodeTrain
 
 MakeGraph = Callable[..., Graph]
 EXACT = NodeTrain(fan_out=(4, -1), hidden_channels=9, precision="float64")

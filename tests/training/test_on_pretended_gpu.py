@@ -15,10 +15,19 @@ import torch
 from support.pretended_gpu import GPU, counted
 from support.random_shop import random_shop
 
-from clusterctl.graph import static_sampling
-from clusterctl.graph.collection import Collection, joined_graphs
-from clusterctl.graph.storage import Graph, compressed
-from clusterctl.spec import (
+from clusterctl.engine.graph import static_sampling
+from clusterctl.engine.graph.collection import Collection, joined_graphs
+from clusterctl.engine.graph.storage import Graph, compressed
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training import node_objective, own_objective
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.graph_objective import GraphClassification
+from clusterctl.engine.training.learner import Learner
+from clusterctl.engine.training.link_objective import LinkPrediction
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objective import Objective
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.shared.spec import (
     DeepSageTrain,
     GraphClassificationTrain,
     LoopTrain,
@@ -27,15 +36,6 @@ from clusterctl.spec import (
     SyntheticTrain,
     TaobaoTrain,
 )
-from clusterctl.task.task import Task
-from clusterctl.training import node_objective, own_objective
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.graph_objective import GraphClassification
-from clusterctl.training.learner import Learner
-from clusterctl.training.link_objective import LinkPrediction
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.training.objective import Objective
-from clusterctl.training.own_objective import OwnNodeClassification
 
 MakeGraph = Callable[..., Graph]
 SMALL: dict[str, Any] = {"batch_size": 8, "seed": 1}

@@ -18,32 +18,32 @@ from torch_geometric.data import Batch as PygBatch
 from torch_geometric.data import Data as PygData
 from torch_geometric.nn import GINConv, global_add_pool
 
-from clusterctl.config.resolution import contradictions
-from clusterctl.errors import TaskError
-from clusterctl.graph.collection import Collection
-from clusterctl.graph.storage import load, save
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Cluster, Data, GraphClassificationTrain, Job
-from clusterctl.task.task import Task
-from clusterctl.training.epoch_plan import Batch
-from clusterctl.training.own_graph_objective import OwnGraphClassification
-from clusterctl.workloads.graph_classification import collection_of, recipe
+from clusterctl.engine.graph.collection import Collection
+from clusterctl.engine.graph.storage import load, save
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
+from clusterctl.engine.workloads.graph_classification import collection_of, recipe
+from clusterctl.launcher.config.resolution import contradictions
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Cluster, Data, GraphClassificationTrain, Job
 
 TRAIN = GraphClassificationTrain(model="users:Net", features="given", precision="float64")
 PROGRAM = f"""
 import json, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
-from clusterctl.graph.collection import Collection
-from clusterctl.graph.storage import shared
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import Data, GraphClassificationTrain
-from clusterctl.task.task import joined
-from clusterctl.training.loop import fit
-from clusterctl.training.own_graph_objective import OwnGraphClassification
-from clusterctl.training.progress import Fold
-from clusterctl.workloads.graph_classification import recipe
+from clusterctl.engine.graph.collection import Collection
+from clusterctl.engine.graph.storage import shared
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.spec import Data, GraphClassificationTrain
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
+from clusterctl.engine.training.progress import Fold
+from clusterctl.engine.workloads.graph_classification import recipe
 
 class Losses(list):
     def write(self, loss=None, **others):

@@ -17,18 +17,18 @@ from support.ranks import run_program
 from torch import Tensor
 from torch_geometric.data import Data as PygData
 
-from clusterctl.config.resolution import contradictions
-from clusterctl.errors import TaskError
-from clusterctl.graph.features import hidden
-from clusterctl.graph.links import ends, has_edge
-from clusterctl.graph.storage import load, save
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Cluster, Data, Job, LinkPredictionTrain
-from clusterctl.task.task import Task
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.link_objective import auc
-from clusterctl.training.own_link_objective import LinkGraph, LinkSample, OwnLinkPrediction
-from clusterctl.workloads.link_prediction import link_graph
+from clusterctl.engine.graph.features import hidden
+from clusterctl.engine.graph.links import ends, has_edge
+from clusterctl.engine.graph.storage import load, save
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.epoch_plan import EpochPlan
+from clusterctl.engine.training.link_objective import auc
+from clusterctl.engine.training.own_link_objective import LinkGraph, LinkSample, OwnLinkPrediction
+from clusterctl.engine.workloads.link_prediction import link_graph
+from clusterctl.launcher.config.resolution import contradictions
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Cluster, Data, Job, LinkPredictionTrain
 
 TRAIN = LinkPredictionTrain(model="users:Encoder", fan_out=(-1, -1), batch_size=16, precision="float64")
 PROGRAM = f"""
@@ -36,15 +36,15 @@ import json, sys
 import torch_geometric  # before the ranks are forked
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
-from clusterctl.graph.storage import shared
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import Data, LinkPredictionTrain
-from clusterctl.task.task import joined
-from clusterctl.training.loop import fit
-from clusterctl.training.own_link_objective import LinkGraph, OwnLinkPrediction
-from clusterctl.workloads.link_prediction import link_graph
-from clusterctl.workloads.own_data import own_recipe
+from clusterctl.engine.graph.storage import shared
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.spec import Data, LinkPredictionTrain
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.own_link_objective import LinkGraph, OwnLinkPrediction
+from clusterctl.engine.workloads.link_prediction import link_graph
+from clusterctl.engine.workloads.own_data import own_recipe
 
 class Losses(list):
     def write(self, loss=None, **others):
@@ -187,7 +187,7 @@ def test_with_features_on_disk_embeddings_are_there_too(
     memory = OwnLinkPrediction(graph, train, lone_task).evaluate(["val", "test"])
     disk = OwnLinkPrediction(load(LinkGraph, tmp_path / "graph.pt"), train, lone_task, 300)
     monkeypatch.setattr(hidden, "shared_table", None)
-    monkeypatch.setattr("clusterctl.training.own_link_objective._PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr("clusterctl.engine.training.own_link_objective._PAIRS_AT_ONCE", 7)
     assert disk.evaluate(["val", "test"]) == memory
 
 

@@ -15,15 +15,15 @@ from support.own_nets import Gcn
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
-from clusterctl.errors import TaskError
-from clusterctl.graph.features.arrangement import renumbered
-from clusterctl.graph.hops import Hop, whole_hops
-from clusterctl.graph.storage import Graph, load, save
-from clusterctl.spec import NodeClassificationTrain
-from clusterctl.task.task import Task
-from clusterctl.training import own_inference
-from clusterctl.training.epoch_plan import Batch
-from clusterctl.training.own_objective import OwnNodeClassification
+from clusterctl.engine.graph.features.arrangement import renumbered
+from clusterctl.engine.graph.hops import Hop, whole_hops
+from clusterctl.engine.graph.storage import Graph, load, save
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training import own_inference
+from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.spec import NodeClassificationTrain
 
 MakeGraph = Callable[..., Graph]
 TRAIN = NodeClassificationTrain(model="users:Net", fan_out=(-1, -1), precision="float64")

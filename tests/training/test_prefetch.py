@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from clusterctl.training.loop import prefetched
+from clusterctl.engine.training.loop import prefetched
 
 
 def test_items_come_in_order_and_are_prepared_in_another_thread() -> None:

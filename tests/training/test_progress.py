@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import torch
 
-from clusterctl.graph.storage import Graph
-from clusterctl.runs.events import Events
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.metrics import MetricsWriter
-from clusterctl.runs.signals import StopRequest
-from clusterctl.spec import RedditTrain
-from clusterctl.task.task import Task
-from clusterctl.training import progress
-from clusterctl.training.flat import LossReading
-from clusterctl.training.learner import Learner
-from clusterctl.training.loop import fit
-from clusterctl.training.node_objective import NodeClassification
+from clusterctl.engine.graph.storage import Graph
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training import progress
+from clusterctl.engine.training.flat import LossReading
+from clusterctl.engine.training.learner import Learner
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.shared.node.events import Events
+from clusterctl.shared.node.signals import StopRequest
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.metrics import MetricsWriter
+from clusterctl.shared.spec import RedditTrain
 
 MakeGraph = Callable[..., Graph]
 TRAIN = RedditTrain(epochs=2, batch_size=8, hidden_channels=4, fan_out=(3, 2), lr=0.01)  # four steps an epoch

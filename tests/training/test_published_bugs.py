@@ -22,18 +22,18 @@ from support.random_shop import random_shop
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from clusterctl.graph.blocks import Block
-from clusterctl.graph.gin import Gin, PlainGin
-from clusterctl.graph.recommender import ITEM, USER, Recommender, fan_outs
-from clusterctl.graph.sampling import HeteroSampler
-from clusterctl.graph.storage import Graph
-from clusterctl.spec import LoopTrain, NodeTrain, TaobaoTrain
-from clusterctl.task.task import Task
-from clusterctl.training.epoch_plan import Batch, EpochPlan
-from clusterctl.training.link_objective import LinkPrediction
-from clusterctl.training.loop import fit
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.training.objective import Accuracy
+from clusterctl.engine.graph.blocks import Block
+from clusterctl.engine.graph.gin import Gin, PlainGin
+from clusterctl.engine.graph.recommender import ITEM, USER, Recommender, fan_outs
+from clusterctl.engine.graph.sampling import HeteroSampler
+from clusterctl.engine.graph.storage import Graph
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.epoch_plan import Batch, EpochPlan
+from clusterctl.engine.training.link_objective import LinkPrediction
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.objective import Accuracy
+from clusterctl.shared.spec import LoopTrain, NodeTrain, TaobaoTrain
 
 HERE = "training/test_published_bugs.py"
 PLAN, RANKS, LOOP = "training/test_epoch_plan.py", "training/test_rank_counts.py", "training/test_loop.py"
@@ -44,17 +44,17 @@ SHOP, LINKS, LINK_RANKS = (
 )
 
 # The bugs, as mutations of our code.
-_PLAN, _LOOP, _NODES = "training/epoch_plan.py", "training/loop.py", "training/node_objective.py"
-_LOSSES = "training/objective.py"
-_PAIRS, _BLOCKS, _SLICES = "training/link_objective.py", "graph/blocks.py", "graph/blocks.py"
+_PLAN, _LOOP, _NODES = "engine/training/epoch_plan.py", "engine/training/loop.py", "engine/training/node_objective.py"
+_LOSSES = "engine/training/objective.py"
+_PAIRS, _BLOCKS, _SLICES = "engine/training/link_objective.py", "engine/graph/blocks.py", "engine/graph/blocks.py"
 WRONG_SPLIT = Mutation(_NODES, "getattr(graph, split)", 'getattr(graph, "val")')
 LAST_NODE_LEFT_OUT = Mutation(_NODES, "(nodes < own.stop)", "(nodes < own.stop - 1)")
 A_NODE_TWICE = Mutation(_NODES, "count[1] = nodes.numel()", "count[1] = nodes.numel() + 1")
 A_GRAPH_TWICE = Mutation(
-    "training/graph_objective.py", "count[1] = own.numel()", "count[1] = own.numel() + dist.get_rank()"
+    "engine/training/graph_objective.py", "count[1] = own.numel()", "count[1] = own.numel() + dist.get_rank()"
 )
 LAST_GRAPHS_LEFT_OUT = Mutation(
-    "training/graph_objective.py", "count[1] = own.numel()", "count[1] = own.numel() - own.numel() % 3"
+    "engine/training/graph_objective.py", "count[1] = own.numel()", "count[1] = own.numel() - own.numel() % 3"
 )
 LAST_PAIR_LEFT_OUT = Mutation(_PAIRS, "own.start : own.stop]", "own.start : own.stop - 1]")
 UNEQUAL_STEPS = Mutation(_PLAN, "range(first_step, self.steps)", "range(first_step, self.steps - self.rank)")
@@ -65,11 +65,11 @@ NO_SHUFFLE = Mutation(
 )
 NO_SET_EPOCH = Mutation(_PLAN, "self.seed, epoch)", "self.seed, 1)")
 TESTED_ON_TRAINING = Mutation(
-    "workloads/synthetic.py", "data.x, data.y, train, val, test,", "data.x, data.y, train, val, train,"
+    "engine/workloads/synthetic.py", "data.x, data.y, train, val, test,", "data.x, data.y, train, val, train,"
 )
-ANOTHER_GRAPH = Mutation("workloads/synthetic.py", "torch.manual_seed(seed)", "torch.seed()")
+ANOTHER_GRAPH = Mutation("engine/workloads/synthetic.py", "torch.manual_seed(seed)", "torch.seed()")
 MEAN_OF_STEPS = Mutation(
-    "training/progress.py", "loss * batch.total / self._seeds", "loss / -(-self._seeds // batch.total)"
+    "engine/training/progress.py", "loss * batch.total / self._seeds", "loss / -(-self._seeds // batch.total)"
 )
 RANKS_WEIGHTED_EQUALLY = Mutation(
     _LOSSES,
@@ -78,60 +78,64 @@ RANKS_WEIGHTED_EQUALLY = Mutation(
 )
 NEVER_TRAIN_AGAIN = Mutation(_LOOP, "objective.model.train()", "objective.model.training")
 NEVER_EVAL = Mutation(_LOOP, "objective.model.eval()", "objective.model.train()")
-CLOCK_STARTS_AGAIN = Mutation("task/step_clock.py", "self._marks = [marks[-1]]", "self._marks = []")
-ONE_PART_FORGOTTEN = Mutation("task/step_clock.py", "whole = sum(seconds.values())", "whole = seconds[part]")
+CLOCK_STARTS_AGAIN = Mutation("engine/task/step_clock.py", "self._marks = [marks[-1]]", "self._marks = []")
+ONE_PART_FORGOTTEN = Mutation("engine/task/step_clock.py", "whole = sum(seconds.values())", "whole = seconds[part]")
 NO_ROOT = Mutation(
-    "graph/convolutions.py", "self.neighbor(aggregated) + self.root(targets)", "self.neighbor(aggregated)"
+    "engine/graph/convolutions.py", "self.neighbor(aggregated) + self.root(targets)", "self.neighbor(aggregated)"
 )
 DEGREE_OF_SAMPLE = Mutation(
-    "graph/convolutions.py",
+    "engine/graph/convolutions.py",
     "of_target = degree.index_select(0, block.nodes).to(exact)",
     "of_target = block.sampled.to(exact)",
 )
 NO_LAST_EVALUATION = Mutation(_LOOP, "if last or decides or (", "if decides or (")
-WINDOW_OUT_OF_REACH = Mutation("training/trace.py", "first if first <= left else left // 2 + 1", "first")
-PERCENT = Mutation("training/progress.py", "{score.share:.4f}", "{score.share:.2%}")
-LR_IGNORED = Mutation("training/learner.py", "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
+WINDOW_OUT_OF_REACH = Mutation("engine/training/trace.py", "first if first <= left else left // 2 + 1", "first")
+PERCENT = Mutation("engine/training/progress.py", "{score.share:.4f}", "{score.share:.2%}")
+LR_IGNORED = Mutation("engine/training/learner.py", "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
 RANK_0_ALONE = Mutation(_SLICES, "size = -(-nodes // dist.get_world_size())", "size = nodes")
-EVERY_RANK_PREPARES = Mutation("runs/once.py", "return is_listed(folder) and whole(folder)", "return False")
+EVERY_RANK_PREPARES = Mutation("shared/record/once.py", "return is_listed(folder) and whole(folder)", "return False")
 _MKDIR = "lease.mkdir({})\n        except FileExistsError:"
-NO_LEASE = Mutation("runs/once.py", _MKDIR.format("mode=0o700"), _MKDIR.format("mode=0o700, exist_ok=True"))
+NO_LEASE = Mutation("shared/record/once.py", _MKDIR.format("mode=0o700"), _MKDIR.format("mode=0o700, exist_ok=True"))
 TEST_EVENTS_TOGETHER = Mutation(
-    "workloads/taobao.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"
+    "engine/workloads/taobao.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"
 )
 TARGETS_CARRY_MESSAGES = Mutation(_PAIRS, "{} if hidden is None else {OF_USER: hidden}", "{}")
 EVENTS_SPLIT_ONE_BY_ONE = Mutation(
-    "workloads/taobao.py", "users * events.num_items + items)", "torch.arange(users.numel()))"
+    "engine/workloads/taobao.py", "users * events.num_items + items)", "torch.arange(users.numel()))"
 )
 ANY_PAIR_IS_NEGATIVE = Mutation(
-    "graph/links.py", "waiting[has_edge(graph, sources[waiting], targets[waiting])]", "waiting[:0]"
+    "engine/graph/links.py", "waiting[has_edge(graph, sources[waiting], targets[waiting])]", "waiting[:0]"
 )
 OTHER_SPLITS_ARE_NEGATIVE = Mutation(
-    "workloads/taobao.py", "everything, events.num_items, torch", "Adjacency(*of_user), events.num_items, torch"
+    "engine/workloads/taobao.py", "everything, events.num_items, torch", "Adjacency(*of_user), events.num_items, torch"
 )
 MEAN_OVER_POSITIVES = Mutation(_LOSSES, "/ (2 * total)", "/ total")
 IN_PLACE = Mutation(
-    "graph/recommender.py", "users[: of_users.nodes.numel()]\n", "users[: of_users.nodes.numel()].mul_(2)\n"
+    "engine/graph/recommender.py", "users[: of_users.nodes.numel()]\n", "users[: of_users.nodes.numel()].mul_(2)\n"
 )
-FIRST_GPU = Mutation("task/task.py", 'torch.device("cuda", local_rank)', 'torch.device("cuda", 0)')
+FIRST_GPU = Mutation("engine/task/task.py", 'torch.device("cuda", local_rank)', 'torch.device("cuda", 0)')
 LOADER_PROCESSES = Mutation(
     _LOOP,
     'ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (1,))',
     '__import__("concurrent.futures").futures.ProcessPoolExecutor(1)',
 )
-PORT_GIVEN_BACK = Mutation("task/meeting.py", "    return holder\n", "    holder.close()\n    return holder\n")
-LAZY = Mutation("graph/gin.py", "Linear(hidden, classes) for _ in widths", "nn.LazyLinear(classes) for _ in widths")
-EVERY_RANK_LOGS = Mutation("training/progress.py", "if self._task.place.rank == 0:", "if True:")
-NO_LABEL_IS_ONE = Mutation("workloads/reddit.py", ".min()) < 0", ".min()) < -(2**63)")
+PORT_GIVEN_BACK = Mutation("engine/task/meeting.py", "    return holder\n", "    holder.close()\n    return holder\n")
+LAZY = Mutation(
+    "engine/graph/gin.py", "Linear(hidden, classes) for _ in widths", "nn.LazyLinear(classes) for _ in widths"
+)
+EVERY_RANK_LOGS = Mutation("engine/training/progress.py", "if self._task.place.rank == 0:", "if True:")
+NO_LABEL_IS_ONE = Mutation("engine/workloads/reddit.py", ".min()) < 0", ".min()) < -(2**63)")
 SUMMED_IN_HALF = Mutation(
     _BLOCKS,
     'sums = F.embedding_bag(columns, table, offsets, mode="sum", include_last_offset=True)',
     "bags = table[columns].split(offsets.diff().tolist())\n"
     "        sums = torch.stack([sum(bag.unbind(), bag.new_zeros(bag.size(1))) for bag in bags])",
 )
-GRADIENT_OF_ONE_RANK = Mutation("graph/sharded_table.py", "sums[part] += rows_of_rank", "sums[part] = rows_of_rank")
-ONLY_NEW_NODES = Mutation("graph/sampling.py", "nodes = sources\n", "nodes = sources[nodes.numel() :]\n")
-ALL_NODES_AGAIN = Mutation("graph/pyg/walk.py", "= hops.ends[target][-2:]", "= 0, hops.ends[target][-1]")
+GRADIENT_OF_ONE_RANK = Mutation(
+    "engine/graph/sharded_table.py", "sums[part] += rows_of_rank", "sums[part] = rows_of_rank"
+)
+ONLY_NEW_NODES = Mutation("engine/graph/sampling.py", "nodes = sources\n", "nodes = sources[nodes.numel() :]\n")
+ALL_NODES_AGAIN = Mutation("engine/graph/pyg/walk.py", "= hops.ends[target][-2:]", "= 0, hops.ends[target][-1]")
 
 # What the examples do -> the mutations that bring it back, each with the tests (file::test) that then fail.
 BUGS: dict[str, dict[Mutation, list[str]]] = {
@@ -343,7 +347,7 @@ def test_the_test_accuracy_is_that_of_the_test_split(
         classes[getattr(graph, right)] = graph.y[getattr(graph, right)]
         return range(graph.num_nodes), classes
 
-    monkeypatch.setattr("clusterctl.training.node_objective.infer", inferred)
+    monkeypatch.setattr("clusterctl.engine.training.node_objective.infer", inferred)
     scores = trained.evaluate(("val", "test"))
     assert {split: score.share for split, score in scores.items()} == {"val": 0.0, "test": 0.0} | {right: 1.0}
 

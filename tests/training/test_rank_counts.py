@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 from support.ranks import CORA, losses_of, metrics_of, run_job, run_program
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Data, Job, RedditTrain
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Data, Job, RedditTrain
 
 GLOBAL_BATCH = 250  # not divisible by four ranks
 PROGRAM = f"""
 import json, sys, torch
 from dataclasses import replace
 from pathlib import Path
-from clusterctl.graph.inference import infer
-from clusterctl.graph.features.split import SplitFeatures
-from clusterctl.graph.storage import Graph, shared
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import NodeClassificationTrain, RedditTrain
-from clusterctl.task.task import joined
-from clusterctl.training.loop import fit
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.training.own_objective import OwnNodeClassification
-from clusterctl.training.relation_objective import RelationNodeClassification
-from clusterctl.workloads.reddit import raw_identity, read_raw
+from clusterctl.engine.graph.inference import infer
+from clusterctl.engine.graph.features.split import SplitFeatures
+from clusterctl.engine.graph.storage import Graph, shared
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.spec import NodeClassificationTrain, RedditTrain
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.workloads.reddit import raw_identity, read_raw
 
 class Losses(list):
     def write(self, loss=None, **others):

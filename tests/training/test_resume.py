@@ -11,31 +11,32 @@ from typing import Any
 import pytest
 from support.ranks import CORA, IMDB, run_program
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 # Runs on each rank; `trained(...)` returns weights, losses and scores of a training that is interrupted at `steps`.
 PROLOGUE = f"""
 import hashlib, json, os, random, sys, torch
 from dataclasses import replace
 from pathlib import Path
-from clusterctl.graph.collection import Collection
-from clusterctl.graph.storage import Graph, shared
-from clusterctl.runs.events import Context
-from clusterctl.runs.events import Events
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.metrics import MetricsWriter, current_attempt
-from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
-from clusterctl.spec import Checkpoint, Data, GraphClassificationTrain, RedditTrain
-from clusterctl.task.task import joined
-from clusterctl.training.checkpoint import Checkpoints
-from clusterctl.training.graph_objective import GraphClassification
-from clusterctl.training.loop import fit
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.training.progress import Fold
-from clusterctl.training.state import PartState, Sharded
-from clusterctl.workloads.reddit import raw_identity, read_raw
-from clusterctl.workloads.graph_classification import recipe as tu_recipe
+from clusterctl.engine.graph.collection import Collection
+from clusterctl.engine.graph.storage import Graph, shared
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.node.events import Events
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.record.metrics import MetricsWriter
+from clusterctl.shared.record.place import Place
+from clusterctl.shared.node.signals import StopRequest
+from clusterctl.shared.spec import Checkpoint, Data, GraphClassificationTrain, RedditTrain
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.checkpoint import Checkpoints
+from clusterctl.engine.training.graph_objective import GraphClassification
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.progress import Fold
+from clusterctl.engine.training.state import PartState, Sharded
+from clusterctl.engine.workloads.reddit import raw_identity, read_raw
+from clusterctl.engine.workloads.graph_classification import recipe as tu_recipe
 
 ROOT, IMDB = {str(CORA)!r}, {str(IMDB)!r}
 place = Place.from_environment()
@@ -131,8 +132,8 @@ FOLDS = """
 SHOP = f"""
     sys.path.insert(0, {str(Path(__file__).parents[1])!r})
     from support.random_shop import random_shop
-    from clusterctl.spec import TaobaoTrain
-    from clusterctl.training.link_objective import LinkPrediction
+    from clusterctl.shared.spec import TaobaoTrain
+    from clusterctl.engine.training.link_objective import LinkPrediction
     train = TaobaoTrain(batch_size=None, global_batch_size=24, epochs=3, hidden_channels=6, fan_out=(4, 3), patience=3,
                         lr=0.01)
     objective_of = lambda task, fold: LinkPrediction(random_shop(), train, task)
@@ -140,8 +141,8 @@ SHOP = f"""
     result["shop"] = trained(task, "shop", train, objective_of, [2, 5])
 """
 OWN = """
-    from clusterctl.spec import NodeClassificationTrain
-    from clusterctl.training.own_objective import OwnNodeClassification
+    from clusterctl.shared.spec import NodeClassificationTrain
+    from clusterctl.engine.training.own_objective import OwnNodeClassification
     train = NodeClassificationTrain(model="support.own_nets:Noisy", batch_size=None, global_batch_size=400, epochs=3,
                                     fan_out=(4, 3), patience=3)
     objective_of = lambda task, fold: OwnNodeClassification(graph, train, task)
@@ -152,7 +153,7 @@ OWN = """
     result["gat-left-alone"] = trained(task, "gat-left-alone", train, objective_of)
     result["gat"] = trained(task, "gat", train, objective_of, [3, 8])
     from support.random_academy import random_academy
-    from clusterctl.training.relation_objective import RelationNodeClassification
+    from clusterctl.engine.training.relation_objective import RelationNodeClassification
     train = replace(train, model="rgat", global_batch_size=12)
     objective_of = lambda task, fold: RelationNodeClassification(random_academy(torch.float32), train, task)
     result["rgat-left-alone"] = trained(task, "rgat-left-alone", train, objective_of)

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.errors import TaskError
-from clusterctl.training.loop import Best
-from clusterctl.training.objective import Accuracy
+from clusterctl.engine.training.loop import Best
+from clusterctl.engine.training.objective import Accuracy
+from clusterctl.shared.errors import TaskError
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.integers(1, 4))

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from clusterctl.training.checkpoint import read, write
-from clusterctl.training.state import Sharded
+from clusterctl.engine.training.checkpoint import read, write
+from clusterctl.engine.training.state import Sharded
 
 WHOLE = {
     "model.values": torch.arange(24.0).reshape(12, 2),

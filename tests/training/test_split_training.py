@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.ranks import CORA, run_program
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 pytestmark = pytest.mark.long
 
@@ -20,19 +20,19 @@ sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from pathlib import Path
 from support.random_academy import random_academy
-from clusterctl.graph.storage import Graph, LabelledHeteroGraph, shared
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import Data, LinkPredictionTrain, NodeClassificationTrain, RedditTrain
-from clusterctl.task.task import joined
-from clusterctl.training.loop import fit
-from clusterctl.training.node_objective import NodeClassification
-from clusterctl.training.own_link_objective import LinkGraph, OwnLinkPrediction
-from clusterctl.training.own_objective import OwnNodeClassification
-from clusterctl.training.relation_objective import RelationNodeClassification
-from clusterctl.workloads.link_prediction import link_graph
-from clusterctl.workloads.own_data import own_recipe
-from clusterctl.workloads.reddit import raw_identity, read_raw
+from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, shared
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.spec import Data, LinkPredictionTrain, NodeClassificationTrain, RedditTrain
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.node_objective import NodeClassification
+from clusterctl.engine.training.own_link_objective import LinkGraph, OwnLinkPrediction
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.workloads.link_prediction import link_graph
+from clusterctl.engine.workloads.own_data import own_recipe
+from clusterctl.engine.workloads.reddit import raw_identity, read_raw
 
 class Lines(list):
     def write(self, **values):
@@ -72,13 +72,13 @@ print(json.dumps(result))
 MEMORY = """
 import json, torch
 from pathlib import Path
-from clusterctl.graph.storage import Graph, compressed, shared
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import RedditTrain
-from clusterctl.task.task import joined
-from clusterctl.training.loop import fit
-from clusterctl.training.node_objective import NodeClassification
+from clusterctl.engine.graph.storage import Graph, compressed, shared
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.spec import RedditTrain
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.node_objective import NodeClassification
 
 NODES, WIDTH = 40_000, 512
 

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from support.ranks import run_program
 
-from clusterctl.diagnosis.running import stragglers
-from clusterctl.runs.heartbeats import Beat
-from clusterctl.runs.layout import RunDir
+from clusterctl.launcher.diagnosis.running import stragglers
+from clusterctl.shared.record.heartbeats import Beat
+from clusterctl.shared.record.layout import RunDir
 
 TRAIN = """
 import json, time, torch
 from dataclasses import asdict
 from torch import distributed as dist, nn
-from clusterctl.runs.heartbeats import Heart
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
-from clusterctl.task.rendezvous import meet
-from clusterctl.training.flat import FlatModel
+from clusterctl.shared.record.heartbeats import Heart
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.record.place import Place
+from clusterctl.shared.node.signals import StopRequest
+from clusterctl.engine.task.rendezvous import meet
+from clusterctl.engine.training.flat import FlatModel
 place = Place.from_environment()
 store, _ = meet(place, current_attempt())
 dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world_size)

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 from torch._C._profiler import _ExperimentalConfig
 
-from clusterctl.runs.files import read_lines
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import LoopTrain
-from clusterctl.spec.records import InvalidRecord, from_record
-from clusterctl.task.task import Task
-from clusterctl.training.checkpoint import fingerprint
-from clusterctl.training.epoch_plan import Batch
-from clusterctl.training.loop import fit
-from clusterctl.training.objective import Accuracy
-from clusterctl.training.trace import StepTrace
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.checkpoint import fingerprint
+from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.objective import Accuracy
+from clusterctl.engine.training.trace import StepTrace
+from clusterctl.shared.record.files import read_lines
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import LoopTrain
+from clusterctl.shared.spec.records import InvalidRecord, from_record
 
 STAGES = ["wait for batch", "forward", "backward", "all-reduce", "optimizer"]
 
@@ -114,7 +114,7 @@ def test_tracing_does_not_change_the_results(task: Task, tmp_path: Path) -> None
 def test_without_a_window_nothing_is_recorded_wrapped_or_written(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterctl.training.trace.record_function", None)
+    monkeypatch.setattr("clusterctl.engine.training.trace.record_function", None)
     fit(Squares(), train(), task)
     assert not (tmp_path / "run/attempts/0/profile").exists()
     assert task.clock.listener is None
@@ -159,9 +159,9 @@ def test_exiting_inside_the_window_keeps_the_exit_code_and_writes_no_trace(tmp_p
     program = """
 from types import SimpleNamespace
 import torch
-from clusterctl.task.step_clock import StepClock
-from clusterctl.training.loop import prefetched
-from clusterctl.training.trace import StepTrace
+from clusterctl.engine.task.step_clock import StepClock
+from clusterctl.engine.training.loop import prefetched
+from clusterctl.engine.training.trace import StepTrace
 
 trace = StepTrace(SimpleNamespace(device=torch.device("cpu"), clock=StepClock()), (2, 99), 0, 99)
 for number, _ in trace.steps(prefetched(range(99), trace.named("sample", lambda _: torch.ones(99).sum())), 99):
@@ -203,7 +203,7 @@ def test_an_older_torch_traces_the_main_thread_alone(
         def __new__(cls) -> Any:
             return _ExperimentalConfig()
 
-    monkeypatch.setattr("clusterctl.training.trace._ExperimentalConfig", Older)
+    monkeypatch.setattr("clusterctl.engine.training.trace._ExperimentalConfig", Older)
     fit(Squares(), train(profile=(4, 7)), task)
     names = {event["name"] for event in trace_in(tmp_path / "run/attempts/0/profile")}
     assert names >= set(STAGES)
@@ -216,7 +216,7 @@ def test_writing_a_trace_counts_as_checkpointing_for_the_watchdog(task: Task, mo
     def compress(export: object, path: Path) -> None:
         phases.append(task.events.heart.beat_at(0.0).phase)
 
-    monkeypatch.setattr("clusterctl.training.trace._compress", compress)
+    monkeypatch.setattr("clusterctl.engine.training.trace._compress", compress)
     fit(Squares(), train(profile=(4, 7), evaluate_every=0), task)
     assert phases == ["checkpointing"]
 

@@ -18,15 +18,15 @@ from support.recorded import beat_of, recorded
 from support.scenario import wait_until
 
 import clusterctl
-from clusterctl.errors import TaskError
-from clusterctl.launch.script import part
-from clusterctl.observe.logs import Logs, Selection
-from clusterctl.runs.events import Context
-from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.place import Place
-from clusterctl.spec import CommandTrain, Job, to_record
-from clusterctl.workloads.command import local_world_size, main, takes
+from clusterctl.engine.workloads.command import local_world_size, main, takes
+from clusterctl.launcher.observe.logs import Logs, Selection
+from clusterctl.launcher.submission.script import part
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.place import Place
+from clusterctl.shared.spec import CommandTrain, Job, to_record
 
 NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"]
 ADDRESS = ["MASTER_ADDR", "MASTER_PORT"]
@@ -223,7 +223,7 @@ def test_the_warning_and_term_are_forwarded_to_the_program(tmp_path: Path) -> No
 
 
 # Modules that the process next to a program does not need; there may be thousands of these processes.
-HEAVY = {"torch", "numpy", "submitit", "cloudpickle", "click", "clusterctl.spec"}
+HEAVY = {"torch", "numpy", "submitit", "cloudpickle", "click", "clusterctl.shared.spec"}
 HEAVY |= {"asyncio", "concurrent.futures", "email", "http", "importlib.metadata", "logging", "multiprocessing", "ssl"}
 MOST_MODULES = 180  # 155 on Python 3.11
 
@@ -238,7 +238,7 @@ def test_the_process_beside_a_program_imports_little(tmp_path: Path) -> None:
     environment["PYTHONPATH"] = str(Path(clusterctl.__file__).parents[1])
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
     modules = set(done.stdout.split())
-    assert "clusterctl.workloads.command" in modules
+    assert "clusterctl.engine.workloads.command" in modules
     assert not modules & HEAVY
     assert len(modules) <= MOST_MODULES, sorted(modules)
 
@@ -379,8 +379,8 @@ def test_a_program_without_handler_survives_the_warning_and_dies_with_its_task(t
 
 SILENT = """
 import os, time
-from clusterctl.runs.heartbeats import read_beats
-from clusterctl.runs.metrics import current_attempt
+from clusterctl.shared.record.heartbeats import read_beats
+from clusterctl.shared.record.layout import current_attempt
 path, rank, deadline = current_attempt().beats(0), int(os.environ["RANK"]), time.monotonic() + 60
 while ((beat := read_beats(path).get(rank)) is None or beat.idle is None) and time.monotonic() < deadline:
     time.sleep(0.05)
@@ -397,8 +397,8 @@ BEATING = """
 import os, time
 from pathlib import Path
 import clusterctl.runs
-from clusterctl.runs.heartbeats import read_beats
-from clusterctl.runs.metrics import current_attempt
+from clusterctl.shared.record.heartbeats import read_beats
+from clusterctl.shared.record.layout import current_attempt
 for step in range(1, 6): clusterctl.runs.log(step=step, loss=0.5)
 clusterctl.runs.phase("evaluating")
 path, rank, deadline = current_attempt().beats(0), int(os.environ["RANK"]), time.monotonic() + 30

@@ -7,8 +7,8 @@ from statistics import mean
 import pytest
 from support.ranks import CORA, losses_of, metrics_of, run_job
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Data, DeepSageTrain, Job, from_record
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Data, DeepSageTrain, Job, from_record
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 

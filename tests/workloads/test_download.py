@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import TaskError
-from clusterctl.workloads.data_sets import DataSet, download, fetch
+from clusterctl.engine.workloads.data_sets import DataSet, download, fetch
+from clusterctl.shared.errors import TaskError
 
 CONTENT = bytes(range(256)) * 4000
 

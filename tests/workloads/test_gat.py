@@ -17,15 +17,15 @@ from support.ranks import CORA, metrics_of, run_job, run_program
 from torch.nn import functional as F
 from torch_geometric.nn import GATv2Conv
 
-from clusterctl.errors import TaskError
-from clusterctl.graph.attention import Gat, GatConv
-from clusterctl.graph.storage import Graph
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Cluster, Job, NodeClassificationTrain, from_record
-from clusterctl.task.task import Task
-from clusterctl.training import own_inference
-from clusterctl.training.epoch_plan import Batch
-from clusterctl.training.own_objective import OwnNodeClassification
+from clusterctl.engine.graph.attention import Gat, GatConv
+from clusterctl.engine.graph.storage import Graph
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training import own_inference
+from clusterctl.engine.training.epoch_plan import Batch
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Cluster, Job, NodeClassificationTrain, from_record
 
 MakeGraph = Callable[..., Graph]
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -68,14 +68,14 @@ PROGRAM = f"""
 import json
 from dataclasses import replace
 from pathlib import Path
-from clusterctl.graph.storage import Graph, shared
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import NodeClassificationTrain
-from clusterctl.task.task import joined
-from clusterctl.training.loop import fit
-from clusterctl.training.own_objective import OwnNodeClassification
-from clusterctl.workloads.reddit import recipe
+from clusterctl.engine.graph.storage import Graph, shared
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.spec import NodeClassificationTrain
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.workloads.reddit import recipe
 
 class Losses(list):
     def write(self, loss=None, **others):
@@ -107,7 +107,7 @@ def test_losses_do_not_depend_on_the_number_of_ranks_with_both_dropouts(tmp_path
 
 
 def test_an_unknown_option_fails_with_a_suggestion(random_graph: MakeGraph, lone_task: Task) -> None:
-    from clusterctl.config.resolution import contradictions
+    from clusterctl.launcher.config.resolution import contradictions
 
     train = replace(TRAIN, options={"head": 3, "dropout": 2, "hidden": 0})
     with pytest.raises(TaskError) as caught:

@@ -7,8 +7,8 @@ from statistics import mean
 import pytest
 from support.ranks import IMDB, metrics_of, run_job
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Job, from_record
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Job, from_record
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 from support.cora_layouts import CITES, WRITES, cora, ends, nodes_of, write_cora
 
-from clusterctl.errors import Cause, TaskError
-from clusterctl.graph.storage import Graph, compressed
-from clusterctl.spec import Data
-from clusterctl.workloads import ogb_format, reddit
-from clusterctl.workloads.generated.ogb_like import write_archives, write_tables
-from clusterctl.workloads.ogb_format import raw_identity, read_raw, read_relations
+from clusterctl.engine.graph.storage import Graph, compressed
+from clusterctl.engine.workloads import ogb_format, reddit
+from clusterctl.engine.workloads.generated.ogb_like import write_archives, write_tables
+from clusterctl.engine.workloads.ogb_format import raw_identity, read_raw, read_relations
+from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec import Data
 
 NAMES = ["ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-mag"]
 
@@ -77,7 +77,9 @@ def test_citations_can_count_in_one_direction_only(tmp_path: Path, scratch: Path
 def test_archived_edges_can_be_stored_by_row_or_by_column(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
-    monkeypatch.setattr("clusterctl.workloads.number_files._BYTES_AT_ONCE", 24)  # chunks end within rows and pairs
+    monkeypatch.setattr(
+        "clusterctl.engine.workloads.number_files._BYTES_AT_ONCE", 24
+    )  # chunks end within rows and pairs
     edges = torch.randint(4, (2, 11), generator=torch.Generator().manual_seed(0))
     root = small(tmp_path / "data", edges, archives=True)
     change_array(root / "raw" / "data.npz", "edge_index", lambda array: np.asarray(array, order=order))
@@ -91,7 +93,7 @@ def test_text_can_have_any_line_endings_and_is_read_in_chunks(
 ) -> None:
     root = small(tmp_path / "data")
     wanted = read_raw(root, scratch)
-    monkeypatch.setattr("clusterctl.workloads.number_files._BYTES_AT_ONCE", size)
+    monkeypatch.setattr("clusterctl.engine.workloads.number_files._BYTES_AT_ONCE", size)
     for path in root.rglob("*.csv.gz"):
         text = gzip.decompress(path.read_bytes())
         path.write_bytes(gzip.compress(text.replace(b"\n", b"\r\n").removesuffix(b"\r\n")))

@@ -9,8 +9,8 @@ import pytest
 from support.ranks import CORA, losses_of, metrics_of, run_job
 from support.recorded import recorded
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Data, Job, RedditTrain
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Data, Job, RedditTrain
 
 
 def cora_job(root: Path = CORA, **train: object) -> Job:

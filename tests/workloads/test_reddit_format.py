@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from support.ranks import CORA
 
-from clusterctl.errors import Cause, TaskError
-from clusterctl.workloads.reddit import raw_identity, read_raw
+from clusterctl.engine.workloads.reddit import raw_identity, read_raw
+from clusterctl.shared.errors import Cause, TaskError
 
 
 def test_the_identity_of_the_data_changes_with_its_files(tmp_path: Path) -> None:

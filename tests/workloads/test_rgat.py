@@ -15,17 +15,17 @@ from support.random_academy import AUTHOR, NODES, PAPER, WRITES, random_academy
 from support.ranks import losses_of, metrics_of, run_job, run_program
 from torch_geometric.data import HeteroData
 
-from clusterctl.config.resolution import contradictions
-from clusterctl.errors import TaskError
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Cluster, Job, NodeClassificationTrain, from_record
-from clusterctl.task.task import Task
-from clusterctl.training.loop import fit
-from clusterctl.training.relation_objective import RelationNodeClassification
-from clusterctl.workloads import igb_format
-from clusterctl.workloads.generated import igb_like
-from clusterctl.workloads.igb_format import CITES, FIELD, INSTITUTE, WRITTEN_BY, read_raw, reverse
-from clusterctl.workloads.node_classification import relations_of, relations_recipe
+from clusterctl.engine.task.task import Task
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.workloads import igb_format
+from clusterctl.engine.workloads.generated import igb_like
+from clusterctl.engine.workloads.igb_format import CITES, FIELD, INSTITUTE, WRITTEN_BY, read_raw, reverse
+from clusterctl.engine.workloads.node_classification import relations_of, relations_recipe
+from clusterctl.launcher.config.resolution import contradictions
+from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Cluster, Job, NodeClassificationTrain, from_record
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SCALE = 1e-6
@@ -151,13 +151,13 @@ import json, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from support.random_academy import random_academy
-from clusterctl.graph.storage import LabelledHeteroGraph, shared
-from clusterctl.runs.events import Context
-from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import NodeClassificationTrain
-from clusterctl.task.task import joined
-from clusterctl.training.loop import fit
-from clusterctl.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.graph.storage import LabelledHeteroGraph, shared
+from clusterctl.shared.node.events import Context
+from clusterctl.shared.record.layout import current_attempt
+from clusterctl.shared.spec import NodeClassificationTrain
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.relation_objective import RelationNodeClassification
 
 class Losses(list):
     def write(self, loss=None, **others):

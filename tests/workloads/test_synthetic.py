@@ -10,9 +10,9 @@ import pytest
 import torch
 from support.ranks import losses_of, metrics_of, run_job
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Job, SyntheticTrain
-from clusterctl.workloads.synthetic import generate
+from clusterctl.engine.workloads.synthetic import generate
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Job, SyntheticTrain
 
 
 def test_the_graph_and_its_splits_depend_only_on_the_seed() -> None:

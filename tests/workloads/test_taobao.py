@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from support.ranks import losses_of, metrics_of, run_job
 
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Data, Job, TaobaoTrain
-from clusterctl.workloads.generated import taobao_like
-from clusterctl.workloads.taobao_format import read_events
+from clusterctl.engine.workloads.generated import taobao_like
+from clusterctl.engine.workloads.taobao_format import read_events
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.spec import Data, Job, TaobaoTrain
 
 
 def test_two_ranks_train_and_report_the_best_possible_score(tmp_path: Path) -> None:

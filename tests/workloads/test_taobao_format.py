@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.errors import TaskError
-from clusterctl.workloads import taobao_format
-from clusterctl.workloads.taobao_format import RAW_FILE, raw_identity, read_events
+from clusterctl.engine.workloads import taobao_format
+from clusterctl.engine.workloads.taobao_format import RAW_FILE, raw_identity, read_events
+from clusterctl.shared.errors import TaskError
 
 LINES = """\
 7,100,1,pv,1511539200

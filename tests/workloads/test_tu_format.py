@@ -8,8 +8,8 @@ import pytest
 import torch
 from support.ranks import IMDB
 
-from clusterctl.errors import TaskError
-from clusterctl.workloads.graph_classification import raw_identity, read_raw
+from clusterctl.engine.workloads.graph_classification import raw_identity, read_raw
+from clusterctl.shared.errors import TaskError
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ import pytest
 import waitress
 from waitress import wasyncore
 
-from clusterctl.display.dashboard.application import Application
-from clusterctl.display.dashboard.glances import Glances
-from clusterctl.errors import SlurmError
-from clusterctl.observe.ended_runs import QUIET_SECONDS, EndedRuns
-from clusterctl.observe.runs import newest_first
-from clusterctl.observe.status import Report, report
-from clusterctl.spec import Cluster
+from clusterctl.launcher.display.dashboard.application import Application
+from clusterctl.launcher.display.dashboard.glances import Glances
+from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns
+from clusterctl.launcher.observe.runs import newest_first
+from clusterctl.launcher.observe.status import Report, report
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.spec import Cluster
 
 TOKEN = "t" * 43
 

@@ -12,8 +12,8 @@ from support.busy_run import busy_files
 from support.counted import counted
 from support.mistake import check_plain
 
-from clusterctl.display.dashboard import application
-from clusterctl.runs.layout import RunDir, SweepDir
+from clusterctl.launcher.display.dashboard import application
+from clusterctl.shared.record.layout import RunDir, SweepDir
 
 from .conftest import TOKEN, Server
 
@@ -242,7 +242,7 @@ def test_an_unreachable_file_server_is_reported_until_it_comes_back(
         raise OSError(5, "Input/output error", "/runs")
 
     with monkeypatch.context() as patched:
-        patched.setattr("clusterctl.observe.runs.os.listdir", unreachable)
+        patched.setattr("clusterctl.launcher.observe.runs.os.listdir", unreachable)
         reply = server.ask("/", Cookie=server.cookie)
     assert reply.status == 503
     assert "/runs: Input/output error" in reply.body

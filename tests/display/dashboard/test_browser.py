@@ -10,7 +10,7 @@ import pytest
 from support.browser import BROWSER, opened
 from support.busy_run import busy_files
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.shared.record.layout import RunDir
 
 from .conftest import TOKEN, Server
 from .test_application import FAILED, HOSTILE, RUN, SWEEP, make_sweep

@@ -12,11 +12,11 @@ from support.busy_run import busy_files
 from support.counted import counted
 from support.recorded import claim
 
-from clusterctl.display.asking_again import pause_after, state_of
-from clusterctl.display.dashboard import glances
-from clusterctl.display.dashboard.glances import LOOK_SECONDS, Glance, RecentlyUsed
-from clusterctl.runs.layout import RunDir
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.display.asking_again import pause_after, state_of
+from clusterctl.launcher.display.dashboard import glances
+from clusterctl.launcher.display.dashboard.glances import LOOK_SECONDS, Glance, RecentlyUsed
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
 
 from .conftest import Server
 from .test_application import ENDED, RUN, SWEEP, make_sweep
@@ -183,8 +183,8 @@ def test_an_ended_run_is_explained_once_and_again_after_a_resume(
 def test_the_pause_after_a_diagnosis_depends_on_the_stage_and_its_cost(fabricate: Fabricate) -> None:
     from dataclasses import replace
 
-    from clusterctl.errors import SlurmError
-    from clusterctl.observe.status import report
+    from clusterctl.launcher.observe.status import report
+    from clusterctl.shared.errors import SlurmError
 
     class Silent:
         def snapshot(self) -> None:

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from clusterctl.display.dashboard.application import Addresses, serve
-from clusterctl.display.dashboard.glances import Glances
-from clusterctl.observe.status import Report
+from clusterctl.launcher.display.dashboard.application import Addresses, serve
+from clusterctl.launcher.display.dashboard.glances import Glances
+from clusterctl.launcher.observe.status import Report
 
 
 def test_ctrl_c_stops_it_even_while_it_prints_its_address(tmp_path: Path) -> None:

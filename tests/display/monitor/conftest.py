@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 import pytest
 from support.busy_run import NOW, busy_files
 
-from clusterctl.observe.overview import Overview
-from clusterctl.slurm import Snapshot
-from clusterctl.slurm.accounting import Accounted
-from clusterctl.slurm.queue import JobState, QueuedJob
+from clusterctl.launcher.observe.overview import Overview
+from clusterctl.launcher.slurm import Snapshot
+from clusterctl.launcher.slurm.accounting import Accounted
+from clusterctl.launcher.slurm.queue import JobState, QueuedJob
 
 WAITING = {"submission.json": {"job_id": "4243"}}
 

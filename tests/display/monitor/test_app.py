@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from clusterctl.api.run import Run
-from clusterctl.display.monitor.app import Actions, Confirm, Monitor, PaneBox
-from clusterctl.display.monitor.arrange import Pane, arrange
-from clusterctl.errors import SlurmError
-from clusterctl.observe.overview import Overview
-from clusterctl.observe.stage import Status
-from clusterctl.spec import Cluster
+from clusterctl.launcher.api.run import Run
+from clusterctl.launcher.display.monitor.app import Actions, Confirm, Monitor, PaneBox
+from clusterctl.launcher.display.monitor.arrange import Pane, arrange
+from clusterctl.launcher.observe.overview import Overview
+from clusterctl.launcher.observe.stage import Status
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.spec import Cluster
 
 GOLDEN = Path(__file__).parent / "golden"
 NEVER = 3600.0  # seconds between refreshes: each test triggers its own

@@ -9,10 +9,10 @@ import pytest
 from rich.cells import cell_len
 from support.mistake import check_plain
 
-from clusterctl.display.monitor.arrange import PAGES, Pane
-from clusterctl.display.monitor.panes import MonitorView, draw, frame
-from clusterctl.observe.lines import GrowingRecords
-from clusterctl.observe.overview import Overview
+from clusterctl.launcher.display.monitor.arrange import PAGES, Pane
+from clusterctl.launcher.display.monitor.panes import MonitorView, draw, frame
+from clusterctl.launcher.observe.lines import GrowingRecords
+from clusterctl.launcher.observe.overview import Overview
 
 GOLDEN = Path(__file__).parent / "golden"
 HOSTILE = "\x1b[2J\x1b]0;title\x07[red]x[/red]<script>alert(1)</script>\u202e日本\r\n"

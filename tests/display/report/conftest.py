@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.busy_run import NOW, busy_files
 
-from clusterctl.display.report.page import PostMortem, examine
-from clusterctl.errors import SlurmError
+from clusterctl.launcher.display.report.page import PostMortem, examine
+from clusterctl.shared.errors import SlurmError
 
 
 class Silent:

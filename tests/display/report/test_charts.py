@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.curves import Bounds, robust
-from clusterctl.display.report.charts import (
+from clusterctl.launcher.display.curves import Bounds, robust
+from clusterctl.launcher.display.report.charts import (
     HEIGHT,
     WIDTH,
     PhasesRow,
@@ -22,8 +22,8 @@ from clusterctl.display.report.charts import (
     ticks,
     waterfall,
 )
-from clusterctl.observe.curve import Point
-from clusterctl.runs.stages import Stage
+from clusterctl.launcher.observe.curve import Point
+from clusterctl.shared.record.stages import Stage
 
 POINTS = st.lists(
     st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6)).map(lambda xy: Point(xy[0], xy[1], xy[1], xy[1] + 1)),

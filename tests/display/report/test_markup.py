@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.plain import plain_lines
-from clusterctl.display.report.markup import Markup, join, tag
+from clusterctl.launcher.display.plain import plain_lines
+from clusterctl.launcher.display.report.markup import Markup, join, tag
 
 
 class Read(HTMLParser):

@@ -11,7 +11,7 @@ import pytest
 from support.browser import BROWSER, Page, opened
 from support.mistake import check_plain
 
-from clusterctl.display.report.page import link, page
+from clusterctl.launcher.display.report.page import link, page
 
 HOSTILE = "\x1b[31m</style></title><script>alert(1)</script><img src=http://127.0.0.1:9/x onerror=alert(1)>\u202e\x00"
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install.sh browser")

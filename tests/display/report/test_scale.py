@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.report.several import number_of, ordered, scale_of, shortened
+from clusterctl.launcher.display.report.several import number_of, ordered, scale_of, shortened
 
 
 @given(st.lists(st.floats().map(repr) | st.text(max_size=5), min_size=1, max_size=30))

@@ -16,10 +16,10 @@ from support.browser import BROWSER, opened
 from support.made_sweep import START, ended, falling, write_sweep
 from support.mistake import check_plain
 
-from clusterctl.display.report.several import examine_runs, examine_sweep, page
-from clusterctl.errors import ConfigError, SlurmError, UsageError
-from clusterctl.observe.comparison import Several
-from clusterctl.runs.layout import SweepDir
+from clusterctl.launcher.display.report.several import examine_runs, examine_sweep, page
+from clusterctl.launcher.observe.comparison import Several
+from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
+from clusterctl.shared.record.layout import SweepDir
 
 SWEEP = "cora-20260102-030405-00a1"
 HOSTILE = "\x1b[31m</style></title></script><script>alert(1)</script><img src=http://127.0.0.1:9/x>\u202e\x00"

@@ -38,7 +38,9 @@ def dawdle(*_: object) -> None:
 
 signal.signal(signal.SIGURG, raise_error)
 signal.signal(signal.SIGWINCH, eat)
-if os.environ.get("CLUSTERCTL_ATTEMPT") == "0" and any(word.endswith("runs/__main__.py") for word in sys.orig_argv):
+if os.environ.get("CLUSTERCTL_ATTEMPT") == "0" and any(
+    word.endswith("shared/node/__main__.py") for word in sys.orig_argv
+):
     signal.signal(signal.SIGPROF, dawdle)
     signal.siginterrupt(signal.SIGPROF, False)
     signal.setitimer(signal.ITIMER_PROF, WORK)

@@ -10,7 +10,7 @@
 #SBATCH --chdir=/runs/.warm
 #SBATCH --output=/runs/.warm/%j.log
 #SBATCH --open-mode=append
-# sbatch passes on what the submitter's shell exports (launch/shell.sh of clusterctl): functions named like a command
+# sbatch passes on what the submitter's shell exports (launcher/submission/shell.sh of clusterctl): functions named like a command
 # used below, and shell options, must not affect this script, nor may those of `setup`. `module` and the like stay:
 # `setup` may need them. It may also define srun as a function.
 cctl_plain_shell() {
@@ -36,7 +36,7 @@ cctl_only_ours() {
 }
 
 marks=/runs/.warm/$SLURM_JOB_ID
-# Holds the nodes of an allocation (launch/hold.sh of clusterctl). `marks` is the folder that records imported images.
+# Holds the nodes of an allocation (launcher/submission/hold.sh of clusterctl). `marks` is the folder that records imported images.
 umask 077
 mkdir -p "$marks"
 # enroot's name for pyxis's --container-name=X is pyxis_X or pyxis_<job>_X.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Rendered by clusterctl 0.0.0; the run directory is the record of what happened.
 
-# sbatch passes on what the submitter's shell exports (launch/shell.sh of clusterctl): functions named like a command
+# sbatch passes on what the submitter's shell exports (launcher/submission/shell.sh of clusterctl): functions named like a command
 # used below, and shell options, must not affect this script, nor may those of `setup`. `module` and the like stay:
 # `setup` may need them. It may also define srun as a function.
 cctl_plain_shell() {
@@ -69,7 +69,7 @@ cctl_srun=(
   --chdir=/runs/big-20260102-030405-abcd/work
 )
 cctl_task=(
-  sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/big-20260102-030405-abcd
+  sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/big-20260102-030405-abcd
 )
 cctl_in_image=/clusterctl-image # what only a task in its image sees
 cctl_node_check=()
@@ -77,7 +77,7 @@ cctl_staging=()
 cctl_opening=()
 cctl_closing=()
 cctl_ending=(
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/leftovers.py
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/shared/node/leftovers.py
 )
 cctl_notifier=()
 cctl_tracker=()
@@ -120,7 +120,7 @@ cctl_importing=(
   --no-container-entrypoint true
 )
 
-# Only in warm runs (launch/warm.sh of clusterctl). An srun inside a step takes its shape from that step's SLURM_*
+# Only in warm runs (launcher/submission/warm.sh of clusterctl). An srun inside a step takes its shape from that step's SLURM_*
 # variables: all are unset except those that identify the job.
 cctl_job=$SLURM_JOB_ID cctl_conf=$SLURM_CONF
 unset "${!SLURM_@}" "${!SRUN_@}" "${!SBATCH_@}"
@@ -176,7 +176,7 @@ cctl_in_allocation() { # the tasks' srun: waits for the image, and can be stoppe
 }
 
 
-# Each run has its own working directory (launch/work.sh of clusterctl): a copy of its code, created atomically before
+# Each run has its own working directory (launcher/submission/work.sh of clusterctl): a copy of its code, created atomically before
 # the first start. Hard links in the snapshot become separate files.
 cctl_no_work= # a field of host.json if it is missing
 cctl_make_work() {
@@ -197,7 +197,7 @@ cctl_drop_copies() { # incomplete ones
   done
 }
 
-# What happens in the lines of `setup` (launch/setup.sh of clusterctl). A line that fails is recorded with its number and
+# What happens in the lines of `setup` (launcher/submission/setup.sh of clusterctl). A line that fails is recorded with its number and
 # code. It ends the attempt if nothing after it can be right: its file, environment or module is missing. `exit` and
 # `set -e` end it as well (docs/decisions/programs-and-their-environment.md).
 cctl_flaws= # the first lines that failed, in JSON
@@ -278,7 +278,7 @@ cctl_ended_in_setup() { # exit code
   exit "$cctl_code"
 }
 
-# The rest is the same for every run (launch/batch.sh of clusterctl); the values above are this run's.
+# The rest is the same for every run (launcher/submission/batch.sh of clusterctl); the values above are this run's.
 # shellcheck disable=SC2329 # functions that are called by name
 
 # Changes made on other nodes may show up here late and out of order, and a call may fail that would succeed a second
@@ -343,7 +343,7 @@ until cctl_problem=$(LC_ALL=C mkdir "$cctl_run/attempts/$cctl_number" 2>&1); do
     { echo "clusterctl[launch]: cannot write to $cctl_run/attempts: $cctl_problem" >&2; exit 73; }
 done
 cctl_attempt=$cctl_run/attempts/$cctl_number
-cctl_write_secret() { # authenticates the attempt's processes to each other (runs/secret.py)
+cctl_write_secret() { # authenticates the attempt's processes to each other (shared/record/secret.py)
   od -An -vtx1 -N32 /dev/urandom | tr -d ' \n' >"$cctl_attempt/secret" && [ "$(wc -c <"$cctl_attempt/secret")" -eq 64 ]
 }
 cctl_log_here() { exec >>"$cctl_attempt/host.log" 2>&1; }
@@ -415,11 +415,11 @@ cctl_on_each_node() { # seconds, command
 }
 [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || cctl_on_each_node 300 "${cctl_opening[@]}"
 
-# What an earlier attempt has left on these nodes must not run beside this one (runs/leftovers.py).
+# What an earlier attempt has left on these nodes must not run beside this one (shared/node/leftovers.py).
 cctl_end_leftovers() { cctl_on_each_node 60 "${cctl_ending[@]}" "$1" || true; } # the number of an attempt
 [ "$cctl_number" -eq 0 ] || cctl_end_leftovers "$cctl_number"
 
-# Each node is checked first. Nodes that fail are excluded when the job starts again (runs/node_check.py).
+# Each node is checked first. Nodes that fail are excluded when the job starts again (shared/node/node_check.py).
 cctl_unfit= # the nodes that Slurm must exclude
 cctl_check_nodes() {
   [ "${#cctl_node_check[@]}" -gt 0 ] || return 0
@@ -428,10 +428,10 @@ cctl_check_nodes() {
   [ -z "$cctl_unfit" ] || return 69
 }
 
-# A node that cannot copy the modules to its own disk imports them from the shared one (runs/staging.py).
+# A node that cannot copy the modules to its own disk imports them from the shared one (shared/node/staging.py).
 cctl_stage_code() { cctl_on_each_node 900 "${cctl_staging[@]}" || true; }
 
-# New metrics go to the trackers while the ranks run, and the rest when the tracker's input ends (trackers/on_node.py).
+# New metrics go to the trackers while the ranks run, and the rest when the tracker's input ends (launcher/trackers/on_node.py).
 cctl_tracking=
 cctl_tracker_pid=
 cctl_start_tracker() {
@@ -477,7 +477,7 @@ cctl_superseded() {
   done
   return 1
 }
-# Count the ranks in each state, and read their requests, from the names of the marks (runs/marks.py): a task requests a
+# Count the ranks in each state, and read their requests, from the names of the marks (shared/record/marks.py): a task requests a
 # restart with a mark because there is no scontrol inside a container. No program is used: a command line cannot hold so
 # many names. A listing without the script's own mark has failed.
 cctl_look() {
@@ -534,7 +534,7 @@ cctl_finish() {
     cctl_with_retries cctl_renamed "$cctl_attempt/.finished.json" "$cctl_run/finished.json" &&
     cctl_with_retries cctl_renamed "$cctl_attempt/marks/.finished" "$cctl_attempt/marks/finished"
 }
-# Why the run is not started again although it is unfinished; empty if it is (runs/marks.py).
+# Why the run is not started again although it is unfinished; empty if it is (shared/record/marks.py).
 cctl_refusal() {
   if cctl_superseded; then echo superseded
   elif [ -e "$cctl_run/cancel.json" ]; then echo cancelled

@@ -1,0 +1,430 @@
+"""Attention over neighbours, in plain torch on any device; on a CPU large hops go to `compiled_attention`.
+
+Brody, Alon and Yahav, "How attentive are graph attention networks?" (2022), known as GATv2.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, cast
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clusterctl.engine.graph.blocks import row_bounds
+from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
+from clusterctl.engine.graph.products import Linear
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.engine.graph.hops import Hop
+    from clusterctl.shared.spec import GatOptions
+
+
+SLOPE = 0.2  # of the leaky ReLU below zero
+WORTH_COMPILING = 1 << 22  # edges x heads x channels: importing numba takes a second
+
+
+@dataclass(frozen=True)
+class Neighborhoods:
+    """Edges by target: those into target `i` come from the rows `columns[offsets[i]:offsets[i + 1]]` of a table.
+
+    The targets themselves are the rows `own` of that table.
+    """
+
+    columns: Tensor  # int32 [edges]
+    offsets: Tensor  # int32 [targets + 1]
+    own: Tensor  # int64 [targets]
+    edge_mask: Tensor | None = None  # bool [edges]: False marks padding; None: there is no padding
+
+    def targets(self) -> Tensor:
+        """int64 [edges]: the target of each edge."""
+        numbers = torch.arange(self.own.numel(), device=self.own.device)
+        return numbers.repeat_interleave(self.offsets.diff(), output_size=self.columns.numel())
+
+    def with_self_loops(self) -> Neighborhoods:
+        """A copy in which each target has exactly one edge to itself, after its other edges."""
+        targets = self.targets()
+        is_kept = self.columns != self.own.index_select(0, targets)
+        if self.edge_mask is not None:
+            return self._with_loops_behind(targets, is_kept & self.edge_mask)
+        before = torch.zeros(targets.numel() + 1, dtype=torch.int64, device=targets.device)
+        torch.cumsum(is_kept, 0, out=before[1:])  # kept edges before each edge
+        offsets = before.index_select(0, self.offsets.to(torch.int64))
+        offsets += torch.arange(offsets.numel(), device=offsets.device)
+        columns = self.columns.new_empty(int(offsets[-1]))
+        columns[(before[:-1] + targets)[is_kept]] = self.columns[is_kept]
+        columns[offsets[1:] - 1] = self.own.to(torch.int32)
+        return Neighborhoods(columns, offsets.to(torch.int32), self.own)
+
+    def _with_loops_behind(self, targets: Tensor, is_kept: Tensor) -> Neighborhoods:
+        """Keep all edges and mark those to drop as padding, so that no size depends on a value."""
+        edges, loops = self.columns.numel(), self.own.numel()
+        ends = self.offsets + torch.arange(loops + 1, dtype=torch.int32, device=targets.device)
+        columns, edge_mask = self.columns.new_empty(edges + loops), is_kept.new_ones(edges + loops)
+        places = torch.arange(edges, device=targets.device) + targets
+        columns[places], edge_mask[places] = self.columns, is_kept
+        columns[ends[1:].to(torch.int64) - 1] = self.own.to(torch.int32)
+        return Neighborhoods(columns, ends, self.own, edge_mask)
+
+
+class GatConv(nn.Module):
+    """GATv2: the neighbours' projected rows `W_left h_u`, weighted by a softmax over the neighbours of each target.
+
+    The softmax is over `a . leaky_relu(W_left h_u + W_right h_v)`, for each head. Equivalent to PyG's GATv2Conv with
+    bipartite input; the caller adds self loops. Heads are concatenated, or averaged (`mean`).
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        *,
+        mean: bool = False,
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        width = out_channels if mean else heads * out_channels
+        of_source, of_target = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        self.left = Linear(of_source, heads * out_channels)
+        self.right = Linear(of_target, heads * out_channels)
+        self.attention = nn.Parameter(torch.empty(heads, out_channels))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.residual = Linear(of_target, width, bias=False) if residual else None
+        self._mean = mean
+        for weight in (self.left.weight, self.right.weight, self.attention):
+            nn.init.xavier_uniform_(weight)
+        for bias in (self.left.bias, self.right.bias):
+            nn.init.zeros_(bias)
+
+    def send(self, rows: Tensor) -> Tensor:
+        """The messages [rows, heads * out] of these rows [rows, in] to their neighbours."""
+        return self.left(rows)  # type: ignore[no-any-return]
+
+    def receive(self, edges: Neighborhoods, sent: Tensor, rows: Tensor, factors: Tensor | None = None) -> Tensor:
+        """The targets' new rows, from the output of `send` and the targets' own `rows` [targets, in].
+
+        The softmax is multiplied by `factors` [edges, heads], for dropout.
+        """
+        out = attend(sent, self.right(rows), self.attention, edges, factors)
+        if self._mean:
+            out = by_head(out, self.attention).mean(1)
+        if self.residual is not None:
+            out = out + self.residual(rows)
+        return out + self.bias
+
+
+def dropped(sources: Tensor, targets: Tensor, attention: Tensor, share: float, key: int) -> Tensor:
+    """The dropout factors [edges, heads] of edges between these nodes (int64), keyed by both ends."""
+    ends = (targets << 32) + sources  # ids are below 2**31
+    ones = torch.ones(ends.numel(), len(attention), dtype=attention.dtype, device=ends.device)
+    return keyed_dropout(ones, ends, share, key)
+
+
+def attend(left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None) -> Tensor:
+    """The attention-weighted sums of the neighbours' rows [targets, heads * channels], zero for isolated targets.
+
+    `left` [rows, heads * channels] holds the projected rows of sources, `right` [targets, heads * channels] those of
+    targets; `attention` is [heads, channels]. Sums are in float32 or float64; the result has the dtype of `left`.
+    """
+    if _worth_compiling(left, edges):
+        return attend_compiled(left, right, attention, edges, factors)
+    return attend_plain(left, right, attention, edges, factors)
+
+
+def attend_plain(
+    left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None
+) -> Tensor:
+    """Like `attend`, in plain torch operations, with several tensors of edges x heads x channels."""
+    targets, counts = edges.targets(), edges.offsets.diff().to(torch.int64)
+    exact = attention.dtype
+    sources = by_head(_select_rows(left.to(exact), edges.columns), attention)
+    summed = sources + by_head(_select_rows(right.to(exact), targets), attention)
+    logits = (F.leaky_relu(summed, SLOPE) * attention).sum(-1)
+    if edges.edge_mask is not None:
+        logits = logits.masked_fill(~edges.edge_mask[:, None], -torch.inf)
+    highest = torch.segment_reduce(logits.detach(), "max", lengths=counts, unsafe=True)
+    highest = highest.clamp(min=torch.finfo(exact).min)  # for targets that have only padding
+    weights = (logits - highest.index_select(0, targets)).exp()
+    totals = torch.segment_reduce(weights, "sum", lengths=counts, unsafe=True)
+    weights = weights / _select_rows(totals.clamp(min=1), targets)  # at least 1 for a target with edges
+    if factors is not None:
+        weights = weights * factors
+    messages = (sources * weights[..., None]).flatten(1)
+    return torch.segment_reduce(messages, "sum", lengths=counts, unsafe=True).to(left.dtype)
+
+
+def by_head(table: Tensor, attention: Tensor) -> Tensor:
+    """The table [rows, heads * channels] as [rows, heads, channels]."""
+    return table.view(len(table), *attention.shape)
+
+
+def _select_rows(table: Tensor, rows: Tensor) -> Tensor:
+    return _SelectRows.apply(table, rows)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _SelectRows(torch.autograd.Function):
+    """`table.index_select(0, rows)` with a segment sum as its gradient; torch's own adds in random order on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
+        ctx.size = table.size(0)
+        ctx.save_for_backward(rows)
+        return table.index_select(0, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        order, bounds = rows.argsort(stable=True), row_bounds(rows, ctx.size).to(torch.int64)
+        return F.embedding_bag(order, gradients[0], bounds, mode="sum", include_last_offset=True), None
+
+
+def _worth_compiling(left: Tensor, edges: Neighborhoods) -> bool:
+    """Whether numba pays off and is installed. The compiled loops do not support padding."""
+    work = edges.columns.numel() * left.size(1)
+    plain = left.device.type != "cpu" or edges.edge_mask is not None
+    return not plain and work >= WORTH_COMPILING and _has_numba()
+
+
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None
+
+
+# Attention over neighbours in loops that numba compiles, forward and backward: no tensor of edges x channels.
+
+
+_PIECES = 4  # per thread: degrees are uneven
+# Allows vectorized sums of products. NaN and infinity keep their meaning.
+_FAST = {"reassoc", "contract", "nsz"}
+
+
+def attend_compiled(
+    left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None
+) -> Tensor:
+    """Like `attention.attend`."""
+    return _Attend.apply(left, right, attention, edges.columns, edges.offsets, factors)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, left: Tensor, right: Tensor, attention: Tensor, columns: Tensor, offsets: Tensor, factors: Any
+    ) -> Tensor:
+        exact = attention.dtype
+        rows, own = (by_head(table.detach().to(exact).contiguous(), attention) for table in (left, right))
+        factors = attention.new_empty(0, 0) if factors is None else factors.to(exact)
+        weights = rows.new_empty(columns.numel(), len(attention))
+        out = torch.zeros_like(own)
+        arrays = [tensor.numpy() for tensor in (rows, own, attention.detach(), columns, offsets, factors, weights, out)]
+        _in_threads(lambda first, last: _forward(*arrays, SLOPE, first, last), len(own), _PIECES)
+        ctx.save_for_backward(left, right, attention, columns, offsets, factors, weights)
+        return out.flatten(1).to(left.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        left, right, attention, columns, offsets, factors, weights = ctx.saved_tensors
+        exact = attention.dtype
+        tables = left, right, gradients[0]
+        rows, own, gradient = (by_head(table.detach().to(exact).contiguous(), attention) for table in tables)
+        rows_gradient, own_gradient = torch.zeros_like(rows), torch.zeros_like(own)
+        attention_gradient = torch.zeros_like(attention, dtype=torch.float64)
+        tensors = (rows, own, attention.detach(), columns, offsets, factors, weights, gradient)
+        arrays = [tensor.numpy() for tensor in (*tensors, rows_gradient, own_gradient, attention_gradient)]
+        _in_threads(lambda first, last: _backward(*arrays, SLOPE, first, last), len(attention), 1)
+        return (
+            rows_gradient.flatten(1).to(left.dtype),
+            own_gradient.flatten(1).to(right.dtype),
+            attention_gradient.to(exact),
+            *[None] * 3,
+        )
+
+
+def _in_threads(work: Callable[[int, int], None], count: int, pieces: int) -> None:
+    """Call `work` for slices of `range(count)`, `pieces` for each of torch's threads."""
+    threads = torch.get_num_threads()
+    size = max(1, -(-count // (threads * pieces)))
+    slices = [(first, min(first + size, count)) for first in range(0, count, size)]
+    if threads == 1 or len(slices) == 1:
+        for first, last in slices:
+            work(first, last)
+    else:
+        list(_threads(threads).map(lambda bounds: work(*bounds), slices))
+
+
+@cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "attention")
+
+
+def _compiled(loop: Any) -> Any:
+    return numba.njit(nogil=True, cache=True, fastmath=_FAST)(loop)
+
+
+@_compiled
+def _forward(
+    rows: Any,
+    own: Any,
+    attention: Any,
+    columns: Any,
+    offsets: Any,
+    factors: Any,
+    weights: Any,
+    out: Any,
+    slope: Any,
+    first: Any,
+    last: Any,
+) -> None:
+    heads, channels = attention.shape
+    slope = attention.dtype.type(slope)
+    for target in range(first, last):
+        begin, end = offsets[target], offsets[target + 1]
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(heads):
+                logit = attention.dtype.type(0)
+                for channel in range(channels):
+                    value = rows[row, head, channel] + own[target, head, channel]
+                    logit += attention[head, channel] * max(value, slope * value)
+                weights[edge, head] = logit
+        for head in range(heads):
+            highest = attention.dtype.type(-np.inf)
+            for edge in range(begin, end):
+                highest = max(highest, weights[edge, head])
+            total = attention.dtype.type(0)
+            for edge in range(begin, end):
+                weights[edge, head] = np.exp(weights[edge, head] - highest)
+                total += weights[edge, head]
+            for edge in range(begin, end):
+                weights[edge, head] /= total
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(heads):
+                weight = weights[edge, head]
+                if factors.size:
+                    weight *= factors[edge, head]
+                for channel in range(channels):
+                    out[target, head, channel] += weight * rows[row, head, channel]
+
+
+@_compiled
+def _backward(
+    rows: Any,
+    own: Any,
+    attention: Any,
+    columns: Any,
+    offsets: Any,
+    factors: Any,
+    weights: Any,
+    gradient: Any,
+    rows_gradient: Any,
+    own_gradient: Any,
+    attention_gradient: Any,
+    slope: Any,
+    first: Any,
+    last: Any,
+) -> None:
+    channels = attention.shape[1]
+    slope = attention.dtype.type(slope)
+    longest = 0
+    for target in range(offsets.size - 1):
+        longest = max(longest, offsets[target + 1] - offsets[target])
+    weights_gradient = np.empty((longest, last - first), dtype=attention.dtype)
+    means = np.empty(last - first, dtype=attention.dtype)
+    sums = np.empty((last - first, channels), dtype=attention.dtype)
+    for target in range(offsets.size - 1):
+        begin, end = offsets[target], offsets[target + 1]
+        means[:] = 0
+        sums[:] = 0
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(first, last):
+                product = attention.dtype.type(0)
+                for channel in range(channels):
+                    product += gradient[target, head, channel] * rows[row, head, channel]
+                if factors.size:
+                    product *= factors[edge, head]
+                weights_gradient[edge - begin, head - first] = product
+                means[head - first] += weights[edge, head] * product
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(first, last):
+                weight = weights[edge, head]
+                logit_gradient = weight * (weights_gradient[edge - begin, head - first] - means[head - first])
+                if factors.size:
+                    weight *= factors[edge, head]
+                for channel in range(channels):
+                    value = rows[row, head, channel] + own[target, head, channel]
+                    factor = attention.dtype.type(1) if value > 0 else slope
+                    sums[head - first, channel] += logit_gradient * factor * value
+                    passed = logit_gradient * factor * attention[head, channel]
+                    own_gradient[target, head, channel] += passed
+                    rows_gradient[row, head, channel] += passed + weight * gradient[target, head, channel]
+        for head in range(first, last):
+            for channel in range(channels):
+                attention_gradient[head, channel] += sums[head - first, channel]
+
+
+# The graph attention network for `train.model = "gat"`: one GATv2 layer per hop.
+
+
+_ATTENTION = 1  # the number of the second dropout in a layer, see `Hop.dropout`
+
+
+class Gat(nn.Module):
+    """One `GatConv` per hop, with ELU and dropout in between; the last layer averages its heads.
+
+    Evaluation calls a layer in two halves, `send` and `receive`, so that every row is projected only once for all its
+    neighbours.
+    """
+
+    def __init__(self, features: int, classes: int, layers: int, options: GatOptions) -> None:
+        super().__init__()
+        widths = [features, *[options.heads * options.hidden] * (layers - 1)]
+        residual = options.residual
+        hidden = [GatConv(width, options.hidden, options.heads, residual=residual) for width in widths[:-1]]
+        last = GatConv(widths[-1], classes, options.output_heads, mean=True, residual=residual)
+        self.layers = nn.ModuleList([*hidden, last])
+        self._options = options
+
+    def layer(self, i: int, hop: Hop, x: Tensor) -> Tensor:
+        """The new rows of the hop's targets, the first rows of `x` [rows, channels]."""
+        if i > 0:
+            x = hop.dropout(x, self._options.dropout)
+        edges = self._edges(hop.neighborhoods)
+        return self._received(i, edges, self.send(i, x), x[: hop.targets], self._factors(i, hop, edges))
+
+    def send(self, i: int, x: Tensor) -> Tensor:
+        """The messages of the rows `x` to their neighbours in layer `i`."""
+        return self._convolution(i).send(x)
+
+    def receive(self, i: int, edges: Neighborhoods, sent: Tensor, x: Tensor) -> Tensor:
+        """The new rows of the targets with rows `x`, from the table `sent` of their neighbours' messages."""
+        return self._received(i, self._edges(edges), sent, x, None)
+
+    def _received(self, i: int, edges: Neighborhoods, sent: Tensor, x: Tensor, factors: Tensor | None) -> Tensor:
+        rows = self._convolution(i).receive(edges, sent, x, factors)
+        return rows if i == len(self.layers) - 1 else F.elu(rows)
+
+    def _edges(self, edges: Neighborhoods) -> Neighborhoods:
+        return edges.with_self_loops() if self._options.self_loops else edges
+
+    def _factors(self, i: int, hop: Hop, edges: Neighborhoods) -> Tensor | None:
+        """The factors of attention dropout, or None."""
+        share = self._options.attention_dropout
+        if hop.randomness is None or not share:
+            return None
+        sources, targets = (hop.nodes.index_select(0, rows) for rows in (edges.columns, edges.targets()))
+        key = stream(Purpose.DROPOUT, *hop.randomness, _ATTENTION)
+        return dropped(sources, targets, self._convolution(i).attention, share, key)
+
+    def _convolution(self, i: int) -> GatConv:
+        return cast("GatConv", self.layers[i])

@@ -1,0 +1,170 @@
+"""One hop of a sampled neighbourhood: a bipartite piece of the graph from source rows to target nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from clusterctl.engine.graph.products import rounded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+_EDGES_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True)
+class Adjacency:
+    """Edges by target (CSC): the sources of those into `v` are `indices[indptr[v]:indptr[v + 1]]`."""
+
+    indptr: Tensor  # int64 [targets + 1]
+    indices: Tensor  # int32 [edges]; ascending for each target, or in one order of all sources; duplicates are adjacent
+
+    @cached_property
+    def degree(self) -> Tensor:
+        """int64 [targets]: incoming edges."""
+        return self.indptr.diff()
+
+    @cached_property
+    def degree_without_loops(self) -> Tensor:
+        """int64 [targets]: incoming edges from other nodes, if sources and targets are the same nodes."""
+        loops, edges = torch.zeros_like(self.degree), self.indices.numel()
+        whole = edges <= _EDGES_AT_ONCE  # in one piece no value is read, which would synchronize a GPU
+        for start, stop in [(0, loops.numel())] if whole else edge_ranges(self.indptr, _EDGES_AT_ONCE):
+            first, last = (0, edges) if whole else (int(self.indptr[start]), int(self.indptr[stop]))
+            nodes = torch.arange(start, stop, device=loops.device)
+            targets = nodes.repeat_interleave(self.degree[start:stop], output_size=last - first)
+            loops.index_add_(0, targets, (self.indices[first:last] == targets).to(torch.int64))
+        return self.degree - loops
+
+
+@dataclass(frozen=True)
+class Block:
+    """The sampled edges into `nodes`, by target: those into `nodes[i]` are `offsets[i]` up to `offsets[i + 1]`.
+
+    `columns` are the rows of the source table that hold each neighbour's values. In the outermost block the source
+    table is the graph's feature table and `columns` are the neighbours themselves, so nothing is gathered or
+    renumbered. In the other blocks the first rows of the source table are those of `nodes`.
+    """
+
+    graph: Adjacency
+    nodes: Tensor  # int64 [targets]
+    offsets: Tensor  # int32 [targets + 1]
+    neighbors: Tensor  # int32 [edges], node ids
+    columns: Tensor  # int32 [edges], rows of the source table
+
+    @property
+    def sampled(self) -> Tensor:
+        """int32 [targets]: the number of edges into each target."""
+        return self.offsets.diff()
+
+    @property
+    def edge_mask(self) -> Tensor | None:
+        """bool [edges]: False marks padding; None: there is no padding."""
+        return None
+
+    @property
+    def rows(self) -> Tensor:
+        """`columns`, but a self loop refers to the target's own row."""
+        return self.columns
+
+    @property
+    def is_loop(self) -> Tensor:
+        """bool [edges]: whether the neighbour is the target itself."""
+        counts = self.offsets.diff()
+        return self.neighbors == self.nodes.repeat_interleave(counts, output_size=self.neighbors.numel())
+
+    def padded(self) -> Block:
+        """The block padded to a `rounded` number of targets; the extra ones have no edges, their outputs are unused."""
+        missing = rounded(self.nodes.numel()) - self.nodes.numel()
+        nodes = torch.cat([self.nodes, self.nodes[:1].expand(missing)])
+        return replace(self, nodes=nodes, offsets=torch.cat([self.offsets, self.offsets[-1:].expand(missing)]))
+
+    def mean(self, table: Tensor) -> Tensor:
+        """The mean of the neighbours' rows, zero for isolated nodes. Allocates no tensor of edges x channels."""
+        return _Mean.apply(table, self.columns, self.offsets)  # type: ignore[no-any-return, no-untyped-call]
+
+    def weighted_sum(self, table: Tensor, weights: Tensor) -> Tensor:
+        """The sum of the neighbours' rows, each multiplied by its edge's weight."""
+        return F.embedding_bag(
+            self.columns, table, self.offsets, mode="sum", per_sample_weights=weights, include_last_offset=True
+        )
+
+
+def row_bounds(rows: Tensor, count: int) -> Tensor:
+    """The offsets [count + 1] of each of `count` rows if these `rows` were sorted.
+
+    Like a cumulative `bincount`, which would synchronize a GPU to find the largest row. Integer sums are the same in
+    any order.
+    """
+    bounds = rows.new_zeros(count + 1)
+    bounds[1:].index_add_(0, rows, torch.ones_like(rows))
+    return bounds.cumsum_(0)
+
+
+def edge_ranges(bounds: Tensor, most_edges: int) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges of targets with at most `most_edges` edges in total, or of a single target."""
+    start, targets = 0, bounds.numel() - 1
+    while start < targets:
+        limit = bounds[start] + most_edges
+        stop = max(start + 1, int(torch.searchsorted(bounds, limit, right=True)) - 1)
+        yield start, stop
+        start = stop
+
+
+class _Mean(torch.autograd.Function):
+    """The mean of each bag of rows.
+
+    Two calls of torch's `embedding_bag` in sum mode: forward on the block, backward on the transposed block. The mean
+    mode and its gradient first materialize the bag of every edge and then scatter-add, which costs four times as much
+    on a CPU (torch 2.13).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, columns: Tensor, offsets: Tensor) -> Tensor:
+        ctx.rows = table.size(0)
+        ctx.save_for_backward(columns, offsets)
+        sums = F.embedding_bag(columns, table, offsets, mode="sum", include_last_offset=True)
+        return sums.div_(offsets.diff().clamp_(min=1)[:, None])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        columns, offsets = ctx.saved_tensors
+        (gradient,) = gradients
+        counts = offsets.diff()
+        bags = torch.arange(counts.numel(), dtype=columns.dtype, device=columns.device)
+        by_row = bags.repeat_interleave(counts, output_size=columns.numel())[columns.argsort(stable=True)]
+        bounds = row_bounds(columns, ctx.rows)
+        shares = gradient / counts.clamp(min=1)[:, None].to(gradient.dtype)
+        return F.embedding_bag(by_row, shares, bounds, mode="sum", include_last_offset=True), None, None
+
+
+# How work on a whole graph is divided: a slice of the nodes for each rank, in pieces that bound what it holds.
+
+
+def own_slice(nodes: int) -> range:
+    """This rank's part of `nodes` nodes: equal slices in rank order, the last ones shorter."""
+    size = -(-nodes // dist.get_world_size())
+    return range(nodes)[dist.get_rank() * size : (dist.get_rank() + 1) * size]
+
+
+def slices(count: int, at_once: int) -> list[slice]:
+    """Consecutive slices of `at_once` nodes; at least one, possibly empty."""
+    return [slice(start, min(count, start + at_once)) for start in range(0, max(1, count), at_once)]
+
+
+# Copies from the host to a GPU.
+
+
+def moved(tensors: Iterable[Tensor], device: torch.device) -> list[Tensor]:
+    """These tensors on `device`. A GPU copies them from pinned memory after its queued work; the host does not wait."""
+    if device.type == "cpu":
+        return list(tensors)
+    return [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]

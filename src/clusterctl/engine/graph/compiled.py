@@ -1,0 +1,224 @@
+"""The samplers' loops compiled by numba, for large graphs on a CPU: the same samples, bit for bit.
+
+Serial, and without the GIL: sampling overlaps with the previous step (see `loop.prefetched`), and several ranks share
+a node's cores anyway. Compiled code is cached in NUMBA_CACHE_DIR.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from clusterctl.engine.graph.hashing import FIRST, GOLDEN, SECOND
+from clusterctl.engine.graph.labor import WINDOW, turn_of
+from clusterctl.engine.graph.neighbors import gaps, remaining, sizes
+
+if TYPE_CHECKING:
+    from clusterctl.engine.graph.blocks import Adjacency
+
+_U = np.uint64
+GOLDEN_BITS, _FIRST, _SECOND = (_U(number % (1 << 64)) for number in (GOLDEN, FIRST, SECOND))
+_S27, _S30, _S31, _S32, _S33 = (
+    _U(shift) for shift in (27, 30, 31, 32, 33)
+)  # numba promotes int64 and uint64 to float64
+_LAST = np.int64((1 << 63) - 1)
+
+
+def sample_neighbors_compiled(
+    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None, *, replace: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Like `neighbors.sample_neighbors`."""
+    start, degree = remaining(graph, nodes, excluded)
+    taken = sizes(degree, count, replace)
+    offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
+    torch.cumsum(taken, 0, out=offsets[1:])
+    neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
+    absent = nodes.new_empty(0) if excluded is None else gaps(excluded)
+    arrays = (array.numpy() for array in (graph.indices, nodes, start, degree, absent, offsets, neighbors))
+    _fill(*arrays, np.empty(max(count, 0), dtype=np.int64), _U(key % (1 << 64)), replace and count >= 0)
+    return offsets, neighbors
+
+
+def sample_labor_compiled(
+    graph: Adjacency, nodes: Tensor, count: int, key: int, duplicates: int
+) -> tuple[Tensor, Tensor]:
+    """Like `labor.sample_labor`."""
+    start, degree = remaining(graph, nodes, None)
+    offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
+    torch.cumsum(sizes(degree, count, replace=False), 0, out=offsets[1:])
+    neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
+    arrays = (array.numpy() for array in (graph.indices, start, degree, offsets, neighbors))
+    window = max(count, 0) * WINDOW
+    _fill_labor(
+        *arrays, window, np.empty((2, window + 1), dtype=np.int64), _U(key % (1 << 64)), turn_of(key), duplicates > 1
+    )
+    return offsets, neighbors
+
+
+class Renumbering:
+    """`neighbors.renumbered` for a graph of `num_nodes` nodes; not thread-safe."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self._row = np.full(num_nodes, -1, dtype=np.int32)  # per node, while a block is renumbered
+
+    def __call__(self, nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
+        """The source nodes of a block, `nodes` first and then the new ones, and the neighbours' rows among them."""
+        new = _find_new(self._row, nodes.numpy(), neighbors.numpy())
+        new.sort()  # numpy's is many times faster than numba's
+        sources, columns = _renumber(self._row, nodes.numpy(), new, neighbors.numpy())
+        return torch.from_numpy(sources), torch.from_numpy(columns)
+
+
+def compiled(loop: Any) -> Any:
+    """The loop, compiled on its first call; it releases the GIL."""
+    return numba.njit(nogil=True, cache=True)(loop)
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def mix(value: Any) -> Any:
+    """SplitMix64 of a uint64, like `hashing.draws`."""
+    value = value + GOLDEN_BITS
+    value = (value ^ (value >> _S30)) * _FIRST
+    value = (value ^ (value >> _S27)) * _SECOND
+    return value ^ (value >> _S31)
+
+
+@compiled
+def _fill(
+    indices: Any,
+    nodes: Any,
+    starts: Any,
+    degrees: Any,
+    gaps: Any,
+    offsets: Any,
+    neighbors: Any,
+    picks: Any,
+    key: Any,
+    replace: bool,
+) -> None:
+    for target in range(nodes.size):
+        start, degree = starts[target], degrees[target]
+        first, count = offsets[target], offsets[target + 1] - offsets[target]
+        if count == degree and not replace:
+            for place in range(count):
+                edge = start + place
+                if gaps.size:
+                    edge += np.searchsorted(gaps, edge, side="right")
+                neighbors[first + place] = indices[edge]
+            continue
+        own_key = mix(_U(nodes[target]) * GOLDEN_BITS + key)
+        for j in range(count):
+            highest = degree - 1 if replace else degree - count + j
+            bits = mix((own_key + _U(j)) * GOLDEN_BITS)
+            pick = np.int64(((bits >> _S32) * _U(highest + 1)) >> _S32)
+            for earlier in range(0 if replace else j):
+                if picks[earlier] == pick:
+                    pick = highest
+                    break
+            picks[j] = pick
+        for j in range(count):
+            edge = start + picks[j]
+            if gaps.size:
+                edge += np.searchsorted(gaps, edge, side="right")
+            neighbors[first + j] = indices[edge]
+
+
+@compiled
+def _fill_labor(
+    indices: Any,
+    starts: Any,
+    degrees: Any,
+    offsets: Any,
+    neighbors: Any,
+    window: Any,
+    scratch: Any,
+    key: Any,
+    turn: Any,
+    has_duplicates: bool,
+) -> None:
+    ranks, kept = scratch
+    for target in range(starts.size):
+        start, degree, begin = starts[target], degrees[target], offsets[target]
+        count = offsets[target + 1] - begin
+        if count == degree:
+            neighbors[begin : begin + count] = indices[start : start + degree]
+            continue
+        if count == 0:
+            continue
+        size = min(degree, window)
+        first = (degree * turn) >> 32 if degree > window else 0
+        head = min(size, degree - first)  # the rest wraps around to the beginning of the list
+        for place in range(head):
+            ranks[place] = _rank(indices[start + first + place], key, place)
+        for place in range(head, size):
+            ranks[place] = _rank(indices[start + place - head], key, place)
+        repeated = 0
+        if has_duplicates:
+            for edge in range(start + first, start + first + head):
+                repeated += indices[edge] == indices[edge - 1]  # or like the end of the previous list: harmless
+            for edge in range(start, start + size - head):
+                repeated += indices[edge] == indices[edge - 1]
+        if repeated:
+            for place in range(size):
+                position = (first + place) % degree
+                copy = 0
+                while copy < position and indices[start + position - copy - 1] == indices[start + position]:
+                    copy += 1
+                if copy:
+                    ranks[place] = _rank(indices[start + position] + (np.int64(copy) << 32), key, place)
+        share = (count + 3.0 * np.sqrt(count) + 1.0) / size  # of the window; nearly always large enough
+        while True:
+            bound = np.int64(share * 2147483648.0) << 32 if share < 1.0 else _LAST
+            found = 0
+            for place in range(size):
+                kept[found] = ranks[place]
+                found += ranks[place] < bound
+            if found >= count:
+                break
+            share *= 2.0
+        for place in range(1, found):
+            rank, earlier = kept[place], place - 1
+            while earlier >= 0 and kept[earlier] > rank:
+                kept[earlier + 1] = kept[earlier]
+                earlier -= 1
+            kept[earlier + 1] = rank
+        for place in range(count):
+            position = first + (kept[place] & 0xFFFFFFFF)
+            neighbors[begin + place] = indices[start + (position if position < degree else position - degree)]
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _rank(counter: Any, key: Any, place: Any) -> Any:
+    return (np.int64(mix(_U(counter) * GOLDEN_BITS + key) >> _S33) << 32) | place
+
+
+@compiled
+def _find_new(row: Any, nodes: Any, neighbors: Any) -> Any:
+    targets = nodes.size
+    for place in range(targets - 1, -1, -1):  # backwards, so that a node's first place wins
+        row[nodes[place]] = place
+    new = np.empty(neighbors.size, dtype=np.int64)
+    count = 0
+    for neighbor in neighbors:
+        if row[neighbor] < 0:
+            row[neighbor] = targets
+            new[count] = neighbor
+            count += 1
+    return new[:count]
+
+
+@compiled
+def _renumber(row: Any, nodes: Any, new: Any, neighbors: Any) -> Any:
+    sources = np.concatenate((nodes, new))
+    for place in range(nodes.size, sources.size):
+        row[sources[place]] = place
+    columns = np.empty(neighbors.size, dtype=np.int32)
+    for edge in range(neighbors.size):
+        columns[edge] = row[neighbors[edge]]
+    for node in sources:
+        row[node] = -1
+    return sources, columns

@@ -1,0 +1,127 @@
+"""Tables of the rows between an evaluation's layers: in memory, or in files where the features are on disk too.
+
+A file costs no memory but the page cache, which the kernel takes back: written to its disk, and read like the features.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from clusterctl.engine.graph.features.ahead import Fetched, FetchesAhead
+from clusterctl.engine.graph.features.row_file import RowFile, new_rows
+from clusterctl.engine.graph.features.sources import FeaturesInMemory
+from clusterctl.engine.graph.storage import own_table, shared_table, table_in_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from clusterctl.engine.graph.features.ahead import FetchAhead
+    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.task.task import Task
+
+_PARTS = 4  # of rows, after which freed memory is given back
+
+
+def own_rows(parts: Iterable[Tensor], count: int, spill: Path | None) -> Tensor:
+    """The `count` rows of this rank's nodes, from one or more parts; mapped from a file in `spill` if that is given."""
+    if spill is None:
+        return torch.cat(list(parts))
+    parts = iter(parts)
+    first = next(parts)
+    rows = own_table((count, first.size(1)), first.dtype, spill)
+    _fill(rows, trimmed(chain([first], parts)))
+    return rows
+
+
+def rows_of_all(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task, spill: Path | None) -> Features:
+    """The rows of all `nodes`, as wide as `like`, from the `parts` of each rank's own slice. A collective.
+
+    There is one copy per node of the cluster, in a file in `spill` if that is given; or in memory, of a node or GPU.
+    """
+    if spill is None:
+        return FeaturesInMemory(shared_rows(parts, like, nodes, task))
+    with table_in_file(task, _shape(nodes, like), like.dtype, spill) as (table, path):
+        file = RowFile(table, path)
+        _share(trimmed(parts), table, task, writes=task.leads_node)
+    return RowsInFile(file, table[:nodes], task)
+
+
+def shared_rows(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task) -> Tensor:
+    """A table of the rows of all `nodes`, as wide as `like`, from the `parts` of each rank's own slice.
+
+    There is one copy per node, or per GPU. A collective.
+    """
+    with shared_table(task, _shape(nodes, like), like.dtype) as (table, writes):
+        _share(parts, table, task, writes=writes)
+    return table[:nodes]
+
+
+def trimmed(parts: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The parts, for a file; now and then, the heap's free pages go back to the kernel.
+
+    Before 2.38, glibc does not reuse a freed block for an equal aligned one, which torch's tensors are: its heap grows
+    with every part (https://sourceware.org/bugzilla/show_bug.cgi?id=14581).
+    """
+    for number, part in enumerate(parts, 1):
+        yield part
+        if number % _PARTS == 0:
+            with suppress(AttributeError):  # only glibc has it
+                ctypes.CDLL(None).malloc_trim(0)
+
+
+class RowsInFile:
+    """The rows of a `table` [nodes, width] that is mapped from `file`, for one layer: `settle` closes the file."""
+
+    spill = None
+
+    def __init__(self, file: RowFile, table: Tensor, task: Task) -> None:
+        self._file, self._table, self._device = file, table, task.device
+        self._fetches = FetchesAhead(self._gather)
+
+    def fetch(self, nodes: Tensor) -> FetchAhead[Tensor, Tensor]:
+        return self._fetches.fetch(nodes)
+
+    def piece(self, start: int, stop: int) -> Tensor:
+        return self._table[start:stop].to(self._device)
+
+    def settle(self) -> None:
+        self._fetches.after(self._file.close)
+
+    def _gather(self, nodes: Tensor) -> Fetched[Tensor]:
+        wanted, places = nodes.cpu().sort()
+        rows = new_rows(wanted.numel(), self._table.size(1), self._table.dtype)
+        self._file.begin(wanted, rows, places).wait()
+        return Fetched(rows.to(self._device), {})
+
+
+def _shape(nodes: int, like: Tensor) -> tuple[int, int]:
+    """Of a table with an equal slice for each rank."""
+    ranks = dist.get_world_size()
+    return -(-nodes // ranks) * ranks, like.size(1)
+
+
+def _share(parts: Iterable[Tensor], table: Tensor, task: Task, *, writes: bool) -> None:
+    """Write the parts of each rank's own slice to the table of each node, or GPU. A collective."""
+    ranks, own = dist.get_world_size(), dist.get_rank()
+    slices = torch.split(table, len(table) // ranks)
+    _fill(slices[own], parts)
+    if task.device.type == "cpu" and task.node.size() == ranks:
+        return
+    unwanted = torch.empty_like(slices[own])
+    for rank, piece in enumerate(slices):  # one slice at a time: no rank holds them all
+        arriving = piece if writes or rank == own else unwanted
+        dist.broadcast(arriving.view(torch.uint8), rank)  # as bytes: not every backend supports every dtype
+
+
+def _fill(rows: Tensor, parts: Iterable[Tensor]) -> None:
+    filled = 0
+    for part in parts:
+        rows[filled : (filled := filled + len(part))] = part

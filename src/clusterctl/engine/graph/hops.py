@@ -1,0 +1,132 @@
+"""A hop as seen by a user-defined model: edges between rows of one table, in the format of PyG's layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from clusterctl.engine.graph.attention import Neighborhoods
+from clusterctl.engine.graph.blocks import edge_ranges, slices
+from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
+from clusterctl.engine.graph.neighbors import renumbered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clusterctl.engine.graph.blocks import Adjacency, Block
+
+
+@dataclass(frozen=True)
+class Hop:
+    """The input of one layer, which computes new rows for the first `targets` rows from the rows at their edges.
+
+    With `x` the input, PyG's bipartite convolutions take `((x, x[:hop.targets]), hop.edge_index)`.
+    """
+
+    edge_index: Tensor  # int64 [2, edges]: the row of the source, the row of the target; ascending by target
+    targets: int
+    graph: Adjacency
+    places: Tensor  # int64 [rows]: the node of each row in `graph`, whose order may not be that of the user's data
+    neighborhoods: Neighborhoods  # the same edges, by target
+    randomness: tuple[int, ...] | None = None  # of the step and layer; None in evaluation
+
+    @cached_property
+    def nodes(self) -> Tensor:
+        """int64 [rows]: the node of each row, numbered as in the user's data."""
+        numbers: Tensor | None = getattr(self.graph, "numbers", None)
+        return self.places if numbers is None else numbers.index_select(0, self.places).to(torch.int64)
+
+    @cached_property
+    def row_degree(self) -> Tensor:
+        """int64 [rows]: the number of neighbours of each row's node in the whole graph."""
+        return self._degree_of(self.places)
+
+    @property
+    def degree(self) -> Tensor:
+        """int64 [targets]: the number of neighbours in the whole graph; the edges may be a sample."""
+        return self._degree_of(self.places[: self.targets])
+
+    def _degree_of(self, places: Tensor) -> Tensor:
+        indptr = self.graph.indptr
+        return indptr.index_select(0, places + 1) - indptr.index_select(0, places)
+
+    def dropout(self, rows: Tensor, share: float, number: int = 0) -> Tensor:
+        """Dropout of a `share` of the values of `rows`, which are the input's or the targets'; a no-op in evaluation.
+
+        The mask depends on the node and the step, not on the rank; torch's own dropout changes with the number of
+        ranks. A second dropout in the same layer needs a different `number`.
+        """
+        if self.randomness is None or not share:
+            return rows
+        return keyed_dropout(rows, self.nodes[: len(rows)], share, stream(Purpose.DROPOUT, *self.randomness, number))
+
+
+def sampled_hops(blocks: Sequence[Block], randomness: tuple[int, ...] | None) -> list[Hop]:
+    """The hops of a sample in the order of the layers. The outermost block has no edges, only the nodes to read."""
+    hops = []
+    for number, (before, block) in enumerate(pairwise(blocks)):
+        key = None if randomness is None else (*randomness, number)
+        hops.append(_hop(block.graph, block.rows, block.offsets, before.nodes, key, block.edge_mask))
+    return hops
+
+
+def whole_hops(graph: Adjacency, own: range, most_edges: int, most_targets: int | None = None) -> Iterator[Hop]:
+    """All edges into the nodes `own`, in hops of at most `most_targets`, and `most_edges` unless one node has more."""
+    bounds = graph.indptr[own.start : own.stop + 1]
+    for start, stop in _pieces(bounds, most_edges, most_targets):
+        targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
+        nodes, columns = renumbered(targets, graph.indices[int(bounds[start]) : int(bounds[stop])])
+        offsets = (bounds[start : stop + 1] - bounds[start]).to(torch.int32)
+        yield _hop(graph, columns, offsets, nodes)
+
+
+def hop_into(graph: Adjacency, targets: Tensor) -> Hop:
+    """All edges into the `targets`, int64, distinct."""
+    degrees = graph.indptr[targets + 1] - graph.indptr[targets]
+    offsets = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+    shift = (graph.indptr[targets] - offsets[:-1]).repeat_interleave(degrees)
+    edges = torch.arange(len(shift), device=shift.device) + shift
+    nodes, columns = renumbered(targets, graph.indices[edges])
+    return _hop(graph, columns, offsets.to(torch.int32), nodes)
+
+
+def whole_neighborhoods(
+    graph: Adjacency, own: range, most_edges: int, most_targets: int | None = None
+) -> Iterator[tuple[slice, Neighborhoods]]:
+    """All edges into the nodes `own`, in the pieces of `whole_hops`, and the slice of `own` of each piece.
+
+    Their table has a row for every node: nothing is renumbered. There is at least one piece, possibly empty.
+    """
+    bounds = graph.indptr[own.start : own.stop + 1]
+    for start, stop in list(_pieces(bounds, most_edges, most_targets)) or [(0, 0)]:
+        targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
+        columns = graph.indices[int(bounds[start]) : int(bounds[stop])]
+        offsets = (bounds[start : stop + 1] - bounds[start]).to(torch.int32)
+        yield slice(start, stop), Neighborhoods(columns, offsets, targets)
+
+
+def _pieces(bounds: Tensor, most_edges: int, most_targets: int | None) -> Iterator[tuple[int, int]]:
+    for start, stop in edge_ranges(bounds, most_edges):
+        for part in slices(stop - start, most_targets or stop - start):
+            yield start + part.start, start + part.stop
+
+
+def _hop(
+    graph: Adjacency,
+    columns: Tensor,
+    offsets: Tensor,
+    nodes: Tensor,
+    randomness: tuple[int, ...] | None = None,
+    edge_mask: Tensor | None = None,
+) -> Hop:
+    """The hop of these edges (`Block.rows`, `offsets`, `edge_mask`); the targets are the first of `nodes`."""
+    count = offsets.numel() - 1
+    targets = torch.arange(count, device=columns.device)
+    neighborhoods = Neighborhoods(columns, offsets, targets, edge_mask)
+    edge_index = torch.stack([columns.to(torch.int64), neighborhoods.targets()])
+    return Hop(edge_index, count, graph, nodes, neighborhoods, randomness)

@@ -1,0 +1,134 @@
+"""Exact inference on the whole graph, layer by layer, split over the ranks."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor
+
+from clusterctl.engine.graph.blocks import Block, own_slice, slices
+from clusterctl.engine.graph.features.hidden import own_rows, rows_of_all, shared_rows
+from clusterctl.engine.graph.features.sources import FeaturesInMemory
+from clusterctl.engine.graph.neighbors import renumbered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from clusterctl.engine.graph.blocks import Adjacency
+    from clusterctl.engine.graph.convolutions import Convolution, Network
+    from clusterctl.engine.graph.features.sources import Features, Fetch
+    from clusterctl.engine.graph.storage import Graph
+    from clusterctl.engine.task.task import Task
+
+T = TypeVar("T")
+
+NODES_AT_ONCE = 16384  # bounds what a layer holds in addition to its input and output
+NODES_AT_ONCE_FROM_DISK = 4096  # the same if their rows, and those of their neighbours, must be fetched
+
+
+@torch.no_grad()
+def infer(
+    network: Network,
+    graph: Graph,
+    task: Task,
+    aggregated: Tensor | None = None,
+    features: Features | None = None,
+    finish: Callable[[Tensor], Tensor] = lambda outputs: outputs,
+) -> tuple[range, Tensor]:
+    """This rank's nodes (equal slices in rank order) and the network's outputs for them, each piece `finish`ed.
+
+    A collective of all ranks. Every layer shares only the nodes' messages, and the first layer nothing if its
+    aggregation is known. With `features`, these are read instead of the graph's table; tables between layers are where
+    they say.
+    """
+    own = own_slice(graph.num_nodes)
+    features = features or FeaturesInMemory(graph.x)
+    piece = partial(own_piece, features, own)
+    last = len(network.convolutions) - 1
+    for depth, layer in enumerate(network.convolutions):
+        if depth == 0 and aggregated is not None:
+            parts = iter([layer.combine(aggregated[own.start : own.stop], piece(slice(0, len(own))))])
+        elif depth == 0 and not layer.projects_first:
+            parts = _received(layer, graph, own, features, piece)
+        else:
+            at_once = NODES_AT_ONCE_FROM_DISK if features.spill else NODES_AT_ONCE
+            sending = (layer.send(piece(part)) for part in slices(len(own), at_once))
+            sent = rows_of_all(sending, layer.send(piece(slice(0, 0))), graph.num_nodes, task, features.spill)
+            parts = _received(layer, graph, own, sent, piece)
+        parts = map(Tensor.relu_ if depth < last else finish, parts)
+        rows = own_rows(parts, len(own), features.spill if depth < last else None)
+        piece = partial(part_of, rows, task.device)
+    return own, rows
+
+
+def part_of(rows: Tensor, device: torch.device, part: slice) -> Tensor:
+    """A part of this rank's rows between layers, which may be in a file, on `device`."""
+    return rows[part].to(device)
+
+
+def _received(
+    layer: Convolution, graph: Graph, own: range, sent: Features, piece: Callable[[slice], Tensor]
+) -> Iterator[Tensor]:
+    """The layer's rows of the nodes `own`, from the messages of all nodes and each `piece` of their own rows.
+
+    Unless the messages are in memory, those to one piece are fetched while the previous one is computed.
+    """
+    if isinstance(sent, FeaturesInMemory):
+        for part, block in blocks(graph, own):
+            yield layer.receive(block, sent.table, piece(part))
+        return
+
+    def fetched() -> Iterator[tuple[slice, Block, Fetch]]:
+        for part, block in blocks(graph, own, NODES_AT_ONCE_FROM_DISK):
+            nodes, columns = renumbered(block.nodes, block.neighbors)
+            yield part, replace(block, columns=columns), sent.fetch(nodes)
+
+    for part, block, fetch in one_ahead(fetched()):
+        rows = fetch.rows()
+        yield layer.receive(block, rows, piece(part) if layer.projects_first else rows[: block.nodes.numel()])
+    sent.settle()
+
+
+def own_piece(features: Features, own: range, part: slice) -> Tensor:
+    """The features of a part of the nodes `own`."""
+    return features.piece(own.start + part.start, own.start + part.stop)
+
+
+def one_ahead(items: Iterable[T]) -> Iterator[T]:
+    """The items, each delayed until the next one is available."""
+    waiting: deque[T] = deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > 1:
+            yield waiting.popleft()
+    yield from waiting
+
+
+@torch.no_grad()
+def first_aggregation(network: Network, graph: Graph, task: Task) -> Tensor:
+    """The first layer's aggregation for every node [nodes, features]; constant, as no parameters come before it.
+
+    A collective, split over the ranks like `infer`. There is one copy of the whole result per node, or per GPU.
+    """
+    own = own_slice(graph.num_nodes)
+    layer, rows = network.convolutions[0], graph.x[own.start : own.stop]
+    parts = (layer.aggregate(block, graph.x, rows[part]) for part, block in blocks(graph, own))
+    return shared_rows(parts, graph.x, graph.num_nodes, task)
+
+
+def blocks(graph: Adjacency, own: range, at_once: int | None = None) -> Iterator[tuple[slice, Block]]:
+    """The blocks of all edges into a rank's nodes, each with its slice of these nodes; at least one, possibly empty.
+
+    They are views of the graph's own arrays; the source table has a row for every node.
+    """
+    for place in slices(len(own), at_once or NODES_AT_ONCE):
+        part = own[place]
+        indptr = graph.indptr[part.start : part.stop + 1]
+        neighbors = graph.indices[int(indptr[0]) : int(indptr[-1])]
+        nodes = torch.arange(part.start, part.stop, device=indptr.device)
+        block = Block(graph, nodes, (indptr - indptr[0]).to(torch.int32), neighbors, columns=neighbors)
+        yield place, block

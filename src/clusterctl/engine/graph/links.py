@@ -1,0 +1,90 @@
+"""Edges as examples: their ends, their duplicates, and pairs of nodes without an edge.
+
+An edge is a place in `graph.indices` (int64). The sources of each target ascend, so edges are found by bisection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
+from clusterctl.shared.errors import TaskError
+
+if TYPE_CHECKING:
+    from clusterctl.engine.graph.blocks import Adjacency
+
+_MOST_DRAWS = 1000  # per negative; if 1 % of the pairs have no edge, 1 in 20,000 examples finds none
+
+
+def ends(graph: Adjacency, edges: Tensor) -> tuple[Tensor, Tensor]:
+    """The sources and targets of these edges, int64."""
+    return graph.indices[edges].to(torch.int64), torch.searchsorted(graph.indptr, edges, right=True) - 1
+
+
+def how_often(graph: Adjacency) -> Tensor:
+    """The expected number of times each node is an end of an example or of its negative: float32 [nodes]."""
+    nodes, edges = graph.degree.numel(), graph.indices.numel()
+    return graph.degree + graph.indices.bincount(minlength=nodes) + torch.full((nodes,), 2 * edges / max(1, nodes))
+
+
+def first_at_least(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
+    """For each pair, the first edge into the target from `source` or a larger id, or the end of the target's edges."""
+    low, high = graph.indptr[targets], graph.indptr[targets + 1]
+    longest = int((high - low).max()) if targets.numel() else 0
+    for _ in range(longest.bit_length()):
+        middle = (low + high) >> 1
+        is_open = middle < high
+        less = is_open & (graph.indices[middle * is_open] < sources)
+        low, high = torch.where(less, middle + 1, low), torch.where(less, high, middle)
+    return low
+
+
+def has_edge(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
+    """Whether there is an edge between each pair, bool."""
+    if graph.indices.numel() == 0:
+        return torch.zeros_like(targets, dtype=torch.bool)
+    place = first_at_least(graph, sources, targets)
+    inside = place < graph.indptr[targets + 1]
+    return inside & (graph.indices[place * inside] == sources)
+
+
+def with_duplicates(graph: Adjacency, edges: Tensor) -> Tensor:
+    """These edges and their duplicates, each once, ascending."""
+    sources, targets = ends(graph, edges)
+    first, behind = first_at_least(graph, sources, targets), first_at_least(graph, sources + 1, targets)
+    counts = behind - first
+    shift = first - (counts.cumsum(0) - counts)
+    places = torch.arange(int(counts.sum()), device=edges.device)
+    found: Tensor = torch.unique(places + shift.repeat_interleave(counts, output_size=places.numel()))
+    return found
+
+
+def both_ways(graph: Adjacency, edges: Tensor) -> Tensor:
+    """Like `with_duplicates`, plus all edges in the opposite direction, between nodes of one type."""
+    sources, targets = ends(graph, edges)
+    back = has_edge(graph, targets, sources)
+    backwards = first_at_least(graph, targets[back], sources[back])
+    return with_duplicates(graph, torch.cat([edges, backwards]))
+
+
+def negatives(graph: Adjacency, num_sources: int, examples: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+    """A pair without an edge for each example (int64, its place in the training split): sources and targets.
+
+    Uniform among all such pairs, with both ends random; keyed by (seed, epoch, example, draw). Raises TaskError if
+    pairs without an edge are too rare to be found.
+    """
+    num_targets = graph.indptr.numel() - 1
+    keys = draws(stream(Purpose.NEGATIVES, seed, epoch), examples)
+    sources, targets = torch.empty_like(examples), torch.empty_like(examples)
+    waiting = torch.arange(examples.numel(), device=examples.device)
+    for draw in range(_MOST_DRAWS):
+        own = keys[waiting] + 2 * draw
+        sources[waiting] = below(draws(0, own), num_sources)
+        targets[waiting] = below(draws(0, own + 1), num_targets)
+        waiting = waiting[has_edge(graph, sources[waiting], targets[waiting])]
+        if waiting.numel() == 0:
+            return sources, targets
+    raise TaskError(f"no pair without an edge after {_MOST_DRAWS} draws", "does the data hold nearly every pair?")

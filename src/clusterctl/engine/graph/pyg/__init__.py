@@ -1,0 +1,1 @@
+"""The sampler behind `clusterctl.pyg`: PyG's arguments and batches, our sampling."""

@@ -1,0 +1,187 @@
+"""The edges of one type as PyG's samplers store them, and how a hop samples them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clusterctl.engine.graph.neighbors import sample_ranges
+from clusterctl.engine.graph.pyg.weights import first, sample_weighted, sample_weighted_again
+from clusterctl.engine.graph.sampling import WORTH_COMPILING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Times:
+    """When edges came into being, for temporal sampling."""
+
+    values: Tensor  # per edge, or per source node
+    of_sources: bool
+    last: bool  # take the latest edges that a seed may see, not random ones
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Edges by target (CSC). With times, the edges of each target ascend in time."""
+
+    indptr: Tensor  # integers [targets + 1]
+    indices: Tensor  # integers [edges]: the sources
+    times: Times | None = None
+    weights: Tensor | None = None  # float64 [edges]
+    levels: Tensor | None = None  # `pyg_weights.summed_levels` of the weights, for draws with replacement
+
+    def __post_init__(self) -> None:
+        """Raise RuntimeError, worded as in pyg-lib, if PyG built wrong offsets: edges marked as sorted were not."""
+        if not self.indices.is_contiguous():
+            raise RuntimeError("Non-contiguous 'col'")
+
+
+class Kernels(NamedTuple):
+    """The sampling loops: in plain torch, or compiled by numba with the same results."""
+
+    sample_ranges: Callable[..., tuple[Tensor, Tensor]]
+    end_by_time: EndByTime
+    first: Callable[[Tensor, Tensor, int], Tensor]
+    numbering: Callable[[Tensor], Numbering]
+
+
+def kernels(edges: int) -> Kernels:
+    """The numba kernels if the graph is large enough and numba is installed, otherwise the plain torch ones."""
+    if edges >= WORTH_COMPILING and find_spec("numba") is not None:
+        from clusterctl.engine.graph.pyg import compiled
+
+        return Kernels(
+            compiled.sample_ranges_compiled,
+            compiled.end_by_time_compiled,
+            compiled.first_compiled,
+            compiled.CompiledNumbering,  # type: ignore[arg-type]  # the same three methods
+        )
+    return Kernels(sample_ranges, end_by_time, first, Numbering)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a hop samples one relation: `count` edges per node (-1: all), keyed by `key` and each node's counter."""
+
+    count: int
+    key: int
+    replace: bool
+
+
+def sample_edges(
+    relation: Relation, nodes: Tensor, counters: Tensor, latest: Tensor | None, draw: Draw, by: Kernels
+) -> tuple[Tensor, Tensor]:
+    """Sample edges of each node: offsets [nodes + 1] and their places in `indices`, int64.
+
+    If edges have times, only those not later than `latest` [nodes] count.
+    """
+    start = relation.indptr[nodes].to(torch.int64)
+    end = relation.indptr[nodes + 1].to(torch.int64)
+    if relation.times is not None and latest is not None:
+        start, end = _seen(relation, relation.times, start, end, latest, draw.count, by)
+    where = (start, end - start, counters, draw.count, draw.key)
+    if relation.weights is None:
+        return by.sample_ranges(*where, replace=draw.replace)
+    if relation.levels is not None:
+        return sample_weighted_again(relation.levels, *where)
+    return sample_weighted(relation.weights, *where, by.first)
+
+
+def _seen(
+    relation: Relation, times: Times, start: Tensor, end: Tensor, latest: Tensor, count: int, by: Kernels
+) -> tuple[Tensor, Tensor]:
+    dtype = torch.promote_types(times.values.dtype, latest.dtype)
+    values, sources = times.values.to(dtype), relation.indices if times.of_sources else None
+    end = by.end_by_time(start, end, latest.to(dtype), values, sources)
+    if times.last and count >= 0:
+        start = start.maximum(end - count)
+    check_sorted(start, end, values, sources)
+    return start, end
+
+
+# Numbers nodes in the order in which a sample finds them, like pyg-lib.
+
+
+class Numbering:
+    """The nodes of a sample: the seeds first, then new nodes in the order of discovery.
+
+    An id denotes a node, or a node in one seed's tree. Ids are int64 and not negative.
+    """
+
+    def __init__(self, seeds: Tensor) -> None:
+        self._ids = seeds.to(torch.int64)
+
+    def __len__(self) -> int:
+        return self._ids.numel()
+
+    @property
+    def ids(self) -> Tensor:
+        """All ids so far. Duplicate seeds are repeated."""
+        return self._ids
+
+    def add(self, ids: Tensor) -> Tensor:
+        """Add the new ones of these ids; returns the row of each, int64. Equal ids share the first row."""
+        known = len(self)
+        everything = torch.cat([self._ids, ids])
+        unique, inverse = torch.unique(everything, return_inverse=True)
+        row = torch.full_like(unique, everything.numel())
+        row.scatter_reduce_(0, inverse, torch.arange(everything.numel()), "amin")
+        is_new = row >= known
+        found, order = row[is_new].sort()
+        row[is_new.nonzero().squeeze(1)[order]] = torch.arange(known, known + found.numel())
+        self._ids = torch.cat([self._ids, everything[found]])
+        return row[inverse[known:]]
+
+    def find(self, ids: Tensor) -> Tensor:
+        """The row of each of these ids, int64; -1 for ids that are not in the sample."""
+        ordered, row = self._ids.sort(stable=True)
+        place = torch.searchsorted(ordered, ids).clamp_(max=max(len(self) - 1, 0))
+        if not len(self):
+            return torch.full_like(ids, -1)
+        return torch.where(ordered[place] == ids, row[place], -1)
+
+
+# Temporal sampling: a seed sees no nodes or edges later than itself.
+
+
+if TYPE_CHECKING:
+
+    class EndByTime(Protocol):
+        """The signature of `end_by_time`."""
+
+        def __call__(
+            self, start: Tensor, end: Tensor, latest: Tensor, time: Tensor, sources: Tensor | None
+        ) -> Tensor: ...
+
+
+def end_by_time(start: Tensor, end: Tensor, latest: Tensor, time: Tensor, sources: Tensor | None) -> Tensor:
+    """The first edge in each range (int64 `start` and `end`) that is later than `latest`, by bisection, int64.
+
+    `time` is per edge, or per source node if `sources` is given; it ascends within each range.
+    """
+    low, high = start.clone(), end.clone()
+    unsettled = (low < high).nonzero().squeeze(1)
+    while unsettled.numel():
+        middle = (low[unsettled] + high[unsettled]) // 2
+        early = time[middle if sources is None else sources[middle]] <= latest[unsettled]
+        low[unsettled] = middle.add(1).where(early, low[unsettled])
+        high[unsettled] = high[unsettled].where(early, middle)
+        unsettled = unsettled[low[unsettled] < high[unsettled]]
+    return low
+
+
+def check_sorted(start: Tensor, end: Tensor, time: Tensor, sources: Tensor | None) -> None:
+    """Raise RuntimeError, worded as in pyg-lib, if the last edge of a range is earlier than its first."""
+    several = end - start > 1
+    first, last = start[several], end[several] - 1
+    if sources is not None:
+        first, last = sources[first], sources[last]
+    if bool((time[first] > time[last]).any()):
+        raise RuntimeError("Found invalid non-sorted temporal neighborhood")

@@ -1,0 +1,228 @@
+"""Our sampling behind PyG's loaders, which otherwise need pyg-lib or torch-sparse: neither has a wheel on PyPI.
+
+    from torch_geometric.loader import LinkLoader, NodeLoader
+
+    sampler = PygNeighborSampler(data, [25, 10])
+    for batch in NodeLoader(data, sampler, input_nodes=data.train_mask, batch_size=1024, shuffle=True): ...
+
+PyG's rules apply here: a hop samples only the nodes that the previous hop discovered (ours, in `sampling`, samples the
+whole frontier again); randomness comes from torch's generator (`torch.manual_seed`); negatives of link loaders are
+PyG's, which may be positives, and seed edges still carry messages. PyG's own code reads and validates the data. `pyg`
+has loaders that create this sampler themselves.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+import torch_geometric.typing
+from torch import Tensor
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler import NeighborSampler as PygOwnSampler
+from torch_geometric.sampler.base import SubgraphType
+from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
+
+from clusterctl.engine.graph.hashing import Purpose, draws, stream
+from clusterctl.engine.graph.pyg.relation import Relation, Times, kernels
+from clusterctl.engine.graph.pyg.walk import Trees, TypedGraph, induced, walk
+from clusterctl.engine.graph.pyg.weights import checked_weights, summed_levels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+    from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+
+    from clusterctl.engine.graph.pyg.walk import Neighborhood
+    from clusterctl.engine.graph.storage import EdgeType
+
+    Source: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]
+    Counts: TypeAlias = list[int] | Mapping[EdgeType, list[int]]
+
+Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
+_ONLY = ""  # the node type of a homogeneous graph
+_HOMOGENEOUS: EdgeType = (_ONLY, _ONLY, _ONLY)
+_HIGHEST = torch.iinfo(torch.int64).max
+
+
+class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
+    """Samples neighbours in a PyG Data, a HeteroData, or a pair of stores; -1 takes all.
+
+    The arguments are those of PyG's NeighborSampler. Where pyg-lib and torch-sparse differ, this follows pyg-lib.
+    """
+
+    def __init__(
+        self,
+        data: Source,
+        num_neighbors: Counts,
+        subgraph_type: SubgraphType | str = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
+    ) -> None:
+        with _as_with_pyg_lib():
+            super().__init__(
+                data,
+                num_neighbors,
+                subgraph_type=subgraph_type,
+                replace=replace,
+                disjoint=disjoint,
+                temporal_strategy=temporal_strategy,
+                time_attr=time_attr,
+                weight_attr=weight_attr,
+                is_sorted=is_sorted,
+                share_memory=share_memory,
+                directed=directed,
+            )
+        if self.temporal_strategy not in ("uniform", "last"):
+            raise RuntimeError("No valid temporal strategy found")
+        if self.edge_weight is not None and self.is_temporal:
+            by = "" if self.is_hetero else "edge " if self.node_time is None else "node "
+            raise RuntimeError(f"Biased {by}temporal sampling not yet supported")
+        self._epoch: Tensor | None = None
+        self._graph = self._typed_graph()
+
+    def begin_epoch(self) -> None:
+        """Draw the key of all samples up to the next call, from torch's generator.
+
+        Loader workers share it, so samples do not depend on the worker that draws them.
+        """
+        if self._epoch is None:
+            self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._epoch.random_(_HIGHEST)
+
+    def sample_from_nodes(self, inputs: NodeSamplerInput, **_: Any) -> Output:
+        """The neighbourhood of the seed nodes."""
+        examples = _examples(inputs.input_id, inputs.node)
+        return self._finished(node_sample(inputs, partial(self._sample, examples=examples, epoch=self._epoch_key())))
+
+    def sample_from_edges(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, **_: Any
+    ) -> Output:
+        """The neighbourhood of the ends of the seed edges, and of negatives if requested."""
+        examples, epoch = _examples(inputs.input_id, inputs.row), self._epoch_key()
+        sample = partial(self._sample, examples=examples, epoch=epoch)
+        with torch.random.fork_rng(devices=[]):  # PyG draws negatives from torch's generator
+            torch.default_generator.manual_seed(stream(Purpose.NEGATIVES, epoch, _digest(examples)))
+            return self._finished(
+                edge_sample(inputs, sample, self.num_nodes, self.disjoint, self.node_time, neg_sampling)
+            )
+
+    def _finished(self, out: Output) -> Output:
+        if self.subgraph_type == SubgraphType.bidirectional:
+            return out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
+        return out
+
+    def _epoch_key(self) -> int:
+        return int(torch.randint(_HIGHEST, ()) if self._epoch is None else self._epoch)
+
+    def _typed_graph(self) -> TypedGraph:
+        if not self.is_hetero:
+            times = None
+            if self.is_temporal:
+                times = self._times(self.edge_time if self.node_time is None else self.node_time)
+            relation = Relation(self.colptr, self.row, times, *self._weights(self.edge_weight, self.colptr))
+            return TypedGraph({_ONLY: int(self.num_nodes)}, {_HOMOGENEOUS: relation}, kernels(self.row.numel()))
+        relations = {edge_type: self._relation(edge_type) for edge_type in self.edge_types}
+        edges = sum(relation.indices.numel() for relation in relations.values())
+        return TypedGraph(self.num_nodes, relations, kernels(edges))
+
+    def _relation(self, edge_type: EdgeType) -> Relation:
+        name = self.to_rel_type[edge_type]
+        time = (self.edge_time or {}).get(name) if self.node_time is None else self.node_time.get(edge_type[0])
+        indptr = self.colptr_dict[name]
+        weights = self._weights((self.edge_weight or {}).get(name), indptr)
+        return Relation(indptr, self.row_dict[name], self._times(time), *weights)
+
+    def _times(self, values: Tensor | None) -> Times | None:
+        return None if values is None else Times(values, self.node_time is not None, self.temporal_strategy == "last")
+
+    def _weights(self, weights: Tensor | None, indptr: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        if weights is None:
+            return None, None
+        weights = checked_weights(weights)
+        return weights, summed_levels(weights, indptr) if self.replace else None
+
+    def _sample(
+        self,
+        seed: Tensor | dict[str, Tensor],
+        seed_time: Tensor | dict[str, Tensor] | None = None,
+        *,
+        examples: Tensor,
+        epoch: int,
+    ) -> Output:
+        """The sample function for PyG's loaders and `edge_sample`; `examples` are indices of the loader's inputs."""
+        is_induced = self.subgraph_type == SubgraphType.induced
+        if self.disjoint and is_induced:
+            raise ValueError("'disjoint' sampling not supported for neighbor sampling with `subgraph_type='induced'`")
+        seeds = {_ONLY: seed} if isinstance(seed, Tensor) else seed
+        trees, key = None, stream(Purpose.SAMPLING, epoch, _digest(examples))
+        if self.disjoint:
+            trees, key = self._trees(seeds, seed_time, examples), epoch
+        counts = self.num_neighbors.get_values(self.edge_types if self.is_hetero else None)
+        counts = counts if self.is_hetero else {_HOMOGENEOUS: counts}
+        sample = walk(self._graph, seeds, counts, key, replace=self.replace, trees=trees)
+        return self._output(induced(self._graph, sample) if is_induced else sample)
+
+    def _trees(self, seeds: dict[str, Tensor], seed_time: Tensor | dict[str, Tensor] | None, examples: Tensor) -> Trees:
+        number = torch.arange(sum(nodes.numel() for nodes in seeds.values()))
+        own_example = examples[number % examples.numel()] if number.numel() else number
+        keys = draws(0, number // max(examples.numel(), 1)) + own_example
+        return Trees(draws(0, keys), self._latest(seeds, seed_time) if self.is_temporal else None)
+
+    def _latest(self, seeds: dict[str, Tensor], seed_time: Tensor | dict[str, Tensor] | None) -> Tensor:
+        if seed_time is not None:
+            return seed_time if isinstance(seed_time, Tensor) else torch.cat([seed_time[name] for name in seeds])
+        times = {_ONLY: self.node_time} if isinstance(self.node_time, Tensor) else self.node_time or {}
+        if not times.keys() >= seeds.keys():
+            raise RuntimeError("Seed time needs to be specified")
+        return torch.cat([times[node_type][nodes] for node_type, nodes in seeds.items()])
+
+    def _output(self, sample: Neighborhood) -> Output:
+        dtype = next((relation.indptr.dtype for relation in self._graph.relations.values()), torch.int64)
+
+        def narrow(by_type: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
+            return {name: values.to(dtype) for name, values in by_type.items()}
+
+        found: dict[str, Any] = {
+            "node": narrow(sample.nodes),
+            "row": narrow({edge_type: edges.sources for edge_type, edges in sample.edges.items()}),
+            "col": narrow({edge_type: edges.targets for edge_type, edges in sample.edges.items()}),
+            "edge": narrow({edge_type: edges.places for edge_type, edges in sample.edges.items()}),
+            "batch": None if sample.trees is None else narrow(sample.trees),
+            "num_sampled_nodes": sample.num_nodes,
+            "num_sampled_edges": sample.num_edges,
+        }
+        if self.is_hetero:
+            return HeteroSamplerOutput(**found)
+        return SamplerOutput(**{name: by_type and next(iter(by_type.values())) for name, by_type in found.items()})
+
+
+def _examples(input_id: Tensor | None, seeds: Tensor) -> Tensor:
+    return torch.arange(seeds.numel()) if input_id is None else input_id
+
+
+def _digest(examples: Tensor) -> int:
+    return int(draws(0, examples).sum())
+
+
+@contextmanager
+def _as_with_pyg_lib() -> Iterator[None]:
+    """Disable the pyg-lib requirement for edges with times or weights, and the warning, in PyG's constructor."""
+    flags = ("WITH_PYG_LIB", "WITH_EDGE_TIME_NEIGHBOR_SAMPLE", "WITH_WEIGHTED_NEIGHBOR_SAMPLE")
+    before = {flag: getattr(torch_geometric.typing, flag) for flag in flags}
+    try:
+        for flag in flags:
+            setattr(torch_geometric.typing, flag, True)
+        yield
+    finally:
+        for flag, value in before.items():
+            setattr(torch_geometric.typing, flag, value)

@@ -1,0 +1,80 @@
+"""Graphs with torch's own sparse `adj_t`. PyG's loaders read only edges or torch-sparse, so `adj_t` becomes edges.
+
+`adj_t[target, source]` is an edge. Its values are kept, and batches get an `adj_t` of the same layout again.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.utils import is_torch_sparse_tensor
+
+from clusterctl.engine.graph.storage import row_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch import Tensor
+
+    from clusterctl.engine.graph.storage import EdgeType
+
+_VALUES = "adj_t_values"
+
+
+@dataclass(frozen=True)
+class SparseAgain:
+    """A batch transform: turns edges back into an `adj_t` of the same layout, then applies the user's transform."""
+
+    layouts: Mapping[EdgeType | None, torch.layout]
+    transform: Callable[[Any], Any] | None
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch, changed in place, or the result of the user's transform."""
+        for edge_type, store in _stores(batch):
+            if edge_type in self.layouts:
+                size = tuple(reversed(store.size()))
+                store["adj_t"] = _sparse(store["edge_index"], store[_VALUES], size, self.layouts[edge_type])
+                del store["edge_index"], store[_VALUES]
+        return batch if self.transform is None else self.transform(batch)
+
+
+def without_sparse(data: Any, transform: Callable[[Any], Any] | None) -> tuple[Any, Callable[[Any], Any] | None]:
+    """Data to sample from, and the transform of its batches; both unchanged if no `adj_t` is a torch sparse tensor."""
+    if not isinstance(data, Data | HeteroData):
+        return data, transform
+    layouts = {
+        edge_type: store["adj_t"].layout
+        for edge_type, store in _stores(data)
+        if "adj_t" in store and is_torch_sparse_tensor(store["adj_t"])
+    }
+    if not layouts:
+        return data, transform
+    edges = copy(data)
+    if isinstance(data, Data):
+        edges.num_nodes = data.num_nodes
+    for edge_type, store in _stores(edges):
+        if edge_type in layouts:
+            adjacency = store["adj_t"].to_sparse_csr()  # by target, like the other attributes of edges
+            crow, sources = adjacency.crow_indices(), adjacency.col_indices()
+            targets = torch.arange(crow.numel() - 1).repeat_interleave(crow.diff())
+            store["edge_index"], store[_VALUES] = torch.stack([sources, targets]), adjacency.values()
+            del store["adj_t"]
+    return edges, SparseAgain(layouts, transform)
+
+
+def _stores(data: Any) -> Iterator[tuple[EdgeType | None, Any]]:
+    if isinstance(data, Data):
+        yield None, data
+    else:
+        yield from data.edge_items()
+
+
+def _sparse(edge_index: Tensor, values: Tensor, size: tuple[int, int], layout: torch.layout) -> Tensor:
+    sources, targets = edge_index
+    order = (targets * size[1] + sources).argsort(stable=True)
+    adjacency = torch.sparse_csr_tensor(row_offsets(targets, size[0]), sources[order], values[order], size)
+    return adjacency if layout == torch.sparse_csr else adjacency.to_sparse(layout=layout)

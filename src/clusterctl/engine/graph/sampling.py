@@ -1,0 +1,152 @@
+"""Neighbour sampling, uniform (`neighbors`) or LABOR (`labor`): in plain torch, or by numba for large graphs on a CPU.
+
+The sample of a node depends only on (seed, epoch, step, hop, node). Every hop samples every node of the frontier,
+including the seeds (as in DGL; PyG samples only nodes that are new to the hop, so a node's neighbours depend on the
+rest of its batch).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clusterctl.engine.graph.blocks import Block
+from clusterctl.engine.graph.hashing import Purpose, stream
+from clusterctl.engine.graph.labor import max_duplicates, sample_labor
+from clusterctl.engine.graph.neighbors import renumbered, sample_neighbors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from clusterctl.engine.graph.storage import EdgeType, FeatureGraph, HeteroGraph
+
+WORTH_COMPILING = 2_000_000  # edges: importing numba takes a second
+Sampled = tuple[Tensor, Tensor]
+
+
+class NeighborSampler:
+    """Samples `fan_out` neighbours per node and hop, the seeds' hop first; -1 takes all.
+
+    With `replace`, neighbours are drawn with replacement and may repeat. `labor` samples as in the module of that name,
+    without replacement.
+    """
+
+    def __init__(
+        self, graph: FeatureGraph, fan_out: Sequence[int], seed: int, *, replace: bool = False, labor: bool = False
+    ) -> None:
+        self._graph, self._fan_out, self._seed = graph, fan_out, seed
+        engine = _engine(graph.indices.numel(), graph.indices.device)
+        self._renumbered = engine.renumbering(graph.num_nodes)
+        if labor:
+            self._sample_neighbors = partial(engine.sample_labor, duplicates=max_duplicates(graph))
+        else:
+            self._sample_neighbors = partial(engine.sample_neighbors, replace=replace)
+
+    def sample(self, seeds: Tensor, epoch: int, step: int, excluded: Tensor | None = None) -> list[Block]:
+        """The blocks in the order of the layers: the outermost first, the one with the nodes `seeds` last.
+
+        `excluded` is passed to `neighbors.sample_neighbors`; LABOR does not support it.
+        """
+        absent = () if excluded is None else (excluded,)
+        blocks, nodes = [], seeds
+        for hop, count in enumerate(self._fan_out):
+            key = stream(Purpose.SAMPLING, self._seed, epoch, step, hop)
+            offsets, neighbors = self._sample_neighbors(self._graph, nodes, count, key, *absent)
+            if hop == len(self._fan_out) - 1:
+                blocks.append(Block(self._graph, nodes, offsets, neighbors, columns=neighbors))
+            else:
+                sources, columns = self._renumbered(nodes, neighbors)
+                blocks.append(Block(self._graph, nodes, offsets, neighbors, columns))
+                nodes = sources
+        return blocks[::-1]
+
+
+@dataclass(frozen=True)
+class HeteroSample:
+    """The blocks of each hop, the seeds' first, and all nodes of each type.
+
+    The nodes of a type begin with its seeds; every hop appends its new nodes. So the blocks of all hops share one table
+    of rows for `nodes`, and the targets of a block are its first rows.
+    """
+
+    hops: list[dict[EdgeType, Block]]
+    nodes: dict[str, Tensor]  # int64
+
+
+class HeteroSampler:
+    """Samples `fan_out[edge type][hop]` sources per target; -1 takes all. Edge types without a fan-out are ignored.
+
+    Randomness is keyed by (seed, epoch, step, hop, relation, node). `replace` is as for `NeighborSampler`.
+    """
+
+    def __init__(
+        self, graph: HeteroGraph, fan_out: Mapping[EdgeType, Sequence[int]], seed: int, *, replace: bool = False
+    ) -> None:
+        self._graph, self._fan_out, self._seed, self._replace = graph, fan_out, seed, replace
+        self._hops = max(len(counts) for counts in fan_out.values())
+        self._numbers = {edge_type: number for number, edge_type in enumerate(graph.indptr)}
+        edges = list(graph.indices.values())
+        engine = _engine(sum(map(len, edges)), edges[0].device)
+        self._sample_neighbors = engine.sample_neighbors
+        self._renumbered = {node_type: engine.renumbering(count) for node_type, count in graph.num_nodes.items()}
+
+    def sample(
+        self, seeds: Mapping[str, Tensor], epoch: int, step: int, excluded: Mapping[EdgeType, Tensor] | None = None
+    ) -> HeteroSample:
+        """The neighbourhood of these nodes (int64, by type).
+
+        The `excluded` edges of each type are passed to `neighbors.sample_neighbors`.
+        """
+        empty = next(iter(seeds.values())).new_empty(0)
+        nodes = {node_type: seeds.get(node_type, empty) for node_type in self._graph.num_nodes}
+        hops = []
+        for hop in range(self._hops):
+            found = {
+                edge_type: self._sampled(edge_type, nodes[edge_type[2]], hop, (epoch, step), excluded or {})
+                for edge_type, counts in self._fan_out.items()
+                if hop < len(counts) and counts[hop] != 0
+            }
+            blocks, targets = {}, nodes
+            nodes = dict(nodes)
+            for source in dict.fromkeys(edge_type[0] for edge_type in found):
+                sampled = {
+                    edge_type: neighbors for edge_type, (_, neighbors) in found.items() if edge_type[0] == source
+                }
+                nodes[source], columns = self._renumbered[source](nodes[source], torch.cat([*sampled.values()]))
+                parts = torch.split(columns, [neighbors.numel() for neighbors in sampled.values()])
+                for edge_type, own_columns in zip(sampled, parts, strict=True):
+                    offsets, neighbors = found[edge_type]
+                    relation = self._graph.relation(edge_type)
+                    blocks[edge_type] = Block(relation, targets[edge_type[2]], offsets, neighbors, own_columns)
+            hops.append(blocks)
+        return HeteroSample(hops, nodes)
+
+    def _sampled(
+        self, edge_type: EdgeType, nodes: Tensor, hop: int, when: tuple[int, int], excluded: Mapping[EdgeType, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        key = stream(Purpose.SAMPLING, self._seed, *when, hop, self._numbers[edge_type])
+        count = self._fan_out[edge_type][hop]
+        relation, absent = self._graph.relation(edge_type), excluded.get(edge_type)
+        return self._sample_neighbors(relation, nodes, count, key, absent, replace=self._replace)
+
+
+class _Engine(NamedTuple):
+    """The sampling functions, and a factory of `neighbors.renumbered` for a number of nodes."""
+
+    sample_neighbors: Callable[..., Sampled]
+    sample_labor: Callable[..., Sampled]
+    renumbering: Callable[[int], Callable[[Tensor, Tensor], Sampled]]
+
+
+def _engine(edges: int, device: torch.device) -> _Engine:
+    """The numba engine if it pays off and is installed, otherwise plain torch."""
+    if device.type == "cpu" and edges >= WORTH_COMPILING and find_spec("numba") is not None:
+        from clusterctl.engine.graph.compiled import Renumbering, sample_labor_compiled, sample_neighbors_compiled
+
+        return _Engine(sample_neighbors_compiled, sample_labor_compiled, Renumbering)
+    return _Engine(sample_neighbors, sample_labor, lambda _: renumbered)

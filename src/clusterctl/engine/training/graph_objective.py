@@ -1,0 +1,136 @@
+"""The objective of graph classification: cross-entropy on whole graphs, exact accuracy, one fold of ten as test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from clusterctl.engine.graph.blocks import moved
+from clusterctl.engine.graph.gin import Copied, Distinct, Gin, PlainGin, first_sum
+from clusterctl.engine.graph.hashing import Purpose, stream
+from clusterctl.engine.training.objective import PRECISIONS, Accuracy, class_loss
+from clusterctl.shared.errors import Cause, TaskError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.engine.graph.collection import Collection, GraphBatch
+    from clusterctl.engine.task.task import Task
+    from clusterctl.engine.training.epoch_plan import Batch
+    from clusterctl.shared.spec import GraphClassificationTrain
+
+PARTS = 10
+_DEGREES = 128  # classes of the degree feature; the last one includes all higher degrees
+
+
+class Graphs(NamedTuple):
+    """Several graphs as one disconnected graph, and the model's input rows for their nodes; on the task's device."""
+
+    batch: GraphBatch
+    rows: Copied
+    y: Tensor  # int64 [graphs]
+    weights: Tensor  # [graphs]: 0 for padding
+
+
+class GraphClassification:
+    """Trains a network to classify graphs; part `fold` of ten is the test split, the next one the validation split."""
+
+    unit = "graphs"
+
+    def __init__(self, collection: Collection, train: GraphClassificationTrain, task: Task, fold: int) -> None:
+        self._precision = PRECISIONS[train.precision]
+        self._graphs, self._device = collection, task.device
+        parts = stratified(collection.y, train.seed)
+        self._splits = {
+            "test": parts[fold],
+            "val": parts[(fold + 1) % PARTS],
+            "train": torch.cat([parts[(fold + other) % PARTS] for other in range(2, PARTS)]),
+        }
+        torch.manual_seed(train.seed)
+        self.classes = collection.num_classes
+        features = features_of(self._graphs, train.features).to(self._precision.weights)
+        table = self.table_of(features)
+        self._table = replace(table, rows=table.rows.to(task.device))
+        network = self.network_of(train, features.size(1))
+        self.model = network.to(task.device, self._precision.weights)
+        self._seed = train.seed
+        self._clock = task.clock
+
+    def table_of(self, features: Tensor) -> Distinct:
+        """The model's input, computed from the features [nodes, channels]."""
+        return first_sum(self._graphs, features)
+
+    def network_of(self, train: GraphClassificationTrain, features: int) -> nn.Module:
+        widths = (features, train.hidden_channels, self.classes)
+        if train.model == "gin":
+            return Gin(*widths, train.layers, train.readout, train.dropout)
+        return PlainGin(*widths, train.layers, train.readout)
+
+    def scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:
+        """The model's scores for the graphs [graphs, classes]; `randomness` is empty in evaluation."""
+        scored: Tensor = self.model(graphs.batch, graphs.rows, randomness)
+        return scored
+
+    @property
+    def seeds(self) -> Tensor:
+        return self._splits["train"]
+
+    def prepare(self, batch: Batch) -> Graphs:
+        """The batch's graphs as one disconnected graph."""
+        return self._cut(batch.seeds, batch.weights)
+
+    def loss(self, batch: Batch, prepared: Graphs) -> Tensor:
+        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
+        ranks, graphs = dist.get_world_size(), prepared.batch
+        self._clock.count(nodes=graphs.nodes.numel() * ranks, edges=graphs.incoming[1].numel() * ranks)
+        scores = self._scores(prepared, (self._seed, batch.epoch, batch.step))
+        return class_loss(scores, prepared.y, prepared.weights, batch.total)
+
+    @torch.no_grad()
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
+        """The accuracy on each split: each graph is evaluated once, by one rank."""
+        counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=self._device)
+        for split, count in zip(splits, counts, strict=True):
+            own = self._splits[split][dist.get_rank() :: dist.get_world_size()]
+            if own.numel():
+                graphs = self._cut(own, torch.ones(own.numel()))
+                count[0] = (self._scores(graphs, ()).argmax(1) == graphs.y).sum()
+                count[1] = own.numel()
+        dist.all_reduce(counts)
+        return {split: Accuracy(*count) for split, count in zip(splits, counts.tolist(), strict=True)}
+
+    def _cut(self, graphs: Tensor, weights: Tensor) -> Graphs:
+        batch = self._graphs.batch(graphs)
+        select = self._table.select if isinstance(self.model, Gin) else self._table.select_all
+        answers = moved((self._graphs.y[graphs], weights), self._device)
+        return Graphs(batch.to(self._device), select(batch.nodes), *answers)
+
+    def _scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:
+        with self._precision.autocast(self._device):
+            self._clock.enter("compute", "forward")
+            scores = self.scores(graphs, randomness)
+        return scores.to(self._precision.weights)
+
+
+def stratified(y: Tensor, seed: int) -> list[Tensor]:
+    """Ten parts whose sizes and class counts differ by at most one graph; they depend only on the seed."""
+    generator = torch.Generator().manual_seed(stream(Purpose.SPLIT, seed))
+    order = torch.randperm(y.numel(), generator=generator)
+    by_class = order[y[order].argsort(stable=True)]
+    return [by_class[part::PARTS] for part in range(PARTS)]
+
+
+def features_of(graphs: Collection, kind: str) -> Tensor:
+    """The features [nodes, channels]: one-hot "degree", constant "ones", or those "given" with the data set."""
+    if kind == "degree":
+        return F.one_hot(graphs.degree.clamp(max=_DEGREES - 1), _DEGREES).float()
+    if kind == "ones":
+        return torch.ones(graphs.num_nodes, 1)
+    if graphs.x.size(1) == 0:
+        raise TaskError("the data set has no node features", 'set train.features = "degree"', Cause.DATA)
+    return graphs.x

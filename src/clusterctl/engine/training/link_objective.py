@@ -1,0 +1,186 @@
+"""Link prediction between users and items: binary cross-entropy with one negative per positive, exact AUC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from clusterctl.engine.graph.blocks import own_slice
+from clusterctl.engine.graph.links import ends, negatives, with_duplicates
+from clusterctl.engine.graph.recommender import ITEM, OF_USER, USER, Recommender, fan_outs
+from clusterctl.engine.graph.sampling import HeteroSample, HeteroSampler
+from clusterctl.engine.graph.sharded_table import Route, ShardedTable
+from clusterctl.engine.graph.storage import HeteroGraph
+from clusterctl.engine.training.objective import PRECISIONS, link_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.engine.task.task import Task
+    from clusterctl.engine.training.epoch_plan import Batch
+    from clusterctl.shared.spec import TaobaoTrain
+
+_PAIRS_AT_ONCE = 65536  # scored
+
+
+@dataclass(frozen=True)
+class Interactions(HeteroGraph):
+    """Interactions of users with items. The edges are the training split: both the examples and the message edges.
+
+    The other splits are pairs, users in the first row, int32 [2, pairs]; `*_negatives` are equally many pairs without
+    an edge in any split.
+    """
+
+    val: Tensor
+    val_negatives: Tensor
+    test: Tensor
+    test_negatives: Tensor
+    best_auc: float  # the best expected AUC of any model on generated data; nan if unknown
+
+
+class Pairs(NamedTuple):
+    """Pairs to score, with their sampled neighbourhood."""
+
+    sample: HeteroSample
+    route: Route  # to the rows of the sample's users, then items
+    pairs: tuple[Tensor, Tensor]  # users and items as places among the seeds
+
+
+class LinkModel(nn.Module):
+    """The recommender, and one table for the rows of all users, then all items."""
+
+    def __init__(self, network: Recommender, table: ShardedTable) -> None:
+        super().__init__()
+        self.network, self.table = network, table
+
+
+class LinkPrediction:
+    """Trains a network to distinguish pairs with an edge from pairs without one.
+
+    A step's own examples and their duplicates carry no messages in that step, on any rank: all ranks exclude the edges
+    of the global batch.
+    """
+
+    unit = "edges"
+    classes = 2  # a pair with an edge, and one without
+
+    def __init__(self, data: Interactions, train: TaobaoTrain, task: Task) -> None:
+        self._precision = PRECISIONS[train.precision]
+        self._graph = data.to(task.device, self._precision.values)
+        self._edges = self._graph.relation(OF_USER)
+        self._splits = {
+            split: [getattr(data, name).to(task.device, torch.int64) for name in (split, f"{split}_negatives")]
+            for split in ("val", "test")
+        }
+        weights, lazy = self._precision.weights, train.row_optimizer == "touched-rows"
+        torch.manual_seed(train.seed)
+        network = Recommender(train.hidden_channels).to(weights)
+        rows = data.num_nodes[USER] + data.num_nodes[ITEM]
+        table = ShardedTable(rows, train.hidden_channels, train.seed, weights, lazy=lazy)
+        self.model = LinkModel(network, table).to(task.device)
+        fan_out = fan_outs(*train.fan_out)
+        self._sampler = HeteroSampler(self._graph, fan_out, train.seed, replace=train.replace)
+        self._seed, self._task = train.seed, task
+
+    @property
+    def seeds(self) -> Tensor:
+        """The training edges."""
+        return torch.arange(self._edges.indices.numel(), device=self._edges.indices.device)
+
+    def prepare(self, batch: Batch) -> Pairs:
+        """The batch's edges, then equally many negatives, with their neighbourhood."""
+        items, users = ends(self._edges, batch.seeds)
+        others = negatives(self._edges, self._graph.num_nodes[ITEM], batch.seeds, self._seed, batch.epoch)
+        hidden = with_duplicates(self._edges, batch.everyone)
+        pairs = (torch.cat([users, others[1]]), torch.cat([items, others[0]]))
+        return self._pairs(pairs, batch.epoch, batch.step, hidden)
+
+    def loss(self, batch: Batch, prepared: Pairs) -> Tensor:
+        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
+        return link_loss(self._scores(prepared), batch.weights, batch.total)
+
+    @torch.no_grad()
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:
+        """The AUC on each split, with full neighbourhoods: each pair is scored once, by one rank."""
+        with self._precision.autocast(self._edges.indices.device):
+            encoded = self._encoded()
+            return {split: auc(*(self._scored(pairs, *encoded) for pairs in self._splits[split])) for split in splits}
+
+    def _encoded(self) -> tuple[Tensor, Tensor]:
+        """All users and items, encoded."""
+        nodes, table = self._graph.num_nodes, self.model.table
+        own = own_slice(nodes[USER]), own_slice(nodes[ITEM])
+        ids = [first + torch.arange(part.start, part.stop) for first, part in zip((0, nodes[USER]), own, strict=True)]
+        rows = table.fetch(table.route(torch.cat(ids).to(table.rows.device)))
+        users, items = torch.split(rows, [len(part) for part in own])
+        return self.model.network.encode(self._graph, users, items, self._task)
+
+    def _scored(self, pairs: Tensor, users: Tensor, items: Tensor) -> Tensor:
+        """The scores of this rank's slice of the pairs."""
+        own = own_slice(pairs.size(1))
+        parts = torch.split(pairs[:, own.start : own.stop], _PAIRS_AT_ONCE, dim=1)
+        scores = [self.model.network.scores(users[of_users], items[of_items]) for of_users, of_items in parts]
+        return torch.cat(scores).to(self._precision.weights)
+
+    def _pairs(self, pairs: tuple[Tensor, Tensor], epoch: int, step: int, hidden: Tensor | None = None) -> Pairs:
+        users, items = (torch.unique(side, return_inverse=True) for side in pairs)
+        excluded = {} if hidden is None else {OF_USER: hidden}
+        sample = self._sampler.sample({USER: users[0], ITEM: items[0]}, epoch, step, excluded)
+        ids = torch.cat([sample.nodes[USER], sample.nodes[ITEM] + self._graph.num_nodes[USER]])
+        return Pairs(sample, self.model.table.route(ids), (users[1], items[1]))
+
+    def _scores(self, prepared: Pairs) -> Tensor:
+        rows = self.model.table.fetch(prepared.route)
+        users, items = torch.split(rows, [prepared.sample.nodes[kind].numel() for kind in (USER, ITEM)])
+        with self._precision.autocast(rows.device):
+            scores: Tensor = self.model.network(prepared.sample, users, items, prepared.pairs)
+        return scores.to(self._precision.weights)
+
+
+class Auc(NamedTuple):
+    """How often a positive example scores above a negative one; ties count half."""
+
+    half_wins: int  # sum over (positive, negative) pairs: 2 if the positive scores higher, 1 for a tie
+    total: int  # positives
+    negatives: int
+
+    @property
+    def name(self) -> str:
+        return "AUC"
+
+    @property
+    def share(self) -> float:
+        pairs = self.total * self.negatives
+        return self.half_wins / (2 * pairs) if pairs else 0.0
+
+
+def auc(positive: Tensor, negative: Tensor) -> Auc:
+    """The AUC over the scores of all ranks; each rank passes its own scores. A collective.
+
+    Every rank gathers all negatives and counts the wins of its own positives: O(n log n) for n scores, in exact
+    integers.
+    """
+    below, positive = _gathered(negative).sort().values, positive.contiguous()
+    wins = torch.searchsorted(below, positive).sum() + torch.searchsorted(below, positive, right=True).sum()
+    counts = torch.stack([wins, wins.new_tensor(positive.numel())])
+    dist.all_reduce(counts)
+    half_wins, positives = counts.tolist()
+    return Auc(half_wins, positives, below.numel())
+
+
+def _gathered(scores: Tensor) -> Tensor:
+    """The scores of all ranks; their numbers may differ."""
+    world = dist.get_world_size()
+    counts = torch.zeros(world, dtype=torch.int64, device=scores.device)
+    counts[dist.get_rank()] = scores.numel()
+    dist.all_reduce(counts)
+    longest = int(counts.max())
+    padded = scores.new_zeros(longest)
+    padded[: scores.numel()] = scores
+    table = scores.new_empty(world, longest)
+    dist.all_gather(list(table), padded)
+    return torch.cat([row[:count] for row, count in zip(table, counts.tolist(), strict=True)])

@@ -1,0 +1,371 @@
+"""The training loop: epochs of steps with exact evaluation in between, and the same results for any number of ranks.
+
+`fit` does the bookkeeping: epochs, metrics, checkpoints. `Learner.train_step` does the arithmetic of one step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from clusterctl.engine.graph.hashing import ReplayedKeys
+from clusterctl.engine.graph.sharded_table import ShardedTable, whole_weights
+from clusterctl.engine.task.exchange import from_first
+from clusterctl.engine.training.checkpoint import Checkpoints
+from clusterctl.engine.training.epoch_plan import Batch, EpochPlan
+from clusterctl.engine.training.learner import FUSED, Learner
+from clusterctl.engine.training.progress import Fold, Progress, QueuedStep, TrainingLog
+from clusterctl.engine.training.state import PartState, Sharded, flattened, put, untrained
+from clusterctl.engine.training.trace import StepTrace
+from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.record.fields import read_fields
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.layout import RunDir, SweepDir
+from clusterctl.shared.record.ownership import make_private
+from clusterctl.shared.spec import Batches, TrainingSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from clusterctl.engine.task.task import Task
+    from clusterctl.engine.training.objective import Objective, Score
+    from clusterctl.shared.spec import LoopTrain
+
+
+_AHEAD = 2  # prepared batches; the second one makes up for slow ones
+
+T = TypeVar("T")
+P = TypeVar("P")
+
+
+def fit(
+    objective: Objective[Any],
+    train: LoopTrain,
+    task: Task,
+    fold: Fold | None = None,
+    checkpoints: Checkpoints | None = None,
+) -> Score:
+    """Train for `train.epochs` epochs; returns the score on the test split, evaluated once, at the end.
+
+    With `train.patience`, training stops when the validation score no longer improves, and the best weights are tested;
+    with `train.stop_early`, it stops when other runs of the sweep are better.
+    An interrupted run continues from its last checkpoint. Folds share theirs: pass the same `checkpoints` to each.
+    """
+    examples = TrainingSet(objective.seeds.numel(), objective.unit)
+    sizes = Batches(train, task.place.world_size, examples)
+    plan = EpochPlan(objective.seeds, sizes.size, train.seed, task.place.rank, task.place.world_size)
+    if plan.steps == 0:
+        raise TaskError("the training split is empty", cause=Cause.DATA)
+    learner = Learner(objective, train, task)
+    best = Best(learner.flat.values, train.patience, learner.tables, objective.model)
+    parts = learner.parts() | {"best": best}
+    checkpoints = checkpoints or Checkpoints(task, train)
+    position = checkpoints.restore(parts, fold.number if fold else 1)
+    if position.epoch > train.epochs:  # resumed with fewer epochs
+        position = position._replace(epoch=train.epochs, seeds=plan.seeds.numel())
+    log = TrainingLog(task, train, plan.steps, objective, fold, checkpoints.metrics)
+    if fold is None or fold.number == 1:
+        log.batches(sizes)
+    if position.step:
+        log.resume(position.epoch, plan.steps_after(position.seeds))
+
+    steps_left = (train.epochs + 1 - position.epoch) * plan.steps - plan.steps_after(position.seeds)
+    trace = StepTrace(task, train.profile, log.steps_done, steps_left)
+    captured = CapturedStep(learner, task.device) if getattr(train, "cuda_graph", False) else None
+    train_step = captured.train_step if captured else learner.train_step
+    prepare = trace.named("sample", (lambda _: None) if captured else objective.prepare)
+
+    halving, progress = Halving(train.stop_early, task), Progress(log, position, plan.seeds.numel(), task.device)
+    for epoch in range(position.epoch, train.epochs + 1):
+        log.epoch(epoch)
+        objective.model.train()
+        task.clock.restart("sampling")
+        seeds_done = progress.position.seeds
+        batches = prefetched(plan.batches(epoch, seeds_done), prepare)
+        for batch, prepared in trace.steps(batches, plan.steps - plan.steps_after(seeds_done)):
+            step = (epoch - 1) * plan.steps + batch.step
+            scale = lr_scale(train.schedule, train.warmup, step, train.epochs * plan.steps)
+            stops = progress.add(batch, train_step(batch, prepared, scale, checkpoints.due))
+            checkpoints.boundary(stops, progress.position, parts)
+            task.clock.enter("sampling")
+        stops = progress.catch_up()
+        checkpoints.boundary(stops, progress.position, parts)
+
+        scores: Mapping[str, Score] = {}
+        last, decides = epoch == train.epochs, halving.decides(epoch)
+        if last or decides or (train.evaluate_every and epoch % train.evaluate_every == 0):
+            scores = _evaluated(objective, ("val", "test") if last and not train.patience else ("val",), log)
+        log.print_line(f"epoch {epoch}/{train.epochs}  loss {progress.position.loss:.4f}", scores)
+        if train.patience and scores and best.offer(scores["val"]):
+            break
+        if decides and not last and halving.stops(epoch, scores["val"].share):
+            scores = scores if train.patience else _evaluated(objective, ("val", "test"), log)
+            break
+        progress.position = progress.position._replace(epoch=epoch + 1, seeds=0, loss=0.0)
+        if scores and not last:  # evaluation can take long: handle a stop request that arrived meanwhile
+            checkpoints.boundary(learner.flat.agree(task.stop, checkpoints.due), progress.position, parts)
+
+    if train.patience:
+        best.restore()
+        scores = _evaluated(objective, ("val", "test"), log)
+        log.print_line("best weights", scores)
+    trace.close()
+    checkpoints.finish()
+    if fold is None:
+        checkpoints.keep_weights(whole_weights(objective.model))
+    return scores["test"]
+
+
+def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Iterator[tuple[T, P]]:
+    """Each item with the result of `prepare`, in order; an error in `prepare` is raised at its item.
+
+    It uses one thread and no processes: nothing is copied, and nothing needs shared memory. The thread uses a single
+    core, because the step needs the others.
+    """
+    waiting: deque[tuple[T, Future[P]]] = deque()
+    with ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (1,)) as pool:
+        for item in items:
+            waiting.append((item, pool.submit(prepare, item)))
+            if len(waiting) > _AHEAD:
+                ready, prepared = waiting.popleft()
+                yield ready, prepared.result()
+        for ready, prepared in waiting:
+            yield ready, prepared.result()
+
+
+class Best:
+    """Keeps a copy of `values`, the rows of `tables` and the buffers of `model` from the best score.
+
+    On ties, from the earliest. Without its buffers, such as the statistics of a BatchNorm, it would be another model.
+    """
+
+    def __init__(
+        self, values: Tensor, patience: int, tables: Sequence[ShardedTable] = (), model: nn.Module | None = None
+    ) -> None:
+        self._values, self._patience, self._tables = [values, *(table.rows for table in tables)], patience, tables
+        self._model = model
+        self._kept = [value.clone() for value in self._values] if patience else []
+        self._kept_untrained = self._untrained() if patience else {}
+        self._share, self._waited = -1.0, 0
+
+    def state(self) -> PartState:
+        """The best score, the number of scores since, and the best weights if they may be restored."""
+        noted = torch.tensor([self._share, self._waited], dtype=torch.float64)
+        if not self._patience:
+            return PartState({"noted": noted})
+        values, *rows = self._kept
+        parts = [Sharded(kept, table.start, table.total) for kept, table in zip(rows, self._tables, strict=True)]
+        sharded = {f"kept{number}": part for number, part in enumerate(parts)}
+        buffers = {f"untrained.{name}": flattened(tensor) for name, tensor in self._kept_untrained.items()}
+        return PartState({"noted": noted, "kept": values, **buffers}, sharded, optional=buffers)
+
+    def load(self, state: PartState) -> None:
+        self._share, waited = state.same["noted"].tolist()
+        self._waited = int(waited)
+        if self._patience:
+            _copy([state.same["kept"], *(part.rows for part in state.sharded.values())], self._kept)
+            self._kept_untrained = self._untrained()  # as restored with the model, for checkpoints without the best
+            for name, tensor in self._kept_untrained.items():
+                if (kept := state.same.get(f"untrained.{name}")) is not None:
+                    put(tensor, kept)
+
+    def offer(self, score: Score) -> bool:
+        """Record a score of the current values; returns whether `patience` scores in a row were no better."""
+        if score.total == 0:
+            raise TaskError(
+                "the validation split is empty, but train.patience needs it", "set train.patience = 0", Cause.DATA
+            )
+        if score.share > self._share:
+            self._share, self._waited = score.share, 0
+            _copy(self._values, self._kept)
+            self._kept_untrained = self._untrained() if self._patience else {}
+        else:
+            self._waited += 1
+        return self._waited >= self._patience
+
+    def restore(self) -> None:
+        """Restore the kept values."""
+        _copy(self._kept, self._values)
+        live = untrained(self._model) if self._model else {}
+        for name, kept in self._kept_untrained.items():
+            put(live[name], flattened(kept))
+
+    def _untrained(self) -> dict[str, Tensor]:
+        live = untrained(self._model) if self._model else {}
+        return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in live.items()}
+
+
+def _copy(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)
+
+
+def lr_scale(schedule: str, warmup: float, step: int, steps: int) -> float:
+    """The factor of the learning rate at `step`, counted from 0, of `steps`.
+
+    It rises linearly to 1 over the fraction `warmup` of the steps. Then it stays constant ("constant"), or falls along
+    half a cosine ("cosine") that would reach 0 one step after the last.
+    """
+    rising = int(warmup * steps + 0.5)
+    if step < rising:
+        return (step + 1) / rising
+    if schedule == "constant":
+        return 1.0
+    first = max(0, rising - 1)  # the step with scale 1
+    return (1 + math.cos(math.pi * (step - first) / (steps - first))) / 2
+
+
+def _evaluated(objective: Objective[Any], splits: Sequence[str], log: TrainingLog) -> Mapping[str, Score]:
+    log.evaluating()
+    objective.model.eval()
+    scores = objective.evaluate(splits)
+    log.scores(scores)
+    return scores
+
+
+# Asynchronous successive halving: a run of a sweep stops early if other runs did better at the same epoch.
+
+
+class Halving:
+    """The decisions of one run; none if the run is not part of a sweep or has not enabled halving."""
+
+    def __init__(self, first_epoch: int, task: Task) -> None:
+        self._first, self._task = first_epoch, task
+        run = RunDir(task.attempt.path.parents[1]) if task.attempt else None
+        sweep, _, self._place = run.id.rpartition(".") if run else ("", "", "")
+        self._rungs = SweepDir.of(run.path.parent, sweep).rungs if run and self._place.isdigit() else None
+
+    def decides(self, epoch: int) -> bool:
+        """Whether `epoch` is one of e, 2e, 4e, ..."""
+        if self._rungs is None or not self._first or epoch % self._first:
+            return False
+        times = epoch // self._first
+        return times & (times - 1) == 0
+
+    def stops(self, epoch: int, score: float) -> bool:
+        """Whether the run stops after `epoch`, with this validation score. A collective of all ranks.
+
+        A restarted run repeats its earlier decision.
+        """
+        assert self._rungs is not None
+        rung = self._rungs / str(epoch)
+        better, others, stops = from_first(lambda: self._judge(rung, score), self._task.agreeing)
+        if stops and self._task.place.rank == 0:
+            print(f"stopped early: {better} of {others} other runs were better at epoch {epoch}", flush=True)
+        return bool(stops)
+
+    def _judge(self, rung: Path, score: float) -> tuple[int, int, bool]:
+        """The number of better runs, the number of other runs, and whether this run stops."""
+        own = make_private(rung) / f"{self._place}.json"
+        known = read_fields(own)
+        if not known.absent and not known.problem:
+            return known.whole("better") or 0, known.whole("others") or 0, known.flag("stops")
+        scores = [read_fields(path).number("score") for path in rung.glob("[0-9]*.json")]
+        others = [other for other in scores if other is not None]
+        better = sum(other > score for other in others)
+        stops = better > len(others) / 2
+        write_json(own, {"score": score, "better": better, "others": len(others), "stops": stops})
+        return better, len(others), stops
+
+
+# A step as two CUDA graphs: the host launches each with one call instead of launching hundreds of kernels.
+
+
+if TYPE_CHECKING:
+    Capture = Callable[[Callable[[], None]], Callable[[], None]]
+
+_WARM_UPS = 3  # steps before the capture: libraries initialize in their first calls, which cannot be captured
+
+
+class CapturedStep:
+    """`Learner.train_step` for batches of a fixed size: runs the first steps normally, then captures and replays them.
+
+    `capture` turns a callable into one that replays it. Raises TaskError.
+    """
+
+    def __init__(self, learner: Learner, device: torch.device, capture: Capture | None = None) -> None:
+        if not FUSED:
+            raise TaskError("train.cuda_graph needs a torch with a supported fused Adam", "leave it out", Cause.USER)
+        self._learner, self._clock = learner, learner.clock
+        self._keys = ReplayedKeys(device)
+        self._batch: Batch | None = None
+        capture = capture or _cuda_graph
+        self._differentiate = _Repeated(self._forward_and_backward, device, capture)
+        self._move = _Repeated(self._clip_and_update, device, capture)
+
+    def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> QueuedStep:  # noqa: ARG002
+        """Like `Learner.train_step`, but nothing is prepared. A collective."""
+        flat, optimizer = self._learner.flat, self._learner.optimizer
+        self._clock.enter("compute", "forward")
+        self._fill(batch)
+        with self._clock.paused():
+            self._differentiate()
+        self._clock.count(nodes=batch.total, edges=self._clock.work["edges"])  # constant over steps
+        reading = flat.add_up(self._learner.stop, checkpoint_due)
+        lap = self._clock.lap("compute", "optimizer")
+        optimizer.advance(lr_scale)
+        self._move()
+        return QueuedStep(reading, lap)
+
+    def _fill(self, batch: Batch) -> None:
+        """Copy the batch into the buffers of the graphs; the weights are scaled to give a mean."""
+        weights = batch.weights.to(self._learner.flat.values.dtype) / batch.total
+        if self._batch is None:
+            keys = self._keys
+            self._batch = Batch(keys.epoch, keys.step, batch.seeds.clone(), weights, 1, batch.seeds[:0])
+        self._batch.seeds.copy_(batch.seeds)
+        self._batch.weights.copy_(weights)
+        self._keys.fill(batch.epoch, batch.step)
+
+    def _forward_and_backward(self) -> None:
+        batch = self._batch
+        assert batch is not None
+        objective = self._learner.objective
+        self._learner.flat.differentiate(objective.loss(batch, objective.prepare(batch)))
+
+    def _clip_and_update(self) -> None:
+        self._learner.clip()
+        self._learner.optimizer.move()
+
+
+class _Repeated:
+    """Work that runs normally a few times, on a side stream, and is then captured and replayed."""
+
+    def __init__(self, work: Callable[[], None], device: torch.device, capture: Capture) -> None:
+        self._work, self._capture, self._on_gpu = work, capture, device.type == "cuda"
+        self._left = _WARM_UPS
+        self._repeat: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        if self._left:
+            self._left -= 1
+            _on_side_stream(self._work) if self._on_gpu else self._work()
+            return
+        if self._repeat is None:
+            self._repeat = self._capture(self._work)  # does not execute it
+        self._repeat()
+
+
+def _on_side_stream(work: Callable[[], None]) -> None:
+    """Run the work on a side stream, as a capture will, ordered with the current stream."""
+    usual, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(usual)
+    with torch.cuda.stream(side):
+        work()
+    usual.wait_stream(side)
+
+
+def _cuda_graph(work: Callable[[], None]) -> Callable[[], None]:
+    """Capture `work` as a CUDA graph; returns its launch function."""
+    graph = torch.cuda.CUDAGraph()
+    # Other threads keep running: NCCL's watchdog queries events, which is an error in a "global" capture.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        work()
+    return graph.replay

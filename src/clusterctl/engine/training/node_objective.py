@@ -1,0 +1,161 @@
+"""The objective of node classification with sampled neighbourhoods: cross-entropy, exact accuracy."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from clusterctl.engine.graph.convolutions import GcnConv, Network, SageConv
+from clusterctl.engine.graph.features.placement import placed
+from clusterctl.engine.graph.features.sources import FeaturesInMemory
+from clusterctl.engine.graph.inference import first_aggregation, infer
+from clusterctl.engine.graph.sampling import NeighborSampler
+from clusterctl.engine.graph.static_sampling import StaticSampler, worth_static
+from clusterctl.engine.training.objective import PRECISIONS, Accuracy, class_loss
+from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec import Batches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.engine.graph.blocks import Block
+    from clusterctl.engine.graph.features.sources import Fetch
+    from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph
+    from clusterctl.engine.task.task import Task
+    from clusterctl.engine.training.epoch_plan import Batch
+    from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
+
+
+class FetchedSample(NamedTuple):
+    """Sampled blocks in the order of the layers, and the feature rows fetched for them.
+
+    Without a fetch, the first block's source table is the whole feature table.
+    """
+
+    blocks: list[Block]
+    fetch: Fetch | None
+
+
+class NodeClassification:
+    """Trains a network to classify nodes from their sampled neighbourhoods."""
+
+    unit = "nodes"
+
+    def __init__(
+        self, graph: Graph, train: NodeTrain, task: Task, cache: int | None = None, *, split: bool = False
+    ) -> None:
+        """`cache` and `split` decide where the features are, see `placed`."""
+        if (split or cache is not None) and train.cache_first_aggregation:
+            message = "train.cache_first_aggregation keeps a table as large as the features in memory"
+            key = "data.placement" if split else "data.cache"
+            raise TaskError(message, f"leave {key} out, or set train.cache_first_aggregation = false", Cause.USER)
+        self._precision = PRECISIONS[train.precision]
+        torch.manual_seed(train.seed)
+        widths = [graph.num_features, *[train.hidden_channels] * (len(train.fan_out) - 1), graph.num_classes]
+        kind = {"sage": SageConv, "gcn": GcnConv}[train.model]
+        self.model = Network(kind, widths, train.dropout).to(task.device, self._precision.weights)
+        self.classes = graph.num_classes
+        start = partial(seeds_of, graph)
+        self._graph, self._features = placed(
+            graph, task, self._precision.values, cache, start, train.fan_out, split=split
+        )
+        self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
+        fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
+        self._fetches = not isinstance(self._features, FeaturesInMemory)
+        if self._fetches:  # an extra hop without edges: its targets are the rows to fetch
+            fan_out = (*fan_out, 0)
+        batch_size = Batches(train, task.place.world_size).per_rank
+        static = not self._fetches and worth_static(task.device, fan_out, batch_size)
+        sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
+        labor = chosen_labor(train)
+        if train.cuda_graph:
+            check_capturable(train, static=static, on_gpu=task.device.type == "cuda")
+        self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
+        self._seed = train.seed
+        self._task = task
+
+    @property
+    def seeds(self) -> Tensor:
+        return self._graph.train
+
+    def prepare(self, batch: Batch) -> FetchedSample:
+        """The sampled neighbourhood."""
+        *outer, last = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+        blocks = [*(block.padded() for block in outer), last]
+        if not self._fetches:
+            return FetchedSample(blocks, None)
+        return FetchedSample(blocks[1:], self._features.fetch(blocks[0].nodes))
+
+    def loss(self, batch: Batch, prepared: FetchedSample) -> Tensor:
+        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
+        randomness = (self._seed, batch.epoch, batch.step)
+        blocks = prepared.blocks
+        with self._precision.autocast(self._task.device):
+            self._task.clock.enter("gathering")
+            if prepared.fetch is None:
+                gathered = self.model.gather(blocks[0], self._graph.x, self._aggregated)
+            else:
+                gathered = self.model.gather_own(blocks[0], prepared.fetch.rows())
+                self._task.clock.note(prepared.fetch.numbers)
+            self._task.clock.enter("compute", "forward")
+            outputs = self.model.transform(blocks, gathered, randomness)
+        edges = sum(block.neighbors.numel() for block in blocks)
+        self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
+        scores = outputs.to(self._precision.weights)
+        return class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
+
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
+        """The accuracy on each split from exact full-graph inference: each node is counted once, by one rank."""
+        with self._precision.autocast(self._task.device):
+            features = self._features if self._fetches else None
+            own, predicted = infer(self.model, self._graph, self._task, self._aggregated, features, best_class)
+        return accuracies(self._graph, own, predicted, splits)
+
+
+def best_class(scores: Tensor) -> Tensor:
+    """The class with the highest score, int64 [nodes], of scores [nodes, classes]."""
+    return scores.argmax(1)
+
+
+def seeds_of(graph: Graph) -> Tensor:
+    """How often each node is a seed in an epoch, float32 [nodes]."""
+    return torch.zeros(graph.num_nodes).index_fill_(0, graph.train, 1.0)
+
+
+def chosen_labor(train: NodeTrain | NodeClassificationTrain) -> bool:
+    """Whether to sample with LABOR. Raises TaskError on a conflict, as torchrun skips the checks of `submit`."""
+    labor = train.sampling == "labor"
+    if labor and train.replace:
+        raise TaskError("train.sampling = labor draws without replacement", "set train.replace = false", Cause.USER)
+    return labor
+
+
+def check_capturable(train: NodeTrain, *, static: bool, on_gpu: bool) -> None:
+    """Raise TaskError if a step cannot be captured as a CUDA graph."""
+    why = ""
+    if not on_gpu:
+        why = "it trains on a CPU"
+    elif train.sampling == "labor":
+        why = "LABOR draws from windows that the host chooses"
+    elif not static:
+        why = f"the sizes of its samples are not known beforehand, with fan_out = {[*train.fan_out]}"
+    if why:
+        raise TaskError(f"train.cuda_graph cannot capture this training: {why}", "leave it out", Cause.USER)
+
+
+def accuracies(
+    graph: Graph | LabelledHeteroGraph, own: range, predicted: Tensor, splits: Sequence[str]
+) -> dict[str, Accuracy]:
+    """The accuracy on each split, from the classes `predicted` for this rank's nodes `own`. A collective."""
+    counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=predicted.device)
+    for split, count in zip(splits, counts, strict=True):
+        nodes = getattr(graph, split)
+        nodes = nodes[(nodes >= own.start) & (nodes < own.stop)]
+        count[0] = (predicted[nodes - own.start] == graph.y[nodes]).sum()
+        count[1] = nodes.numel()
+    dist.all_reduce(counts)
+    return {split: Accuracy(*count) for split, count in zip(splits, counts.tolist(), strict=True)}

@@ -1,0 +1,133 @@
+"""Node classification with a user-defined or built-in model: cross-entropy, exact accuracy."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from clusterctl.engine.graph.blocks import own_slice
+from clusterctl.engine.graph.features.placement import placed
+from clusterctl.engine.graph.hops import sampled_hops
+from clusterctl.engine.graph.sampling import NeighborSampler
+from clusterctl.engine.graph.static_sampling import StaticSampler, worth_static
+from clusterctl.engine.training.node_objective import accuracies, best_class, chosen_labor, seeds_of
+from clusterctl.engine.training.objective import PRECISIONS, class_loss
+from clusterctl.engine.training.own_inference import OwnInference
+from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in
+from clusterctl.shared.spec import BUILT_IN, Batches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.engine.graph.features.sources import Fetch
+    from clusterctl.engine.graph.hops import Hop
+    from clusterctl.engine.graph.storage import Graph
+    from clusterctl.engine.task.task import Task
+    from clusterctl.engine.training.epoch_plan import Batch
+    from clusterctl.engine.training.objective import Accuracy
+    from clusterctl.engine.training.state import PartState
+    from clusterctl.shared.spec import NodeClassificationTrain
+
+
+class Prepared(NamedTuple):
+    """A sample: the feature rows, and the hops."""
+
+    fetch: Fetch
+    hops: list[Hop]
+
+
+class OwnNodeClassification:
+    """Trains the model `train.model`."""
+
+    unit = "nodes"
+
+    def __init__(
+        self, graph: Graph, train: NodeClassificationTrain, task: Task, cache: int | None = None, *, split: bool = False
+    ) -> None:
+        """`cache` and `split` decide where the features are, see `placed`."""
+        self._precision = PRECISIONS[train.precision]
+        torch.manual_seed(train.seed)
+        self.classes = graph.num_classes
+        sizes = {"features": graph.num_features, "classes": self.classes}
+        is_ours = train.model in BUILT_IN
+        if is_ours:
+            model = built_in(train.model, graph.num_features, self.classes, len(train.fan_out), train.options)
+        else:
+            model = built(train.model, sizes, train.options)
+        self.model = model.to(task.device, self._precision.weights)
+        self._own = OwnModel(self.model, train.model, self.classes)
+        start = partial(seeds_of, graph)
+        self._graph, self._features = placed(
+            graph, task, self._precision.values, cache, start, train.fan_out, split=split
+        )
+        labor = chosen_labor(train)
+        fan_out = (*train.fan_out, 0)
+        # A user-defined layer takes edges without padding, whose number is known only on the GPU.
+        static = is_ours and worth_static(task.device, fan_out, Batches(train, task.place.world_size).per_rank)
+        sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
+        self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
+        self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
+        self._seed, self._task = train.seed, task
+        self._training = OwnTraining(self.model, train.model, task)
+        if not self._own.by_layer and task.place.rank == 0:
+            print(f"{train.model} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
+        if not is_ours:
+            self._inference.warn_if_pieces_differ()
+
+    @property
+    def seeds(self) -> Tensor:
+        return self._graph.train
+
+    def prepare(self, batch: Batch) -> Prepared:
+        """The sampled neighbourhood."""
+        blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+        fetch = self._features.fetch(blocks[0].nodes)
+        return Prepared(fetch, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)))
+
+    def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
+        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
+        self._training.begin_step(self._seed, batch.epoch, batch.step)
+        self._task.clock.enter("gathering")
+        x = prepared.fetch.rows()
+        self._task.clock.note(prepared.fetch.numbers)
+        self._task.clock.enter("compute", "forward")
+        with self._precision.autocast(x.device):
+            outputs = self._own.outputs(prepared.hops, x)
+        edges = sum(hop.edge_index.size(1) for hop in prepared.hops)
+        self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
+        scores = outputs.to(self._precision.weights)
+        loss = class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
+        if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU this check would synchronize
+            with self._precision.autocast(x.device):
+                place = self._own.where_it_breaks(prepared.hops, x)
+            raise self._training.no_number(place)
+        return loss
+
+    @torch.no_grad()
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
+        """The accuracy on each split with all neighbours: each node is counted once, by one rank. A collective."""
+        self._training.agree_on_buffers()
+        own = own_slice(self._graph.num_nodes)
+        with self._precision.autocast(self._task.device):
+            predicted = self._inference.rows(own, best_class) if self._own.by_layer else self._at_once(own, splits)
+        return accuracies(self._graph, own, predicted, splits)
+
+    def _at_once(self, own: range, splits: Sequence[str]) -> Tensor:
+        """The predicted classes of this rank's nodes in the `splits`; -1 for other nodes."""
+        predicted = torch.full((len(own),), -1, dtype=torch.int64, device=self._graph.y.device)
+        for split in splits:
+            nodes = getattr(self._graph, split)
+            mine = nodes[(nodes >= own.start) & (nodes < own.stop)]
+            for seeds, rows in self._inference.rows_at_once(mine):
+                predicted[seeds - own.start] = best_class(rows)
+        return predicted
+
+    def state(self) -> PartState:
+        return self._training.state()
+
+    def load(self, state: PartState) -> None:
+        self._training.load(state)

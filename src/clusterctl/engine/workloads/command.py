@@ -1,0 +1,297 @@
+"""Command: the user's own program, with the variables that torch.distributed and similar libraries read.
+
+    clusterctl submit command --follow -- python train.py
+
+The program gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT; its output is
+the rank's log, its exit code is the task's. Needs no torch, and imports little: a large run has thousands of these
+processes next to the programs (docs/decisions/programs-and-their-environment.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import re
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import textwrap
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.engine.task import meeting
+from clusterctl.engine.task.node_telemetry import GpuReadings, start_telemetry
+from clusterctl.program import CHECKPOINTS, KEEP, RESTART_FILE, STOP_FILE
+from clusterctl.shared.errors import Cause, ProgramEnded, TaskError
+from clusterctl.shared.node.idleness import observe
+from clusterctl.shared.node.leftovers import end_own
+from clusterctl.shared.node.process_tree import has_signal
+from clusterctl.shared.node.signals import WARNING_SIGNAL, KilledBy
+from clusterctl.shared.record.fields import Fields
+from clusterctl.shared.record.files import with_retries
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.marks import EXIT_RESTART, asked_for_restart, restart_file
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.stamp import LogTimes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from clusterctl.shared.node.events import Context
+    from clusterctl.shared.node.launchers import Worker
+    from clusterctl.shared.node.signals import StopRequest
+    from clusterctl.shared.record.layout import Attempt
+    from clusterctl.shared.record.place import Place
+
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_LOOK_SECONDS = 1.0
+_TAKE_SECONDS = 0.1  # between checks whether the program handles the warning
+_TERM_SECONDS = 1.0  # Slurm ends the processes of a step one by one
+# Signals that end a crashing program; a shell that ran it exits with 128 + n.
+_CRASHES = frozenset(
+    {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGSYS}
+)
+
+
+class CommandJob(NamedTuple):
+    """What a task needs from its job, because importing `spec` would double the size of this process."""
+
+    argv: tuple[str, ...]
+    checkpoints_kept: int
+
+    @classmethod
+    def of(cls, context: Context) -> CommandJob:
+        record = Fields(context.record)
+        return cls(record.texts("argv"), record.table("checkpoint").whole("keep") or 1)
+
+
+def main(context: Context) -> None:
+    """Run the program and exit with its exit code, or 128 + n after signal n."""
+    place, attempt, events, stop = context.place, context.attempt, context.events, context.stop
+    job = CommandJob.of(context)
+    if not job.argv:
+        raise TaskError("workload command needs a program", 'set argv, such as argv = ["python", "train.py"]')
+    no_python = job.argv[0] == "python" and shutil.which("python") is None  # some systems have only python3
+    program = "python3" if no_python else job.argv[0]
+    start_telemetry(events.link, place)
+    events.stage(Stage.RENDEZVOUS)
+    with ExitStack() as stack:
+        variables = _variables(place, attempt, stack)
+        stop_file = own_folder(stack) / "stop"
+        if attempt is not None:
+            variables |= _places(attempt, job, stop_file)
+        events.stage(Stage.TRAINING)
+        child = _start([program, *job.argv[1:]], {**os.environ, **variables})
+        stop.before_leaving = lambda: end_own([child.pid])
+        times = None
+        if attempt is not None:
+            times, gpus = LogTimes(attempt, place.rank), GpuReadings()
+            if events.link is not None:
+                events.link.handlers["gpus"] = gpus.take
+            events.heart.observer = observe(child.pid, attempt, place, gpus)
+        code = _wait(child, stop, stop_file, int(variables["MASTER_PORT"]) if place.rank == 0 else None, times)
+    if stop.leaving:  # the program was killed by the thread that ends this process
+        threading.Event().wait()
+    if code == 0:
+        return
+    number = killing_signal(code)
+    worker = _killed_worker(attempt, place) if code == 1 else None
+    if worker is not None:
+        number = killing_signal(worker.exit_code)
+    requested = code == EXIT_RESTART and attempt is not None and asked_for_restart(attempt)
+    if not _terminated(stop, number) and not requested:
+        events.exception(_ended(job.argv, code, number, worker))
+    raise SystemExit(code) if number is None else KilledBy(number)
+
+
+def killing_signal(code: int) -> int | None:
+    """The signal that killed the program, from Popen's code or that of a shell around it; None if it exited."""
+    return -code if code < 0 else code - 128 if code - 128 in _CRASHES else None
+
+
+def _killed_worker(attempt: Attempt | None, place: Place) -> Worker | None:
+    """The worker whose death made the program, torchrun or accelerate, exit with 1; None if it was not killed."""
+    from clusterctl.shared.node.launchers import read_summary  # late: only for a program that fails
+
+    summary = read_summary(attempt.log(place.rank, "err")) if attempt else None
+    return summary.first if summary and killing_signal(summary.first.exit_code) else None
+
+
+def _terminated(stop: StopRequest, number: int | None) -> bool:
+    """Whether this task got TERM, maybe a moment after the same signal killed its program."""
+    deadline = time.monotonic() + (_TERM_SECONDS if number == signal.SIGTERM else 0)
+    while not stop.terminated and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return stop.terminated
+
+
+def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) -> int:
+    """The number of ranks on this node, from Slurm's list of tasks per node: "2(x3),1" means 2, 2, 2, 1."""
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        counts += [int(count)] * int(times or 1)
+    return counts[place.node_rank] if place.node_rank < len(counts) else place.world_size // place.nodes
+
+
+def _variables(place: Place, attempt: Attempt | None, stack: ExitStack) -> dict[str, str]:
+    """torchrun's variables for this rank, and rank 0's address, whose port stays reserved within `stack`."""
+    if attempt is None or place.rank == 0:
+        holder = stack.enter_context(meeting.reserve_port(meeting.own_address(place)))
+        host, port = holder.getsockname()
+        if attempt is not None:
+            meeting.publish(attempt, host, port)
+    else:
+        host, port = meeting.find(attempt)
+    return {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(local_world_size(place)),
+        "NODE_RANK": str(place.node_rank),
+        "GROUP_RANK": str(place.node_rank),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+    }
+
+
+def _places(attempt: Attempt, job: CommandJob, stop_file: Path) -> dict[str, str]:
+    """Paths for programs that save and resume (`runs.program`); a shell script can use them, too."""
+    run = RunDir(attempt.path.parents[1])
+    with_retries(lambda: run.checkpoints.mkdir(mode=0o700, exist_ok=True))
+    return {
+        STOP_FILE: str(stop_file),
+        RESTART_FILE: str(restart_file(attempt)),
+        CHECKPOINTS: str(run.checkpoints),
+        KEEP: str(job.checkpoints_kept),
+    }
+
+
+def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    prctl = ctypes.CDLL(None).prctl  # looked up before the fork
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent died before the line above
+            os._exit(128 + signal.SIGKILL)
+
+    try:
+        # Keep srun's descriptors open: MPI finds its ranks through the one in PMI_FD.
+        return subprocess.Popen(argv, env=environment, preexec_fn=die_with_parent, close_fds=False)
+    except OSError as error:
+        hint = "argv[0] is a program on the nodes' PATH, or a path seen from the job's code folder"
+        if isinstance(error, PermissionError) and Path(argv[0]).is_file():
+            hint = f"make it executable: chmod +x {shlex.quote(argv[0])}"
+        raise TaskError(f"cannot run {argv[0]}: {error.strerror}", hint) from None
+
+
+def _wait(
+    child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path, port: int | None, times: LogTimes | None
+) -> int:
+    """Wait for the program, and forward the warning signal, TERM and the terminal's INT, each once.
+
+    The warning also creates a file, for programs that do not handle the signal. A program that has not installed its
+    handler yet gets the signal once it has. If another user listens on `port`, which the ranks would trust, the program
+    is killed. Raises TaskError.
+    """
+    requested: dict[signal.Signals, Callable[[], bool]] = {
+        WARNING_SIGNAL: lambda: stop.warned and takes(child.pid, WARNING_SIGNAL),
+        signal.SIGTERM: lambda: stop.terminated,
+    }
+    checked = 0.0
+
+    def reap() -> None:
+        child.wait()
+        stop.changed.set()
+
+    threading.Thread(target=reap, name="program", daemon=True).start()
+    while child.poll() is None:
+        not_taken = stop.warned and WARNING_SIGNAL in requested
+        try:
+            stop.changed.wait(_TAKE_SECONDS if not_taken else _LOOK_SECONDS)
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGINT)
+        stop.changed.clear()
+        if times:
+            times.look()
+        if port is not None and time.monotonic() - checked > _LOOK_SECONDS:
+            checked = time.monotonic()
+            if meeting.taken_by_another(port):
+                child.kill()
+                child.wait()
+                message = f"another user is listening on the port where the ranks meet: {port}"
+                raise TaskError(message, "report it, and submit again; see docs/security.md", Cause.NETWORK)
+        if stop.warned:
+            _show_warning(stop_file)
+        for number in [number for number, happened in requested.items() if happened()]:
+            child.send_signal(number)
+            del requested[number]
+    if times:
+        times.look(last=True)
+    return child.wait()
+
+
+def _show_warning(stop_file: Path) -> None:
+    """Create the file that a program looks for. Its folder may have been removed: temporary files are, after days."""
+    with suppress(OSError):  # the program gets the signal anyway
+        folder = stop_file.parent
+        if not os.path.lexists(folder):
+            folder.mkdir(mode=0o700)
+        if folder.lstat().st_uid == os.geteuid() and stat.S_ISDIR(folder.lstat().st_mode) and not stop_file.exists():
+            stop_file.touch()
+
+
+def takes(pid: int, number: signal.Signals) -> bool:
+    """Whether a process handles a signal, or blocks it for now."""
+    return has_signal(pid, number, "SigCgt", "SigBlk")
+
+
+def _ended(argv: Sequence[str], code: int, number: int | None, worker: Worker | None) -> ProgramEnded:
+    name = textwrap.shorten(" ".join(argv), 60)
+    if worker is not None:
+        name += ": a worker" if worker.rank is None else f": worker {worker.rank}"
+    if number is None:
+        return ProgramEnded(f"{name} exited with {code}", code)
+    by = next((known.name for known in signal.Signals if known == number), f"signal {number}")  # a real-time signal
+    return ProgramEnded(f"{name} was killed by {by}", 128 + number, number)
+
+
+# A temporary folder on the node, which is removed when its process ends.
+
+
+_PREFIX = "clusterctl-stop-"
+_UNLOCKED_SECONDS = 60.0  # locking a new folder never takes that long
+
+
+def own_folder(stack: ExitStack) -> Path:
+    """Create a temporary folder for this process, within `stack`; remove those that killed processes left behind.
+
+    Each process holds a lock on its folder, which the kernel releases however the process ends.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # in use, another user's, or gone meanwhile
+            if time.time() - left.lstat().st_mtime > _UNLOCKED_SECONDS:
+                os.close(_locked(left))
+                shutil.rmtree(left, ignore_errors=True)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)))
+    stack.callback(os.close, _locked(folder))
+    return folder
+
+
+def _locked(folder: Path) -> int:
+    """Open and lock `folder`. Raises BlockingIOError if another process has locked it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,134 @@
+"""The raw layout of IGB-heterogeneous: an academic graph of papers, authors, institutes and fields of study (fos).
+
+The Illinois Graph Benchmark (Khatua et al., KDD 2023, arXiv 2302.13522) has it in five sizes. `processed` holds
+features of each node type, 19 classes of papers, and edges as rows of two numbers. In its two largest sizes, features
+and labels are raw numbers without numpy's header. Of the labelled papers, the first 60 % are for training, the next
+20 % for validation and the rest for testing, as in its own loader.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clusterctl.engine.graph.edge_spool import EdgeSpool, adjacency
+from clusterctl.engine.graph.storage import LabelledHeteroGraph, Recipe
+from clusterctl.engine.workloads.number_files import bad_data, states_of
+from clusterctl.shared.record.files import open_regular
+from clusterctl.shared.spec.train import IGB_ARRAYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.engine.graph.storage import EdgeType
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+PAPER, AUTHOR, INSTITUTE, FIELD = NODE_TYPES = ("paper", "author", "institute", "fos")
+CITES, WRITTEN_BY = (PAPER, "cites", PAPER), (PAPER, "written_by", AUTHOR)
+AFFILIATED_TO, TOPIC = (AUTHOR, "affiliated_to", INSTITUTE), (PAPER, "topic", FIELD)
+RELATIONS = (CITES, WRITTEN_BY, AFFILIATED_TO, TOPIC)
+FEATURES, CLASSES = 1024, 19
+ALL_PAPERS, LABELLED = 269_346_174, 227_130_858  # in the largest size, where the last papers have no label
+SPLIT = (0.6, 0.8)  # where validation and test papers begin
+_EDGES_AT_ONCE = 1 << 20
+_WHOLE = "is the data set's folder complete?"
+
+
+def is_here(root: str | Path) -> bool:
+    """Whether the folder has any file of this layout."""
+    return any((Path(root) / part).exists() for part in IGB_ARRAYS)
+
+
+def raw_identity(root: str | Path) -> dict[str, Any]:
+    """Identifies a data set: the location of its raw files, their sizes and times. Raises TaskError."""
+    folder = Path(root).resolve()
+    return {"root": str(folder), **states_of(folder, IGB_ARRAYS, _WHOLE)}
+
+
+def recipe(root: str | Path, *, undirected: bool) -> Recipe[LabelledHeteroGraph]:
+    """How to prepare the data set in `root`, once for all ranks and runs. Raises TaskError."""
+    identity = raw_identity(root) | {"undirected": undirected}
+    return Recipe("igb", identity, lambda scratch: read_raw(Path(identity["root"]), scratch, undirected=undirected))
+
+
+def read_raw(root: Path, scratch: Path, *, undirected: bool = True) -> LabelledHeteroGraph:
+    """All types of nodes and edges in `root`, and the reverse of each relation between different types.
+
+    Repeated edges count once; `undirected` applies to citations. Nothing is written outside `scratch`. Raises
+    TaskError.
+    """
+    folder = root / "processed"
+    x = {kind: _table(folder / kind / "node_feat.npy", FEATURES) for kind in NODE_TYPES}
+    counts = {kind: len(table) for kind, table in x.items()}
+    indptr, indices = {}, {}
+    for relation in RELATIONS:
+        for edge_type, (first, second) in ((relation, (0, 1)), (reverse(relation), (1, 0))):
+            source, _, target = edge_type
+            if edge_type not in indptr:
+                with EdgeSpool(scratch) as spool:
+                    for piece in _edges(folder / "__".join(relation) / "edge_index.npy", relation, counts):
+                        spool.add_sources(piece[:, first])
+                        spool.add_targets(piece[:, second])
+                indptr[edge_type], indices[edge_type] = adjacency(
+                    spool, counts[target], counts[source], undirected=undirected and source == target, shuffled=False
+                )
+    y = _labels(folder / PAPER / "node_label_19.npy", counts[PAPER])
+    known = (y >= 0).nonzero().squeeze(1)
+    train, val, test = known.tensor_split([round(share * known.numel()) for share in SPLIT])
+    return LabelledHeteroGraph(counts, indptr, indices, x, PAPER, y, train, val, test, CLASSES)
+
+
+def reverse(relation: EdgeType) -> EdgeType:
+    """The reverse relation; a relation between nodes of one type is its own reverse."""
+    source, name, target = relation
+    return relation if source == target else (target, f"rev_{name}", source)
+
+
+def _labels(path: Path, papers: int) -> Tensor:
+    """int64 [papers] classes, -1 for a paper without a label."""
+    values = _table(path, 1)[:, 0]
+    if len(values) != papers:
+        raise bad_data(f"{path} has {len(values)} labels for {papers} papers", _WHOLE)
+    y = torch.where(values.isfinite() & (values >= 0), values, -1).long()
+    if papers == ALL_PAPERS:
+        y[LABELLED:] = -1
+    if int(y.max()) >= CLASSES or int(y.max()) < 0:
+        raise bad_data(f"{path} has classes up to {int(y.max())}", f"they are numbered from 0 to {CLASSES - 1}")
+    return y
+
+
+def _table(path: Path, columns: int) -> Tensor:
+    """The float32 [rows, columns] in a file, memory-mapped, with or without numpy's header."""
+    try:
+        with open_regular(path) as file:
+            has_header = file.read(6) == b"\x93NUMPY"
+        # Copy on write, because torch warns about read-only arrays. Nothing is written.
+        array = np.load(path, mmap_mode="c") if has_header else np.memmap(path, np.float32, "c")
+        rows = array.reshape(-1, columns)
+    except (OSError, ValueError) as error:
+        raise bad_data(f"cannot read {path} as rows of {columns} numbers: {error}", _WHOLE) from error
+    return torch.from_numpy(rows if rows.dtype == np.float32 else rows.astype(np.float32))
+
+
+def _edges(path: Path, relation: EdgeType, counts: dict[str, int]) -> Iterator[Array]:
+    """The edges of a relation in chunks, int64 [edges, 2]."""
+    try:
+        array = np.load(path, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise bad_data(f"cannot read {path}: {error}", _WHOLE) from error
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise bad_data(f"{path} is an array {[*array.shape]}", "edges are rows of two numbers")
+    limits = np.array([counts[relation[0]], counts[relation[2]]])
+    for start in range(0, len(array), _EDGES_AT_ONCE):
+        piece = np.asarray(array[start : start + _EDGES_AT_ONCE], dtype=np.int64)
+        wrong = ((piece < 0) | (piece >= limits)).any(1)
+        if wrong.any():
+            row = int(wrong.argmax())
+            hint = f"there are {limits[0]} nodes of type {relation[0]} and {limits[1]} of type {relation[2]}"
+            raise bad_data(f"{path}, row {start + row}: {piece[row].tolist()} is not an edge", hint)
+        yield piece

@@ -1,0 +1,130 @@
+"""Node classification with the user's own model, on a graph in the layout of Reddit or OGB, or from their own loader.
+
+clusterctl submit ./my-job.toml --follow
+torchrun --standalone --nproc-per-node 4 -m clusterctl.train node-classification my-job.toml train.epochs=5
+
+The guide docs/guides/your-own-model.md starts from scratch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.engine.graph.features.arrangement import arranged
+from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed
+from clusterctl.engine.task.task import joined
+from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.own_objective import OwnNodeClassification
+from clusterctl.engine.training.relation_objective import RelationNodeClassification
+from clusterctl.engine.workloads import igb_format, reddit
+from clusterctl.engine.workloads.generated import igb_like
+from clusterctl.engine.workloads.own_data import SPLITS, Given, own_recipe, prepared
+from clusterctl.shared.errors import Cause, TaskError
+from clusterctl.shared.spec import NodeClassificationTrain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.shared.node.events import Context
+    from clusterctl.shared.spec import Data
+
+_GENERATED_SEED = 0
+_MASKS = tuple(f"{split}_mask" for split in SPLITS)
+
+
+def main(context: Context) -> None:
+    train, data = context.train(NodeClassificationTrain), context.job.data
+    if train.model == "rgat":
+        recipe_of_relations = relations_recipe(data, train.generated)
+        with joined(context) as task:
+            relations = prepared(task, LabelledHeteroGraph, recipe_of_relations)
+            objective = RelationNodeClassification(relations, train, task, data.cache_bytes, split=data.is_split)
+            fit(objective, train, task)
+        return
+    recipe_of_graph = recipe(data)
+    with joined(context) as task:
+        graph = prepared(task, Graph, recipe_of_graph)
+        fit(OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
+
+
+def recipe(data: Data) -> Recipe[Graph]:
+    """How to prepare the data set, once for all ranks and runs. Raises TaskError."""
+    if data.load is None:
+        return reddit.recipe_of(data)
+    return arranged(own_recipe(data, graph_of), data.order, data.disk_precision)
+
+
+def relations_recipe(data: Data, generated: float) -> Recipe[LabelledHeteroGraph]:
+    """Like `recipe`, for a graph with several types of nodes and edges."""
+    if data.load is not None:
+        return own_recipe(data, relations_of)
+    if data.root is not None:
+        return igb_format.recipe(data.root, undirected=data.undirected)
+    if generated:
+        return generated_relations(generated, undirected=data.undirected)
+    hint = "set it to a folder in the layout of IGB-heterogeneous, or train.generated to the size of one to generate"
+    raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
+
+
+def generated_relations(scale: float, *, undirected: bool = True) -> Recipe[LabelledHeteroGraph]:
+    """How to generate and prepare data like IGB-heterogeneous."""
+
+    def build(scratch: Path) -> LabelledHeteroGraph:
+        igb_like.write(scratch, scale, _GENERATED_SEED)
+        return igb_format.read_raw(scratch, scratch, undirected=undirected)
+
+    return Recipe("igb", {"generated": scale, "undirected": undirected}, build)
+
+
+def relations_of(result: Any, name: str, notes: list[str] | None = None) -> LabelledHeteroGraph:
+    """The graph in PyG's `HeteroData`, or in a data set of one, with labels of one node type. Raises TaskError."""
+    given = Given(name, notes)
+    data = given.single(result, "HeteroData")
+    labelled = [kind for kind in data.node_types if "y" in data[kind]]
+    if len(labelled) != 1:
+        hint = "set y, train_mask, val_mask and test_mask of one node type, and leave y of the others out"
+        raise given.wrong(f"it has labels y of {', '.join(labelled) or 'no node type'}", hint)
+    (kind,) = labelled
+    x = {node_type: given.features(data[node_type], f"{node_type}: ") for node_type in data.node_types}
+    counts = {node_type: len(rows) for node_type, rows in x.items()}
+    edges = {}
+    for edge_type in data.edge_types:
+        source, _, target = edge_type
+        where = f"{', '.join(edge_type)}: "
+        if missing := [node_type for node_type in (source, target) if node_type not in counts]:
+            raise given.wrong(f"{where}there are no nodes of type {missing[0]}", f"set x of {missing[0]}")
+        pairs = given.edges(data[edge_type], counts[target], counts[source], where)
+        edges[edge_type] = compressed(pairs, counts[target], counts[source])
+        given.unused([data[edge_type]], ["edge_index"], where)
+    labels = given.labels(data[kind], counts[kind], f"{kind}: ")
+    masks = given.splits(data[kind], labels, f"{kind}: ")
+    for node_type in data.node_types:
+        given.unused([data[node_type]], ["x", *(("y", *_MASKS) if node_type == kind else ())], f"{node_type}: ")
+    return LabelledHeteroGraph(
+        counts,
+        {edge_type: indptr for edge_type, (indptr, _) in edges.items()},
+        {edge_type: indices for edge_type, (_, indices) in edges.items()},
+        x,
+        kind,
+        labels,
+        **masks,
+        num_classes=given.number_of_classes(labels),
+    )
+
+
+def graph_of(result: Any, name: str, notes: list[str] | None = None) -> Graph:
+    """The graph in PyG's `Data`, or in a data set of one: `x`, `y`, `edge_index` and three masks. Raises TaskError."""
+    given = Given(name, notes)
+    data = given.single(result, "Data")
+    x = given.features(data)
+    nodes = len(x)
+    edges, labels = given.edges(data, nodes, nodes), given.labels(data, nodes)
+    masks = given.splits(data, labels)
+    given.unused([data], ["x", "y", "edge_index", *_MASKS])
+    return Graph(
+        *compressed(edges, nodes, shuffled=True),
+        x=x,
+        y=labels,
+        **masks,
+        num_classes=given.number_of_classes(labels),
+    )

@@ -1,0 +1,324 @@
+"""The raw layouts of the Open Graph Benchmark's node data sets, read without its package.
+
+A folder is recognised by its files (`spec.train` lists them). There are three layouts:
+
+* tables, like ogbn-arxiv and ogbn-products: gzipped text without headers, one line per edge, node, or node of a split;
+* archives, like ogbn-papers100M: numpy arrays in raw/data.npz and raw/node-label.npz, the splits as text;
+* relations, like ogbn-mag: tables for each type of nodes and edges.
+
+Files are read once, in chunks. Features go to a memory-mapped file in the scratch folder, edges through an `EdgeSpool`.
+Peak memory is half the size of the edge index (two int32 for an edge that counts in both directions, where the index
+has two int64), plus 60 bytes per node, plus 400 MB.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clusterctl.engine.graph.edge_spool import MOST_NODES, EdgeSpool, adjacency
+from clusterctl.engine.graph.storage import Graph, HeteroGraph, Recipe
+from clusterctl.engine.workloads.number_files import ArchivedArray, bad_data, text_numbers, text_rows, text_words
+from clusterctl.shared.spec.train import NODE_LAYOUTS, OGB_ARCHIVES, OGB_RELATIONS, OGB_TABLES, likeliest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from clusterctl.engine.graph.storage import EdgeType
+    from clusterctl.engine.workloads.number_files import FileRows
+
+_SPLITS = ("train", "valid", "test")
+_WHOLE = "is the data set's folder complete?"
+_MOST_EDGES = 2**62
+_CORRECT = "correct the file, or unpack the data set again"
+
+
+class Labelled(NamedTuple):
+    """The nodes that a training classifies; the fields are those of `Graph`."""
+
+    x: Tensor
+    y: Tensor
+    train: Tensor
+    val: Tensor
+    test: Tensor
+    num_classes: int
+
+
+class Relations(NamedTuple):
+    """A data set with several types of nodes and edges, and the labels of one node type."""
+
+    graph: HeteroGraph
+    node_type: str
+    labelled: Labelled
+
+
+def is_here(root: str | Path) -> bool:
+    """Whether the folder has one of the three layouts, complete or not."""
+    return _layout_of(Path(root)) in (OGB_TABLES, OGB_ARCHIVES, OGB_RELATIONS)
+
+
+def _layout_of(root: Path) -> tuple[str, ...]:
+    return likeliest(NODE_LAYOUTS, root)
+
+
+def raw_identity(root: str | Path) -> dict[str, Any]:
+    """Identifies a data set: the location of its raw files, their sizes and times. Raises TaskError."""
+    folder = Path(root).resolve()
+    identity: dict[str, Any] = {"root": str(folder)}
+    for pattern in _layout_of(folder):
+        found = sorted(folder.glob(pattern))
+        if not found:
+            raise bad_data(f"no data: {folder} lacks {pattern}", _WHOLE)
+        for path in found:
+            status = path.stat()
+            identity[str(path.relative_to(folder))] = [status.st_size, status.st_mtime_ns]
+    return identity
+
+
+def recipe(root: str | Path, *, undirected: bool) -> Recipe[Graph]:
+    """How to prepare the data set in `root`, once for all ranks, runs and workloads. Raises TaskError."""
+    identity = raw_identity(root) | {"undirected": undirected}
+    return Recipe("ogb", identity, lambda scratch: read_raw(Path(identity["root"]), scratch, undirected=undirected))
+
+
+def read_raw(root: Path, scratch: Path, *, undirected: bool = True) -> Graph:
+    """The graph in `root`; if it has several types of nodes, only the labelled nodes and the edges between them.
+
+    Repeated edges count once, as in PyG's Reddit. Nothing is written outside `scratch`. Raises TaskError.
+    """
+    layout = _layout_of(root)
+    if layout == OGB_RELATIONS:
+        return _read_labelled_type(root, scratch, undirected)
+    read = _read_archives if layout == OGB_ARCHIVES else _read_tables
+    with EdgeSpool(scratch) as spool:
+        nodes, features, labels = read(root / "raw", spool)
+    indptr, indices = adjacency(spool, nodes, nodes, undirected=undirected, shuffled=True)
+    labelled = _labelled(nodes, features, labels, _split_folder(root, "split/*"), scratch)
+    return Graph(indptr, indices, **labelled._asdict())
+
+
+def read_relations(root: Path, scratch: Path) -> Relations:
+    """All types of nodes and edges in `root`; edges keep their direction, without repeats. Raises TaskError."""
+    nodes = _node_counts(root / "raw")
+    graph = HeteroGraph(nodes, {}, {}, {})
+    for relation in _edge_types(root / "raw", nodes):
+        graph.indptr[relation], graph.indices[relation] = _relation(root, [relation], nodes, scratch, undirected=False)
+    node_type, labelled = _labelled_type(root, nodes, scratch)
+    graph.x[node_type] = labelled.x
+    for number, (other, count) in enumerate(nodes.items()):
+        path = root / "raw" / "node-feat" / other / "node-feat.csv.gz"
+        if other != node_type and path.exists():
+            graph.x[other] = _features(count, text_rows(path, np.float32), scratch / f"features-{number}")
+    return Relations(graph, node_type, labelled)
+
+
+def _read_tables(raw: Path, spool: EdgeSpool) -> tuple[int, Iterator[FileRows], Iterator[FileRows]]:
+    """Returns the number of nodes, their features and labels; writes the edges to the spool."""
+    nodes = _count(raw / "num-node-list.csv.gz", MOST_NODES)
+    _spool_lines(spool, raw / "edge.csv.gz", nodes, nodes, _count(raw / "num-edge-list.csv.gz"))
+    features = text_rows(raw / "node-feat.csv.gz", np.float32)
+    return nodes, features, text_rows(raw / "node-label.csv.gz", np.float64, columns=1)
+
+
+def _read_archives(raw: Path, spool: EdgeSpool) -> tuple[int, Iterator[FileRows], Iterator[FileRows]]:
+    """Like `_read_tables`."""
+    data = raw / "data.npz"
+    nodes, edges = _one(data, "num_nodes_list", MOST_NODES), _one(data, "num_edges_list")
+    _spool_array(spool, ArchivedArray(data, "edge_index"), nodes, edges)
+    return nodes, ArchivedArray(data, "node_feat").rows(), ArchivedArray(raw / "node-label.npz", "node_label").rows()
+
+
+def _read_labelled_type(root: Path, scratch: Path, undirected: bool) -> Graph:
+    nodes = _node_counts(root / "raw")
+    node_type, labelled = _labelled_type(root, nodes, scratch)
+    own = [relation for relation in _edge_types(root / "raw", nodes) if relation[0] == relation[2] == node_type]
+    if not own:
+        raise bad_data(f"{root}: no relation between nodes of type {node_type}", f"only {node_type} nodes have labels")
+    indptr, indices = _relation(root, own, nodes, scratch, undirected=undirected, shuffled=True)
+    return Graph(indptr, indices, **labelled._asdict())
+
+
+def _relation(
+    root: Path,
+    relations: Sequence[EdgeType],
+    nodes: dict[str, int],
+    scratch: Path,
+    *,
+    undirected: bool,
+    shuffled: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`indptr` and `indices` of relations between the same two types."""
+    source, _, target = relations[0]
+    with EdgeSpool(scratch) as spool:
+        for relation in relations:
+            folder = root / "raw" / "relations" / "___".join(relation)
+            edges = _count(folder / "num-edge-list.csv.gz")
+            _spool_lines(spool, folder / "edge.csv.gz", nodes[source], nodes[target], edges)
+    return adjacency(spool, nodes[target], nodes[source], undirected=undirected, shuffled=shuffled)
+
+
+def _spool_lines(spool: EdgeSpool, path: Path, num_sources: int, num_targets: int, edges: int) -> None:
+    found = 0
+    for piece in text_rows(path, np.int64, columns=2):
+        _require_nodes(piece, num_sources, num_targets)
+        spool.add_sources(piece.rows[:, 0])
+        spool.add_targets(piece.rows[:, 1])
+        found += len(piece.rows)
+    _require_count(path, found, edges, "edges")
+
+
+def _spool_array(spool: EdgeSpool, array: ArchivedArray, nodes: int, edges: int) -> None:
+    """The edges in int64 [2, edges]: all sources, then all targets, or pairs if stored column by column."""
+    name = f"{array.name} of {array.path}"
+    if array.shape != (2, edges) or not np.issubdtype(array.dtype, np.integer):
+        raise bad_data(f"{name} is {array.dtype} {[*array.shape]}, not int64 [2, {edges}]", _CORRECT)
+    done = 0
+    for values in array.values():
+        numbers = values.astype(np.int64, copy=False)
+        wrong = np.flatnonzero((numbers < 0) | (numbers >= nodes))
+        if len(wrong):
+            place = done + int(wrong[0])
+            row, column = divmod(place, edges) if not array.by_column else divmod(place, 2)[::-1]
+            message = f"{array.path}, {array.name}[{row}, {column}]: {numbers[wrong[0]]} is not a node"
+            raise bad_data(message, _nodes_hint(nodes))
+        sources = numbers[(done % 2) :: 2] if array.by_column else numbers[: max(0, edges - done)]
+        targets = numbers[1 - (done % 2) :: 2] if array.by_column else numbers[max(0, edges - done) :]
+        spool.add_sources(sources)
+        spool.add_targets(targets)
+        done += len(numbers)
+
+
+def _labelled_type(root: Path, nodes: dict[str, int], scratch: Path) -> tuple[str, Labelled]:
+    """The labelled node type, and its nodes."""
+    raw = root / "raw"
+    found = sorted(path.parent.name for path in (raw / "node-label").glob("*/node-label.csv.gz"))
+    if len(found) != 1 or found[0] not in nodes:
+        message = f"{raw}/node-label has labels of {', '.join(found) or 'nothing'}"
+        raise bad_data(message, f"exactly one of the types {', '.join(nodes)} must have labels")
+    name = found[0]
+    features = text_rows(raw / "node-feat" / name / "node-feat.csv.gz", np.float32)
+    labels = text_rows(raw / "node-label" / name / "node-label.csv.gz", np.float64, columns=1)
+    return name, _labelled(nodes[name], features, labels, _split_folder(root, f"split/*/{name}"), scratch)
+
+
+def _labelled(
+    nodes: int, features: Iterable[FileRows], labels: Iterable[FileRows], split: Path, scratch: Path
+) -> Labelled:
+    y, unlabelled = _labels(nodes, labels)
+    train, val, test = (_part(split / f"{part}.csv.gz", nodes, unlabelled) for part in _SPLITS)
+    x = _features(nodes, features, scratch / "features")
+    return Labelled(x, y, train, val, test, num_classes=int(y.max()) + 1)
+
+
+def _features(nodes: int, pieces: Iterable[FileRows], path: Path) -> Tensor:
+    """float32 [nodes, features], memory-mapped from the file `path`, which is written here."""
+    found = columns = 0
+    with path.open("wb") as file:
+        for piece in pieces:
+            piece.require(np.isfinite(piece.rows), "is not a valid feature", "replace it with a number, such as 0")
+            file.write(piece.rows.astype(np.float32, copy=False).tobytes())
+            found, columns = found + len(piece.rows), piece.rows.shape[1]
+            where = piece.path
+    _require_count(where, found, nodes, "nodes")
+    if not columns:
+        raise bad_data(f"{where} has no features", _WHOLE)
+    return torch.from_file(str(path), shared=True, size=nodes * columns, dtype=torch.float32).view(nodes, columns)
+
+
+def _labels(nodes: int, pieces: Iterable[FileRows]) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """int64 [nodes] classes, -1 for a node without a label (NaN), and the mask of those."""
+    y = np.full(nodes, -1, dtype=np.int64)
+    found = 0
+    for piece in pieces:
+        where, missing = piece.path, np.isnan(piece.rows)
+        if piece.rows.shape[1] != 1:
+            raise bad_data(f"{where} has {piece.rows.shape[1]} labels for each node", "a node has one class")
+        whole = missing | ((piece.rows >= 0) & (piece.rows % 1 == 0))
+        piece.require(whole, "is not a class", "classes are whole numbers from 0, and nan for a node without one")
+        if found + len(piece.rows) <= nodes:
+            y[found : found + len(piece.rows)] = np.where(missing, -1, piece.rows)[:, 0]
+        found += len(piece.rows)
+    _require_count(where, found, nodes, "nodes")
+    if (y < 0).all():
+        raise bad_data(f"{where} has no labels", _WHOLE)
+    return torch.from_numpy(y), y < 0
+
+
+def _part(path: Path, nodes: int, unlabelled: np.ndarray[Any, np.dtype[np.bool_]]) -> Tensor:
+    """The nodes of a split, int64, ascending."""
+    parts = []
+    for piece in text_rows(path, np.int64, columns=1):
+        _require_nodes(piece, nodes)
+        piece.require(~unlabelled[piece.rows], "is a node without a label", "remove it from the splits")
+        parts.append(piece.rows[:, 0])
+    return torch.from_numpy(np.sort(np.concatenate(parts)))
+
+
+def _split_folder(root: Path, pattern: str) -> Path:
+    found = sorted(path.parent for path in root.glob(f"{pattern}/train.csv.gz"))
+    if len(found) != 1:
+        names = ", ".join(str(path.relative_to(root)) for path in found) or "none"
+        raise bad_data(
+            f"expected one split in {root}/split, found {names}", "keep one folder with train, valid and test.csv.gz"
+        )
+    return found[0]
+
+
+def _node_counts(raw: Path) -> dict[str, int]:
+    path = raw / "num-node-dict.csv.gz"
+    try:
+        names, counts = text_words(path)
+        return {
+            name: _single(f"{path}, {name}", np.array([int(count)]), MOST_NODES)
+            for name, count in zip(names, counts, strict=True)
+        }
+    except ValueError:
+        raise bad_data(f"{path} is not a line of node types and a line of their counts", _CORRECT) from None
+
+
+def _edge_types(raw: Path, nodes: dict[str, int]) -> list[EdgeType]:
+    path = raw / "triplet-type-list.csv.gz"
+    found = []
+    for line, words in enumerate(text_words(path), start=1):
+        if len(words) != 3 or not {words[0], words[2]} <= nodes.keys():
+            hint = f"each line is SOURCE,RELATION,TARGET, with types {', '.join(nodes)}"
+            raise bad_data(f"{path}, line {line}: {','.join(words)} is not a relation", hint)
+        found.append((words[0], words[1], words[2]))
+    return found
+
+
+def _count(path: Path, most: int = _MOST_EDGES) -> int:
+    """The number in a one-line file."""
+    numbers = text_numbers(path)
+    return _single(str(path), numbers, most)
+
+
+def _one(path: Path, name: str, most: int = _MOST_EDGES) -> int:
+    """The number in an array of one element."""
+    return _single(f"{path}: {name}", next(ArchivedArray(path, name).rows()).rows.ravel(), most)
+
+
+def _single(where: str, numbers: np.ndarray[Any, Any], most: int) -> int:
+    if len(numbers) != 1:
+        raise bad_data(f"{where} lists {len(numbers)} graphs", "a data set for node classification has one graph")
+    if not 0 <= numbers[0] <= most:
+        raise bad_data(f"{where}: {numbers[0]} is not from 0 to {most}", _CORRECT)
+    return int(numbers[0])
+
+
+def _require_nodes(piece: FileRows, *nodes: int) -> None:
+    """Raise TaskError unless the values of each column are below its number of nodes."""
+    piece.require((piece.rows >= 0) & (piece.rows < np.array(nodes)), "is not a node", _nodes_hint(*nodes))
+
+
+def _nodes_hint(*nodes: int) -> str:
+    return f"nodes are numbered from 0 to {' and to '.join(str(count - 1) for count in dict.fromkeys(nodes))}"
+
+
+def _require_count(path: Path, found: int, wanted: int, of_what: str) -> None:
+    if found != wanted:
+        raise bad_data(f"{path} has {found} rows for {wanted} {of_what}", _WHOLE)

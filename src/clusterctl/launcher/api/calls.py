@@ -1,0 +1,192 @@
+"""Runs operations on another machine if the cluster file names one, and returns their results here."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.containers.listener import ProgressListener
+from clusterctl.shared.errors import ClusterctlError, HostError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterctl.launcher.api.cargo import Cargo
+    from clusterctl.launcher.api.elsewhere import Elsewhere
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+_PREFIX = "clusterctl.launcher.api."
+_SENT_AS = {"Reading": "list[Line]"}  # it also reads files, which stay there
+_KNOWN: dict[str, Callable[..., Any]] = {}
+
+
+def works_elsewhere(
+    *, changes: bool = False, waits: bool = False, takes_job: bool = False, restarts: bool = False
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Decorates an operation to be called on the machine of its `cluster`, or of the run it is a method of or gets.
+
+    An operation that `changes` something is executed only once, even if the connection breaks; one that `waits` keeps
+    waiting. With `takes_job` the job file and code of its first argument are sent along; one that `restarts` a run may
+    get its secret variables.
+    """
+
+    def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        code = function.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        name = f"{function.__module__.removeprefix(_PREFIX)}:{function.__qualname__}"
+
+        @functools.wraps(function)
+        def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+            if delivered():
+                return function(*arguments, **named)
+            from clusterctl.launcher.api.cargo import cargo_of_restart
+
+            given = {**dict(zip(names, arguments, strict=False)), **named}
+            place = _place(given, has_cluster="cluster" in names)
+            if place is None:
+                return function(*arguments, **named)
+            cargo = _cargo(place, given) if takes_job else cargo_of_restart(place.cluster) if restarts else None
+            repeat = "once" if changes else "redrawn" if waits else "held"
+            result: Result = understood(place, name, ask(place, name, given, cargo, repeat=repeat))
+            return result
+
+        _KNOWN[name] = function
+        return called
+
+    return decorate
+
+
+def carried_out(name: str, arguments: str) -> str:
+    """Call the operation for another machine; returns its encoded result or exception."""
+    from clusterctl.launcher.api.logs import Reading
+    from clusterctl.launcher.remote.values import decoded, encoded, parsed
+
+    try:
+        result: Any = _operation(name)(**decoded(parsed(arguments)))
+        answer = {"returned": encoded([*result] if isinstance(result, Reading) else result)}
+    except ClusterctlError as error:
+        answer = {"raised": encoded(error)}
+    except ImportError as error:
+        answer = {"raised": encoded(UsageError(f"no such operation: {name}: {error}"))}
+    return json.dumps(answer)
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    importlib.import_module(_PREFIX + name.partition(":")[0])
+    if name not in _KNOWN:
+        raise UsageError(f"no such operation: {name}", "do both machines have the same version of clusterctl?")
+    return _KNOWN[name]
+
+
+def _place(given: Mapping[str, Any], *, has_cluster: bool) -> Elsewhere | None:
+    """Where to call the operation: where its run is, else on the cluster given."""
+    for value in (given.get("self"), given.get("run")):
+        if value is not None and not isinstance(value, str):
+            place: Elsewhere | None = value.place
+            return place
+    if not has_cluster:
+        return None
+    from clusterctl.launcher.api.elsewhere import elsewhere
+
+    return elsewhere(given.get("cluster"))
+
+
+def ask(
+    place: Elsewhere,
+    name: str,
+    given: Mapping[str, Any],
+    cargo: Cargo | None = None,
+    *,
+    repeat: str = "held",
+    person: bool = True,
+) -> str:
+    """Call the operation on the machine of `place`; returns its answer, for `understood`. Raises HostError.
+
+    With `person`, ssh may prompt for a password.
+    """
+    from clusterctl.launcher.api.cargo import Cargo
+    from clusterctl.launcher.api.elsewhere import Conversation, Ends, Printed, Repeat, request
+    from clusterctl.launcher.remote.values import encoded
+
+    cargo = cargo or Cargo()
+    arguments = json.dumps(encoded({key: _sendable(value) for key, value in given.items() if key != "progress"}))
+    asked = request(place, (), cargo, operation=name, arguments=arguments, once=repeat == "once")
+    printed = Printed()
+    ends = Ends(lambda _: None, printed.take, cargo.answer, ask=person)
+    conversation = Conversation(place.host, place.cluster.remote_python, asked, ends, Repeat(repeat))
+    code = conversation.result()
+    if conversation.value is None:
+        last = printed.text.strip().rpartition("\n")[2]
+        raise HostError(f"clusterctl on {place.host} failed with exit code {code}: {last}", "run the command again")
+    return conversation.value.decode(errors="replace")
+
+
+def understood(place: Elsewhere, name: str, answer: str) -> Any:
+    """The result of the operation `name`. Raises its exception, or HostError if it is not of the operation's type."""
+    from clusterctl.launcher.remote.values import decoded, parsed
+
+    content = parsed(answer)
+    if not isinstance(content, dict) or len(content.keys() & {"raised", "returned"}) != 1:
+        raise HostError(f"clusterctl on {place.host} sent an invalid answer", "run the command again")
+    adopt = functools.partial(_at, place)
+    if "raised" in content:
+        raise decoded(content["raised"], ClusterctlError, adopt)
+    return decoded(content["returned"], expected(name), adopt)
+
+
+def expected(name: str) -> Any:
+    """The type of the answer to the operation `name`."""
+    from clusterctl.launcher.remote.values import resolved
+
+    function = inspect.unwrap(_operation(name))
+    returned = inspect.get_annotations(function)["return"]
+    return resolved(_SENT_AS.get(returned, returned), function.__module__)
+
+
+def _at(place: Elsewhere, value: Any) -> Any:
+    """Marks a run or a sweep as being on the other machine."""
+    from clusterctl.launcher.api.run import Run
+    from clusterctl.launcher.api.sweeps import Sweep
+
+    return replace(value, place=place) if isinstance(value, Run | Sweep) else value
+
+
+def _sendable(value: Any) -> Any:
+    from clusterctl.launcher.api.run import Run
+    from clusterctl.launcher.api.sweeps import Sweep
+
+    if isinstance(value, Run | Sweep):
+        return replace(value, place=None)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return [_sendable(item) for item in value]
+    return value
+
+
+def _cargo(place: Elsewhere, given: Mapping[str, Any]) -> Cargo:
+    from clusterctl.launcher.api.cargo import load_cargo
+    from clusterctl.launcher.api.settings import program_words, settings
+
+    progress = given.get("progress")
+    job = given.get("job")
+    program: Sequence[str | os.PathLike[str]] = given.get("program", ())
+    return load_cargo(
+        place.cluster,
+        None if job is None else os.fspath(job),
+        stage=given.get("stage"),
+        program=program_words(program),
+        overrides=settings(given.get("overrides", ())),
+        large=bool(given.get("large_code")),
+        progress=progress if isinstance(progress, ProgressListener) else ProgressListener(),
+    )

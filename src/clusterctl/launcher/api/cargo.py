@@ -1,0 +1,179 @@
+"""The data that a command sends to another machine: a job file, other files, the job's code, and its variables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.launcher.config import cache_folder, resolve, shipped_folder
+from clusterctl.launcher.config.places import data_folder
+from clusterctl.launcher.config.secrets import Secrets
+from clusterctl.launcher.config.sent import SentFile
+from clusterctl.launcher.config.source import read_toml
+from clusterctl.launcher.config.stages import HasStages, stages_of
+from clusterctl.launcher.containers.listener import SILENT
+from clusterctl.shared.errors import ConfigError, reason
+from clusterctl.shared.record.files import open_regular, read_whole, write_json
+from clusterctl.shared.record.ownership import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.submission.sent_code import LocalProject
+    from clusterctl.shared.spec import Cluster, Job
+
+_PIECE = 2**18
+
+
+@dataclass
+class Cargo:
+    """The data sent with a command: a job file, other files by name, the job's code."""
+
+    job: SentFile | None = None
+    others: list[SentFile] = field(default_factory=list)
+    uploads: list[Path] = field(default_factory=list)
+    projects: list[LocalProject] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    variables: frozenset[str] = frozenset()
+
+    def answer(self, question: dict[str, Any]) -> Iterator[bytes]:
+        """Answer the other machine's questions, but only about this data: the machine is not trusted."""
+        if "project" in question:
+            found = (project for project in self.projects if str(project.path) == question["project"])
+            for project in found:
+                yield from project.answer(question)
+        elif question.get("upload") in [*map(str, self.uploads)]:
+            with open_regular(Path(question["upload"])) as file:
+                while piece := file.read(_PIECE):
+                    yield piece
+        elif (name := question.get("variable")) in [*self.variables]:
+            yield os.environ.get(str(name), "").encode(errors="surrogateescape")
+
+    def refused(self, question: dict[str, Any]) -> str | None:
+        """The variable that `question` asks for, if there is one here that may not be sent."""
+        name = question.get("variable")
+        return name if isinstance(name, str) and name in os.environ and name not in self.variables else None
+
+
+def load_cargo(
+    cluster: Cluster,
+    job: str | None,
+    *,
+    stage: str | None = None,
+    program: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    with_code: bool = True,
+    large: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Cargo:
+    """The data of a submission. Raises ConfigError for problems with the job before anything is sent."""
+    cargo = Cargo()
+    if job is None and not program:
+        return cargo
+    for resolved in _resolved(job, cluster, stage, program, overrides):
+        _require_absolute(resolved, cluster, overrides)
+        _remember_variables(cluster, resolved.job)
+        if name := resolved.job.notify.url_variable:
+            cargo.environment |= {name: os.environ[name]} if name in os.environ else {}
+        if job is not None and not _comes_along(job, resolved.job_file):
+            cargo.job = text_file(resolved.job_file)
+        if with_code:
+            _add_code(cargo, resolved, large=large, progress=progress)
+    return cargo
+
+
+def cargo_of_restart(cluster: Cluster) -> Cargo:
+    """The data of `resume` and `rerun`: the run's job is there, without the values of its secret variables.
+
+    So the other machine may ask for variables, but only for those that the cluster's `env` names here, or that the
+    `env` of a job named which this machine has submitted to it before.
+    """
+    named = {*cluster.env, *_variables_sent(cluster)}
+    return Cargo(variables=frozenset(name for name in named if name in Secrets(cluster.secrets)))
+
+
+def _remember_variables(cluster: Cluster, job: Job) -> None:
+    """Record the names, not the values, of the secret variables that the host is about to get with a job."""
+    found, before = {name for name in job.env if name in Secrets(cluster.secrets)}, _variables_sent(cluster)
+    if found - before:
+        with suppress(OSError):  # then they have to be given again
+            make_private(_sent_names(cluster).parent)
+            write_json(_sent_names(cluster), sorted(found | before))
+
+
+def _variables_sent(cluster: Cluster) -> set[str]:
+    with suppress(OSError, ValueError):
+        names = json.loads(read_whole(_sent_names(cluster)))
+        return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+    return set()
+
+
+def _sent_names(cluster: Cluster) -> Path:
+    return data_folder() / "remote-variables" / f"{hashlib.sha256(str(cluster.host).encode()).hexdigest()[:16]}.json"
+
+
+def _resolved(
+    job: str | None, cluster: Cluster, stage: str | None, program: Sequence[str], overrides: Sequence[str]
+) -> list[Resolved]:
+    """The job, or each of its stages."""
+    try:
+        return [resolve(job, cluster, overrides, program=program, stage=stage)]
+    except HasStages:
+        assert job is not None
+        names = [one.name for one in stages_of(job, Path.cwd())]
+        return [resolve(job, cluster, overrides, program=program, stage=name) for name in names]
+
+
+def _add_code(cargo: Cargo, resolved: Resolved, *, large: bool, progress: ProgressListener) -> None:
+    from clusterctl.launcher.submission.plan import has_project
+    from clusterctl.launcher.submission.sent_code import LocalProject
+
+    code = resolved.job.code
+    if code is None or not has_project(resolved.job) or any(str(one.path) == code for one in cargo.projects):
+        return
+    known = cache_folder() / "remote" / "digests" / f"{hashlib.sha256(os.fsencode(code)).hexdigest()[:16]}.kept"
+    try:
+        cargo.projects.append(LocalProject(Path(code), known, large=large, progress=progress))
+    except OSError as error:
+        hint = "add unreadable files to .gitignore"
+        raise ConfigError(f"cannot read the run's code: {reason(error)}", hint) from error
+
+
+def _comes_along(job: str, file: Path) -> bool:
+    """Whether the job is shipped with clusterctl, so that the other machine has it and its data."""
+    return not ("/" in job or job.endswith(".toml")) and _is_shipped(file)
+
+
+def _require_absolute(resolved: Resolved, cluster: Cluster, overrides: Sequence[str]) -> None:
+    """Raise ConfigError for relative paths, whose base folder does not exist on the other machine."""
+    typed = dict(setting.partition("=")[::2] for setting in overrides)
+    is_own = resolved.job_file.is_file() and not _is_shipped(resolved.job_file)
+    file = read_toml(resolved.job_file) if is_own else None
+    for key in (("data", "root"), ("container", "image")):
+        name = ".".join(key)
+        path = str(typed.get(name, "").strip("\"'") or (file and file.get(key)) or "")
+        if path and (name == "data.root" or path.startswith(".")) and not path.startswith(("/", "~")):
+            message = f"{name}: {path} is a path on this machine, but the run will be on {cluster.host}"
+            hint = f"use its path there, such as /shared/{os.path.basename(path)}"  # noqa: PTH119 - user's text
+            raise ConfigError(message, hint)
+
+
+def _is_shipped(file: Path) -> bool:
+    return file.parent == shipped_folder() / "jobs"
+
+
+def text_file(path: Path) -> SentFile:
+    """The file at `path`, to be sent. Raises ConfigError if it cannot be read."""
+    try:
+        text = read_whole(path).decode(errors="surrogateescape")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"cannot read {path}: {why}", f"see: ls -l {path}") from error
+    return SentFile(os.path.normpath(path.parent.resolve() / path.name), text)

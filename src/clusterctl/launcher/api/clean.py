@@ -1,0 +1,455 @@
+"""The disk usage of the runs folder and of this user's images and caches, and removal of unneeded data.
+
+A run is removed only if its files or Slurm show that it has ended, and if it has not changed since they were read. It
+is renamed first, so that nobody sees a partly removed run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections import Counter, defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from errno import EINVAL, ENOENT, ENOTDIR
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterctl.launcher.api.find import age_seconds, query
+from clusterctl.launcher.config import cache_folder, chosen_images_folder, chosen_runs_folder
+from clusterctl.launcher.containers.unpacked import own_folders
+from clusterctl.launcher.observe.ended_runs import stamp
+from clusterctl.launcher.observe.ranking import ranked
+from clusterctl.launcher.observe.run_names import is_run_id, submission
+from clusterctl.launcher.observe.runs import is_private
+from clusterctl.launcher.observe.stage import ARRIVAL_SECONDS
+from clusterctl.shared.errors import ClusterctlError, ConfigError, UsageError, reason
+from clusterctl.shared.record import checkpoints
+from clusterctl.shared.record.file_systems import clock_ahead
+from clusterctl.shared.record.files import names_in, remove_tree, with_retries
+from clusterctl.shared.record.layout import ENVIRONMENTS, SHARED_FILES, RunDir, code_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from clusterctl.launcher.observe.ended_runs import Stamp
+    from clusterctl.launcher.observe.ranking import Ranked
+    from clusterctl.launcher.observe.stage import Status
+
+
+SCHEMA_VERSION = 1
+_HALF_REMOVED = re.compile(r"\.(?P<run>.+)\.removed\.[0-9]+")
+
+
+class DiskKind(StrEnum):
+    """The kinds of data on the disk."""
+
+    RUNS = "runs"  # without their checkpoints
+    CHECKPOINTS = "checkpoints"
+    CODE = "code"  # copies, and archives of environments
+    DATA = "data"
+    IMAGES = "images"
+    UNPACKED = "unpacked images"  # on this machine
+    CACHES = "caches"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The disk usage of one kind of data in a folder."""
+
+    kind: DiskKind
+    path: Path
+    count: int
+    bytes: int
+
+
+class Removal(NamedTuple):
+    """Removable data, the space that removing it frees, and since when it has not been needed, if known."""
+
+    kind: DiskKind
+    path: Path
+    bytes: int
+    since: float | None = None
+    seen: Stamp = ()  # of a run, before its status was read
+
+
+class Staying(NamedTuple):
+    """An old run that is kept, and why."""
+
+    run: str
+    why: str
+
+
+@dataclass(frozen=True)
+class CleanUp:
+    """The disk usage, the removable data, and the old runs to keep. Nothing is removed before `carry_out`."""
+
+    folder: Path
+    as_of: float
+    taken: tuple[Taken, ...]
+    removals: tuple[Removal, ...]
+    staying: tuple[Staying, ...] = ()
+    problems: tuple[ClusterctlError, ...] = ()
+
+    def carry_out(self) -> CleanUp:
+        """Remove the removable data unless it is in use again. Returns what was removed and what was not."""
+        removed: list[Removal] = []
+        problems: list[ClusterctlError] = []
+        unused: dict[Path, Unused] | None = None
+        for one in sorted(self.removals, key=lambda one: one.kind is DiskKind.CODE):
+            try:
+                if one.kind is not DiskKind.CODE:
+                    gone = _remove(one)
+                else:  # the runs that refer to it have been removed by now
+                    unused = unused or {found.path: found for found in find_unused(self.folder)}
+                    gone = one.path in unused and remove_unused(unused[one.path])
+                removed += [one] if gone else []
+            except FileNotFoundError:  # another process is removing it too
+                continue
+            except OSError as error:
+                problems.append(ConfigError(f"cannot remove all of {one.path}: {reason(error)}"))
+        return replace(self, removals=tuple(removed), problems=tuple(problems))
+
+
+def clean(
+    cluster: str | None = None,
+    *,
+    older_than: str | float | None = None,
+    keep_best: bool = False,
+    checkpoints_only: bool = False,
+) -> CleanUp:
+    """The disk usage of the runs folder of `cluster`, and what can be removed from it.
+
+    Code copies that no run refers to are removable; with `older_than` ("30d", or seconds) also runs that ended that
+    long ago, or only their checkpoints. `keep_best` keeps the best run of each job. Raises UsageError.
+    """
+    seconds = age_seconds("--older-than", older_than)
+    if seconds is None and (keep_best or checkpoints_only):
+        option = "--keep-best" if keep_best else "--checkpoints-only"
+        raise UsageError(f"{option} needs --older-than", "for example --older-than 30d; 0d: all ended runs")
+    folder, disk = chosen_runs_folder(cluster), DiskUse()
+    sizes = {path.name: _sizes(path, disk) for path in _folders(folder) if _is_run(path)}
+    removals = _half_removed(folder, disk)
+    staying: list[Staying] = []
+    problems: list[ClusterctlError] = []
+    if seconds is not None:
+        wanted = query(cluster=cluster)
+        wanted.look()  # may record Slurm's accounting in a run
+        stamps = {run: stamp(run) for run in wanted.list()}  # taken before the status is read
+        found = wanted.look()
+        problems += found.problems
+        for status, why in judged(found.statuses, seconds, found.as_of, keep_best=keep_best):
+            run = status.record.run
+            one = _removal(status, sizes.get(run.id, {}), stamps.get(run, ()), checkpoints_only=checkpoints_only)
+            if why or one.path.is_symlink():
+                staying.append(Staying(run.id, why or f"{one.path.name} is a link"))
+            elif one.bytes or not checkpoints_only:
+                removals.append(one)
+    try:
+        gone = {one.path.name for one in removals if one.kind is DiskKind.RUNS}
+        removals += [Removal(DiskKind.CODE, one.path, one.size) for one in find_unused(folder, without=gone)]
+    except ConfigError as error:  # another user's run in a shared folder
+        problems.append(error)
+    taken = tuple(_taken(folder, cluster, sizes, disk))
+    problems += [ConfigError(f"cannot read {path}: its size is not counted") for path in disk.unread]
+    return CleanUp(folder, time.time(), taken, tuple(removals), tuple(staying), tuple(problems))
+
+
+def to_json(found: CleanUp, *, removed: bool) -> dict[str, Any]:
+    """The output of `clean -o json`, described by `schemas/clean.json`. `removed`: the data has been removed."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "as_of": found.as_of,
+        "taken": [{**vars(one), "path": os.fspath(one.path)} for one in found.taken],
+        "removed": removed,
+        "removals": [
+            {"kind": one.kind, "path": os.fspath(one.path), "bytes": one.bytes, "since": one.since}
+            for one in found.removals
+        ],
+        "staying": [one._asdict() for one in found.staying],
+    }
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders in `folder`, without links to folders."""
+    try:
+        return [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.is_symlink()]
+    except FileNotFoundError:
+        return []
+
+
+def _is_run(path: Path) -> bool:
+    return is_run_id(path.name) and not is_private(path)
+
+
+def _sizes(run: Path, disk: DiskUse) -> dict[str, int]:
+    """Name -> disk usage, for everything in a run directory."""
+    try:
+        return {name: disk.bytes_of(run / name) for name in names_in(run)}
+    except OSError:
+        return {run.name: disk.bytes_of(run)}  # which also records it as unread
+
+
+def _half_removed(folder: Path, disk: DiskUse) -> list[Removal]:
+    """This user's runs whose removal was interrupted."""
+    names = ((path, _HALF_REMOVED.fullmatch(path.name)) for path in _folders(folder))
+    found = [path for path, match in names if match and is_run_id(match["run"])]
+    return [Removal(DiskKind.RUNS, path, disk.bytes_of(path)) for path in found if path.stat().st_uid == os.geteuid()]
+
+
+def _removal(status: Status, sizes: Mapping[str, int], seen: Stamp, *, checkpoints_only: bool) -> Removal:
+    run = status.record.run
+    if checkpoints_only:
+        freed = sizes.get(run.checkpoints.name, 0)
+        return Removal(DiskKind.CHECKPOINTS, run.checkpoints, freed, ended_at(status), seen)
+    return Removal(DiskKind.RUNS, run.path, sum(sizes.values()), ended_at(status), seen)
+
+
+def _taken(folder: Path, cluster: str | None, sizes: Mapping[str, Mapping[str, int]], disk: DiskUse) -> Iterator[Taken]:
+    whole = sum(sum(size.values()) for size in sizes.values())
+    saved = [size["checkpoints"] for size in sizes.values() if size.get("checkpoints")]
+    yield Taken(DiskKind.RUNS, folder, len(sizes), whole - sum(saved))
+    if saved:
+        yield Taken(DiskKind.CHECKPOINTS, folder, len(saved), sum(saved))
+    others = [(DiskKind.CODE, code_folder(folder)), (DiskKind.DATA, RunDir(folder / "any").data_cache)]
+    others += [(DiskKind.IMAGES, chosen_images_folder(cluster)), (DiskKind.CACHES, cache_folder())]
+    others += [(DiskKind.UNPACKED, path) for path in own_folders()]
+    for kind, path in others:
+        if path.is_dir():
+            names = [name for name in names_in(path) if not name.startswith(".")]
+            yield Taken(kind, path, len(names), disk.bytes_of(path))
+
+
+def _remove(one: Removal) -> bool:
+    if one.kind is DiskKind.CHECKPOINTS:
+        run = RunDir(one.path.parent)
+        return stamp(run) == one.seen and checkpoints.remove_all(run)
+    if is_run_id(one.path.name):
+        return _remove_run(RunDir(one.path), one.seen)
+    remove_tree(one.path)  # partly removed before
+    return True
+
+
+def _remove_run(run: RunDir, seen: Stamp) -> bool:
+    """Remove a run unless it has changed since; if it changes during the rename, it is renamed back."""
+    if stamp(run) != seen:
+        return False
+    aside = RunDir(run.path.with_name(f".{run.id}.removed.{time.time_ns()}"))
+    run.path.rename(aside.path)
+    if _moments(stamp(aside)) != _moments(seen):
+        aside.path.rename(run.path)
+        return False
+    remove_tree(aside.path)
+    return True
+
+
+def _moments(seen: Stamp) -> list[int]:
+    """A stamp without the times that a rename changes."""
+    return [number for place, number in enumerate(seen) if place % 3 != 2]
+
+
+# Finds copies of code and archives of environments that no run uses any more, because its directory was deleted.
+
+
+YOUNG_SECONDS = 3600.0  # far longer than a submission takes from choosing a copy to linking it
+_COPY = re.compile(r"[0-9a-f]{20}|\.[0-9a-f]{20}\..+")  # the latter are partly created or partly removed
+
+
+@dataclass(frozen=True)
+class Unused:
+    """An unused copy, archive or shared file. `size` is the disk space that its removal frees, in bytes."""
+
+    path: Path
+    size: int
+
+
+def find_unused(runs: Path, clock: Callable[[], float] = time.time, without: Collection[str] = ()) -> list[Unused]:
+    """The copies of code in the folder `runs` that can be removed, or could be `without` these runs.
+
+    Raises ConfigError if a folder cannot be read: it may be a run.
+    """
+    code = code_folder(runs)
+    if not code.is_dir():
+        return []
+    now = clock() + (clock_ahead(code) or 0.0)
+    used = set(_used(runs, without))
+    copies = [path for path in sorted(code.iterdir()) if _COPY.fullmatch(path.name) and path.name not in used]
+    copies = [path for path in copies if not path.is_symlink() and path.is_dir() and not _is_young(path, now)]
+    shared = {status.st_ino: path for path, status in _files(code / SHARED_FILES)}
+    links = Counter(status.st_ino for copy in copies for _, status in _files(copy))
+    freed: set[int] = set()
+    found = [Unused(copy, _freed(copy, links, shared, freed)) for copy in copies]
+    alone = (item for item in _files(code / SHARED_FILES) if item[1].st_nlink == 1)
+    archives = (
+        item for item in _files(code / ENVIRONMENTS) if item[0].name not in used and not _is_young(item[0], now)
+    )
+    return [*found, *(Unused(path, status.st_blocks * 512) for path, status in (*alone, *archives))]
+
+
+def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> bool:
+    """Remove one result of `find_unused` and the files only it has; False if it is in use again."""
+    path = unused.path
+    if path.parent.name == SHARED_FILES:
+        path.unlink(missing_ok=True)  # a copy that has linked it keeps its content
+        return True
+    aside = path.with_name(f".{path.name.strip('.').partition('.')[0]}.removed.{time.time_ns()}")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:  # already removed
+        return False
+    if _is_young(aside, clock() + (clock_ahead(aside.parent) or 0.0)):
+        with suppress(OSError):  # created again meanwhile
+            aside.rename(path)
+            return False
+    if path.parent.name == ENVIRONMENTS:
+        aside.unlink()
+        return True
+    contents = {status.st_ino for _, status in _files(aside)}
+    remove_tree(aside)
+    for shared, status in _files(path.parent / SHARED_FILES):
+        if status.st_ino in contents and status.st_nlink == 1:
+            shared.unlink(missing_ok=True)
+    return True
+
+
+def _used(runs: Path, without: Collection[str]) -> Iterator[str]:
+    """The names of the copies that this user's runs in the folder refer to, whatever their state.
+
+    Runs of other users never use these copies.
+    """
+    for run in (path for path in runs.iterdir() if path.name not in without):
+        try:
+            if run.lstat().st_uid != os.geteuid():
+                continue
+            yield Path(os.readlink(run / "code")).name  # noqa: PTH115 - a dangling link counts too
+            yield from (Path(os.readlink(link)).name for link in RunDir(run).environments.iterdir())  # noqa: PTH115
+        except OSError as error:
+            if error.errno in (ENOENT, ENOTDIR, EINVAL):  # not a run, or one with its own code
+                continue
+            hint = "no copies of code are removed, since it may refer to them"
+            raise ConfigError(f"cannot read {run}: {error.strerror}", hint) from error
+
+
+def _is_young(path: Path, now: float) -> bool:
+    return path.stat().st_mtime > now - YOUNG_SECONDS
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            with suppress(FileNotFoundError):
+                if stat.S_ISREG((status := path.lstat()).st_mode):
+                    yield path, status
+
+
+def _freed(copy: Path, links: Counter[int], shared: dict[int, Path], freed: set[int]) -> int:
+    """The bytes of files that only unused copies contain, counted once."""
+    size = 0
+    for _, status in _files(copy):
+        number = status.st_ino
+        if number not in freed and status.st_nlink == links[number] + (number in shared):
+            freed.add(number)
+            size += status.st_blocks * 512
+    return size
+
+
+# Disk usage of folders: a file with several hard links counts once, and no symbolic link is followed.
+
+
+@dataclass
+class DiskUse:
+    """Counts folders in turn: a file shared with an earlier folder is counted there."""
+
+    unread: list[str] = field(default_factory=list)  # folders that could not be read
+    _seen: set[tuple[int, int]] = field(default_factory=set)
+
+    def bytes_of(self, path: Path) -> int:
+        """The bytes on disk of a file, or of all files below a folder, not counted before."""
+        return self._bytes(os.fspath(path))
+
+    def _bytes(self, path: str) -> int:
+        try:
+            status = with_retries(lambda: os.lstat(path))
+            if stat.S_ISDIR(status.st_mode):
+                return sum([self._bytes(f"{path}/{name}") for name in names_in(path)])
+        except FileNotFoundError:  # removed in the meantime
+            return 0
+        except OSError:
+            self.unread.append(path)
+            return 0
+        if status.st_nlink > 1:
+            if (number := (status.st_dev, status.st_ino)) in self._seen:
+                return 0
+            self._seen.add(number)
+        return status.st_blocks * 512
+
+
+# Which ended runs may be removed, and why others are kept; pure functions.
+
+
+class Judged(NamedTuple):
+    """An old run, and the reason to keep it; without a reason it may be removed."""
+
+    status: Status
+    stays: str = ""
+
+
+def judged(statuses: Sequence[Status], seconds: float, now: float, *, keep_best: bool = False) -> list[Judged]:
+    """A verdict on every run that ended, or may have ended, `seconds` ago; active runs are left out.
+
+    `statuses` are those of all runs in the folder: dependencies of runs that have not ended are kept, and with
+    `keep_best` also the best ended run of each job.
+    """
+    needed = {
+        one.run: status.record.run.id
+        for status in statuses
+        if not _is_over(status, now)
+        for one in status.record.predecessors
+    }
+    best = {found.status.record.run: found for found in best_runs(statuses)} if keep_best else {}
+    old = [status for status in statuses if now - ended_at(status) >= seconds]
+    return [
+        Judged(status, _reason(status, needed, best.get(status.record.run)))
+        for status in old
+        if _is_over(status, now) or not status.sure
+    ]
+
+
+def ended_at(status: Status) -> float:
+    """When the run ended or, if unknown, its last start or its submission."""
+    last = status.attempt
+    return status.ended or (last and (last.end or last.start)) or status.record.submitted
+
+
+def best_runs(statuses: Iterable[Status]) -> list[Ranked]:
+    """The best ended run of each job, by the newest values, as shown in `status`; of equal runs, the newer one."""
+    jobs: dict[str, list[Status]] = defaultdict(list)
+    for status in statuses:
+        if status.stage.ended:
+            jobs[status.record.job.name].append(status)
+    return [first for found in jobs.values() for first in ranked(found)[:1]]
+
+
+def _is_over(status: Status, now: float) -> bool:
+    """Whether nothing writes to the run any more: a batch script may end a moment after its ranks."""
+    last = status.attempt
+    written = last is None or last.exit_code is not None or now - ended_at(status) >= ARRIVAL_SECONDS
+    return status.stage.ended and status.sure and written
+
+
+def _reason(status: Status, needed: Mapping[str, str], best: Ranked | None) -> str:
+    """Why an old run is kept."""
+    run = status.record.run.id
+    if not status.record.is_ours:
+        return "belongs to another user"
+    if not status.sure:
+        return "Slurm does not report whether it has ended"
+    if waits := needed.get(run) or needed.get(submission(run)):
+        return f"{waits} is waiting for it"
+    if best:
+        return f"the best of {status.record.job.name}: {best.metric.label} {best.metric.text(best.value)}"
+    return ""

@@ -1,0 +1,49 @@
+"""The available jobs and clusters, and the origin of every value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.launcher.config import chosen_runs_folder, names, state_path
+from clusterctl.shared.spec import WORKLOADS, Cluster, Job, to_record
+from clusterctl.shared.spec.cluster import UserConfiguration
+from clusterctl.shared.spec.keys import FileKey, as_toml, keys_of, leaves_as_written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.launcher.config import Resolved
+
+
+def job_record(resolved: Resolved) -> dict[str, Any]:
+    """The job as plain values, with secrets hidden."""
+    record: dict[str, Any] = to_record(resolved.secrets.hide_in(resolved.job))
+    return record
+
+
+def values(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
+    """Every key set in the job, its value as TOML, and its origin."""
+    for path, value in leaves_as_written(job_record(resolved)):
+        key, text = ".".join(path), as_toml(value)
+        origin = resolved.origins.get(key, "default")
+        if text or origin != "default":
+            yield key, text, origin
+
+
+def key_tables() -> Iterator[tuple[str, list[FileKey]]]:
+    """Every key of job files, of cluster files and of the user's configuration, by title."""
+    tables: list[tuple[str, type, str]] = [("Job files", Job, "")]
+    tables += [(f"Job files, workload {name}", entry.train, "train.") for name, entry in WORKLOADS.items()]
+    tables += [("Cluster files", Cluster, ""), ("config.toml in your configuration folder", UserConfiguration, "")]
+    for title, cls, prefix in tables:
+        yield title, list(keys_of(cls, prefix))
+
+
+def places() -> Iterator[tuple[str, str, Path]]:
+    """The jobs and clusters available in the current folder (kind, name, file), and the folders in use."""
+    for kind in ("jobs", "cluster"):
+        for name, path in sorted(names(kind, Path.cwd()).items()):
+            yield kind.removesuffix("s"), name, path
+    yield "runs", "", chosen_runs_folder(None)
+    yield "state", "", state_path()

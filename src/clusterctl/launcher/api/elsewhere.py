@@ -1,0 +1,117 @@
+"""Clusters whose commands run on another machine, and the requests sent there."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.api.cargo import Cargo, text_file
+from clusterctl.launcher.config.clusters import cluster_file, load_cluster, user_file
+from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.sent import Sent, SentProject
+from clusterctl.launcher.config.source import content_of
+from clusterctl.launcher.remote.connection import Ends as Ends
+from clusterctl.launcher.remote.connection import Signals as Signals
+from clusterctl.launcher.remote.conversation import Conversation as Conversation
+from clusterctl.launcher.remote.frames import OF_TERMINALS, RemoteRequest
+from clusterctl.launcher.remote.frames import Terminal as Terminal
+from clusterctl.launcher.remote.shown import Repeat as Repeat
+from clusterctl.launcher.remote.ssh import bring_port as bring_port
+from clusterctl.launcher.remote.ssh import leave_port as leave_port
+from clusterctl.launcher.remote.values import parsed as parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.launcher.submission.sent_code import LocalProject
+    from clusterctl.shared.spec import Cluster
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A cluster on another machine, with the name by which it was chosen."""
+
+    name: str
+    file: Path = field(repr=False)
+    cluster: Cluster = field(repr=False)
+
+    @property
+    def host(self) -> str:
+        assert self.cluster.host
+        return self.cluster.host
+
+
+class Printed:
+    """The end of what a command prints there."""
+
+    _MOST_BYTES = 2**16
+
+    def __init__(self) -> None:
+        self._end = b""
+
+    def take(self, data: bytes) -> None:
+        self._end = (self._end + data[-self._MOST_BYTES :])[-self._MOST_BYTES :]
+
+    @property
+    def text(self) -> str:
+        return self._end.decode(errors="replace")
+
+
+def elsewhere(name: str | None) -> Elsewhere | None:
+    """The cluster called `name`, or the default one, if its commands run on another machine."""
+    if delivered():
+        return None
+    file = cluster_file(name)
+    if file is None:
+        return None
+    with suppress(OSError):  # will be reported when the cluster is loaded
+        if b"host" in content_of(file):
+            cluster = load_cluster(name)
+            return Elsewhere(name or cluster.name, file, cluster) if cluster.host else None
+    return None
+
+
+def request(
+    place: Elsewhere,
+    words: Sequence[str] = (),
+    cargo: Cargo | None = None,
+    *,
+    operation: str = "",
+    arguments: str = "{}",
+    terminal: Terminal | None = None,
+    interactive: bool = False,
+    once: bool = False,
+) -> RemoteRequest:
+    """A request to clusterctl on the machine of `place`."""
+    cargo = cargo or Cargo()
+    user = user_file()
+    sent = Sent(
+        folder=str(Path.cwd()),
+        cluster=text_file(place.file),
+        user=text_file(user) if user.is_file() else None,
+        job=cargo.job,
+        others=tuple(cargo.others),
+        uploads=tuple(map(str, cargo.uploads)),
+        projects=tuple(map(_sent_project, cargo.projects)),
+    )
+    shown = {name: os.environ[name] for name in sorted(OF_TERMINALS) if name in os.environ}
+    return RemoteRequest(
+        mark=uuid.uuid4().hex,
+        words=tuple(words),
+        operation=operation,
+        arguments=arguments,
+        sent=sent,
+        terminal=terminal or Terminal(),
+        interactive=interactive,
+        environment={**shown, **cargo.environment, "CLUSTERCTL_CLUSTER": place.name},
+        once=uuid.uuid4().hex if once else "",
+    )
+
+
+def _sent_project(project: LocalProject) -> SentProject:
+    commit, patch = project.git()
+    return SentProject(str(project.path), project.tree, len(project.files), project.size, commit, patch)

@@ -1,0 +1,376 @@
+"""Export a run as an archive that is readable without clusterctl."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+import time
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from clusterctl import __version__
+from clusterctl.launcher.api.run import metric_records
+from clusterctl.launcher.config.secrets import Secrets
+from clusterctl.launcher.observe.comparison import variables_in
+from clusterctl.launcher.observe.run_names import NEWEST, is_run_id
+from clusterctl.launcher.observe.status import report, run_record
+from clusterctl.launcher.observe.telemetry import telemetry_files
+from clusterctl.launcher.observe.written import read_written
+from clusterctl.shared.errors import ConfigError, HostError, UsageError, reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from clusterctl.launcher.api.elsewhere import Elsewhere
+    from clusterctl.launcher.api.run import Run
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.shared.record.layout import RunDir
+
+
+_SUFFIX = ".tar.gz"
+
+
+def write_archive(
+    run: Run,
+    output: str | Path | None = None,
+    *,
+    weights: bool = True,
+    work: bool = False,
+    force: bool = False,
+    pages: Mapping[str, str] | None = None,
+) -> Path:
+    """Write `output`, by default RUN.tar.gz in the current folder, and return its path.
+
+    It contains the run's record, metrics (also as CSV), logs, uncommitted changes and, unless `weights` is False, the
+    trained weights; `work` adds files that the program wrote to its working directory, `pages` adds texts by name, such
+    as a report. A run that has not ended is exported in its current state. Raises UsageError if `output` exists, unless
+    `force`, and ConfigError.
+    """
+    directory = run.directory
+    target = _target(directory, output, force=force)
+    found = report([directory])
+    if not found.statuses:
+        raise found.problems[0]
+    (status,) = found.statuses
+    files = members(directory, weights=weights, work=work)
+    records = metric_records(directory)
+    texts = {
+        "README.txt": _readme(status, found.as_of),
+        "status.json": json.dumps(run_record(status, found.as_of), indent=1) + "\n",
+        "metrics.csv": _table(records),
+        **(pages or {}),
+    }
+    try:
+        descriptor, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                archive = RunArchive(file, directory.id, found.as_of, _secrets(status).hide)
+                for name, text in sorted(texts.items()):
+                    archive.add_text(name, text)
+                for member in files:
+                    name = os.path.relpath(member.path, directory.path)
+                    with suppress(FileNotFoundError):  # the run has not ended
+                        archive.add_file(name, member, text=not _is_binary(directory, member.path))
+                archive.close()
+            Path(aside).replace(target)
+        finally:
+            Path(aside).unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot export {directory.id} to {target}: {reason(error)}", "check free space: df -h"
+        ) from error
+    return target
+
+
+def _is_binary(run: RunDir, path: Path) -> bool:
+    """Whether to copy the file unchanged: the weights, and the program's own files."""
+    return path == run.weights or path.is_relative_to(run.work)
+
+
+def _target(run: RunDir, output: str | Path | None, *, force: bool) -> Path:
+    path = Path(f"{run.id}{_SUFFIX}") if output is None else Path(output)
+    check_output(path, f"{run.id}{_SUFFIX}")
+    if path.exists() and not (force and path.is_file()):
+        raise UsageError(f"file exists: {path}", "replace it with --force, or choose another with --output")
+    return path
+
+
+def _secrets(status: Status) -> Secrets:
+    """The secrets in this environment, and in the job files and `.env` files of the code."""
+    project = status.record.run.project
+    names = (Path(folder, name) for folder, _, names in os.walk(project) for name in names)
+    tables = (variables_in(path) for path in names if path.suffix == ".toml" or path.name == ".env")
+    return Secrets(status.record.cluster.secrets).having(dict(os.environ), *tables)
+
+
+def _table(records: Iterable[Mapping[str, Any]]) -> str:
+    """One row per record and one column per name, in order of appearance."""
+    rows = list(records)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _readme(status: Status, now: float) -> str:
+    moment = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(now))
+    state = str(status.stage) + ("" if status.stage.ended else "; not ended, files are as of the export")
+    return f"""{status.record.run.id}
+exported {moment} by clusterctl {__version__}
+stage: {state}
+
+report.html       curves, nodes, phases, configuration: open it in a browser
+metrics.csv       logged metrics, one row per record; steps repeated after a restart count once
+weights.pt        the trained weights by name: torch.load("weights.pt") (if available and requested)
+run.json          job, cluster, versions, git commit, command line; secret values are replaced by ***
+status.json       stage, progress and newest metrics, as printed by `clusterctl status -o json`
+git.patch         uncommitted changes: git apply git.patch, on the commit in run.json
+script.sh         the batch script
+submissions/      the same files of earlier submissions, if the run was resumed
+attempts/N/       one folder for each start of the run:
+  host.json         node names, start, end, exit code
+  host.log          output of the batch script and srun
+  logs/             output of each rank
+  metrics.jsonl     logged metrics
+  events/, nodes/   events of the ranks: stages, exceptions, exits
+  telemetry/        CPU, memory and GPUs of each node over time
+The other files record how the run was submitted, cancelled, restarted and accounted. Times are in seconds since 1970.
+  work/             files that the program wrote to its working directory (if requested)
+Not included: checkpoints, .git folders, and the code itself.
+"""
+
+
+# Fetch a run into the current folder: record, metrics, report, weights, logs, and its program's files.
+
+
+_MOST_FILES = 10**6
+_LATEST = 2**34  # seconds
+
+
+def fetch(
+    place: Elsewhere | None, name: str, output: Path | None = None, *, weights: bool = True, force: bool = False
+) -> Path:
+    """Fetch the run called `name` into the new folder `output`, named after the run by default; returns its path.
+
+    The folder appears atomically. Raises UsageError if it exists, unless `force` and it contains an earlier copy of a
+    run, and if the runs are on this machine; HostError with the other machine's message, or for an archive that is not
+    one of this run.
+    """
+    if place is None:
+        raise UsageError(f"{name}: its files are on this machine", f"make an archive: clusterctl export {name}")
+    parent = Path.cwd() if output is None else output.absolute().parent
+    if output is not None:
+        _require_free(output, force=force)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=parent) as folder:
+            archive, inside = Path(folder, "archive"), Path(folder, "files")
+            _bring(place, name, archive, weights=weights)
+            try:
+                run = _unpacked(archive, inside, name)
+            except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError) as error:
+                message = f"{place.host} sent something else than an archive of {name}: {reason(error)}"
+                raise HostError(message, "run the command again; nothing was unpacked") from error
+            target = output or parent / run
+            _require_free(target, force=force)
+            _put(inside / run, target, Path(folder, "replaced"))
+    except OSError as error:
+        raise ConfigError(f"cannot fetch the run into {parent}: {reason(error)}", "check free space: df -h") from error
+    return target
+
+
+def _bring(place: Elsewhere, name: str, archive: Path, *, weights: bool) -> None:
+    from clusterctl.launcher.api.elsewhere import Conversation, Ends, Printed, request
+
+    words = ["export", name, "--work", "--output", "-", *([] if weights else ["--no-weights"])]
+    printed = Printed()
+    with archive.open("wb") as file:
+
+        def write(data: bytes) -> None:
+            file.write(data)
+
+        ends = Ends(write, printed.take)
+        code = Conversation(place.host, place.cluster.remote_python, request(place, words), ends).result()
+    if code:
+        lines = dict(line.partition(": ")[::2] for line in printed.text.splitlines())
+        hint = lines.get("hint", "" if "error" in lines else "run the command again")
+        raise HostError(lines.get("error", f"exit code {code} on {place.host}"), hint)
+
+
+def _unpacked(archive: Path, folder: Path, name: str) -> str:
+    """Unpack the archive below `folder`; returns the run's id. Raises TarError unless it is one of the run `name`.
+
+    It comes from another machine, so it may contain anything. All its files must be regular ones in a folder called
+    like a run that `name` refers to, and none can be part of a git repository, whose configuration runs programs.
+    """
+    top = ""
+    # As a stream: it cannot be read backwards, which sizes below zero would request.
+    with tarfile.open(archive, "r|gz") as members:
+        for count, member in enumerate(members):
+            first, *parts = member.name.split("/")
+            top = top or first
+            if first != top or not _is_meant(first, name):
+                raise tarfile.TarError(f"not a folder of this run: {first[:100]!r}")
+            is_file = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
+            if not is_file or not parts or any(part in ("", ".", "..") or is_git(part) for part in parts):
+                raise tarfile.TarError(f"not a file of a run: {member.name[:200]!r}")
+            if count == _MOST_FILES or not abs(member.mtime) < _LATEST:
+                raise tarfile.TarError(f"more than {_MOST_FILES} files" if count == _MOST_FILES else "invalid times")
+            path = Path(folder, top, *parts)
+            source = members.extractfile(member)
+            assert source is not None
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = path.open("xb")
+            except (FileExistsError, NotADirectoryError) as error:
+                raise tarfile.TarError(f"two files of the same name: {member.name[:200]!r}") from error
+            with file:
+                shutil.copyfileobj(source, file)
+            os.utime(path, (member.mtime, member.mtime))
+    if not top:
+        raise tarfile.TarError("no files")
+    return top
+
+
+def _is_meant(run: str, name: str) -> bool:
+    """Whether `name` may refer to the run with the id `run`: it is that id, its beginning, or `@last`."""
+    return is_run_id(run) and (name == NEWEST or run.startswith(name))
+
+
+def _require_free(target: Path, *, force: bool) -> None:
+    if not os.path.lexists(target):
+        return
+    if not force or target.is_symlink() or not target.is_dir():
+        raise UsageError(f"folder exists: {target}", "replace it with --force, or choose another with --output")
+    if not (target / "run.json").is_file() and any(target.iterdir()):
+        raise UsageError(f"not a fetched run, so --force does not replace it: {target}", "choose another with --output")
+
+
+def _put(run: Path, target: Path, aside: Path) -> None:
+    """Rename the folder to `target`; a folder there is removed only afterwards."""
+    replaces = target.is_dir()
+    if replaces:
+        target.rename(aside)
+    try:
+        run.rename(target)
+    except OSError:
+        if replaces:
+            aside.rename(target)
+        raise
+
+
+# Checks the path of an output file.
+
+
+def check_output(path: Path, example: str) -> None:
+    """Raise UsageError if no file can be written at `path`; `example` is a file name for the hint."""
+    if not path.parent.is_dir():
+        raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
+    if path.is_dir():
+        raise UsageError(f"is a folder: {path}", f"--output '{path / example}'")
+
+
+# Export of a run as an archive: which files it includes, and how they are written.
+
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # neither a link nor a pipe
+_IN_MEMORY_BYTES = 2**24
+_LONGEST_LINE_BYTES = 2**20
+
+
+class ExportedFile(NamedTuple):
+    """A file of the run, and its size at the time of the export."""
+
+    path: Path
+    bytes: int
+
+
+def members(run: RunDir, *, weights: bool, work: bool = False) -> list[ExportedFile]:
+    """The files of a run to export, sorted by path, without the targets of symbolic links.
+
+    With `work`, also those that its program wrote to its working directory, without git repositories' own files.
+    """
+    inside = os.path.realpath(run.path)
+    names = (file.name for file in read_written(run).files) if work else ()
+    written = (run.work / name for name in names if not any(map(is_git, name.split("/"))))
+    found = []
+    for path in sorted({*_files(run, weights=weights), *written}):
+        with suppress(OSError):
+            status, folder = path.lstat(), os.path.realpath(path.parent)
+            if stat.S_ISREG(status.st_mode) and f"{folder}/".startswith(f"{inside}/"):
+                found.append(ExportedFile(path, status.st_size))
+    return found
+
+
+def is_git(name: str) -> bool:
+    """Whether a folder or file of this name makes git read a configuration, which can run programs."""
+    return name.casefold() == ".git"
+
+
+def _files(run: RunDir, *, weights: bool) -> Iterator[Path]:
+    """The exportable files: no secrets, no checkpoints, and nothing that only running ranks need."""
+    yield from (run.run_json, run.submission_json, run.script, run.git_patch)
+    yield from (run.cancel_json, run.finished_json, run.requeue_json, run.accounting_json)
+    if weights:
+        yield run.weights
+    with suppress(OSError):
+        yield from (path for folder in run.submissions.iterdir() for path in folder.iterdir())
+    for attempt in run.attempts():
+        yield from (attempt.host_json, attempt.host_log, attempt.origin_json, attempt.metrics)
+        yield from (attempt.hang_json, attempt.hang_report_json)
+        for files in (attempt.log_files("out"), attempt.log_files("err"), attempt.node_event_files()):
+            yield from files.values()
+        yield from (*attempt.event_files().values(), *telemetry_files(attempt).values())
+
+
+class RunArchive:
+    """Writes `folder/...` to a .tar.gz. Texts go through `hide`, which redacts secrets."""
+
+    def __init__(self, file: IO[bytes], folder: str, time: float, hide: Callable[[str], str]) -> None:
+        self._tar = tarfile.open(fileobj=file, mode="w:gz", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - closed below
+        self._folder, self._time, self._hide = folder, time, hide
+
+    def close(self) -> None:
+        self._tar.close()
+
+    def add_text(self, name: str, text: str) -> None:
+        content = self._hide(text).encode("utf-8", "surrogateescape")
+        self._add(name, io.BytesIO(content), len(content), self._time)
+
+    def add_file(self, name: str, member: ExportedFile, *, text: bool) -> None:
+        """Add the file's content at the time of the export; only whole lines of records. Raises OSError."""
+        with os.fdopen(os.open(member.path, _READ), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return
+            if not text:
+                self._add(name, file, min(member.bytes, status.st_size), status.st_mtime)
+                return
+            with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spool:
+                for line in _lines(file, member.bytes):
+                    if line.endswith(b"\n") or not name.endswith(".jsonl"):
+                        spool.write(self._hide(line.decode(errors="surrogateescape")).encode(errors="surrogateescape"))
+                size = spool.tell()
+                spool.seek(0)
+                self._add(name, spool, size, status.st_mtime)
+
+    def _add(self, name: str, file: IO[bytes], size: int, time: float) -> None:
+        info = tarfile.TarInfo(f"{self._folder}/{name}")  # no user, no group
+        info.size, info.mtime, info.mode = size, int(time), 0o644
+        self._tar.addfile(info, file)
+
+
+def _lines(file: IO[bytes], most_bytes: int) -> Iterator[bytes]:
+    """The lines in the first `most_bytes` of a file; very long lines are split."""
+    left = most_bytes
+    while left > 0 and (line := file.readline(min(left, _LONGEST_LINE_BYTES))):
+        left -= len(line)
+        yield line

@@ -1,0 +1,229 @@
+"""Find runs by name or by criteria."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.api.calls import works_elsewhere
+from clusterctl.launcher.api.run import Run
+from clusterctl.launcher.config import cache_folder, chosen_runs_folder
+from clusterctl.launcher.observe.comparison import compare
+from clusterctl.launcher.observe.comparison import differences_to_json as differences_to_json
+from clusterctl.launcher.observe.ended_runs import EndedRuns
+from clusterctl.launcher.observe.listing import Listing as Listing
+from clusterctl.launcher.observe.listing import listing
+from clusterctl.launcher.observe.run_names import run_ids
+from clusterctl.launcher.observe.runs import find_run, newest_first
+from clusterctl.launcher.observe.status import Filter, newest, report
+from clusterctl.launcher.observe.status import run_columns as run_columns
+from clusterctl.launcher.observe.status import to_json as to_json
+from clusterctl.launcher.observe.sweeps import one_run, read_sweep, sweep_named
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.record.stages import ENDED
+from clusterctl.shared.record.stages import Stage as Stage
+from clusterctl.shared.spec.records import nearest
+from clusterctl.shared.spec.values import parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from clusterctl.launcher.observe.comparison import Comparison as Comparison
+    from clusterctl.launcher.observe.ended_runs import Row
+    from clusterctl.launcher.observe.overview import Overview
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.status import Report as Report
+    from clusterctl.shared.record.layout import RunDir
+
+
+# Compares two runs.
+
+
+def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Comparison:
+    """The differences of two runs, given as runs or names: configuration, code, versions, image, results.
+
+    Runs in any stage can be compared; `line_differences()` of the result returns unified diffs of the code. Raises
+    NotFoundError, UsageError if both are the same run, and ConfigError if a record cannot be read.
+    """
+    before, after = (as_run(run, cluster) for run in (first, second))
+    if before == after:
+        raise UsageError(f"both names refer to the same run: {before.id}", "list run IDs with: clusterctl status -a")
+    return compare(before.directory, after.directory)
+
+
+_MANY = 50  # with more runs than this, the state of ended runs is cached in a file
+# Names for several stages at once.
+_GROUPS = {
+    "ended": ENDED,
+    "alive": frozenset(Stage) - ENDED,
+    "running": frozenset(Stage) - ENDED - {Stage.QUEUED},
+}
+
+
+@works_elsewhere()
+def find(name: str, cluster: str | None = None) -> Run:
+    """The run that `name` refers to: `@last`, an ID, a job's name (its newest run), or the beginning of an ID.
+
+    Raises NotFoundError with the nearest name, and UsageError if several IDs begin with `name`.
+    """
+    folder = chosen_runs_folder(cluster)
+    if sweep := sweep_named(folder, name):
+        raise one_run(sweep)
+    return Run(find_run(folder, name).path)
+
+
+def as_run(run: Run | str, cluster: str | None = None) -> Run:
+    """`run`, or the run of that name. Raises what `find` raises."""
+    return find(run, cluster) if isinstance(run, str) else run
+
+
+def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
+    """The runs with these names, each once; a sweep means all its runs. Raises what `find` raises."""
+    folder = chosen_runs_folder(cluster)
+    found: dict[Run, None] = {}
+    for name in names:
+        sweep = sweep_named(folder, name)
+        runs = read_sweep(sweep).runs if sweep else (find_run(folder, name),)
+        found |= {Run(run.path): None for run in runs}
+    return list(found)
+
+
+@works_elsewhere()
+def runs(
+    *,
+    stage: str | Iterable[str] = (),
+    name: str | Iterable[str] = (),
+    since: str | float | None = None,
+    cluster: str | None = None,
+    count: int | None = None,
+) -> list[Run]:
+    """The runs of `cluster`, newest first; unreadable runs are left out.
+
+    Filters: one of the stages `stage` ("failed"; "running", "alive" and "ended" cover several), a job or ID matching
+    `name` ("cora*"), submitted within `since` ("2d", or seconds); `count` limits the result to the newest.
+    """
+    wanted = query(stage=stage, name=name, since=since, cluster=cluster, count=count)
+    return [Run(run.path) for run in wanted.list()]
+
+
+@works_elsewhere()
+def names(cluster: str | None = None) -> list[str]:
+    """The IDs of the runs of `cluster`, newest first, without reading their files."""
+    return run_ids(chosen_runs_folder(cluster))
+
+
+@works_elsewhere()
+def look(
+    *,
+    stage: str | Iterable[str] = (),
+    name: str | Iterable[str] = (),
+    since: str | float | None = None,
+    cluster: str | None = None,
+    count: int | None = None,
+) -> Report:
+    """The status of the matching runs (arguments as for `runs`)."""
+    return replace(query(stage=stage, name=name, since=since, cluster=cluster, count=count).look(), snapshots={})
+
+
+@dataclass(frozen=True)
+class Query:
+    """Runs to read once or repeatedly: those named, or the newest matching ones of a folder."""
+
+    folder: Path
+    named: tuple[RunDir, ...] = ()
+    wanted: Filter = field(default_factory=Filter)
+    count: int | None = None
+    ended: EndedRuns = field(default_factory=EndedRuns, repr=False)  # these are read only once
+
+    def look(self) -> Report:
+        """The current status. Neither a damaged run nor an unreachable Slurm hides the other runs."""
+        if self.named:
+            found = report(self.named, ended=self.ended)
+        else:
+            found = newest(self.folder, self.wanted, self.count, self.ended)
+        self.ended.save()
+        return found
+
+    def rows(
+        self,
+        row_of: Callable[[Status, float], Row],
+        together: Callable[[Iterable[Row]], Iterable[Row]] = iter,
+    ) -> Listing:
+        """Like `look`, but as table rows made by `row_of`, only once for ended runs.
+
+        `count` refers to submissions, however many runs a sweep has; `together` makes one row per sweep.
+        """
+        if self.named:
+            looked = self.look()
+            rows = tuple(row_of(status, looked.as_of) for status in looked.statuses)
+            return Listing(looked.as_of, rows, looked.problems, looked.statuses)
+        found = listing(self.folder, self.wanted, self.count, row_of, self.ended, together)
+        self.ended.save()
+        return found
+
+    def list(self) -> list[RunDir]:
+        """Only the runs; their files are read only if a stage or an age has to be known."""
+        if self.named or self.wanted.needs_reading:
+            return [status.record.run for status in self.look().statuses]
+        return [*itertools.islice(newest_first(self.folder, self.wanted.takes_id), self.count)]
+
+
+def query(
+    names: Iterable[str] = (),
+    *,
+    stage: str | Iterable[str] = (),
+    name: str | Iterable[str] = (),
+    since: str | float | None = None,
+    cluster: str | None = None,
+    count: int | None = None,
+) -> Query:
+    """The runs called `names`, else those matching the filters of `runs`. Raises NotFoundError and UsageError."""
+    named = tuple(run.directory for run in find_all(names, cluster))
+    wanted = Filter(_several(name), _stages(_several(stage)), age_seconds("--since", since))
+    folder = chosen_runs_folder(cluster)
+    many = len(named) > _MANY or (not named and (count is None or wanted.needs_reading))
+    return Query(folder, named, wanted, count, EndedRuns(_kept_runs(folder) if many else None))
+
+
+def overview(names: Iterable[str], cluster: str | None = None, count: int = 100) -> Overview:
+    """The data of a monitor for the runs called `names`, else for the newest `count`."""
+    from clusterctl.launcher.observe.overview import Overview
+
+    return Overview(chosen_runs_folder(cluster), count, tuple(run.directory for run in find_all(names, cluster)))
+
+
+def _kept_runs(folder: Path) -> Path:
+    """The cache file for ended runs: one per user, since users may see different things in Slurm."""
+    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
+    return cache_folder() / "runs" / f"{name}.kept"
+
+
+def _several(words: str | Iterable[str]) -> tuple[str, ...]:
+    return (words,) if isinstance(words, str) else tuple(words)
+
+
+def _stages(words: tuple[str, ...]) -> frozenset[Stage]:
+    """The stages named by `words`, which may be comma-separated."""
+    stages: set[Stage] = set()
+    known = {stage.value: frozenset({stage}) for stage in Stage} | _GROUPS
+    for word in ",".join(words).split(",") if words else ():
+        if word not in known:
+            close = nearest(word, known)
+            hint = f"did you mean {close}?" if close else f"one of {', '.join(known)}"
+            raise UsageError(f"no such state: {word}", hint)
+        stages |= known[word]
+    return frozenset(stages)
+
+
+def age_seconds(option: str, age: str | float | None) -> float | None:
+    """The value of `option` in seconds, given as "2d" or as a number. Raises UsageError."""
+    if not isinstance(age, str):
+        return age
+    try:
+        return float(parse_seconds(age))
+    except ValueError as error:
+        raise UsageError(f"{option} {age}: {error}", f"for example {option} 2d") from None

@@ -1,0 +1,152 @@
+"""Container images: build, import, enter, list, verify, remove. An image is NAME.sqsh and NAME.json in a folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import clusterctl
+from clusterctl.launcher.config import cache_folder, chosen_images_folder, expanded, shipped_folder
+from clusterctl.launcher.containers import contents as files
+from clusterctl.launcher.containers.contents import remove as remove
+from clusterctl.launcher.containers.contents import verify as verify
+from clusterctl.launcher.containers.listener import SILENT, ProgressListener
+from clusterctl.launcher.containers.pyxis import ContainerView, Mount
+from clusterctl.launcher.containers.unpacked import is_here
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.record.interpreter import isolated
+from clusterctl.shared.spec import to_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterctl.launcher.containers.contents import Image as Image
+
+
+def images_folder(cluster: str | None = None, folder: Path | None = None) -> Path:
+    """`folder`, else the image folder of `cluster`, else the user's own. Raises UsageError for the path of an image."""
+    if folder and folder.suffix == files.SUFFIX and not folder.is_dir():
+        raise UsageError(f"not a folder: {folder}", "give a folder; the image's name comes first: image build NAME")
+    return folder or chosen_images_folder(cluster)
+
+
+def images(cluster: str | None = None, *, folder: Path | None = None) -> list[Image]:
+    """The images of an image folder, by name."""
+    return files.images_in(images_folder(cluster, folder))
+
+
+def find(name: str, cluster: str | None = None, *, folder: Path | None = None) -> Image:
+    """The image `name` of an image folder, or the .sqsh at a path. Raises NotFoundError."""
+    return files.find_image(images_folder(cluster, folder), name)
+
+
+def image_record(image: Image) -> dict[str, Any]:
+    """The record of an image as plain values."""
+    known = to_record(image.record) if image.record else {"problem": image.problem or "no record"}
+    return {"name": image.name, "path": os.fspath(image.path), **known}
+
+
+def build(
+    name: str | None = None,
+    cluster: str | None = None,
+    *,
+    gpu: bool = False,
+    base: str | None = None,
+    replacing: tuple[str, ...] = (),
+    fresh: bool = False,
+    engine: str | None = None,
+    folder: Path | None = None,
+    progress: ProgressListener = SILENT,
+) -> Image:
+    """Build clusterctl's own image, with the package versions that are installed here. Raises ImageError.
+
+    `base` is the base image ("bootstrap" makes one from Debian packages); `replacing` overrides requirements, such as
+    torch==2.13.0; `fresh` fetches base image and wheels again; `engine` is docker, podman or buildah.
+    """
+    from clusterctl.launcher.containers.build import BuildRequest
+    from clusterctl.launcher.containers.build import build as build_image
+    from clusterctl.launcher.containers.engine import find_engine
+    from clusterctl.launcher.submission.git import git_state
+
+    kind, target = "gpu" if gpu else "cpu", images_folder(cluster, folder).absolute()
+    state = git_state(shipped_folder())
+    commit = state.commit + ("-dirty" if state.dirty else "") if state else ""
+    request = BuildRequest(
+        name=name or f"clusterctl-{kind}", kind=kind, base=base, replacing=replacing, commit=commit, fresh=fresh
+    )
+    found = find_engine(engine)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return build_image(request, found, target, cache_folder(), python, progress)
+
+
+def import_image(
+    source: str,
+    name: str | None = None,
+    cluster: str | None = None,
+    *,
+    fresh: bool = False,
+    engine: str | None = None,
+    folder: Path | None = None,
+    progress: ProgressListener = SILENT,
+) -> Image:
+    """Import `source` into the image folder: a file, or a reference (REGISTRY#NAME:TAG). Raises ImageError.
+
+    A reference that was imported before is not fetched again unless `fresh`.
+    """
+    target = images_folder(cluster, folder).absolute()
+    is_file = source.startswith(("/", "./", "../", "~")) or Path(source).is_file()
+    if not is_file and not fresh and (there := files.imported(target, source, name)):
+        return there
+    from clusterctl.launcher.containers.importing import import_file, import_reference  # late: takes 0.1 s
+
+    if is_file:
+        return import_file(expanded(source), name, target, progress)
+    return import_reference(source, name, target, progress, engine=engine, fresh=fresh)
+
+
+def in_image(
+    image: str,
+    command: tuple[str, ...] = (),
+    cluster: str | None = None,
+    *,
+    mounts: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
+    workdir: str | None = None,
+    writable: bool = False,
+    home: bool = False,
+    root: bool = False,
+    entrypoint: bool = False,
+) -> tuple[list[str], dict[str, str], str]:
+    """How to run `command`, or the image's entry point, in `image`: a .sqsh file or a name in the image folder.
+
+    Returns the command line and environment to execute, and the name of the image if it must be unpacked first, else
+    "". `environment` overrides the image's own variables. Raises NotFoundError, and UsageError for a bad mount.
+    """
+    path = find(image, cluster).path.absolute()
+    view = ContainerView(
+        image=str(path),
+        mounts=tuple(Mount.parse(_absolute(mount)) for mount in mounts),
+        workdir=workdir,
+        writable=writable,
+        mount_home=home,
+        remap_root=root,
+        entrypoint=entrypoint,
+        environment=tuple(environment or ()),
+    )
+    runner = str(Path(clusterctl.__file__).parent / "launcher" / "containers")
+    argv = isolated(sys.executable, runner, *view.flags(), "--", *command)
+    return argv, {**os.environ, **(environment or {})}, "" if is_here(path) else path.name
+
+
+def _absolute(mount: str) -> str:
+    """`mount` with a source such as `.` or `~/data` made absolute."""
+    source, colon, rest = mount.partition(":")
+    return f"{expanded(source).absolute()}{colon}{rest}" if source else mount
+
+
+def prunable(folder: Path, names: tuple[str, ...] = ()) -> list[Path]:
+    """The images `names` of `folder`, and leftovers of killed builds and imports."""
+    return [files.find_image(folder, name).path for name in names] + files.leftovers(folder, time.time())

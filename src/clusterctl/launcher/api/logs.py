@@ -1,0 +1,216 @@
+"""The logs of one run: filtered, merged by time, and read once or followed."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.observe.follow import REAL_SOURCES, watch
+from clusterctl.launcher.observe.lines import pattern
+from clusterctl.launcher.observe.logs import Logs, Selection, check_selection, sources, time_of
+from clusterctl.launcher.observe.rank_events import Exited, Raised, last_events
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.spec.values import parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from clusterctl.launcher.observe.follow import Sources
+    from clusterctl.launcher.observe.logs import Line, Source
+    from clusterctl.launcher.observe.run_record import RunRecord
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.shared.record.layout import RunDir
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The selected lines of a run, merged by time: iterate for the existing lines, `follow` for new ones."""
+
+    record: RunRecord
+    selection: Selection
+    files: Logs
+    takes: Callable[[Line], bool]
+
+    def __iter__(self) -> Iterator[Line]:
+        """Iterate over the lines. Raises NotFoundError for an unknown rank, node or attempt."""
+        check_selection(self.record.run, self.selection)
+        return filter(self.takes, self.files.read(ended=True))
+
+    def errors(self) -> list[Failure]:
+        """All tracebacks in order; raises like iteration."""
+
+        check_selection(self.record.run, self.selection)
+        return failures(self.files, self.takes)
+
+    def follow(self, sources: Sources = REAL_SOURCES) -> Iterator[tuple[Status, Iterator[Line]]]:
+        """Poll four times a second until the run has ended: yields its status, and the new lines."""
+        for status in watch(self.record.run, self.record.cluster, sources):
+            over = status.stage.ended and status.sure
+            added = self.files.read(ended=True) if over else self.files.added(sources.clock())
+            yield status, filter(self.takes, added)
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks that may have written these lines."""
+        return self.record.job.resources.nodes * self.record.tasks_per_node if self.selection.rank is None else 1
+
+
+def read_logs(
+    run: RunDir,
+    selection: Selection,
+    tail: int | None = None,
+    since: str | float | None = None,
+    grep: str | None = None,
+) -> Reading:
+    """The logs of `run`: see `Run.logs`."""
+    from_time = _moment(since, time.time())
+    try:
+        wanted = re.compile(grep.encode(errors="surrogateescape")) if grep is not None else None
+    except re.error as error:
+        raise UsageError(f"--grep {grep}: {error}", "use Python's regular expressions; \\. is a dot") from None
+
+    def takes(line: Line) -> bool:
+        return (from_time is None or line.time >= from_time) and (wanted is None or bool(wanted.search(line.text)))
+
+    return Reading(read_record(run), selection, Logs(run, selection, tail, from_time), takes)
+
+
+def _moment(since: str | float | None, now: float) -> float | None:
+    """Seconds since the epoch: an age counts back from `now`."""
+    if not isinstance(since, str):
+        return since
+    try:
+        return now - parse_seconds(since)
+    except ValueError:
+        moment = time_of(since.encode())
+    if moment is None:
+        raise UsageError(f"--since {since}: not an age or a time", 'for example --since 20m, or "2026-01-31 12:00:00"')
+    return moment
+
+
+# The errors of a run: tracebacks that its ranks recorded or printed, merged if identical.
+
+
+if TYPE_CHECKING:
+    Ends = Mapping[tuple[int, int], Sequence[Raised | Exited]]  # by attempt and rank
+
+_BEGIN = b"Traceback (most recent call last):"
+# Python's text between the parts of a chain of exceptions.
+_CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
+_ORIGINAL = b"Original Traceback"  # of a DataLoader's worker, within the message
+# Further lines of messages by NCCL and CUDA.
+_CONTINUES = (b"nccl", b"Last error:", b"CUDA kernel errors", b"For debugging consider passing", b"Compile with `TORCH")
+_TORCHS = re.compile(rb"^\[rank\d+\]:( |$)")  # torch.distributed's prefix for each line of a traceback
+_FRAME = re.compile(r'^ +File "(?P<file>[^"]*)", line (?P<line>\d+)', re.MULTILINE)
+
+
+@dataclass
+class Failure:
+    """One error: its text, its first time and attempt, and all ranks that had it."""
+
+    text: str
+    time: float
+    attempt: int
+    ranks: list[int] = field(default_factory=list)
+
+    @property
+    def message(self) -> str:
+        """The line that names the exception."""
+        return next((line for line in reversed(self.text.splitlines()) if line and not line.startswith(" ")), self.text)
+
+
+def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
+    """The distinct errors in the events and logs of the selected ranks, in order of time.
+
+    From the logs, only those whose first line is accepted by `takes`.
+    """
+    chosen = sources(logs.run, logs.selection)
+    ranks = {(source.attempt, source.rank) for source in chosen if source.rank is not None}
+    ends = _ends(logs.run, ranks)
+    found: dict[tuple[int, str, str], Failure] = {}
+    for failure in sorted([*_recorded(ends), *_printed(logs, chosen, ends, takes)], key=lambda failure: failure.time):
+        frames = _FRAME.findall(failure.text)
+        place = ":".join(frames[-1]) if frames else ""
+        first = found.setdefault((failure.attempt, pattern(failure.message), place), failure)
+        if first is not failure:
+            first.ranks += failure.ranks
+    for failure in found.values():
+        failure.ranks = sorted(set(failure.ranks))
+    return list(found.values())
+
+
+def _ends(run: RunDir, ranks: Iterable[tuple[int, int]]) -> Ends:
+    """The ranks' records of their ends."""
+    found: dict[tuple[int, int], list[Raised | Exited]] = {whose: [] for whose in ranks}
+    for attempt in {attempt for attempt, _ in found}:
+        events, _ = last_events(run.attempt(attempt))
+        for rank, of_rank in events.items():
+            if (attempt, rank) in found:
+                found[attempt, rank] = [event for event in of_rank if isinstance(event, Raised | Exited)]
+    return found
+
+
+def _recorded(ends: Ends) -> Iterator[Failure]:
+    for (attempt, rank), events in sorted(ends.items()):
+        for event in events:
+            if isinstance(event, Raised):
+                text = (event.traceback or event.message).rstrip()
+                yield Failure(text, event.time or 0.0, attempt, [rank])
+
+
+def _printed(logs: Logs, chosen: Iterable[Source], ends: Ends, takes: Callable[[Line], bool]) -> Iterator[Failure]:
+    """Tracebacks in logs, from their first line to the one that names the exception, including chains."""
+    for source in chosen:
+        file = logs.file(source)
+        # Lines without a time were printed shortly before the rank's end.
+        recorded = ends.get((source.attempt, source.rank)) if source.rank is not None else None
+        ended = recorded[0].time if recorded else None
+        open_: _Open | None = None
+        passed = 0, b""
+        for block in file.blocks(ended=True):
+            if open_ is None and _BEGIN not in block[1]:  # the fast path for most logs
+                passed = block
+                continue
+            deque(file.lines_in(*passed), maxlen=0)  # to get the time of the line before the block
+            passed = 0, b""
+            for line in file.lines_in(*block):
+                text = _TORCHS.sub(b"", line.text)
+                if open_ is not None and open_.takes(text):
+                    open_.lines.append(text)
+                    continue
+                if open_ is not None:
+                    yield open_.failure(source)
+                begins = text.rstrip() == _BEGIN and takes(line)
+                open_ = _Open(line.time if line.timed else ended or line.time, [text]) if begins else None
+        if open_ is not None:
+            yield open_.failure(source)
+
+
+@dataclass
+class _Open:
+    """A traceback whose end has not been read yet."""
+
+    time: float
+    lines: list[bytes]
+    named: bool = False  # after the line that names the exception, only a chain continues
+
+    def takes(self, line: bytes) -> bool:
+        if self.named:
+            # An empty line may separate the parts of a chain, and a message may have several lines.
+            if not line.strip() or line.startswith((*_CHAINED, b" ", b"\t", *_CONTINUES)):
+                return True
+            if line.startswith(_ORIGINAL):
+                self.named = False
+                return True
+            self.named = line.rstrip() != _BEGIN or not any(part.startswith(_CHAINED) for part in self.lines[-3:])
+            return not self.named
+        self.named = not line.startswith((b" ", b"\t"))
+        return True
+
+    def failure(self, source: Source) -> Failure:
+        text = b"\n".join(self.lines).decode(errors="replace").rstrip()
+        return Failure(text, self.time, source.attempt, [] if source.rank is None else [source.rank])

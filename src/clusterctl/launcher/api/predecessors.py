@@ -1,0 +1,183 @@
+"""The runs and sweeps that a new run waits for, found by name and passed to sbatch as job IDs.
+
+Slurm forgets a job minutes after its end, and does not wait for unknown jobs. So only the job IDs of runs that have not
+ended are passed on, and ended runs are checked here by their directories. A sweep means all its runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.checks.check import Check, Verdict
+from clusterctl.launcher.observe.milestones import read_submission
+from clusterctl.launcher.observe.run_record import Condition, Predecessor, Standing, standing
+from clusterctl.launcher.observe.runs import find_run
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.sweeps import runs_of, sweep_named
+from clusterctl.launcher.slurm.queue import element_id
+from clusterctl.launcher.submission.sbatch import SlurmRefused
+from clusterctl.shared.errors import ClusterctlError, ConfigError, SlurmError, UsageError
+from clusterctl.shared.record.fields import read_fields
+from clusterctl.shared.record.files import exists
+from clusterctl.shared.record.layout import SweepDir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from clusterctl.launcher.api.run import Run
+    from clusterctl.launcher.api.sweeps import Sweep
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.shared.spec import Cluster, Resources
+
+    Named: TypeAlias = str | Run | Sweep | Iterable[str | Run | Sweep]
+
+FLAGS = {Condition.FINISHED: "--after", Condition.ENDED: "--after-any", Condition.STARTED: "--after-start"}
+_OF_SLURM = {Condition.FINISHED: "afterok", Condition.ENDED: "afterany", Condition.STARTED: "after"}
+
+
+@dataclass(frozen=True)
+class Predecessors:
+    """The predecessors of a run on `cluster`, in the folder `runs`."""
+
+    all: tuple[Predecessor, ...]
+    runs: Path
+    cluster: Cluster
+
+    @property
+    def words(self) -> list[str]:
+        """The command-line options for them."""
+        return [word for one in self.all for word in (FLAGS[one.condition], one.run)]
+
+    @property
+    def record(self) -> list[dict[str, str]]:
+        """The form stored in run.json."""
+        return [{"run": one.run, "condition": one.condition.value} for one in self.all]
+
+    def without_removed(self) -> tuple[Predecessors, tuple[Check, ...]]:
+        """Without the predecessors whose directories were removed, and warnings about these.
+
+        For runs that are submitted again: nothing can show any more whether such a predecessor finished.
+        """
+        there = [one for one in self.all if exists(self.runs / one.run) or exists(SweepDir.of(self.runs, one.run).path)]
+        gone = [one.run for one in self.all if one not in there]
+        words = "no longer exists, so this run does not wait for it"
+        warnings = tuple(Check("dependency", Verdict.WARN, f"{run}, on which it depended, {words}") for run in gone)
+        return replace(self, all=tuple(there)), warnings
+
+    def check(self, resources: Resources) -> list[str]:
+        """`options` for a run with these `resources`; called before anything is prepared, to raise errors early."""
+        if self.all and resources.dependency:
+            hint = "remove `dependency` from [resources], or submit without --after"
+            raise UsageError("cannot combine --after with `dependency` in the job file", hint)
+        return self.options()
+
+    def options(self) -> list[str]:
+        """sbatch's options to wait for conditions that are not met yet; empty if all are.
+
+        Raises UsageError for a run that cannot be waited for, SlurmError if it is unknown whether it has ended.
+        """
+        runs = {one.run: runs_of(self.runs, one.run) for one in self.all}
+        found = report(dict.fromkeys(run for several in runs.values() for run in several))
+        for problem in found.problems:
+            if isinstance(problem, ConfigError):
+                raise problem
+        statuses = {status.record.run: status for status in found.statuses}
+        silence = found.problems[0].message if found.problems else "Slurm does not know"
+        lists = []
+        for condition in Condition:
+            named = (one for one in self.all if one.condition is condition)
+            judged = (self._jobs_of(one, [statuses[run] for run in runs[one.run]], silence) for one in named)
+            numbers = [number for jobs in judged for number in jobs]
+            lists += [":".join([_OF_SLURM[condition], *numbers])] if numbers else []
+        return [f"--dependency={','.join(lists)}", "--kill-on-invalid-dep=yes"] if lists else []
+
+    def submitted(self, sbatch: Callable[[list[str]], str], asked: list[str]) -> str:
+        """Call `sbatch` with the options `asked`; raises what it raises.
+
+        A run may end before sbatch is called: if Slurm refuses the dependencies, they are determined once more.
+        """
+        try:
+            return sbatch(asked)
+        except SlurmRefused as refused:
+            if not self.all or "dependency" not in refused.words.lower():
+                raise
+            try:
+                now = self.options()
+            except ClusterctlError as error:
+                raise SlurmRefused("sbatch refused the job", error.message, error.hint) from refused
+            if now == asked:
+                raise
+            return sbatch(now)
+
+    def _jobs_of(self, one: Predecessor, statuses: Sequence[Status], silence: str) -> list[str]:
+        """The IDs of the jobs of a run or a sweep to wait for; empty if the condition is met."""
+        for status in statuses:
+            if not status.sure:
+                message = f"unknown whether {status.record.run.id} has ended: {silence}"
+                raise SlurmError(message, "try again when Slurm answers")
+        if never := [status for status in statuses if standing(one.condition, status) is Standing.NEVER]:
+            raise _never_finishes(one.run, never, len(statuses))
+        jobs = [self._job_of(status) for status in statuses if standing(one.condition, status) is Standing.OPEN]
+        return _by_array(jobs, SweepDir.of(self.runs, one.run), statuses)
+
+    def _job_of(self, status: Status) -> str:
+        """The job ID of a run that has not ended. Raises UsageError if Slurm cannot wait for it."""
+        run, record = status.record.run.id, status.record
+        later = f"submit this one when it has ended; see: clusterctl status {run}"
+        if record.allocation:
+            raise UsageError(f"{run} runs in allocation {record.allocation}: it has no job to wait for", later)
+        if record.cluster.controller != self.cluster.controller:
+            where = f"on cluster {record.cluster.name}, not {self.cluster.name}"
+            raise UsageError(f"{run} runs {where}: Slurm waits only for its own jobs", later)
+        if status.job_id is None:
+            raise SlurmError(f"{run} has no job ID yet", f"try again; see: clusterctl status {run}")
+        return status.job_id
+
+
+def find_predecessors(named: Mapping[Condition, Named], runs: Path, cluster: Cluster) -> Predecessors:
+    """The named runs and sweeps, each once. Raises what `find_run` raises."""
+    found = (
+        Predecessor(_id_of(runs, name if isinstance(name, str) else name.id), condition)
+        for condition, names in named.items()
+        for name in _several(names)
+    )
+    return Predecessors(tuple(dict.fromkeys(found)), runs, cluster)
+
+
+def _id_of(runs: Path, name: str) -> str:
+    sweep = sweep_named(runs, name)
+    return sweep.id if sweep else find_run(runs, name).id
+
+
+def _several(names: Named) -> Iterable[str | Run | Sweep]:
+    from clusterctl.launcher.api.run import Run
+    from clusterctl.launcher.api.sweeps import Sweep
+
+    return (names,) if isinstance(names, str | Run | Sweep) else names
+
+
+def _never_finishes(name: str, never: Sequence[Status], runs: int) -> UsageError:
+    """The error for a run, or a sweep of this many `runs`, that can no longer finish."""
+    hint = f"first: clusterctl resume {name}\nor use --after-any to start however it ended"
+    if never[0].record.run.id != name:
+        return UsageError(f"{len(never)} of the {runs} runs of {name} did not finish", hint)
+    return UsageError(f"{name} has not finished: {never[0].stage}", hint)
+
+
+def _by_array(jobs: Sequence[str], sweep: SweepDir, statuses: Sequence[Status]) -> list[str]:
+    """`jobs` with array IDs in place of their elements, which keeps sbatch's list short for large sweeps.
+
+    Except arrays with elements that have since been resumed in another array: they can never finish.
+    """
+    known = {status.job_id for status in statuses}
+    whole = set()
+    for array in sweep.arrays():
+        number = read_submission(array).job_id
+        size = len(read_fields(array.array_json).texts("runs"))
+        if number and size and known.issuperset(element_id(number, index) for index in range(size)):
+            whole.add(number)
+    numbers = (job.partition("_")[0] for job in jobs)
+    return list(dict.fromkeys(number if number in whole else job for number, job in zip(numbers, jobs, strict=True)))

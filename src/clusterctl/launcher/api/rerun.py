@@ -1,0 +1,112 @@
+"""Repeat a run: a new run with the same code and configuration, except for the given changes.
+
+Once the job is resolved, it is an ordinary submission. The current content of the project folder does not matter: the
+code is the snapshot of the earlier run, which both then share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.launcher.api.calls import works_elsewhere
+from clusterctl.launcher.api.find import as_run
+from clusterctl.launcher.api.settings import settings, typed
+from clusterctl.launcher.api.submit import dry_run, send
+from clusterctl.launcher.config import load_cluster, resolve_again
+from clusterctl.launcher.containers.listener import SILENT
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.submission.new_run import Earlier
+from clusterctl.launcher.submission.plan import has_project
+from clusterctl.launcher.submission.snapshot import kept_code
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.record.fields import read_fields
+from clusterctl.shared.spec import to_record
+from clusterctl.shared.spec.keys import Difference, differences, leaves_as_written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterctl.launcher.api.run import Run
+    from clusterctl.launcher.api.settings import Overrides
+    from clusterctl.launcher.api.submit import DryRun
+    from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.shared.record.layout import RunDir
+    from clusterctl.shared.spec import Cluster
+
+
+@works_elsewhere(changes=True, restarts=True)
+def rerun(
+    run: Run | str,
+    cluster: str | None = None,
+    *,
+    overrides: Overrides = (),
+    in_allocation: str | None = None,
+    hold: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Run:
+    """Submit a new run with the code and configuration of `run`, which may be in any stage, and return it.
+
+    It goes to `cluster`, or else to that of `run`, with `overrides` applied, and starts at the first step. Both are in
+    the same runs folder. `in_allocation` and `hold` are as for `submit`.
+
+    Raises NotFoundError, UsageError for other code, ConfigError if the snapshot of the code was removed and for
+    everything that would make the run fail, and SlurmError.
+    """
+    again = _again(run, cluster, overrides)
+    return send(
+        again.resolved,
+        Slurm.of(again.resolved.cluster),
+        again.words,
+        in_allocation=in_allocation,
+        hold=hold,
+        earlier=again.earlier,
+        progress=progress,
+    )
+
+
+def plan(
+    run: Run | str, cluster: str | None = None, *, overrides: Overrides = (), in_allocation: str | None = None
+) -> DryRun:
+    """What `rerun` would submit with the same arguments. Raises what it raises, except for results of checks."""
+    again = _again(run, cluster, overrides)
+    return dry_run(again.resolved, in_allocation, earlier=again.earlier)
+
+
+def changes(run: Run) -> tuple[Difference, ...]:
+    """The changes of `run` to the run that it repeats; empty for any other run."""
+    found = read_fields(run.directory.run_json).tables("changes")
+    return tuple(Difference(one.text("key"), one.content.get("first"), one.content.get("second")) for one in found)
+
+
+class _Again(NamedTuple):
+    resolved: Resolved
+    earlier: Earlier
+    words: list[str]  # the equivalent command line
+
+
+def _again(run: Run | str, cluster: str | None, overrides: Overrides) -> _Again:
+    run = as_run(run, cluster)
+    record = read_record(run.directory)
+    record.require_ours()
+    where = load_cluster(cluster) if cluster else record.cluster
+    given = settings(overrides)
+    resolved = _resolved(run.directory, where, given)
+    if resolved.job.code != record.job.code or (has_project(resolved.job) and not has_project(record.job)):
+        message = f"code: a rerun uses the code that {run.id} was submitted with"
+        raise UsageError(message, "to run other code, submit the job again: clusterctl submit JOB")
+    code = kept_code(run.directory, project=has_project(resolved.job))
+    before, after = record.job, resolved.secrets.hide_in(resolved.job)
+    changed = differences(leaves_as_written(to_record(before)), leaves_as_written(to_record(after)))
+    return _Again(resolved, Earlier(run.directory, code, changed), typed("rerun", run.id, cluster, given))
+
+
+def _resolved(run: RunDir, cluster: Cluster, given: Iterable[str]) -> Resolved:
+    """Resolve the job again, without the jobs that the earlier run waited for, which Slurm may have forgotten."""
+    record = read_fields(run.run_json)
+    job, origins = record.table("job"), record.table("origins").named_texts()
+    resources = {key: value for key, value in job.table("resources").content.items() if key != "dependency"}
+    resolved = resolve_again({**job.content, "resources": resources}, origins, cluster, given, run_json=run.run_json)
+    return replace(resolved, typed=("rerun", run.id))

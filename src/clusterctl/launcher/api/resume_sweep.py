@@ -1,0 +1,166 @@
+"""Submit the unfinished runs of a sweep again, and new runs for additional values.
+
+Each run is resumed like a single one: in its own directory, from its last checkpoint. One array contains them all.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+import clusterctl
+from clusterctl.launcher.api.predecessors import Predecessors
+from clusterctl.launcher.api.resume import PastJob, renewed, resolved_again
+from clusterctl.launcher.api.settings import axes_typed, settings, typed
+from clusterctl.launcher.api.sweep import SweepJobs, plans_of, send_arrays, shown_rows, write_runs
+from clusterctl.launcher.api.sweeps import Sweep, find_sweep
+from clusterctl.launcher.api.verify import verify_all
+from clusterctl.launcher.checks.verify import explained
+from clusterctl.launcher.config import load_cluster
+from clusterctl.launcher.containers.listener import SILENT
+from clusterctl.launcher.observe.milestones import read_submission
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.sweeps import read_sweep
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.submission.module_archives import archive_modules
+from clusterctl.launcher.submission.new_run import from_snapshot
+from clusterctl.launcher.submission.plan import has_project, make_plan
+from clusterctl.launcher.submission.sbatch import SlurmRefused
+from clusterctl.launcher.submission.snapshot import kept_code
+from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
+from clusterctl.shared.record.fields import read_fields
+from clusterctl.shared.record.files import write_json
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterctl.launcher.api.settings import Axes
+    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.sweeps import SweepRecord
+    from clusterctl.launcher.submission.plan import Plan
+    from clusterctl.shared.record.layout import SweepDir
+    from clusterctl.shared.spec.sweep import Settings
+
+
+def resume_sweep(
+    sweep: Sweep | str,
+    cluster: str | None = None,
+    *,
+    axes: Axes = (),
+    hold: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Sweep:
+    """Start the runs of `sweep` again that failed, timed out, or were cancelled, preempted or lost.
+
+    `axes` are values as for `sweep`: new combinations become additional runs, with the sweep's original code. Raises
+    NotFoundError, UsageError if there is nothing to do, ConfigError, and SlurmError.
+    """
+    sweep = find_sweep(sweep, cluster) if isinstance(sweep, str) else sweep
+    place, axes = sweep.directory, axes_typed(axes)
+    record = read_sweep(place)
+    before = record.settings
+    statuses = _known(record)
+    again = [one for one in statuses if one.stage.ended and one.stage is not Stage.FINISHED]
+    rows = _new(record, axes)
+    if not again and not rows:
+        going = sum(not one.stage.ended for one in statuses)
+        what = f"{going} runs of {sweep.id} have not ended" if going else f"all runs of {sweep.id} have finished"
+        raise UsageError(f"{what}: nothing to resume", "for more values: clusterctl resume --sweep KEY=VALUES")
+    first = statuses[0].record
+    where = load_cluster(cluster) if cluster else first.cluster
+    slurm = Slurm.of(where)
+    jobs = [resolved_again(one.record.run, where) for one in again]
+    wanted = SweepJobs(rows, [resolved_again(first.run, where, _as_settings(row, record)) for row in rows], [])
+    codes = [
+        kept_code(one.record.run, project=has_project(job.job)).folder for one, job in zip(again, jobs, strict=True)
+    ]
+    old = [
+        make_plan(job, one.record.run, code, clusterctl.__version__)
+        for one, job, code in zip(again, jobs, codes, strict=True)
+    ]
+    code = kept_code(first.run, project=has_project(first.job))
+    new = plans_of(place, wanted.jobs, code, len(record.settings))
+    warnings = verify_all([*old, *new], [*jobs, *wanted.jobs], slurm, progress, code)
+    words = [*typed("resume", sweep.id, cluster, ()), *(word for axis in axes for word in ("--sweep", axis))]
+    predecessors = () if any(one.attempts for one in statuses) else first.predecessors  # as for a single run
+    waited_for, gone = Predecessors(predecessors, place.path.parents[1], where).without_removed()
+    waited_for.check(jobs[0].job.resources if jobs else wanted.jobs[0].job.resources)
+    alive = {one.job_id.partition("_")[0] for one in statuses if one.job_id and not one.stage.ended}
+    made: list[Plan] = []
+    try:
+        with ExitStack() as stack:
+            for plan, job, status in zip(old, jobs, again, strict=True):
+                links = archive_modules(plan, code.folder, progress)
+                stack.enter_context(renewed(plan, job, links, partial(_still_ended, status), words))
+            if new:
+                write_runs(place, new, wanted, code, words, from_snapshot(first.run), waited_for, progress=progress)
+                made += new
+                _write_settings(place, [*before, *shown_rows(wanted)])
+            send_arrays(
+                place,
+                [*old, *new],
+                slurm,
+                at_once=record.at_once,
+                hold=hold,
+                waited_for=waited_for,
+                before=sorted(alive),
+            )
+    except (SlurmRefused, ConfigError, OSError) as error:
+        for plan in made:
+            shutil.rmtree(plan.run.path, ignore_errors=True)
+        _write_settings(place, before)
+        if isinstance(error, SlurmRefused):
+            raise explained(error, [*jobs, *wanted.jobs][0], slurm) from error
+        raise
+    return Sweep(place.path, (*gone, *warnings))
+
+
+def _known(record: SweepRecord) -> tuple[Status, ...]:
+    """The status of all runs. Raises ConfigError for a damaged one, SlurmError if it is unknown whether one ended."""
+    found = report(record.runs)
+    for problem in found.problems:
+        if isinstance(problem, ConfigError):
+            raise problem
+    for status in found.statuses:
+        status.record.require_ours()
+        if not status.sure:
+            reason = found.problems[0].message if found.problems else "Slurm does not know"
+            raise SlurmError(f"unknown whether {status.record.run.id} has ended: {reason}", "try again later")
+    return found.statuses
+
+
+def _still_ended(status: Status) -> PastJob:
+    """The ended job, checked while the run is locked; raises UsageError if it was just resumed."""
+    run = status.record.run
+    if (read_submission(run).job_id or status.job_id) != status.job_id:
+        raise UsageError(f"{run.id} has just been resumed", f"clusterctl status {run.id}")
+    return PastJob(status.job_id, status.stage)
+
+
+def _new(record: SweepRecord, axes: Iterable[str]) -> list[Settings]:
+    """The combinations of `axes` that the sweep has not run yet. Raises UsageError if the keys are different."""
+    parsed = [parse_axis(axis) for axis in axes]
+    if not parsed:
+        return []
+    rows = combinations(parsed, None, 0)
+    known = {frozenset(settings) for settings in record.settings}
+    if {*map(key_of, rows[0])} != {*record.keys}:
+        raise UsageError(f"the sweep varies {', '.join(record.keys)}", "give values for all of these with --sweep")
+    return [row for row in rows if frozenset(row) not in known]
+
+
+def _as_settings(row: Settings, record: SweepRecord) -> list[str]:
+    """The changes of `row` to the job: its keys, and the program with its placeholders filled in."""
+    names = names_of_program([row])
+    keys = [setting for setting in row if key_of(setting) not in names]
+    return [*keys, *(settings({"argv": filled(record.program, row, names)}) if names else [])]
+
+
+def _write_settings(place: SweepDir, rows: Iterable[Iterable[str]]) -> None:
+    """Record the runs in sweep.json."""
+    write_json(place.sweep_json, {**read_fields(place.sweep_json).content, "runs": [[*row] for row in rows]})

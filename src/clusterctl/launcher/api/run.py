@@ -1,0 +1,247 @@
+"""`Run`: one submission, as an object with queries and actions.
+
+Methods import what they need: `submit` returns a Run without using any of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.launcher.api.calls import works_elsewhere
+from clusterctl.shared.errors import ClusterctlError, UsageError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.stages import Stage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.launcher.api.elsewhere import Elsewhere
+    from clusterctl.launcher.api.logs import Reading
+    from clusterctl.launcher.api.settings import Overrides
+    from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.diagnosis.diagnose import Diagnosis
+    from clusterctl.launcher.observe.stage import Status as Status
+    from clusterctl.shared.spec import Batches, Cluster, Job
+
+
+class RunFailed(ClusterctlError):
+    """A run did not finish successfully: the `run`, and the `diagnosis` with its findings."""
+
+    run: Run
+
+    def __init__(self, run: Run, stage: Stage) -> None:
+        self.run = run
+        next_step = "resume" if stage in (Stage.TIMED_OUT, Stage.PREEMPTED) else "why"
+        first, *_ = self.diagnosis.findings
+        super().__init__(f"run {run.id} ended: {stage}: {first}", f"clusterctl {next_step} {run.id}")
+
+    @functools.cached_property
+    def diagnosis(self) -> Diagnosis:
+        return self.run.why()
+
+
+class MetricRecords(list[dict[str, Any]]):
+    """One dict per record: `attempt`, `time` (seconds since the epoch), `step`, and the logged values."""
+
+    def to_pandas(self) -> Any:
+        """The records as a pandas DataFrame, one row each. Raises UsageError if pandas is not installed."""
+        try:
+            import pandas  # type: ignore[import-untyped,unused-ignore]
+        except ImportError:
+            raise UsageError("to_pandas needs pandas", "pip install pandas") from None
+        return pandas.DataFrame(list(self))
+
+
+def metric_records(run: RunDir) -> MetricRecords:
+    """The records of all attempts. Steps that a later attempt repeated from a checkpoint count once."""
+    from clusterctl.launcher.observe.lines import Growing, records_in
+
+    found: list[list[dict[str, Any]]] = []
+    undone_from = math.inf
+    for attempt in reversed(run.attempts()):
+        written = records_in(Growing(attempt.metrics).added())
+        records = [{"attempt": attempt.number, **record} for record in written]
+        found.append([one for one in records if type(one.get("step")) is not int or one["step"] < undone_from])
+        first = next((record["step"] for record in records if type(record.get("step")) is int), math.inf)
+        undone_from = min(undone_from, first)
+    return MetricRecords(one for records in reversed(found) for one in records)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, by its directory, which every query reads again; Slurm is asked if the files are not conclusive."""
+
+    path: Path
+    warnings: tuple[Check, ...] = field(default=(), compare=False, repr=False)
+    """Warnings of the checks before submitting or resuming."""
+    place: Elsewhere | None = None
+    """Set if its cluster is on another machine: `path` is there, and queries are sent there; see `fetch`."""
+    _job: Job | None = field(default=None, compare=False, repr=False)  # set for a run that was just submitted
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        from clusterctl.launcher.observe.run_names import job_name
+
+        return job_name(self.id)
+
+    @property
+    def directory(self) -> RunDir:
+        """The run's directory: logs, checkpoints, weights, the script."""
+        return RunDir(self.path)
+
+    @property
+    def work(self) -> Path:
+        """The program's working directory: a copy of the code, and files that the program wrote."""
+        return self.directory.work
+
+    @property
+    @works_elsewhere()
+    def batches(self) -> Batches | None:
+        """How training divides the examples into batches; None for your own program. Raises ConfigError if damaged."""
+        from clusterctl.launcher.checks.training_set import batches
+
+        if self._job:
+            return batches(self._job)
+        from clusterctl.launcher.observe.run_record import read_record
+
+        return batches(read_record(self.directory).job)
+
+    @property
+    @works_elsewhere()
+    def job_id(self) -> str | None:
+        """The ID of its Slurm job; None if not known yet."""
+        from clusterctl.launcher.observe.milestones import read_submission
+
+        return read_submission(self.directory).job_id or None
+
+    @property
+    @works_elsewhere()
+    def cluster(self) -> Cluster:
+        """The cluster it was submitted to. Raises ConfigError for a damaged run."""
+        from clusterctl.launcher.observe.run_record import read_record
+
+        return read_record(self.directory).cluster
+
+    @works_elsewhere()
+    def status(self) -> Status:
+        """The run's status: its stage, attempt, newest metrics, times.
+
+        `sure` is False if it depends on Slurm, which does not answer. Raises ConfigError for a damaged run.
+        """
+        from clusterctl.launcher.observe.status import report
+
+        found = report([self.directory])
+        if not found.statuses:
+            raise found.problems[0]
+        return found.statuses[0]
+
+    @works_elsewhere(waits=True)
+    def wait(self, timeout: float | None = None) -> Status:
+        """Wait until the run has ended, and return its status.
+
+        Raises RunFailed unless it finished, and WaitTimedOut after `timeout` seconds, without ending the run.
+        """
+        from clusterctl.launcher.observe.follow import wait
+
+        stage = wait(self.directory, self.cluster, timeout)
+        if stage is not Stage.FINISHED:
+            raise RunFailed(self, stage)
+        return self.status()
+
+    @works_elsewhere()
+    def logs(
+        self,
+        rank: int | None = None,
+        *,
+        node: str | None = None,
+        attempt: int | None = None,
+        stream: str | None = None,
+        host: bool = False,
+        tail: int | None = None,
+        since: str | float | None = None,
+        grep: str | None = None,
+    ) -> Reading:
+        """The ranks' output so far, to iterate over. Each line has `time` and `ranks`; `str(line)` is its text.
+
+        Filters: a `rank`, `node`, `attempt` or `stream` ("out", "err"); `host` adds the batch script's own log. `tail`
+        takes the last lines of each file, `since` newer lines than an age ("20m") or a time ("2026-01-31 12:00:00", or
+        seconds since the epoch), `grep` the lines that match a regular expression.
+        """
+        from clusterctl.launcher.api.logs import read_logs
+        from clusterctl.launcher.observe.logs import Selection
+
+        if stream not in (None, "out", "err"):
+            raise UsageError(f"no such stream: {stream}", 'one of "out", "err"')
+        selection = Selection(attempt, rank, (stream,) if stream else ("out", "err"), host, node)
+        return read_logs(self.directory, selection, tail, since, grep)
+
+    @works_elsewhere()
+    def metrics(self) -> MetricRecords:
+        """The metrics recorded by rank 0, one dict each, in order; steps repeated by a later attempt count once.
+
+        The first 65,536 steps are complete, then every second one is kept, after twice as many every fourth, and so on;
+        evaluations and other rare records are all kept (`clusterctl.shared.record.metrics`).
+        """
+        return metric_records(self.directory)
+
+    @works_elsewhere()
+    def why(self) -> Diagnosis:
+        """Why it failed, is waiting or is slow: findings, the most important first, and the next command to type."""
+        from clusterctl.launcher.diagnosis.diagnose import diagnose
+
+        return diagnose(self.directory)
+
+    def fetch(self, output: str | Path | None = None, *, weights: bool = True, force: bool = False) -> Path:
+        """Fetch the run into a new folder on this machine, named after the run by default; returns the folder.
+
+        It contains record, metrics, logs, the program's files and, unless `weights` is False, the trained weights.
+        Raises UsageError if the folder exists, unless `force`, and HostError.
+        """
+        from pathlib import Path
+
+        from clusterctl.launcher.api.export import fetch
+
+        return fetch(self.place, self.id, None if output is None else Path(output), weights=weights, force=force)
+
+    @works_elsewhere(changes=True)
+    def cancel(self) -> None:
+        """Cancel the run, whether pending or running; does nothing if it has ended. Raises SlurmError."""
+        from clusterctl.launcher.api.cancel import cancel
+
+        cancel([self])
+
+    @works_elsewhere(changes=True, restarts=True)
+    def resume(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
+        """Start the run, which ended without finishing, again from its last checkpoint: see `clusterctl.resume`."""
+        from clusterctl.launcher.api.resume import resume
+
+        return resume(self, cluster, overrides=overrides, hold=hold)
+
+    @works_elsewhere(changes=True, restarts=True)
+    def rerun(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
+        """Submit a new run with the same code and configuration; this one may be in any stage. See `rerun`."""
+        from clusterctl.launcher.api.rerun import rerun
+
+        return rerun(self, cluster, overrides=overrides, hold=hold)
+
+    @works_elsewhere(changes=True)
+    def release(self) -> None:
+        """Release the run, which was submitted with `hold`."""
+        from clusterctl.launcher.observe.status import report
+        from clusterctl.launcher.slurm import Slurm
+
+        found = report([self.directory])
+        if found.problems:
+            raise found.problems[0]
+        (status,) = found.statuses
+        if status.stage is not Stage.QUEUED or status.job_id is None:
+            raise UsageError(f"{self.id} is not waiting to start: {status.stage}", f"clusterctl status {self.id}")
+        Slurm.of(status.record.cluster).release([status.job_id])

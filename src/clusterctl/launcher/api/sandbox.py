@@ -1,0 +1,64 @@
+"""The sandbox: a real Slurm on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.launcher.sandbox import lifecycle
+from clusterctl.launcher.sandbox import node as power
+from clusterctl.launcher.sandbox.description import Sandbox, SandboxRequest, current, sandbox_folder
+from clusterctl.shared.errors import SlurmError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["NODE_COMMANDS", "Sandbox", "SandboxRequest", "down", "record", "status", "switch", "up"]
+
+NODE_COMMANDS: dict[str, Callable[[Sandbox, str], object]] = {
+    "on": power.switch_on,
+    "off": power.switch_off,
+    "cut": power.cut,
+    "join": power.join,
+}
+
+
+def up(request: SandboxRequest) -> tuple[Sandbox, bool]:
+    """Start the sandbox; False if an equal one was already running. Raises SlurmError."""
+    return lifecycle.up(sandbox_folder(), request)
+
+
+def down() -> bool:
+    """Stop the sandbox and everything on it; False if none was running."""
+    return lifecycle.down(sandbox_folder())
+
+
+def status() -> lifecycle.SandboxStatus:
+    """The sandbox's running parts."""
+    return lifecycle.status(sandbox_folder())
+
+
+def switch(action: str, name: str) -> None:
+    """Switch node `name` "on" or "off", "cut" it from the network, or "join" it again."""
+    found = current(sandbox_folder())
+    if found is None:
+        raise SlurmError("no sandbox is running", "clusterctl sandbox up")
+    if action not in NODE_COMMANDS:
+        raise UsageError(f"no such action: {action}", f"one of {', '.join(NODE_COMMANDS)}")
+    NODE_COMMANDS[action](found, name)
+    if action == "on":
+        power.wait_for(found, [name])
+
+
+def record(found: lifecycle.SandboxStatus) -> dict[str, Any]:
+    """`found` as plain values."""
+    values: dict[str, Any] = {"schema_version": 1, "up": found.sandbox is not None and not found.missing}
+    if found.sandbox:
+        values |= {
+            "slurm_conf": str(found.sandbox.slurm_conf),
+            "namespaces": found.sandbox.namespaces,
+            "accounting": found.sandbox.request.accounting,
+            "gpus_per_node": found.sandbox.request.gpus_per_node.written,
+            "missing": list(found.missing),
+            "nodes": [{"name": name, "state": found.nodes.get(name)} for name in found.sandbox.names],
+        }
+    return values

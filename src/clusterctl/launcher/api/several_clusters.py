@@ -1,0 +1,97 @@
+"""The runs of several clusters, queried in parallel; a cluster that does not answer delays nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterctl.launcher.api.calls import ask, understood
+from clusterctl.launcher.api.elsewhere import elsewhere
+from clusterctl.launcher.api.find import look
+from clusterctl.launcher.config import cache_folder
+from clusterctl.shared.errors import ClusterctlError, HostError
+from clusterctl.shared.record.files import write_text
+from clusterctl.shared.record.ownership import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from clusterctl.launcher.api.elsewhere import Elsewhere
+    from clusterctl.launcher.api.find import Report
+
+PATIENCE_SECONDS = 3.0
+
+
+class Answered(NamedTuple):
+    """The runs of one cluster; `age` is the age of the answer in seconds, `problem` why there is no newer one."""
+
+    cluster: str
+    report: Report | None
+    age: float = 0.0
+    problem: ClusterctlError | None = None
+
+    @property
+    def problems(self) -> list[ClusterctlError]:
+        """Every warning to print below the tables."""
+        return [*filter(None, [self.problem]), *(self.report.problems if self.report else ())]
+
+
+def look_at(clusters: Sequence[str], patience: float = PATIENCE_SECONDS, **wanted: Any) -> list[Answered]:
+    """The answer of each cluster within `patience` seconds, or else its last one. `wanted` as for `look`."""
+    answers: queue.SimpleQueue[Answered] = queue.SimpleQueue()
+    found: dict[str, Answered] = {}
+    for name in clusters:
+        # Daemon threads: one that is stuck ends with this process.
+        threading.Thread(target=lambda name=name: answers.put(_look(name, wanted)), daemon=True).start()
+    deadline = time.monotonic() + patience
+    while len(found) < len(clusters):
+        try:
+            answered = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            break
+        found[answered.cluster] = answered
+    return [found.get(name) or _last(name, wanted, _silent(name, patience)) for name in clusters]
+
+
+def _look(name: str, wanted: dict[str, Any]) -> Answered:
+    try:
+        place = elsewhere(name)
+        if place is None:
+            return Answered(name, look(cluster=name, **wanted))
+        answer = ask(place, "find:look", {"cluster": name, **wanted}, person=False)
+        report = understood(place, "find:look", answer)
+        with suppress(OSError):
+            write_text(_kept(name, wanted), answer)
+    except ClusterctlError as error:
+        return _last(name, wanted, error)
+    return Answered(name, report)
+
+
+def _silent(name: str, patience: float) -> HostError:
+    return HostError(f"{name} did not answer within {patience:g} s", f"clusterctl status --cluster {name}")
+
+
+def _last(name: str, wanted: dict[str, Any], problem: ClusterctlError) -> Answered:
+    """The cached last answer, if any, and the current problem."""
+    with suppress(OSError, ClusterctlError):
+        place, kept = elsewhere(name), _kept(name, wanted)
+        if place:
+            return Answered(
+                name,
+                understood(place, "find:look", kept.read_text(errors="replace")),
+                time.time() - kept.stat().st_mtime,
+                problem,
+            )
+    return Answered(name, None, problem=problem)
+
+
+def _kept(name: str, wanted: dict[str, Any]) -> Path:
+    place: Elsewhere | None = elsewhere(name)
+    question = repr((place and place.host, name, sorted(wanted.items())))
+    folder = make_private(cache_folder() / "remote" / "status")
+    return folder / f"{hashlib.sha256(question.encode()).hexdigest()[:16]}.json"

@@ -1,0 +1,345 @@
+"""Load a job, plan its run, submit it: to Slurm's queue or into an existing allocation.
+
+A crash at any point loses no job and submits none twice: everything that the job needs is written before sbatch is
+called, and the job can be found by its working directory, the run directory (see `adopt`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import clusterctl
+from clusterctl.launcher.api.calls import works_elsewhere
+from clusterctl.launcher.api.settings import program_words, settings, typed
+from clusterctl.launcher.api.verify import verify
+from clusterctl.launcher.checks.job_rules import large_batch
+from clusterctl.launcher.checks.training_set import batches
+from clusterctl.launcher.checks.verify import explained
+from clusterctl.launcher.config import load_cluster, resolve, runs_folder
+from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.program import with_options
+from clusterctl.launcher.config.stages import HasStages as HasStages
+from clusterctl.launcher.containers.listener import SILENT
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.submission.adoption import adopt
+from clusterctl.launcher.submission.code_files import LargeCode as LargeCode
+from clusterctl.launcher.submission.module_archives import archive_modules
+from clusterctl.launcher.submission.new_run import Earlier, from_earlier, from_project, record_of, versions, write_run
+from clusterctl.launcher.submission.plan import Programs, has_project, make_plan
+from clusterctl.launcher.submission.sbatch import BatchJob, SlurmRefused, call_sbatch, test_only
+from clusterctl.launcher.submission.script import render
+from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
+from clusterctl.launcher.submission.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
+from clusterctl.shared.errors import ConfigError, UsageError, reason
+from clusterctl.shared.record.layout import RunDir, code_folder
+from clusterctl.shared.spec import PROFILED_STEPS, LoopTrain
+from clusterctl.shared.spec.values import slurm_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.launcher.api.predecessors import Named, Predecessors
+    from clusterctl.launcher.api.run import Run
+    from clusterctl.launcher.api.settings import Overrides, Program
+    from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.slurm.queue import Allocation
+    from clusterctl.launcher.submission.plan import Plan
+    from clusterctl.launcher.submission.snapshot import Code
+    from clusterctl.shared.spec import Batches
+    from clusterctl.shared.spec.keys import Difference
+
+
+def load(
+    job: str | os.PathLike[str] | None = None,
+    cluster: str | None = None,
+    *,
+    stage: str | None = None,
+    program: Program = (),
+    overrides: Overrides = (),
+    profile: bool = False,
+) -> Resolved:
+    """`job`, a name or the path of a TOML file, resolved for `cluster`: every value validated and with its origin.
+
+    `program`, such as `["python", "train.py"]`, runs instead of the job's own, or without a job. `stage` selects a
+    stage of a job with stages. The default of `cluster` is CLUSTERCTL_CLUSTER, then the one in your configuration, then
+    `local`, this machine. `overrides` are values by key, or `KEY=VALUE` as for --set. `profile` traces some steps on
+    every rank. Raises NotFoundError, and ConfigError with all problems.
+    """
+    name = None if job is None else os.fspath(job)
+    resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program), stage=stage)
+    return _profiled(resolved) if profile else resolved
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What `submit` would submit. Nothing was written, and Slurm was asked only about runs to wait for."""
+
+    resolved: Resolved
+    plan: Plan
+    earlier: Earlier | None = None
+    waiting: tuple[str, ...] = ()  # sbatch's options to wait for other runs, as of now
+
+    @property
+    def script(self) -> str:
+        """The complete batch script."""
+        return render(self.plan)
+
+    @property
+    def changes(self) -> tuple[Difference, ...]:
+        """The changes of a rerun to the run that it repeats."""
+        return self.earlier.changes if self.earlier else ()
+
+    @property
+    def programs(self) -> str | None:
+        """Where a program finds Python and the like; None for workloads other than your own program."""
+        return str(Programs.of(self.plan)) if self.resolved.job.workload == "command" else None
+
+    @property
+    def batches(self) -> Batches | None:
+        """How training would divide the examples into batches; None for workloads without clusterctl's training."""
+        return batches(self.resolved.job)
+
+    @property
+    def warnings(self) -> tuple[Check, ...]:
+        """Warnings about the batches, without further checks."""
+        return tuple(large_batch(self.batches))
+
+    def verify(self, *, large_code: bool = False) -> tuple[Check, ...]:
+        """The warnings. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
+        slurm = Slurm.of(self.resolved.cluster)
+        code = self.earlier.code if self.earlier else code_of(self.resolved, large=large_code)
+        return verify(self.plan, self.resolved, slurm, SILENT, code)
+
+    def ask_slurm(self) -> str:
+        """Slurm's message about whether and when it would start (sbatch --test-only). Raises SlurmError."""
+        slurm = Slurm.of(self.resolved.cluster)
+        return test_only(self.plan, slurm.path_of("sbatch"), slurm.environment)
+
+
+def plan(
+    job: str | os.PathLike[str] | None = None,
+    cluster: str | None = None,
+    *,
+    stage: str | None = None,
+    program: Program = (),
+    overrides: Overrides = (),
+    profile: bool = False,
+    in_allocation: str | None = None,
+    after: Named = (),
+    after_any: Named = (),
+    after_start: Named = (),
+) -> DryRun:
+    """What `submit` would submit with the same arguments. Raises what `load` raises."""
+    resolved = load(job, cluster, stage=stage, program=program, overrides=overrides, profile=profile)
+    predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
+    return dry_run(resolved, in_allocation, predecessors=predecessors)
+
+
+def dry_run(
+    resolved: Resolved,
+    in_allocation: str | None = None,
+    *,
+    predecessors: Predecessors | None = None,
+    earlier: Earlier | None = None,
+) -> DryRun:
+    """`plan` for a resolved job."""
+    waiting = tuple(predecessors.check(resolved.job.resources)) if predecessors else ()
+    allocation = find_allocation(Slurm.of(resolved.cluster), in_allocation) if in_allocation else None
+    runs = _runs(resolved, earlier)
+    code = earlier.code.folder if earlier else code_folder(runs) / "snapshot"
+    return DryRun(resolved, _planned(resolved, runs, code, allocation), earlier, waiting)
+
+
+@works_elsewhere(changes=True, takes_job=True)
+def submit(
+    job: str | os.PathLike[str] | None = None,
+    cluster: str | None = None,
+    *,
+    stage: str | None = None,
+    program: Program = (),
+    overrides: Overrides = (),
+    profile: bool = False,
+    in_allocation: str | None = None,
+    hold: bool = False,
+    after: Named = (),
+    after_any: Named = (),
+    after_start: Named = (),
+    large_code: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Run:
+    """Submit `job`, or `program` with the defaults of a job file, and return its run.
+
+    `stage` selects a stage of a job with stages; `submit_stages` submits all. `in_allocation` starts it immediately on
+    the nodes that one of your jobs holds (`clusterctl alloc`); `hold` queues it until `Run.release`; `large_code`
+    copies a project of any size. `progress` is notified when an image is imported or a large project is copied.
+
+    It starts when all runs in `after` have finished, those in `after_any` have ended in any way, and those in
+    `after_start` have started: a `Run`, a `Sweep` (all its runs), a name, or several. If one in `after` can no longer
+    finish, UsageError is raised; Slurm cancels a run that is already waiting for it.
+
+    Raises what `load` raises, LargeCode for a project of more than 20,000 files or 500 MiB, ConfigError with everything
+    that would make the run fail, and SlurmError if Slurm refuses; nothing is left behind. If Slurm does not answer, the
+    run directory is kept, since Slurm may have accepted the job.
+    """
+    changes = settings(overrides)
+    resolved = load(job, cluster, stage=stage, program=program, overrides=changes, profile=profile)
+    predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
+    words = typed("submit", None if job is None else os.fspath(job), cluster, changes)
+    words += ["--stage", stage] if stage else []
+    words += ["--profile"] if profile else []
+    words += predecessors.words if predecessors else []
+    words += ["--", *program_words(program)] if program else []
+    return send(
+        resolved,
+        Slurm.of(resolved.cluster),
+        words,
+        in_allocation=in_allocation,
+        hold=hold,
+        predecessors=predecessors,
+        large_code=large_code,
+        progress=progress,
+    )
+
+
+def send(
+    resolved: Resolved,
+    slurm: Slurm,
+    words: Sequence[str] = (),
+    *,
+    in_allocation: str | None = None,
+    hold: bool = False,
+    predecessors: Predecessors | None = None,
+    large_code: bool = False,
+    earlier: Earlier | None = None,
+    suffix: str | None = None,
+    progress: ProgressListener = SILENT,
+) -> Run:
+    """`submit` for a resolved job. `words` are the equivalent command line, for the record.
+
+    With an `earlier` run, its code is used and the new run's directory is beside it. `suffix` ends the new ID.
+    """
+    from clusterctl.launcher.api.run import Run  # late: not needed for a dry run
+
+    if hold and in_allocation:
+        raise UsageError("--hold: a run in an allocation is not queued", "use only one of these options")
+    if predecessors:
+        predecessors.check(resolved.job.resources)
+    allocation = find_allocation(slurm, in_allocation) if in_allocation else None
+    words = with_options(words, ["--in-allocation", in_allocation] if in_allocation else [])
+    command = slurm.path_of("srun" if allocation else "sbatch")
+    if allocation:
+        check_fits(resolved.job.resources, allocation)
+    code = earlier.code if earlier else code_of(resolved, large=large_code, progress=progress)
+    plan = _planned(resolved, _runs(resolved, earlier), code.folder, allocation, suffix)
+    warnings = verify(plan, resolved, slurm, progress, code)
+    archives = copied(code, plan, progress)
+    waiting = predecessors.options() if predecessors else []  # determined again: preparing the run may have taken long
+    origin = from_earlier(earlier) if earlier else from_project(resolved)
+    record = {**record_of(plan, resolved, words), **versions(plan), **origin.record}
+    record |= {"allocation": allocation.job_id} if allocation else {}
+    record |= {"after": predecessors.record} if predecessors else {}
+    write_run(plan, code.folder, archives, record, origin.patch)
+
+    def sbatch(waiting: Sequence[str]) -> str:
+        return call_sbatch(BatchJob.of(plan), [command, *(["--hold"] if hold else []), *waiting], slurm.environment)
+
+    try:
+        if allocation:
+            adopt(plan.run, allocation.job_id)
+            start_host_step(plan, slurm_time(resolved.job.resources.time), command, slurm.environment)
+        else:
+            adopt(plan.run, predecessors.submitted(sbatch, waiting) if predecessors else sbatch(waiting))
+    except SlurmRefused as refused:
+        shutil.rmtree(plan.run.path)
+        raise explained(refused, resolved, slurm) from refused
+    return Run(plan.run.path, warnings, _job=resolved.job)
+
+
+def _profiled(resolved: Resolved) -> Resolved:
+    """`resolved` with steps to trace: those of the job, if it names any."""
+    train = resolved.job.train
+    if not isinstance(train, LoopTrain):
+        hint = "let the program record its own trace: torch.profiler.profile(), export_chrome_trace()"
+        raise UsageError(f'--profile: workload "{resolved.job.workload}" does not use our training loop', hint)
+    if train.profile:
+        return resolved
+    job = replace(resolved.job, train=replace(train, profile=PROFILED_STEPS))
+    return replace(resolved, job=job, origins=resolved.origins | {"train.profile": "--profile"})
+
+
+def find_waited_for(
+    resolved: Resolved, after: Named, after_any: Named, after_start: Named, in_allocation: str | None
+) -> Predecessors | None:
+    """The runs to wait for. Raises UsageError and NotFoundError."""
+    if not (after or after_any or after_start):
+        return None
+    if in_allocation:
+        raise UsageError("--after: a run in an allocation is not queued", "use only one of these options")
+    # imported late: most submissions need no other run's status
+    from clusterctl.launcher.api.predecessors import find_predecessors
+    from clusterctl.launcher.observe.run_record import Condition
+
+    named = {Condition.FINISHED: after, Condition.ENDED: after_any, Condition.STARTED: after_start}
+    return find_predecessors(named, runs_folder(resolved.cluster), resolved.cluster)
+
+
+def _runs(resolved: Resolved, earlier: Earlier | None) -> Path:
+    return earlier.run.path.parent if earlier else runs_folder(resolved.cluster)
+
+
+def _planned(
+    resolved: Resolved, runs: Path, code: Path, allocation: Allocation | None, suffix: str | None = None
+) -> Plan:
+    run = RunDir(runs / f"{resolved.job.name}-{suffix or new_suffix()}")
+    plan = make_plan(resolved, run, code, clusterctl.__version__)
+    return warmed(plan, resolved, allocation, image_stamp(resolved.job.container.image)) if allocation else plan
+
+
+def new_suffix() -> str:
+    """The suffix of a new ID: the time, and random letters.
+
+    Short enough to read aloud, so others may guess it and take the name first. That gains them nothing: a submission
+    creates its directory, and is refused where something has the name.
+    """
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+
+
+# The code of a new run, and its snapshot in the runs folder.
+
+
+def code_of(resolved: Resolved, *, large: bool = False, progress: ProgressListener = SILENT) -> Code:
+    """The current code of the run, and the path of its snapshot."""
+    runs = runs_folder(resolved.cluster)
+    job = resolved.job
+    try:
+        project = Path(job.code) if job.code and has_project(job) else None
+        if project and (came := delivered()):
+            from clusterctl.launcher.submission.sent_code import (
+                received,  # late: most submissions are typed on this machine
+            )
+
+            return received(runs, project, came, progress)
+        return find_code(runs, project, large=large, progress=progress)
+    except OSError as error:
+        raise _uncopied(runs, error) from error
+
+
+def copied(code: Code, plan: Plan, progress: ProgressListener = SILENT) -> dict[Path, Path]:
+    """Take the snapshot unless it exists, and make its module archives. Raises ConfigError."""
+    try:
+        take_snapshot(code, progress)
+        return archive_modules(plan, code.folder, progress)
+    except OSError as error:
+        raise _uncopied(plan.run.path.parent, error) from error
+
+
+def _uncopied(runs: Path, error: OSError) -> ConfigError:
+    message = f"cannot copy the run's code to {runs}: {reason(error)}"
+    return ConfigError(message, "is the disk full? add unreadable files to .gitignore")

@@ -1,0 +1,145 @@
+"""`Sweep`: the runs of one sweep, as an object with queries and actions."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.api.calls import works_elsewhere
+from clusterctl.launcher.api.run import Run
+from clusterctl.launcher.config import chosen_runs_folder
+from clusterctl.launcher.observe.ranking import SweepSummary, summarise
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.sweeps import read_sweep, sweep_named, values_of
+from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError, WaitTimedOut
+from clusterctl.shared.record.layout import SweepDir
+from clusterctl.shared.record.stages import Stage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.launcher.api.elsewhere import Elsewhere
+    from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.observe.status import Report
+
+_LOOK_SECONDS = 5.0  # every check reads the changes of all active runs
+
+
+class SweepFailed(ClusterctlError):
+    """Not all runs of a sweep finished: its `summary`."""
+
+    summary: SweepSummary
+
+    def __init__(self, sweep: Sweep, summary: SweepSummary) -> None:
+        self.summary = summary
+        others = sum(count for stage, count in summary.stages.items() if stage is not Stage.FINISHED)
+        hint = f"clusterctl status {sweep.id}\nto start those again: clusterctl resume {sweep.id}"
+        super().__init__(f"{others} of the {len(summary.statuses)} runs of {sweep.id} did not finish", hint)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep, by its directory; its runs are ordinary ones."""
+
+    path: Path
+    warnings: tuple[Check, ...] = field(default=(), compare=False, repr=False)
+    """Warnings of the checks before submitting."""
+    place: Elsewhere | None = None
+    """Set if its cluster is on another machine: `path` is there."""
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def directory(self) -> SweepDir:
+        return SweepDir(self.path)
+
+    @property
+    @works_elsewhere()
+    def runs(self) -> list[Run]:
+        """The runs, by index. Raises ConfigError for a damaged sweep."""
+        return [Run(run.path) for run in read_sweep(self.directory).runs]
+
+    @property
+    @works_elsewhere()
+    def settings(self) -> list[dict[str, str]]:
+        """The settings of each run: its values by key, as typed. Raises ConfigError for a damaged sweep."""
+        return [values_of(row) for row in read_sweep(self.directory).settings]
+
+    @works_elsewhere()
+    def status(self, metric: str | None = None) -> SweepSummary:
+        """The number of runs per stage, and the best run so far by `metric`. Raises ConfigError for a damaged sweep."""
+        return self.summary(report(read_sweep(self.directory).runs), metric)
+
+    def summary(self, looked: Report, metric: str | None = None) -> SweepSummary:
+        """`status` from a report on its runs. Raises UsageError for a metric that none of them has logged."""
+        record = read_sweep(self.directory)
+        found = summarise(record, looked.statuses, looked.as_of, metric)
+        if metric and found.best is None and any(status.metrics for status in looked.statuses):
+            known = sorted({name for status in looked.statuses for name in status.metrics})
+            raise UsageError(f"no run of {self.id} has logged: {metric}", f"one of {', '.join(known)}")
+        return found
+
+    @works_elsewhere(waits=True)
+    def wait(self, timeout: float | None = None) -> SweepSummary:
+        """Wait until all runs have ended. Raises SweepFailed unless all finished, WaitTimedOut after `timeout` seconds.
+
+        It does not end any run.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            found = self.status()
+            if all(status.stage.ended and status.sure for status in found.statuses):
+                break
+            if deadline is not None and time.monotonic() >= deadline:
+                waits = len(found.statuses) - found.ended
+                message = f"{waits} runs of {self.id} have not ended after {timeout:g} s"
+                raise WaitTimedOut(message, f"clusterctl status {self.id}")
+            left = _LOOK_SECONDS if deadline is None else deadline - time.monotonic()
+            time.sleep(max(0.0, min(_LOOK_SECONDS, left)))
+        if set(found.stages) != {Stage.FINISHED}:
+            raise SweepFailed(self, found)
+        return found
+
+    @works_elsewhere(changes=True)
+    def cancel(self) -> None:
+        """Cancel all runs that have not ended, with one request to Slurm. Raises SlurmError."""
+        from clusterctl.launcher.api.cancel import cancel
+
+        cancel(self.runs)
+
+    @works_elsewhere(changes=True)
+    def release(self) -> None:
+        """Release the runs, which were submitted with `hold`."""
+        from clusterctl.launcher.slurm import Slurm
+
+        waiting = [one for one in self.status().statuses if one.stage is Stage.QUEUED and one.job_id is not None]
+        if not waiting:
+            raise UsageError(f"no run of {self.id} is waiting to start", f"clusterctl status {self.id}")
+        Slurm.of(waiting[0].record.cluster).release([one.job_id for one in waiting if one.job_id])
+
+    @works_elsewhere(changes=True, restarts=True)
+    def resume(self, cluster: str | None = None) -> Sweep:
+        """Start the runs again that ended without finishing. See `resume_sweep`."""
+        from clusterctl.launcher.api.resume_sweep import resume_sweep
+
+        return resume_sweep(self, cluster)
+
+
+@works_elsewhere()
+def find_sweep(name: str, cluster: str | None = None) -> Sweep:
+    """The sweep that `name` refers to: its ID, or `@last` or a job's name if the newest submission was a sweep.
+
+    Raises NotFoundError.
+    """
+    if found := sweep_meant(name, cluster):
+        return found
+    raise NotFoundError(f"no sweep named: {name}", "list runs with: clusterctl status")
+
+
+def sweep_meant(name: str, cluster: str | None = None) -> Sweep | None:
+    """`find_sweep`, or None if `name` is not a sweep."""
+    found = sweep_named(chosen_runs_folder(cluster), name)
+    return Sweep(found.path) if found else None

@@ -1,0 +1,272 @@
+"""The GPU and CPU hours used by runs, grouped by user, job or week."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.launcher.api.find import age_seconds, query
+from clusterctl.launcher.observe.lines import GrowingRecords, last_lines
+from clusterctl.launcher.observe.measurements import measurements_in, pace_of, parse_measurement
+from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.telemetry import parse_sample, telemetry_files
+from clusterctl.shared.errors import ConfigError, UsageError
+from clusterctl.shared.record.files import modified_at, names_in
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.ownership import owner_name
+from clusterctl.shared.record.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from clusterctl.launcher.observe.run_record import RunRecord
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.telemetry import Sample
+    from clusterctl.shared.errors import ClusterctlError
+    from clusterctl.shared.record.layout import Attempt
+
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class UsageReport:
+    """The usage of a folder's runs from `since` (None: all time) until `as_of`, in seconds since the epoch."""
+
+    as_of: float
+    since: float | None
+    by: str
+    rows: tuple[UsageRow, ...]
+    total: UsageRow
+    problems: tuple[ClusterctlError, ...] = ()
+
+
+def usage(cluster: str | None = None, *, by: str = "user", since: str | float | None = None) -> UsageReport:
+    """The hours of all attempts of the runs of `cluster`, including active ones; works without Slurm's accounting.
+
+    `by` is "user", "job" or "week"; `since` ("30d", or seconds) limits the period. Raises UsageError.
+    """
+    if by not in NAMES:
+        raise UsageError(f"no such grouping: {by}", f"one of {', '.join(NAMES)}")
+    seconds = age_seconds("--since", since)
+    found = query(cluster=cluster).look()
+    first = None if seconds is None else found.as_of - seconds
+    stretches: list[Stretch] = []
+    for status in found.statuses:
+        with suppress(FileNotFoundError):  # the run is being removed
+            stretches += stretches_of(status, found.as_of, first)
+    total = row_of("total", within(stretches, first))
+    return UsageReport(found.as_of, first, by, tuple(summed(stretches, by, first)), total, found.problems)
+
+
+def to_json(found: UsageReport) -> dict[str, Any]:
+    """The output of `usage -o json`, described by `schemas/usage.json`."""
+    rows, total = [asdict(row) for row in found.rows], asdict(found.total)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "as_of": found.as_of,
+        "since": found.since,
+        "by": found.by,
+        "rows": rows,
+        "total": total,
+    }
+
+
+# Resource usage from run directories: GPU-hours and CPU-hours, their utilization, and repeated steps.
+
+
+_MOST_NODES = 4  # whose telemetry is read per attempt, to represent all
+_MOST_BYTES = 65536  # of each, evenly spread
+_HEAD_RECORDS = 64  # of an attempt's metrics, which include its first step
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A period in which an attempt held its nodes, or a part of it, in seconds since the epoch.
+
+    `gpus` and `cpus` are the totals requested on all nodes, `gpu_busy` and `cpu_busy` the shares in use (None: not
+    measured), `repeated` the share of time whose steps a later attempt repeated.
+    """
+
+    run: str
+    user: str
+    job: str
+    start: float
+    end: float
+    nodes: int
+    gpus: int
+    cpus: int
+    gpu_busy: float | None = None
+    cpu_busy: float | None = None
+    repeated: float = 0.0
+
+
+@dataclass(frozen=True)
+class UsageRow:
+    """The total of some stretches. Shares are from 0 to 1, None if not measured or nothing was used."""
+
+    name: str
+    runs: int
+    gpu_hours: float
+    cpu_hours: float
+    gpu_busy: float | None
+    cpu_busy: float | None
+    repeated: float | None
+
+
+def week_of(moment: float) -> str:
+    """The ISO 8601 week in this machine's time zone: `2026-W05`."""
+    year, week, _ = datetime.fromtimestamp(moment).isocalendar()  # noqa: DTZ006 - the user's own weeks
+    return f"{year}-W{week:02}"
+
+
+NAMES: dict[str, Callable[[Stretch], str]] = {
+    "user": lambda stretch: stretch.user,
+    "job": lambda stretch: stretch.job,
+    "week": lambda stretch: week_of(stretch.start),
+}
+
+
+def summed(stretches: Iterable[Stretch], by: str, since: float | None = None) -> list[UsageRow]:
+    """One row per user, job or week; weeks in order, users and jobs by usage, highest first."""
+    found: dict[str, list[Stretch]] = defaultdict(list)
+    for stretch in within(stretches, since):
+        for part in by_week(stretch) if by == "week" else (stretch,):
+            found[NAMES[by](part)].append(part)
+    rows = [row_of(name, parts) for name, parts in sorted(found.items())]
+    return rows if by == "week" else sorted(rows, key=lambda row: (row.gpu_hours, row.cpu_hours), reverse=True)
+
+
+def within(stretches: Iterable[Stretch], since: float | None) -> Iterator[Stretch]:
+    """The parts of the stretches after `since`."""
+    for stretch in stretches:
+        if since is None or stretch.start >= since:
+            yield stretch
+        elif stretch.end > since:
+            yield _part(stretch, since, stretch.end)
+
+
+def by_week(stretch: Stretch) -> Iterator[Stretch]:
+    """The stretch, split at the start of each Monday."""
+    start = stretch.start
+    while True:
+        day = datetime.fromtimestamp(start).replace(hour=0, minute=0, second=0, microsecond=0)  # noqa: DTZ006
+        monday = (day + timedelta(days=7 - day.weekday())).timestamp()
+        yield _part(stretch, start, min(monday, stretch.end))
+        if monday >= stretch.end:
+            return
+        start = monday
+
+
+def row_of(name: str, stretches: Iterable[Stretch]) -> UsageRow:
+    """The sum of the stretches."""
+    found = list(stretches)
+    return UsageRow(
+        name,
+        len({stretch.run for stretch in found}),
+        sum(_hours(stretch) * stretch.gpus for stretch in found),
+        sum(_hours(stretch) * stretch.cpus for stretch in found),
+        _mean((stretch.gpu_busy, _hours(stretch) * stretch.gpus) for stretch in found),
+        _mean((stretch.cpu_busy, _hours(stretch) * stretch.cpus) for stretch in found),
+        _mean((stretch.repeated, _hours(stretch) * stretch.nodes) for stretch in found),
+    )
+
+
+def stretches_of(status: Status, now: float, since: float | None = None) -> Iterator[Stretch]:
+    """The usage of a run until `now`; attempts that ended before `since` are not read."""
+    record = status.record
+    user, spans = owner_name(record.run.path), status.spans(now)
+    records = [record, *_earlier(record)] if record.resumed else [record]
+    following: Attempt | None = None
+    for evidence, start, until in spans:
+        attempt = record.run.attempt(evidence.number)
+        is_active = following is None and status.sure and not status.stage.ended and status.stage is not Stage.QUEUED
+        end = until if evidence.end is not None or is_active else _last_sign(attempt, start, until)
+        if since is None or end > since:
+            asked = next((one for one in records if one.past_attempts <= evidence.number), record)
+            resources, tasks = asked.job.resources, asked.tasks_per_node
+            gpu_busy, cpu_busy = _busy(attempt)
+            yield Stretch(
+                run=record.run.id,
+                user=user,
+                job=record.job.name,
+                start=start,
+                end=end,
+                nodes=resources.nodes,
+                gpus=resources.nodes * (resources.gpus_per_node or 0),
+                cpus=resources.nodes * tasks * resources.cpus_per_task,
+                gpu_busy=gpu_busy,
+                cpu_busy=cpu_busy,
+                repeated=_repeated(attempt, following, end - start) if following else 0.0,
+            )
+        following = attempt
+
+
+def _earlier(record: RunRecord) -> Iterator[RunRecord]:
+    """The earlier submissions before each resume, latest first, which may have had other resources."""
+    try:
+        names = sorted(filter(str.isdecimal, names_in(record.run.submissions)), key=int)
+    except OSError:
+        return
+    for name in reversed(names):
+        with suppress(ConfigError):  # damaged
+            yield read_record(RunDir(record.run.submissions / name))
+
+
+def _last_sign(attempt: Attempt, start: float, until: float) -> float:
+    """When an attempt last wrote something, if its end was not recorded."""
+    files = (attempt.metrics, attempt.host_log, *attempt.beat_files().values(), *telemetry_files(attempt).values())
+    return min(until, max(start, *(modified_at(path) / 1e9 for path in files)))
+
+
+def _busy(attempt: Attempt) -> tuple[float | None, float | None]:
+    """The shares of GPUs and CPUs in use, from samples of a few nodes."""
+    files = list(telemetry_files(attempt).values())
+    read = (GrowingRecords(path, _MOST_BYTES).read() for path in files[:: -(-len(files) // _MOST_NODES) or 1])
+    samples = [sample for records in read for record in records if (sample := parse_sample(record))]
+    gpus = (_mean((gpu.utilisation, 1.0) for gpu in sample.gpus) for sample in samples)
+    return (
+        _mean((share and share / 100, _seconds(sample)) for share, sample in zip(gpus, samples, strict=True)),
+        _mean((_cpu_share(sample), _seconds(sample)) for sample in samples),
+    )
+
+
+def _cpu_share(sample: Sample) -> float | None:
+    return min(1.0, sample.cpu / sample.cpus) if sample.cpu is not None and sample.cpus else None
+
+
+def _seconds(sample: Sample) -> float:
+    return 1.0 if sample.seconds is None else sample.seconds
+
+
+def _repeated(attempt: Attempt, following: Attempt, seconds: float) -> float:
+    """The share of an attempt's time whose steps were repeated by the `following` one, from its final pace."""
+    lines = last_lines(attempt.metrics)
+    head = islice(GrowingRecords(following.metrics, _MOST_BYTES).read(), _HEAD_RECORDS)
+    again = next((step for one in map(parse_measurement, head) if (step := one.step) is not None), None)
+    last = next((step for one in measurements_in(reversed(lines)) if (step := one.step) is not None), None)
+    pace = pace_of(lines)
+    if again is None or last is None or pace is None or seconds <= 0:
+        return 0.0
+    return min(1.0, max(0.0, last - again + 1) / pace.steps_per_second / seconds)
+
+
+def _part(stretch: Stretch, start: float, end: float) -> Stretch:
+    """A part of a stretch. Repeated steps are at its end."""
+    lost = stretch.end - stretch.repeated * (stretch.end - stretch.start)
+    repeated = max(0.0, end - max(start, lost)) / (end - start) if end > start else 0.0
+    return replace(stretch, start=start, end=end, repeated=repeated)
+
+
+def _hours(stretch: Stretch) -> float:
+    return (stretch.end - stretch.start) / 3600
+
+
+def _mean(weighted: Iterable[tuple[float | None, float]]) -> float | None:
+    """The weighted mean of the known values; None if there are none."""
+    known = [(value, weight) for value, weight in weighted if value is not None and weight > 0]
+    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None

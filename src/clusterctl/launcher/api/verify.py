@@ -1,0 +1,151 @@
+"""Run all checks that are possible from here: the first step of `submit` and `resume`, and all of `doctor`."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.checks import verify as checks
+from clusterctl.launcher.checks.check import Check, Verdict, warn
+from clusterctl.launcher.checks.look import look_around
+from clusterctl.launcher.config import load_cluster, runs_folder, state_path
+from clusterctl.launcher.submission.code_files import largest
+from clusterctl.shared.errors import ConfigError, reason
+from clusterctl.shared.record.files import nearest_existing
+from clusterctl.shared.record.layout import code_folder
+from clusterctl.shared.record.ownership import make_private, make_runs_folder
+from clusterctl.shared.spec.values import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from clusterctl.launcher.checks.surroundings import Surroundings
+    from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.slurm import Slurm
+    from clusterctl.launcher.submission.plan import Plan
+    from clusterctl.launcher.submission.snapshot import Code
+
+
+_FULL_BYTES = 2**20  # with less, a write of ours may have failed
+
+
+def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener, code: Code) -> tuple[Check, ...]:
+    """The warnings. Raises one error for everything that would make the run fail; imports the image if needed.
+
+    `code` will be copied, or is the snapshot of an earlier run, whose source folder may have changed.
+    """
+    resolved = _with_kept(code, resolved)
+    found = _warnings(_look(plan, resolved, slurm, progress), resolved)
+    return (*found, *copy_rules(code, resolved.job.argv))
+
+
+def verify_all(
+    plans: Sequence[Plan], jobs: Sequence[Resolved], slurm: Slurm, progress: ProgressListener, code: Code
+) -> tuple[Check, ...]:
+    """`verify` for many runs: those with the same surroundings are checked together."""
+    seen: dict[str, Surroundings] = {}
+    warnings: list[Check] = []
+    for plan, submitted in zip(plans, jobs, strict=True):
+        job, resolved = submitted.job, _with_kept(code, submitted)
+        place = repr((job.workload, job.code, job.setup, job.container, job.data, job.resources))
+        if place in seen:
+            warnings += _warnings(checks.with_job(seen[place], resolved), resolved)
+            continue
+        seen[place] = _look(plan, resolved, slurm, progress)
+        warnings += (*_warnings(seen[place], resolved), *copy_rules(code, job.argv))
+    return tuple({check.message: check for check in warnings}.values())
+
+
+def _with_kept(code: Code, resolved: Resolved) -> Resolved:
+    """`resolved` with the snapshot as its code folder, if this machine has no other copy."""
+    if (code.is_kept or code.is_sent) and resolved.job.code:
+        return replace(resolved, job=replace(resolved.job, code=str(code.copied_project)))
+    return resolved
+
+
+def _look(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener) -> Surroundings:
+    """The run's surroundings, after importing its image unless something else will."""
+    runs = make_runs_folder(plan.run.path.parent)
+    try:
+        make_private(code_folder(runs))
+    except OSError as error:
+        raise ConfigError(f"cannot write to the runs folder: {reason(error)}", "see: df -h") from error
+    image = resolved.job.container.image
+    if image and plan.view and plan.view.image != image:  # a reference that pyxis will not fetch
+        checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)  # an import may take minutes
+        from clusterctl.launcher.containers.importing import import_reference
+
+        import_reference(image, None, Path(plan.view.image).parent, progress)  # concurrent imports wait
+    return look_around(resolved, plan, slurm)
+
+
+def _warnings(found: Surroundings, resolved: Resolved) -> tuple[Check, ...]:
+    """The warnings; raises one error for all failed checks."""
+    judged = checks.judge(found)
+    checks.refuse(judged, resolved)
+    return tuple(check for check in judged if check.verdict is Verdict.WARN)
+
+
+def doctor(cluster: str | None = None) -> tuple[str, tuple[Check, ...]]:
+    """The name of the chosen cluster, and the results of all checks of it and of this machine."""
+    target = load_cluster(cluster)
+    return target.name, checks.check_cluster(target)
+
+
+def full_folder() -> Path | None:
+    """The first folder on a full disk, of those that clusterctl writes to on this machine."""
+    import tempfile  # 10 ms
+
+    for folder in (state_path(), runs_folder(None), Path(tempfile.gettempdir()), Path.cwd()):
+        space = os.statvfs(nearest_existing(folder))
+        if space.f_bavail * space.f_frsize < _FULL_BYTES or (space.f_files and not space.f_favail):
+            return folder
+    return None
+
+
+# The run's copy of the code: whether it lacks files that the program may need, and whether it is large.
+
+
+LARGE_BYTES = 50 * 2**20
+_MOST_SHOWN = 3
+_BETWEEN_PATHS = re.compile(r"""[\s=,;:'"]+""")
+
+
+def copy_rules(code: Code, argv: Iterable[str]) -> Iterator[Check]:
+    """Check the copy of `code` for a program started by `argv`."""
+    if code.origin is None:
+        return
+    if leaving := [f"{file.name} -> {file.link}" for file in code.project if file.leads_out]:
+        hint = "these links lead out of the project: their targets must be visible on the nodes and in the container"
+        yield warn("code", f"not copied: {_few(leaving)}", hint)
+    if code.ignored:
+        hint = "only what is inside the project, or its own repository, is read: docs/security.md"
+        yield warn("code", f"ignored: {_few([*code.ignored])}", hint)
+    root = os.fspath(code.origin)
+    if absent := list(_absent(root, {file.name for file in code.project}, argv)):
+        hint = f"if the program reads it, use its absolute path: {os.path.join(root, absent[0])}"  # noqa: PTH118
+        yield warn("code", f"not copied although argv names it, because git ignores it: {_few(absent)}", hint)
+    size = sum(file.size for file in code.project)
+    if code.is_new and size > LARGE_BYTES:
+        message = f"copied {plural(len(code.project), 'file')}, {size / 2**20:.0f} MiB, of: {root}"
+        hint = f"each run copies all of it; exclude data with .gitignore; the largest: {largest(code.project)}"
+        yield warn("code", message, hint)
+
+
+def _absent(root: str, carried: set[str], argv: Iterable[str]) -> Iterator[str]:
+    """The paths in `argv` that exist below `root` but are neither in `carried` nor folders of such files."""
+    for path in dict.fromkeys(path for word in argv for path in _BETWEEN_PATHS.split(word)):
+        name = os.path.normpath(path)
+        if not path or name == "." or name.startswith(("/", "..")) or not os.path.lexists(f"{root}/{name}"):
+            continue
+        if name not in carried and not any(file.startswith(f"{name}/") for file in carried):
+            yield path
+
+
+def _few(names: list[str]) -> str:
+    more = len(names) - _MOST_SHOWN
+    return ", ".join(names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")

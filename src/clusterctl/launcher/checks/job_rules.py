@@ -1,0 +1,221 @@
+"""Data, code and request: whether the job's files exist and its request fits the nodes, or which settings would fit."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.checks.check import NO_DATA, Check, Verdict, fail, warn
+from clusterctl.launcher.checks.look import data_folder
+from clusterctl.launcher.checks.surroundings import NodeSize
+from clusterctl.launcher.config import shipped_folder
+from clusterctl.launcher.slurm.fits import asked_of
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.spec import WORKLOADS, from_record, to_record
+from clusterctl.shared.spec.job import EXPEDITE
+from clusterctl.shared.spec.values import GpuCount, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clusterctl.launcher.checks.surroundings import Surroundings, WantedRun
+    from clusterctl.launcher.config import Resolved
+    from clusterctl.shared.spec import Batches, Resources
+
+_GIBIBYTE = 1024  # MiB
+_EXPEDITED_SINCE = (25, 11)  # Slurm
+_EXPEDITED = "enable_expedited_requeue"  # slurm.conf(5)
+
+
+def data_rules(found: Surroundings) -> Iterator[Check]:
+    wanted = found.wanted
+    if wanted is None:
+        return
+    data = wanted.data
+    if data is None:
+        yield from _no_data(wanted)
+    elif data.visible and not data.there:
+        yield fail("data", f"no data: {data.path}: no such folder", NO_DATA)
+    elif data.there and data.missing:
+        missing = ", ".join(data.missing)
+        yield fail("data", f"no data: {data.path} lacks {missing}", "set data.root to the data set's folder")
+
+
+def _no_data(wanted: WantedRun) -> Iterator[Check]:
+    job = wanted.resolved.job
+    layouts, data_set, example, loads = WORKLOADS[job.workload][1:]
+    if not layouts or job.data.load or getattr(job.train, "generated", None):
+        return
+    message = f'no data: workload "{job.workload}" needs {" and ".join(layouts[0])}, but data.root is not set'
+    folder = data_folder(job.workload)
+    if folder is None:  # no command provides it, or it is shipped with clusterctl
+        changes = {"data.root": str(shipped_folder() / "data" / example)}
+        hint = NO_DATA
+        hint += ", or data.load to a function of your code" if loads else ""
+        yield Check("data", Verdict.FAIL, message, hint, changes)
+        return
+    python = wanted.resolved.cluster.python
+    where = f" --cluster {shlex.quote(wanted.resolved.cluster.name)}" if python else ""
+    first = "" if wanted.data_here else f"clusterctl data generate {data_set} --root {folder}{where}"
+    hint = f"or download the real data set first: clusterctl data prepare {data_set} --root DIR{where}"
+    yield Check("data", Verdict.FAIL, message, hint, {"data.root": folder}, first)
+
+
+def code_rules(found: Surroundings) -> Iterator[Check]:
+    program = found.wanted.program if found.wanted else None
+    if program and not program.there:
+        hint = "paths in argv are relative to the job's `code` folder, by default the current one"
+        yield fail("program", f"argv: no such file: {program.path}", hint)
+    for key, module in found.wanted.modules if found.wanted else ():
+        if not module.there:
+            hint = "unless the Python of the ranks has such a package; another folder: --set code=FOLDER"
+            yield warn("program", f"{key}: no such file: {module.path}", hint)
+
+
+def request_rules(found: Surroundings) -> Iterator[Check]:
+    wanted = found.wanted
+    if not wanted:
+        return
+    if wanted.nodes and (check := misfit(wanted.resolved, wanted.nodes, wanted.where, wanted.gpu_types)):
+        # the inventory may be out of date; Slurm itself refuses a job that it can never run
+        hint = check.hint or "find what fits: clusterctl nodes --for JOB"
+        yield replace(check, verdict=Verdict.WARN, hint=hint) if found.cluster.is_slurm else check
+    resources = wanted.resolved.job.resources
+    tasks, gpus = resources.tasks_per_node or 1, resources.gpus_per_node or 0
+    if 1 < tasks < gpus:  # a single task may be torchrun, which starts a process per GPU
+        message = f"{tasks} tasks per node use {tasks} of its {gpus} GPUs"
+        yield warn("size", message, "omit tasks_per_node for one task per GPU, or lower gpus_per_node")
+    if not wanted.nodes_have_names:
+        message = "the names of the virtual nodes (node1 ...) do not resolve on this machine"
+        yield warn(
+            "names", message, "let the program connect to $MASTER_ADDR, not to a name from scontrol show hostnames"
+        )
+
+
+def requeue_rules(found: Surroundings) -> Iterator[Check]:
+    if not found.wanted or found.wanted.resolved.job.resources.requeue != EXPEDITE:
+        return
+    answer = found.wanted.slurm_version
+    version = re.match(r"slurm\S* (\d+)\.(\d+)", str(answer))
+    if not version or (int(version[1]), int(version[2])) < _EXPEDITED_SINCE:
+        message = f'requeue = "{EXPEDITE}" needs Slurm 25.11 or later; sbatch --version: {str(answer).strip()}'
+        yield Check("requeue", Verdict.FAIL, message, changes={"resources.requeue": "true"})
+    elif isinstance(config := found.wanted.slurm_config, str) and config and _EXPEDITED not in config:
+        message = f'requeue = "{EXPEDITE}" is switched off in this Slurm: SlurmctldParameters lacks {_EXPEDITED}'
+        hint = f"or ask your administrator for SlurmctldParameters={_EXPEDITED}"
+        yield Check("requeue", Verdict.FAIL, message, hint, changes={"resources.requeue": "true"})
+
+
+def batch_rules(found: Surroundings) -> Iterator[Check]:
+    if found.wanted:
+        yield from large_batch(found.wanted.batches)
+
+
+def large_batch(batches: Batches | None) -> Iterator[Check]:
+    """A warning if the global batch is larger than the training set."""
+    if batches and batches.too_large:
+        yield warn("batch", batches.too_large, batches.remedy)
+
+
+def changed_batch(before: Batches | None, now: Batches | None) -> Iterator[Check]:
+    """A warning if a different number of ranks changes the global batch, and thus the training."""
+    if before and now and before.ranks != now.ranks and before.size != now.size:
+        message = f"the global batch changes from {before.size:,} on {before.ranks:,} ranks to {now.size:,}"
+        yield warn("batch", message, f"keep it with: --set train.global_batch_size={before.size}")
+
+
+def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str, gpu_types: Sequence[str] = ()) -> Check | None:
+    """The failed check if `nodes` can never run the job; `where` names them, as in "local" or "main partition".
+
+    `nodes` count only GPUs of the type that the job requests; `gpu_types` are all existing types.
+    """
+    resources = resolved.job.resources
+    if _fits(resources, nodes):
+        return None
+    size, count = _size(resources), resources.nodes
+    fewer = len(nodes) < count
+    least = min(count, len(nodes))
+    enough = {name: sum(getattr(node, name) >= getattr(size, name) for node in nodes) for name in NodeSize._fields}
+    short = [name for name, number in enough.items() if number < least]
+    if not short and not fewer:  # every resource exists, but not on the same nodes
+        short = [name for name in NodeSize._fields if getattr(size, name)]
+    kind = asked_of(resources).gpu_type
+    asked = _in_words(short, size, kind)
+    best = NodeSize(*map(max, zip(*nodes, strict=True))) if nodes else NodeSize(0, 0, 0)
+    there = ("at most " if len(set(nodes)) > 1 else "") + _in_words(short, best, kind)
+    if not fewer:
+        message = f"requests {asked} per node; {where} nodes have {there}"
+    elif short:
+        message = f"requests {plural(count, 'node')} with {asked} each; {where} has {len(nodes)} with {there}"
+    else:
+        message = f"requests {plural(count, 'node')}; {where} has {len(nodes)}"
+    other_types = gpu_types if kind and not best.gpus else ()
+    changes = {} if other_types else _smaller(resolved, nodes)
+    there_is = f"available GPU types: {', '.join(other_types)}" if other_types else "list nodes: clusterctl nodes"
+    hint = "" if changes else there_is
+    return Check("size", Verdict.FAIL, f"{resolved.job.name} {message}", hint, changes, error=SlurmError)
+
+
+def _size(resources: Resources) -> NodeSize:
+    asked = asked_of(resources)
+    return NodeSize(asked.gpus, asked.cpus, asked.memory or 0)
+
+
+def _fits(resources: Resources, nodes: Sequence[NodeSize]) -> bool:
+    size = _size(resources)
+    return sum(all(map(int.__ge__, node, size)) for node in nodes) >= resources.nodes
+
+
+def _in_words(names: Sequence[str], size: NodeSize, gpu_type: str) -> str:
+    """4 a100 GPUs, 16 CPUs and 64 GiB."""
+    words = {
+        "gpus": plural(size.gpus, f"{gpu_type} GPU".strip()),
+        "cpus": plural(size.cpus, "CPU"),
+        "memory": f"{round(size.memory / _GIBIBYTE, 1):g} GiB",
+    }
+    *most, last = [words[name] for name in names] or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _smaller(resolved: Resolved, nodes: Sequence[NodeSize]) -> dict[str, str]:
+    """The settings with which the job fits on the requested number of nodes; empty if there are none."""
+    before = resolved.job.resources
+    if not nodes:
+        return {}
+    size, count = _size(before), min(before.nodes, len(nodes))
+    usable = sorted((NodeSize(*map(min, node, size)) for node in nodes), reverse=True)[:count]
+    most = NodeSize(*map(min, zip(*usable, strict=True)))
+    follows_gpus = resolved.origins.get("resources.tasks_per_node", "").startswith("default")
+    asked = GpuCount(before.gpus_per_node or 0)
+    gpus = asked.of_same_type(min(asked, most.gpus))
+    wanted = (int(gpus) or 1) if follows_gpus else before.tasks_per_node or 1
+    tasks = max(1, min(wanted, most.cpus))
+    cpus = max(1, min(before.cpus_per_task, most.cpus // tasks))
+    after = replace(before, nodes=count, gpus_per_node=gpus, tasks_per_node=tasks, cpus_per_task=cpus)
+    after = _with_memory(after, before, most)
+    if not _fits(after, nodes):
+        return {}
+    changes = {
+        f"resources.{name}": str(value)
+        for name, value in vars(after).items()
+        if value != vars(before)[name] and not (name == "tasks_per_node" and follows_gpus and tasks == wanted)
+    }
+    on_cpu = not gpus and getattr(resolved.job.train, "device", "") == "cuda"
+    return changes | ({"train.device": "auto"} if on_cpu else {})
+
+
+def _with_memory(after: Resources, before: Resources, most: NodeSize) -> Resources:
+    """`after` with memory limited to what the nodes have if `before` requests more; in whole GiB if at least 1."""
+    if most.memory >= _size(before).memory:
+        return after
+    shares = {
+        "memory": 1,
+        "mem_per_cpu": (after.tasks_per_node or 1) * after.cpus_per_task,
+        "mem_per_gpu": max(1, after.gpus_per_node or 0),
+    }
+    name = next(key for key in shares if getattr(before, key))
+    share = most.memory // shares[name]
+    text = f"{share // _GIBIBYTE}G" if share >= _GIBIBYTE else f"{share}M"
+    return from_record(type(after), to_record(after) | {name: text})

@@ -1,0 +1,322 @@
+"""Gathers the evidence for the checks, without changing anything.
+
+Slow queries run in parallel, with timeouts of a few seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shlex
+import shutil
+import stat
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import clusterctl
+from clusterctl.launcher.checks.interpreters import ask_packages, ask_version, find_interpreter, find_setup_problem
+from clusterctl.launcher.checks.surroundings import (
+    Folder,
+    KnownNodes,
+    LoginNode,
+    NodeSize,
+    Seen,
+    Surroundings,
+    WantedRun,
+)
+from clusterctl.launcher.checks.training_set import batches
+from clusterctl.launcher.config import expanded, runs_folder, state_path
+from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.containers.pyxis import IMAGE_PYTHON
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.slurm.fits import asked_of, gpus_by_type, has_features
+from clusterctl.launcher.submission.module_archives import standard_libraries
+from clusterctl.launcher.submission.plan import Programs
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.record.file_systems import clock_ahead
+from clusterctl.shared.record.files import exists, nearest_existing
+from clusterctl.shared.record.ownership import is_trusted, open_parent, shared_parent
+from clusterctl.shared.spec import WORKLOADS
+from clusterctl.shared.spec.job import EXPEDITE
+from clusterctl.shared.spec.train import likeliest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from clusterctl.launcher.checks.surroundings import Answer, ContainerFacts
+    from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.slurm import Inventory
+    from clusterctl.launcher.submission.plan import Plan
+    from clusterctl.shared.spec import Cluster, Job, Resources
+
+INVENTORY_SECONDS = 3600.0
+# Slurm commands to run; with text output, since their JSON changes with every version.
+QUESTIONS = {
+    "version": ("sbatch", "--version"),
+    "ping": ("scontrol", "ping"),
+    "partitions": ("sinfo", "-h", "-o", "%P"),
+    "config": ("scontrol", "show", "config"),
+    "srun": ("srun", "--help"),
+}
+
+
+def look_at_cluster(cluster: Cluster) -> Surroundings:
+    """This machine and `cluster`, for `doctor`."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from clusterctl.launcher.checks.container_rules import look_at_cluster_image
+
+    runs = runs_folder(cluster)
+    with ThreadPoolExecutor() as pool:
+        container = pool.submit(look_at_cluster_image, cluster)
+        python = find_interpreter(cluster.python or sys.executable, cluster.nodes_are_here)
+        interpreter = None if cluster.container.image else pool.submit(ask_packages, python)
+        questions = QUESTIONS if cluster.is_slurm else {}
+        slurm = {name: pool.submit(_ask, cluster, words) for name, words in questions.items()}
+        return Surroundings(
+            cluster=cluster,
+            runs=look_at(runs),
+            open_files=_limits(resource.RLIMIT_NOFILE)[1],
+            interpreter=interpreter.result() if interpreter else None,
+            programs=_programs(cluster),
+            activation=activation(),
+            container=container.result(),
+            scratch=_scratch(cluster),
+            environments=tuple(map(_environment, cluster.python_environments)),
+            login_node=LoginNode(
+                python=platform.python_version(),
+                state=look_at(state_path()),
+                images=look_at(expanded(cluster.images)) if cluster.images else None,
+                clock_ahead=clock_ahead(nearest_existing(runs)),
+                processes=_limits(resource.RLIMIT_NPROC)[0],
+                git=shutil.which("git") is not None,
+                apptainer=shutil.which("apptainer") is not None,
+                name=platform.node() if delivered() else "",
+                program=str(Path(clusterctl.__file__).parent),
+            ),
+            slurm={name: answer.result() for name, answer in slurm.items()},
+        )
+
+
+def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
+    """The surroundings of the run of `plan`, as far as visible from this machine."""
+    job, cluster = resolved.job, resolved.cluster
+    python = None
+    if cluster.python and not job.container.image and not plan.setup:  # these may provide another interpreter
+        python = find_interpreter(cluster.python, cluster.nodes_are_here)
+    data = data_folder(job.workload)
+    where, nodes, gpu_types = _nodes(job.resources, cluster, slurm)
+    return Surroundings(
+        cluster=cluster,
+        runs=look_at(runs_folder(cluster)),
+        open_files=_limits(resource.RLIMIT_NOFILE)[1],
+        interpreter=ask_version(python) if python else None,
+        setup_problem=find_setup_problem(plan.setup, len(cluster.setup)),
+        programs=Programs.of(plan) if job.workload == "command" else None,
+        activation=activation(),
+        container=_image(resolved, plan, slurm) if plan.view else None,
+        scratch=_scratch(cluster) if plan.staging else None,
+        environments=tuple(map(_environment, cluster.python_environments)) if plan.staging else (),
+        wanted=WantedRun(
+            resolved=resolved,
+            tasks=plan.tasks,
+            data=_data_of(job, cluster.nodes_are_here),
+            batches=batches(job),
+            data_here=data is not None and not _data_set(job.workload, Path(data), True).missing,
+            program=None if plan.setup else _program(job, plan),
+            nodes_have_names=_nodes_have_names(job, cluster, slurm),
+            modules=tuple(_modules(job, plan)),
+            nodes=nodes,
+            where=where,
+            gpu_types=gpu_types,
+            slurm_version=_ask(cluster, QUESTIONS["version"]) if job.resources.requeue == EXPEDITE else "",
+            slurm_config=_ask(cluster, QUESTIONS["config"]) if job.resources.requeue == EXPEDITE else "",
+            webhook={**os.environ, **job.env}.get(job.notify.url_variable or "", ""),
+            missing_trackers=_missing_trackers(job, plan),
+        ),
+    )
+
+
+def _missing_trackers(job: Job, plan: Plan) -> tuple[str, ...]:
+    """Trackers without an installed library, if the node uses the running Python; others are not checked."""
+    if not plan.tracker or plan.tracker[0] != sys.executable:
+        return ()
+    found = {name: find_spec(name) for name in job.track.names}
+    return tuple(name for name, spec in found.items() if spec is None or spec.origin is None)  # None: just a folder
+
+
+def _scratch(cluster: Cluster) -> Folder | None:
+    """The local scratch folder; None if its path can only be expanded on a node."""
+    return None if "$" in cluster.local_scratch else look_at(Path(cluster.local_scratch))
+
+
+def _environment(path: str) -> Seen:
+    return Seen(path, bool(standard_libraries(Path(path))))
+
+
+def _programs(cluster: Cluster) -> Programs:
+    """The programs of jobs without settings of their own."""
+    in_image = cluster.container.image is not None
+    python = cluster.python or (IMAGE_PYTHON if in_image else sys.executable)
+    return Programs(python, cluster.python is not None, cluster.setup, in_image)
+
+
+def activation(environment: Mapping[str, str] = os.environ, own: str = sys.prefix) -> str:
+    """The command that activates this shell's environment; empty if it is `own`, clusterctl's.
+
+    conda's base environment is ignored: it is active in every shell of conda's users.
+    """
+    virtual, conda = environment.get("VIRTUAL_ENV"), environment.get("CONDA_PREFIX")
+    if virtual and os.path.realpath(virtual) != os.path.realpath(own):
+        return f"source {shlex.quote(f'{virtual}/bin/activate')}"
+    base = environment.get("CONDA_EXE", "").removesuffix("/bin/conda")
+    if virtual or not conda or not base or os.path.realpath(conda) in map(os.path.realpath, (own, base)):
+        return ""
+    return f"source {shlex.quote(f'{base}/bin/activate')} {shlex.quote(conda)}"
+
+
+def _image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFacts | None:
+    from clusterctl.launcher.checks.container_rules import look_at_image  # 10 ms, not needed for runs on the host
+
+    return look_at_image(resolved, plan, slurm)
+
+
+def sizes(resources: Resources, inventory: Inventory) -> KnownNodes:
+    """The nodes that Slurm could allocate to the job, free or not."""
+    asked = asked_of(resources)
+    partition = inventory.partition_for(resources.partition)
+    if partition is None:
+        return KnownNodes()
+    nodes = [node for node in inventory.nodes_of(partition) if has_features(node, asked.constraint)]
+    found = [
+        NodeSize(sum(kind.total for kind in node.gpus if asked.gpu_type in ("", kind.type)), node.cpus, node.memory)
+        for node in nodes
+    ]
+    most = len(found) if partition.most_nodes is None else partition.most_nodes
+    types = sorted(filter(None, gpus_by_type(nodes)))
+    return KnownNodes(f"{partition.name} partition", tuple(sorted(found, reverse=True)[:most]), tuple(types))
+
+
+def data_folder(workload: str) -> str | None:
+    """The folder suggested for the data set of `workload`; None if `clusterctl data` has none for it."""
+    data_set = WORKLOADS[workload].data_set
+    return f"{data_set}-data" if data_set else None
+
+
+def look_at(path: Path) -> Folder:
+    """Inspect a folder without changing anything."""
+    found = nearest_existing(path)
+    status, space = found.stat(), os.statvfs(found)
+    return Folder(
+        path=str(path),
+        exists=exists(path) and path.is_dir(),
+        writable=found.is_dir() and os.access(found, os.W_OK | os.X_OK),
+        mode=stat.S_IMODE(status.st_mode),
+        ours=is_trusted(status.st_uid),
+        open_parent=str(open_parent(path) or ""),
+        shared_parent=str(shared_parent(path) or ""),
+        file_system=file_system(found),
+        free_bytes=space.f_bavail * space.f_frsize,
+        free_files=space.f_favail if space.f_files else 2**63,  # some file systems do not count inodes
+    )
+
+
+def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """The file system type of `path`, such as ext4 or nfs4; empty if unknown."""
+    try:
+        lines = mounts.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    found = [
+        (point.encode("latin-1", "replace").decode("unicode_escape"), kind)
+        for _, point, kind, *_ in map(str.split, lines)
+    ]
+    above = [(len(point), kind) for point, kind in found if path.resolve().is_relative_to(point)]
+    return max(above, default=(0, ""), key=lambda item: item[0])[1]
+
+
+def _limits(which: int) -> tuple[int, int]:
+    """The soft limit of this process, which Slurm propagates to tasks, and the hard limit; large if unlimited."""
+    soft, hard = (2**31 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(which))
+    return soft, hard
+
+
+def _ask(cluster: Cluster, words: tuple[str, ...]) -> Answer:
+    try:
+        return Slurm.of(cluster).answer(*words)
+    except SlurmError as error:
+        return error
+
+
+def _data_set(workload: str, root: Path, nodes_are_here: bool) -> Seen:
+    layouts = WORKLOADS[workload].data
+    missing = [part for part in likeliest(layouts, root) if not any(root.glob(part))] if layouts else []
+    return replace(Seen.at(root, nodes_are_here), missing=tuple(missing))
+
+
+def _data_of(job: Job, nodes_are_here: bool) -> Seen | None:
+    """The job's data set; its required files are known unless the user's code reads it."""
+    if not job.data.root:
+        return None
+    if job.data.load:
+        return Seen.at(Path(job.data.root), nodes_are_here)
+    return _data_set(job.workload, Path(job.data.root), nodes_are_here)
+
+
+def _code(job: Job, plan: Plan) -> Path | str | None:
+    """The run's copy of the code, or the folder that it will be copied from."""
+    return next((folder for folder in (plan.run.work, plan.run.project) if folder.is_dir()), job.code)
+
+
+def _modules(job: Job, plan: Plan) -> Iterator[tuple[str, Seen]]:
+    """The modules that the job names, as files in its code; installed packages may be anywhere."""
+    code = _code(job, plan)
+    if code is None or not job.has_own_code:
+        return
+    for key, name in (("train.model", getattr(job.train, "model", None)), ("data.load", job.data.load)):
+        module = (name or "").partition(":")[0]
+        if ":" in (name or "") and "." not in module and not Path(code, module).is_dir():
+            yield key, Seen.at(Path(code, f"{module}.py"), nodes_are_here=True)
+
+
+def _program(job: Job, plan: Plan) -> Seen | None:
+    """The Python script that the tasks would run."""
+    code, argv = _code(job, plan), job.argv
+    if job.workload != "command" or code is None or len(argv) < 2:
+        return None
+    if not argv[1].endswith(".py") or argv[1].startswith(("-", "/")):
+        return None
+    if argv[0].rpartition("/")[2].rstrip("0123456789.") != "python":
+        return None
+    return Seen.at(Path(code, argv[1]), nodes_are_here=True)
+
+
+def _nodes_have_names(job: Job, cluster: Cluster, slurm: Slurm) -> bool:
+    """Whether a program on several nodes can look up their names. Checked only on the emulator."""
+    if cluster.is_slurm or job.workload != "command" or (job.resources.nodes or 1) == 1:
+        return True
+    from clusterctl.launcher.emulator.host_names import names_resolve  # late: not for a Slurm cluster
+    from clusterctl.launcher.emulator.virtual_cluster import Machine
+
+    return names_resolve(Machine.load(Path(slurm.path_of("srun")).parent))
+
+
+def _nodes(resources: Resources, cluster: Cluster, slurm: Slurm) -> KnownNodes:
+    """The nodes that the job could get. The emulator's nodes share this machine's memory.
+
+    A cluster's nodes rarely change: an answer to any process in the last hour is good enough.
+    """
+    if cluster.is_slurm:
+        try:
+            return sizes(resources, slurm.nodes(max_age=INVENTORY_SECONDS))
+        except SlurmError:
+            return KnownNodes()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    emulator, gpus = cluster.emulator, cluster.emulator.gpus_per_node
+    fitting = int(gpus) if asked_of(resources).gpu_type in ("", gpus.type) else 0
+    size = NodeSize(fitting, emulator.cpus_per_node, memory)
+    return KnownNodes(cluster.name, (size,) * emulator.nodes, tuple(filter(None, [gpus.type])))

@@ -1,0 +1,145 @@
+"""How many examples a job trains on, as far as that is visible without torch or a prepared data set."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from clusterctl.shared.record.files import open_regular
+from clusterctl.shared.spec import (
+    Batches,
+    GraphClassificationTrain,
+    LoopTrain,
+    NodeClassificationTrain,
+    NodeTrain,
+    SyntheticTrain,
+    TaobaoTrain,
+    TrainingSet,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import IO
+
+    from clusterctl.shared.spec import Job
+
+TAOBAO_EVENTS = 100_150_807  # of the real data set; `train.generated` is a multiple of it
+IGB_PAPERS = 269_346_174  # of IGB-heterogeneous, likewise; 60 % are for training
+_MOST_BYTES = 1 << 25  # read here: 4 million nodes
+_SAMPLE_BYTES = 1 << 16
+_TRAIN = 1  # PyG's code in node_types
+_CODES: dict[bytes, Literal["b", "h", "i", "q"]] = {b"1": "b", b"2": "h", b"4": "i", b"8": "q"}  # of the struct module
+
+
+def batches(job: Job) -> Batches | None:
+    """How `job` divides its examples into batches; None for a user's own program."""
+    found = shares(job)
+    return found and replace(found, examples=training_set(job))
+
+
+def shares(job: Job) -> Batches | None:
+    """Like `batches`, without reading the data set."""
+    if not isinstance(job.train, LoopTrain):
+        return None
+    return Batches(job.train, job.resources.nodes * (job.resources.tasks_per_node or 1))
+
+
+def training_set(job: Job) -> TrainingSet | None:
+    """The training set of `job`; None if only the tasks can determine it, or if its files are missing or damaged."""
+    root = None if job.data.root is None else Path(job.data.root)
+    try:
+        match job.train:
+            case SyntheticTrain(avg_num_nodes=nodes):  # FakeDataset draws from 3/4 to 5/4 of it; 60 % are for training
+                return TrainingSet(nodes * 6 // 10, "nodes", exact=False)
+            case NodeClassificationTrain(model="rgat", generated=scale) if scale and not (root or job.data.load):
+                return TrainingSet(round(IGB_PAPERS * scale) * 6 // 10, "nodes", exact=False)
+            case NodeTrain() if root:
+                return TrainingSet(_nodes(root), "nodes")
+            case GraphClassificationTrain() if root:
+                (labels,) = (root / "raw").glob("*_graph_labels.txt")
+                return TrainingSet(_of_eight_parts(_once(_graphs, labels)), "graphs")
+            case TaobaoTrain(generated=scale) if root or scale:  # 80 % of the pairs are for training
+                events = _once(_lines, root / "raw" / "UserBehavior.csv") if root else round(TAOBAO_EVENTS * scale)
+                return TrainingSet(events * 8 // 10, "edges", exact=False)
+    except (OSError, ValueError, KeyError):
+        pass  # `data_rules` reports missing files, and the tasks report damaged ones
+    return None
+
+
+def _once(count: Callable[[Path], int], file: Path) -> int:
+    """The result of `count` for `file`, cached: the checks, a status line and further submissions need it."""
+    status = file.stat()
+    return _counted(count, file, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+
+
+@lru_cache(16)
+def _counted(count: Callable[[Path], int], file: Path, _: tuple[int, ...]) -> int:
+    return count(file)
+
+
+def _nodes(root: Path) -> int:
+    """The number of training nodes, in the layout of Reddit or of the Open Graph Benchmark."""
+    if (raw := root / "raw" / "reddit_data.npz").exists():
+        return _once(_marked_nodes, raw)
+    (split,) = (path for pattern in ("*", "*/*") for path in (root / "split").glob(f"{pattern}/train.csv.gz"))
+    return _once(_lines_of_archive, split)
+
+
+def _lines_of_archive(path: Path) -> int:
+    import gzip
+    import zlib
+
+    try:
+        with open_regular(path) as file, gzip.open(file) as lines:
+            content = lines.read(_MOST_BYTES + 1)
+    except (EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged") from error
+    if len(content) > _MOST_BYTES:
+        raise ValueError("too many to count here")
+    return len(content.split())
+
+
+def _marked_nodes(archive: Path) -> int:
+    """The number of nodes marked for training in node_types.npy."""
+    import zipfile
+    import zlib
+
+    try:
+        with open_regular(archive) as file, zipfile.ZipFile(file) as members, members.open("node_types.npy") as array:
+            return _count(array, _TRAIN)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise ValueError(f"{archive} is damaged") from error
+
+
+def _count(file: IO[bytes], value: int) -> int:
+    """How often `value` occurs in an array (numpy.lib.format) of little-endian integers; ValueError for any other."""
+    version = file.read(8)[6:7]
+    header = file.read(int.from_bytes(file.read(2 if version == b"\x01" else 4), "little"))
+    kind = re.search(rb"'descr': '[|<][iu]([1248])'", header)
+    content = file.read(_MOST_BYTES + 1)
+    if kind is None or len(content) > _MOST_BYTES:
+        raise ValueError("not an array of integers, or too large to count here")
+    return memoryview(content).cast(_CODES[kind[1]]).tolist().count(value)
+
+
+def _graphs(labels: Path) -> int:
+    with open_regular(labels) as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError("too many to count here")
+    return len(content.split())
+
+
+def _of_eight_parts(graphs: int) -> int:
+    """Without the first fold's test and validation parts, the two largest of ten; other folds have at most one more."""
+    return graphs - -(-graphs // 10) - -(-(graphs - 1) // 10)
+
+
+def _lines(path: Path) -> int:
+    """An estimate of the number of lines, from the mean length of the first ones."""
+    with open_regular(path) as file:
+        sample = file.read(_SAMPLE_BYTES)
+    return path.stat().st_size * sample.count(b"\n") // max(1, len(sample))

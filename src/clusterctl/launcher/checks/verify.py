@@ -1,0 +1,196 @@
+"""Runs the checks: `doctor` shows all results, `submit` and `resume` refuse if one is fatal."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from clusterctl.launcher.checks.check import Check, fail, warn
+from clusterctl.launcher.checks.interpreters import interpreter_rules, program_rules
+from clusterctl.launcher.checks.job_rules import (
+    batch_rules,
+    code_rules,
+    data_rules,
+    misfit,
+    request_rules,
+    requeue_rules,
+)
+from clusterctl.launcher.checks.look import INVENTORY_SECONDS, look_around, look_at_cluster, sizes
+from clusterctl.launcher.checks.machine_rules import cluster_rules, machine_rules
+from clusterctl.launcher.checks.training_set import batches
+from clusterctl.launcher.config import load_cluster
+from clusterctl.launcher.config.program import with_options
+from clusterctl.launcher.submission.sbatch import SlurmRefused
+from clusterctl.shared.errors import ClusterctlError, ConfigError, SlurmError
+from clusterctl.shared.record.file_systems import LOCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from clusterctl.launcher.checks.surroundings import Folder, Surroundings
+    from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.slurm import Slurm
+    from clusterctl.launcher.submission.plan import Plan
+    from clusterctl.shared.spec import Cluster
+
+
+# Checks whether notifications about the run can be sent.
+
+
+def notify_rules(found: Surroundings) -> Iterator[Check]:
+    """The webhook of the requested run. Its URL is not shown."""
+    wanted = found.wanted
+    if wanted is None or (name := wanted.resolved.job.notify.url_variable) is None:
+        return
+    if not wanted.webhook:
+        hint = f"export {name}=https://..., or remove notify.url_variable"
+        yield fail("notify", f"notify.url_variable: {name} is not set in the environment", hint)
+    elif not _is_url(wanted.webhook):
+        yield fail("notify", f"notify.url_variable: {name} is not a URL", "it must start with https:// or http://")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and text.isprintable() and " " not in text
+
+
+# Checks for `resources.stage_code`: the nodes' local disk and the Python environments to copy there.
+
+
+def staging_rules(found: Surroundings) -> Iterator[Check]:
+    if found.scratch:
+        yield from _scratch(found.scratch, nodes_are_here=found.cluster.nodes_are_here)
+    for environment in found.environments:
+        if not environment.there:
+            hint = "set `python_environments` in the cluster file to folders of venvs or conda environments"
+            yield fail("environments", f"not a Python environment: {environment.path}", hint)
+
+
+def _scratch(scratch: Folder, *, nodes_are_here: bool) -> Iterator[Check]:
+    elsewhere = "set `local_scratch` in the cluster file to a folder on each node's local disk"
+    if not scratch.exists and not nodes_are_here:
+        yield warn("scratch", f"not on this machine: {scratch.path}", "the nodes must have it; they were not checked")
+    elif not scratch.exists:
+        yield warn("scratch", f"no such folder: {scratch.path}: ranks import from the shared file system", elsewhere)
+    elif not scratch.writable:
+        yield warn("scratch", f"cannot write to {scratch.path}: ranks import from the shared file system", elsewhere)
+    elif scratch.file_system and scratch.file_system not in LOCAL:
+        yield warn("scratch", f"{scratch.path} is on {scratch.file_system}, not on a local disk", elsewhere)
+
+
+# Checks whether the run's node can copy its metrics to the trackers.
+
+
+def tracker_rules(found: Surroundings) -> Iterator[Check]:
+    """The library of each tracker. The run itself does not need them."""
+    if found.wanted is None:
+        return
+    for name in found.wanted.missing_trackers:
+        hint = f"pip install 'clusterctl[{name}]', or set track.where=login and use: clusterctl track RUN"
+        yield warn("track", f"track.{name}: {name} is not installed in the Python that copies the metrics", hint)
+
+
+def _container_rules(found: Surroundings) -> Iterator[Check]:
+    if found.container:
+        from clusterctl.launcher.checks.container_rules import container_rules
+
+        yield from container_rules(found.container)
+
+
+# In the order in which one would fix the problems.
+RULES: tuple[Callable[[Surroundings], Iterator[Check]], ...] = (
+    *(machine_rules, cluster_rules, _container_rules, interpreter_rules, staging_rules),
+    *(program_rules, code_rules, data_rules, batch_rules, request_rules, requeue_rules, notify_rules, tracker_rules),
+)
+_SHORT = {f"resources.{key}": f"--{key.replace('_', '-')}" for key in ("nodes", "gpus_per_node", "tasks_per_node")}
+
+
+def judge(found: Surroundings) -> tuple[Check, ...]:
+    """Every check that applies to `found`."""
+    return tuple(check for rule in RULES for check in rule(found))
+
+
+def with_job(found: Surroundings, resolved: Resolved) -> Surroundings:
+    """`found` for a job that differs only in its training settings: the surroundings are the same."""
+    wanted = found.wanted and replace(found.wanted, resolved=resolved, batches=batches(resolved.job))
+    return replace(found, wanted=wanted)
+
+
+def check_cluster(cluster: Cluster) -> tuple[Check, ...]:
+    """The checks of `doctor`: this machine and `cluster`."""
+    return judge(look_at_cluster(cluster))
+
+
+def verify(resolved: Resolved, plan: Plan, slurm: Slurm) -> tuple[Check, ...]:
+    """Every check of the run of `plan` that is possible from this machine."""
+    return judge(look_around(resolved, plan, slurm))
+
+
+def refuse(checks: Iterable[Check], resolved: Resolved) -> None:
+    """Raise one error for all fatal checks, if any; its hint is the command that would pass."""
+    fatal = list({check.message: check for check in checks if check.fatal}.values())
+    if not fatal:
+        return
+    error = SlurmError if all(check.error is SlurmError for check in fatal) else ConfigError
+    message = fatal[0].message
+    if len(fatal) > 1:
+        message = "\n".join([f"{len(fatal)} problems would make the run fail", *(check.message for check in fatal)])
+    raise error(message, _hint(fatal, resolved))
+
+
+def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmRefused:
+    """Slurm's refusal; if it was about the job's size, with the request, the available nodes, and a size that fits.
+
+    The nodes may be cached for an hour, as before every submission: all users share the controller.
+    """
+    if not refused.for_size:
+        return refused
+    try:
+        where, nodes, gpu_types = sizes(resolved.job.resources, slurm.nodes(max_age=INVENTORY_SECONDS))
+    except SlurmError:
+        return refused
+    if not nodes or not (check := misfit(resolved, nodes, where, gpu_types)):
+        return refused
+    return SlurmRefused("sbatch refused the job", check.message, _hint([check], resolved))
+
+
+def _hint(fatal: Sequence[Check], resolved: Resolved) -> str:
+    return "\n".join(dict.fromkeys(filter(None, [_remedy(fatal, resolved), *(check.hint for check in fatal)])))
+
+
+def _remedy(fatal: Sequence[Check], resolved: Resolved) -> str:
+    """The commands that would pass, or only the flags to add if the typed command is unknown."""
+    changes = {key: value for check in fatal for key, value in check.changes.items()}
+    if not changes:
+        return ""
+    first = [check.first for check in fatal if check.first]
+    cluster = _cluster_flag(resolved.cluster)
+    if not resolved.typed or cluster is None or not all(check.changes for check in fatal):
+        return ", then ".join([*first, f"add {shlex.join(_flags(changes))}"])
+    settings = [setting for setting in resolved.settings if setting.partition("=")[0].strip() not in changes]
+    kept = [word for setting in resolved.secrets.hide_typed(settings) for word in ("--set", setting)]
+    typed = with_options(["clusterctl", *resolved.typed], [*cluster, *kept, *_flags(changes)])
+    return " && ".join([*first, shlex.join(typed)])
+
+
+def _flags(changes: Mapping[str, str]) -> list[str]:
+    """The settings as command-line options, using short flags if there are any."""
+    words: list[str] = []
+    for key, value in changes.items():
+        words += [_SHORT[key], value] if key in _SHORT else ["--set", f"{key}={value}"]
+    return words
+
+
+def _cluster_flag(cluster: Cluster) -> tuple[str, ...] | None:
+    """The flag that names the cluster, unless it is the default; None if it has only a path."""
+    for name in (None, cluster.name):
+        with suppress(ClusterctlError):
+            if load_cluster(name) == cluster:
+                return ("--cluster", name) if name else ()
+    return None

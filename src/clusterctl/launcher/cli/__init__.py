@@ -1,0 +1,222 @@
+"""The command line: one module per group of commands, imported when one is called. The only place for click."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import importlib
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from clusterctl import __version__
+from clusterctl.shared.errors import ClusterctlError, UsageError, reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_OS_HINTS = {
+    errno.EACCES: "check the permissions with: ls -ld",
+    errno.EPERM: "check the permissions with: ls -ld",
+    errno.ENOSPC: "check for a full disk with: df -h",
+    errno.EDQUOT: "check for a used-up quota with: quota -s",
+    errno.EMFILE: "raise the limit with: ulimit -n 4096",
+}
+INTERRUPTED = 130  # 128 + SIGINT, the shell's convention
+
+# Command -> its line in `clusterctl --help`, which imports no command.
+COMMANDS = {
+    "init": "Write a first cluster file and job from Slurm's configuration",
+    "submit": "Submit a job to a cluster",
+    "status": "Show runs: stage, progress, accuracy",
+    "logs": "Show the logs of a run's ranks",
+    "why": "Explain why a run is waiting or has failed",
+    "monitor": "Watch runs: curves, GPUs, logs, the queue",
+    "dashboard": "Show runs in a browser",
+    "report": "Write an HTML report on runs or a sweep",
+    "cancel": "Cancel queued or running runs",
+    "resume": "Restart an unfinished run from its last checkpoint",
+    "rerun": "Submit a new run with the code and settings of an earlier one",
+    "diff": "Show what differs between two runs",
+    "release": "Release a run submitted with --hold",
+    "attach": "Open a shell next to a rank of a run",
+    "alloc": "Reserve nodes to start runs on them in seconds",
+    "nodes": "Show free resources and where a job would fit",
+    "track": "Copy the metrics of a run to TensorBoard, W&B or MLflow",
+    "notify": "Send notifications about runs",
+    "fetch": "Copy a run's files to this machine",
+    "export": "Pack a run into an archive",
+    "usage": "Show GPU-hours and CPU-hours used by runs",
+    "clean": "Show disk usage and remove old runs",
+    "image": "Build, import and manage container images",
+    "doctor": "Check this machine and a cluster",
+    "sandbox": "Start a real Slurm on this machine",
+    "data": "Download or generate data sets",
+    "config": "Show jobs, clusters and where values come from",
+    "completion": "Print the shell completion script",
+}
+# Command -> the module that has it, if that is not named after it.
+_MODULES = {
+    **dict.fromkeys(("alloc", "attach"), "nodes"),
+    **dict.fromkeys(("rerun", "cancel", "release"), "resume"),
+    **dict.fromkeys(("fetch", "export", "clean", "notify", "track"), "keep"),
+    **dict.fromkeys(("report", "dashboard"), "pages"),
+}
+# What other tools call a command.
+_SYNONYMS = {
+    **dict.fromkeys(("kill", "stop", "abort", "end", "scancel"), "cancel"),
+    **dict.fromkeys(("list", "ls", "ps", "runs", "show", "squeue"), "status"),
+    **dict.fromkeys(("run", "start", "launch", "sbatch", "train"), "submit"),
+    **dict.fromkeys(("restart", "retry", "continue", "requeue"), "resume"),
+    **dict.fromkeys(("watch", "top"), "monitor"),
+    **dict.fromkeys(("browser", "web", "serve"), "dashboard"),
+    **dict.fromkeys(("ssh", "shell", "exec"), "attach"),
+    **dict.fromkeys(("tail", "log", "output"), "logs"),
+    **dict.fromkeys(("explain", "diagnose"), "why"),
+    **dict.fromkeys(("check", "verify"), "doctor"),
+    **dict.fromkeys(("gc", "prune"), "clean"),
+    **dict.fromkeys(("again", "clone", "repeat", "resubmit"), "rerun"),
+    **dict.fromkeys(("compare", "changes"), "diff"),
+    **dict.fromkeys(("download", "pull", "get", "copy", "scp", "rsync"), "fetch"),
+}
+_REMOVING = ("delete", "remove", "rm", "purge")
+_LEAST_LIKENESS = 0.7  # one or two wrong letters
+
+
+class LazyGroup(click.Group):
+    """Imports a command when it is called, and suggests the closest name for an unknown one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        from clusterctl.launcher.cli.elsewhere import forwarding
+
+        command = getattr(
+            importlib.import_module(f"clusterctl.launcher.cli.{_MODULES.get(cmd_name, cmd_name)}"), cmd_name
+        )
+        assert isinstance(command, click.Command)
+        return forwarding(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            raise UsageError(f"no such command: {name}", _meant(name))
+        return super().resolve_command(ctx, args)
+
+
+def _meant(name: str) -> str:
+    """The hint for an unknown command."""
+    if name in _REMOVING:
+        return "a run is a folder: remove it with rm -r; old ones with: clusterctl clean --older-than 30d"
+    import difflib
+
+    close = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, COMMANDS, 1, _LEAST_LIKENESS)
+    return f"did you mean {close[0]}?" if close else "see all commands with: clusterctl --help"
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
+@click.version_option(__version__, message="clusterctl %(version)s")
+def clusterctl() -> None:
+    """Submit multi-node graph-network training to a Slurm cluster and follow it from the login node.
+
+    \b
+    Examples:
+      clusterctl submit cora --follow
+      clusterctl status
+      clusterctl logs @last -f
+
+    RUN is a run id, a prefix of one, a job's name (its newest run), or @last.
+    """
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib need not be imported for it
+    except FileNotFoundError as error:
+        raise UsageError("the current folder no longer exists", "change to another one, such as: cd ~") from error
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its exit code."""
+    gc.set_threshold(20_000)  # at the default, the collector takes a quarter of `status -a` on 10,000 runs
+    prepare_streams()
+    sys.exit(run(sys.argv[1:]))
+
+
+def prepare_streams() -> None:
+    """Make stdout and stderr accept any text, even where the locale cannot encode it or a stream is closed."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115 - None after `>&-`
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    words = tuple(arguments)
+    return rendered(lambda: clusterctl.main([*words], prog_name="clusterctl", standalone_mode=False, obj=words))
+
+
+def rendered(call: Callable[[], object]) -> int:
+    """The exit code of `call`: what it returns, or that of its error. The one place where errors are rendered."""
+    try:
+        code = call()
+        sys.stdout.flush()  # here, where a closed pipe can still be handled
+    except ClusterctlError as error:
+        return _render(error.message, error.hint, error.exit_code)
+    except click.ClickException as error:
+        return _render_usage(error)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except OSError as error:
+        try:
+            sys.stdout.flush()
+        except OSError:  # the interpreter flushes again on exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 1
+        return _render(*_explained(error), 1)
+    return code if isinstance(code, int) else 0
+
+
+def _explained(error: OSError) -> tuple[str, str]:
+    """Message and hint. A failed write names no file: the full folder, among those that clusterctl writes to, does."""
+    message, hint = reason(error), _OS_HINTS.get(error.errno or 0, "")
+    if error.errno == errno.ENOSPC:
+        import shlex
+
+        from clusterctl.launcher.cli.doctor import full_folder
+
+        if found := error.filename or full_folder():
+            message = message if error.filename else f"{message}: {found}"
+            hint = f"{hint} {shlex.quote(str(found))}"
+    return message, hint
+
+
+def _render(message: str, hint: str, exit_code: int) -> int:
+    from clusterctl.launcher.display.plain import plain_lines
+
+    for label, text in (("error", message), ("hint", hint)):
+        if text:
+            click.echo(f"{label}: " + plain_lines(text).replace("\n", "\n  "), err=True)
+    return exit_code
+
+
+def _render_usage(error: click.ClickException) -> int:
+    """Render click's own errors like ours."""
+    missing = isinstance(
+        error, click.exceptions.NoArgsIsHelpError
+    )  # a group without a command: the message is its whole help
+    message = "missing command" if missing else error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f"{context.command_path if context else 'clusterctl'} --help"
+    return _render(message[:1].lower() + message[1:], hint, UsageError.exit_code)

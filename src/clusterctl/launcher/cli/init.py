@@ -1,0 +1,97 @@
+"""`clusterctl init`: write a first cluster file and a first job."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from clusterctl.launcher.api import init as api
+from clusterctl.launcher.display.plain import plain
+from clusterctl.shared.errors import SlurmError, UsageError
+
+_WIDEST = 44
+
+
+@click.command(short_help="Write a first cluster file and job from Slurm's configuration")
+@click.argument("name", required=False)
+@click.option(
+    "--from", "script", metavar="FILE", type=click.Path(path_type=Path), help="Convert a batch script to a job."
+)
+@click.option("--yes", is_flag=True, help="Ask nothing and accept the proposed values.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
+def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
+    """Query Slurm, and write cluster/NAME.toml and a first job file in this folder.
+
+    Four Slurm commands are run; what they do not report is listed at the end. With --from, the job is converted from a
+    batch script, which is read but not executed; anything that could not be converted is shown next to its line.
+
+    \b
+    Examples:
+      clusterctl init
+      clusterctl init mycluster --yes
+      clusterctl init --from train.sbatch
+    """
+    found = api.converted(script) if script else None
+    jobs = api.job_file(script, found) if script and found else {}
+    try:
+        site = api.survey()
+    except SlurmError as error:
+        if not jobs:
+            raise
+        files = api.FirstFiles(jobs, (f"what the cluster has: {error.message}",))
+    else:
+        choices = api.proposed(site)
+        choices = api.with_script_settings(choices, site, found) if found else choices
+        choices = replace(choices, name=name) if name else choices
+        files = api.first_files(site, choices if yes else _asked(site, choices, named=bool(name)), jobs=jobs)
+    files.write(force=force)
+    for row in found.rows if found else ():
+        _show(row)
+    for path in files.texts:
+        click.echo(plain(str(path)))
+    for sentence in files.unknown:
+        click.echo(plain(f"could not find out {sentence}"), err=True)
+    *clusters, job = (path.stem for path in files.texts)
+    steps = [f"export CLUSTERCTL_CLUSTER={cluster}" for cluster in clusters]
+    steps += ["clusterctl doctor", f"clusterctl submit {job} {'--dry-run' if script else '--wait'}"]
+    click.echo("next: " + "\n      ".join(steps), err=True)
+
+
+def _show(row: api.CarriedLine) -> None:
+    """Show a line of the script next to what it was converted to."""
+    shown = plain(" ".join(row.text.split()))
+    shown = shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 3]}..."
+    number = str(row.number or "")
+    results = [plain(" ".join(result.split())) for result in row.became]
+    results += [f"{'note' if results else 'not converted'}: {plain(row.problem)}"] if row.problem else []
+    for result in results or ["unchanged"]:
+        click.echo(f"{number:>4}  {shown:<{_WIDEST}}  {result}", err=True)
+        number = shown = ""
+
+
+def _asked(site: api.Site, choices: api.ClusterChoices, *, named: bool) -> api.ClusterChoices:
+    """The user's choices; Enter accepts the proposed value."""
+    try:
+        if not named:
+            choices = replace(choices, name=click.prompt("Name of the cluster", choices.name, err=True))
+        partitions = click.Choice(list(site.inventory.partitions))
+        partition = click.prompt("Partition", choices.partition, type=partitions, err=True)
+        runs = click.prompt("Folder for runs, visible on all nodes", choices.runs, err=True)
+        account, qos = _one_of("Account", site.accounts, choices.account), _one_of("QOS", site.qos, choices.qos)
+        return replace(choices, partition=partition, runs=runs, account=account, qos=qos)
+    except click.Abort:
+        if sys.stdin is not None and sys.stdin.isatty():
+            raise
+        click.echo(err=True)  # the prompt has no newline
+        raise UsageError("no answer on stdin", "accept the proposed values with: --yes") from None
+
+
+def _one_of(what: str, known: tuple[str, ...], proposed: str) -> str:
+    """One of several values, or nothing for Slurm's default; not asked if there is no choice."""
+    if len(known) < 2:
+        return proposed
+    answer: str = click.prompt(f"{what} ({', '.join(known)}; empty: your default)", proposed, err=True)
+    return answer.strip()

@@ -1,0 +1,186 @@
+"""`clusterctl fetch`, `export`, `clean`, `notify`, `track`: what is kept of runs, and where it is copied."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from shutil import copyfileobj
+from typing import Any
+
+import click
+
+from clusterctl.launcher.api import clean as api
+from clusterctl.launcher.api.elsewhere import elsewhere
+from clusterctl.launcher.api.export import fetch as fetch_run
+from clusterctl.launcher.api.find import find, query
+from clusterctl.launcher.api.notify import Outcome, notify_about, tracking
+from clusterctl.launcher.cli.options import cluster_option, confirmed, echo_json, output_option, warn_of
+from clusterctl.launcher.display.plain import as_bytes, plain
+
+# `clusterctl export`: pack a run into an archive.
+
+
+@click.command(short_help="Pack a run into an archive")
+@click.argument("name", metavar="RUN")
+@click.option("--output", metavar="FILE", help="Output file; default: RUN.tar.gz in the current folder; -: stdout.")
+@click.option("--no-weights", is_flag=True, help="Leave out the trained weights.")
+@click.option("--work", is_flag=True, help="Include the files the program wrote to its working directory.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@cluster_option
+def export(name: str, output: str | None, no_weights: bool, work: bool, force: bool, cluster: str | None) -> None:
+    """Pack RUN into an archive that can be read without clusterctl: record, metrics, weights, report, logs.
+
+    The README.txt inside describes the files. A run that has not ended is exported in its current state. Secrets are
+    redacted.
+
+    \b
+    Examples:
+      clusterctl export cora
+      clusterctl export @last --no-weights --output cora.tar.gz
+    """
+    from clusterctl.launcher.display.report.archive import export_run
+
+    run, weights = find(name, cluster), not no_weights
+    if output != "-":
+        exported = export_run(run, output, weights=weights, work=work, force=force)
+        warn_of(exported.problems)
+        click.echo(exported.path)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        exported = export_run(run, Path(folder, "archive"), weights=weights, work=work, force=force)
+        warn_of(exported.problems)
+        with exported.path.open("rb") as file:
+            copyfileobj(file, sys.stdout.buffer)
+
+
+# `clusterctl clean`: disk usage, and removing what is no longer needed.
+
+
+@click.command(short_help="Show disk usage and remove old runs")
+@click.option("--older-than", metavar="AGE", help="Also remove runs that ended longer ago than this: 8h, 30d; 0d: all.")
+@click.option("--keep-best", is_flag=True, help="Keep the best run of each job, by the score shown in `status`.")
+@click.option("--checkpoints-only", is_flag=True, help="Remove only the checkpoints of those runs.")
+@cluster_option
+@output_option
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+def clean(output: str, yes: bool, **wanted: Any) -> None:
+    """Show the disk usage of runs, code, data sets, images and caches, list what can be removed, and ask.
+
+    Code that no run refers to can be removed and, with --older-than, old runs. Queued, held and running runs are kept,
+    and so are the runs they wait for, their code, and other users' runs. With -o json, nothing is removed without
+    --yes.
+
+    \b
+    Examples:
+      clusterctl clean
+      clusterctl clean --older-than 30d --keep-best
+      clusterctl clean --older-than 7d --checkpoints-only --yes
+    """
+    found = api.clean(**wanted)
+    warn_of(found.problems)
+    if output == "json":
+        done = found.carry_out() if yes else found
+        warn_of(done.problems if yes else ())
+        echo_json(api.to_json(done, removed=yes))
+        return
+    from clusterctl.launcher.display import columns, terminal  # rich: for people only
+
+    columns.show_disk(terminal.data(), found)
+    if not found.removals:
+        click.echo("nothing to remove", err=True)
+    elif confirmed(f"remove {_sum(found)}?", yes=yes):
+        done = found.carry_out()
+        warn_of(done.problems)
+        click.echo(f"removed {_sum(done)}", err=True)
+
+
+def _sum(found: api.CleanUp) -> str:
+    return f"{len(found.removals)}, {as_bytes(sum(one.bytes for one in found.removals))}"
+
+
+# `clusterctl notify`: send the notifications configured in the runs' [notify].
+
+
+WATCH_SECONDS = 60.0
+
+
+@click.command(short_help="Send notifications about runs")
+@click.argument("names", metavar="[RUN]...", nargs=-1)
+@click.option("-w", "--watch", is_flag=True, help="Check every minute until Ctrl-C.")
+@cluster_option
+def notify(names: tuple[str, ...], watch: bool, cluster: str | None) -> int:
+    """Send pending notifications about RUNs, or about all runs, as configured in [notify].
+
+    A run sends its own notifications when it finishes, fails, restarts or stalls. This command adds those that a run
+    cannot send, such as for a lost node, and retries failed deliveries. No message is sent twice. Run it from cron, or
+    leave it running with --watch. The exit code is 1 if a message could not be sent.
+
+    \b
+    Examples:
+      clusterctl notify
+      clusterctl notify --watch
+    """
+    wanted = query(names, cluster=cluster)
+    while True:
+        found = notify_about(wanted)
+        warn_of(found.problems)
+        for one in found.tries:
+            line = f"{one.delivery.outcome}: {one.run} {one.what.event} ({one.channel})"
+            click.echo(plain(f"{line}: {one.delivery.reason}" if one.delivery.reason else line))
+        if not watch:
+            return int(any(one.delivery.outcome is not Outcome.SENT for one in found.tries))
+        time.sleep(WATCH_SECONDS)
+
+
+# `clusterctl track`: copy the metrics of a run to TensorBoard, W&B or MLflow.
+
+
+LOOK_SECONDS = 10.0
+
+
+@click.command(short_help="Copy the metrics of a run to TensorBoard, W&B or MLflow")
+@click.argument("name", metavar="RUN")
+@click.option("-f", "--follow", is_flag=True, help="Keep copying until the run ends; Ctrl-C does not affect the run.")
+@cluster_option
+def track(name: str, follow: bool, cluster: str | None) -> int:
+    """Copy new metrics of RUN to the trackers configured in its [track].
+
+    A run stays one run in the tracker through all restarts and resumes, and no point is copied twice. The exit code
+    is 1 if a tracker could not be reached; the missing points are copied next time.
+
+    \b
+    Examples:
+      clusterctl track @last
+      clusterctl track cora --follow
+    """
+    with tracking(name, cluster) as mirrored:
+        while True:
+            for tracker, count in mirrored.update().items():
+                if count or not follow:
+                    click.echo(f"{tracker}: {count:,} points")
+            warn_of(mirrored.problems)
+            if not follow or (mirrored.ended and not mirrored.problems):
+                return int(bool(mirrored.problems))
+            time.sleep(LOOK_SECONDS)
+
+
+@click.command(short_help="Copy a run's files to this machine")
+@click.argument("name", metavar="RUN")
+@click.option("--output", metavar="FOLDER", help="Output folder; default: RUN in the current folder.")
+@click.option("--no-weights", is_flag=True, help="Leave out the trained weights.")
+@click.option("--force", is_flag=True, help="Replace FOLDER, which holds an earlier copy.")
+@cluster_option
+def fetch(name: str, output: str | None, no_weights: bool, force: bool, cluster: str | None) -> None:
+    """Copy RUN from its cluster's login node: record, metrics, report, weights, logs, and the program's files.
+
+    The run stays on the cluster. A README.txt in the folder describes the files.
+
+    \b
+    Examples:
+      clusterctl fetch cora --cluster far
+      clusterctl fetch @last --cluster far --output results
+    """
+    place = elsewhere(cluster)
+    click.echo(fetch_run(place, name, Path(output) if output else None, weights=not no_weights, force=force))

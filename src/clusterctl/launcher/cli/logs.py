@@ -1,0 +1,60 @@
+"""`clusterctl logs`: show the logs of a run's ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from clusterctl.launcher.api.find import find
+from clusterctl.launcher.cli.options import cluster_option
+from clusterctl.launcher.display.logs import follow as show_growing
+from clusterctl.launcher.display.logs import show, show_errors
+from clusterctl.shared.errors import UsageError
+
+
+@click.command(short_help="Show the logs of a run's ranks")
+@click.argument("name", metavar="RUN")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Follow the logs until the run ends; Ctrl-C does not affect the run."
+)
+@click.option(
+    "--rank",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Only this rank; default: all, each line labelled with its rank.",
+)
+@click.option("--node", metavar="NAME", help="Only the ranks of this node.")
+@click.option("--attempt", metavar="N", type=click.IntRange(min=0), help="Only this attempt; default: all.")
+@click.option("--tail", metavar="N", type=click.IntRange(min=0), help="Only the last N lines of each file.")
+@click.option(
+    "--since", metavar="TIME", help='Only lines since an age (90s, 20m, 4h) or a time ("2026-01-31 12:00:00").'
+)
+@click.option("--grep", metavar="REGEX", help="Only lines that match.")
+@click.option("--errors", is_flag=True, help="Show the first traceback and its ranks, then the other errors.")
+@click.option("--stdout", "stream", flag_value="out", help="Only standard output.")
+@click.option("--stderr", "stream", flag_value="err", help="Only standard error.")
+@click.option("--host", is_flag=True, help="Include the batch script's log.")
+@click.option("-t", "--times", is_flag=True, help="Prefix each line with its time (UTC).")
+@click.option("--no-collapse", is_flag=True, help="Show identical lines from several ranks separately.")
+@cluster_option
+def logs(
+    name: str, follow: bool, errors: bool, times: bool, no_collapse: bool, cluster: str | None, **chosen: Any
+) -> None:
+    """Show the logs of RUN's ranks, merged by time. Identical lines from several ranks are shown once, with a count.
+
+    \b
+    Examples:
+      clusterctl logs cora -f
+      clusterctl logs @last --rank 0 --tail 20
+      clusterctl logs @last --errors
+    """
+    if errors and (follow or chosen["grep"] or chosen["tail"] is not None):
+        raise UsageError("--errors cannot be combined with --follow, --grep or --tail", "leave one of them out")
+    reading = find(name, cluster).logs(**chosen)
+    if errors:
+        show_errors(reading)
+    elif follow:
+        show_growing(reading, times=times, collapse=not no_collapse)
+    else:
+        show(reading, times=times, collapse=not no_collapse)

@@ -1,0 +1,144 @@
+"""`clusterctl nodes`, `alloc`, `attach`: free resources, held nodes, and a shell beside a rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from clusterctl.launcher.api.find import find
+from clusterctl.launcher.api.nodes import allocate, beside, fit, fit_record, give_back, nodes_record, wait_for_nodes
+from clusterctl.launcher.api.nodes import nodes as nodes_of
+from clusterctl.launcher.cli.options import cluster_option, echo_json, output_option, typed_settings, warn
+from clusterctl.shared.errors import SlurmError, UsageError
+from clusterctl.shared.spec.values import plural
+
+# `clusterctl alloc`: reserve nodes for warm runs.
+
+
+@click.command(short_help="Reserve nodes to start runs on them in seconds")
+@click.argument("job", required=False)
+@click.option("--cluster", metavar="NAME", help="Cluster; default: as in submit.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Override any setting, as in submit.")
+@click.option("--nodes", metavar="N", help="Number of nodes.")
+@click.option("--gpus-per-node", metavar="N", help="GPUs per node; default: the cluster's.")
+@click.option("--tasks-per-node", metavar="N", help="Maximum number of tasks per node.")
+@click.option("--time", metavar="TIME", help="How long to hold them: 90 (minutes), 4h, 1-00:00:00.")
+@click.option("--partition", metavar="NAME", help="Slurm partition.")
+@click.option("--account", metavar="NAME", help="Slurm account.")
+@click.option("--qos", metavar="NAME", help="Slurm quality of service.")
+@click.option("--no-wait", is_flag=True, help="Do not wait for the nodes.")
+@click.option("--end", metavar="JOBID", help="Give back the nodes of JOBID and remove imported images from them.")
+def alloc(
+    job: str | None,
+    cluster: str | None,
+    settings: tuple[str, ...],
+    no_wait: bool,
+    end: str | None,
+    **shortcuts: str | None,
+) -> None:
+    """Reserve the nodes that JOB or the options request, and print the allocation's number.
+
+    Runs start on them without queueing: clusterctl submit JOB --in-allocation NUMBER. The nodes are held until the time
+    limit or --end.
+
+    \b
+    Examples:
+      clusterctl alloc cora --time 2h
+      clusterctl alloc --nodes 2 --gpus-per-node 8 --time 4h
+      clusterctl alloc --end 12345
+    """
+    typed = typed_settings(settings, shortcuts)
+    if end:
+        if job or typed:
+            raise UsageError("--end cannot be combined with JOB or resource options", f"clusterctl alloc --end {end}")
+        give_back(end, cluster)
+        click.echo(f"gave back {end}", err=True)
+        return
+    number = allocate(job, cluster, overrides=typed)
+    click.echo(number)
+    if no_wait:
+        click.echo(f"queued; check with: squeue --me -j {number}", err=True)
+        return
+    try:
+        held = wait_for_nodes(number, cluster)
+    except KeyboardInterrupt:
+        warn(f"allocation {number} is still queued", f"cancel it with: clusterctl alloc --end {number}")
+        raise
+    flag = f" --cluster {cluster}" if cluster else ""
+    click.echo(
+        f"{plural(held.nodes, 'node')} held: {held.node_list}\n"
+        f"next: clusterctl submit {job or 'JOB'}{flag} --in-allocation {number} --follow\n"
+        f"      clusterctl alloc{flag} --end {number}",
+        err=True,
+    )
+
+
+# `clusterctl attach`: a shell next to a rank.
+
+
+@click.command(short_help="Open a shell next to a rank of a run")
+@click.argument("name", metavar="RUN")
+@click.argument("command", nargs=-1)
+@click.option("--rank", metavar="N", type=click.IntRange(min=0), default=0, help="Rank to attach to; default: 0.")
+@cluster_option
+def attach(name: str, command: tuple[str, ...], rank: int, cluster: str | None) -> NoReturn:
+    """Open a shell next to a rank of RUN: on its node, in its container, with its environment. RUN keeps running.
+
+    With a COMMAND after `--`, run that instead.
+
+    \b
+    Examples:
+      clusterctl attach @last
+      clusterctl attach cora --rank 3 -- nvidia-smi
+    """
+    at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if not command and not at_terminal:
+        raise UsageError("an interactive shell needs a terminal", f"clusterctl attach {name} -- COMMAND")
+    argv, environment = beside(find(name, cluster), rank, command, terminal=at_terminal)
+    sys.stdout.flush()
+    try:
+        os.execve(argv[0], argv, environment)  # so that srun has the terminal and its signals
+    except OSError as error:
+        raise SlurmError(f"cannot run srun: {error.strerror}", "try it by hand: srun --version") from error
+
+
+@click.command(short_help="Show free resources and where a job would fit")
+@click.option("--cluster", metavar="NAME", help="Cluster to query; default: as in submit.")
+@click.option("--for", "job", metavar="JOB", help="Show where and when JOB would fit, without submitting it.")
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="With --for: override a setting, as in submit."
+)
+@output_option
+def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], output: str) -> None:
+    """Show a cluster's partitions and nodes: what is free now, and what is drained and why.
+
+    A free node may still be closed to you by limits or priorities: --for asks Slurm whether a job would start.
+
+    \b
+    Examples:
+      clusterctl nodes
+      clusterctl nodes --for reddit --set resources.nodes=4
+    """
+    if settings and not job:
+        raise UsageError("--set needs --for", "clusterctl nodes --for JOB --set KEY=VALUE")
+    if output == "json":
+        known = fit_record(fit(job, cluster, overrides=settings)) if job else nodes_record(nodes_of(cluster), cluster)
+        echo_json(known)
+        return
+    from clusterctl.launcher.display import columns, terminal
+    from clusterctl.launcher.display.plain import plain_lines
+
+    console = terminal.data()
+    if job:
+        found = fit(job, cluster, overrides=settings)
+        columns.show_room(console, found.rooms)
+        console.print()
+        click.echo(plain_lines(columns.verdict(found.answer)))
+    else:
+        inventory = nodes_of(cluster)
+        columns.show_partitions(console, inventory)
+        console.print()
+        columns.show_nodes(console, inventory.nodes.values())

@@ -1,0 +1,168 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from clusterctl.shared.errors import UsageError
+
+if TYPE_CHECKING:
+    from clusterctl.launcher.api.run import Run
+    from clusterctl.shared.spec import Batches
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Found = TypeVar("Found")
+
+
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """A decorator that adds several options in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+class WithProgram(click.Command):
+    """A command that takes a program after `--`; click would parse its first word as an argument."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        ctx.params["program"] = tuple(args[end + 1 :])
+        return super().parse_args(ctx, args[:end])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- PROGRAM...]"]
+
+
+cluster_option = click.option("--cluster", metavar="NAME", help="Cluster whose runs to use.")
+output_option = click.option(
+    "-o", "output", type=click.Choice(["table", "json"]), default="table", help="Output format."
+)
+resource_options = together(
+    click.option(
+        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Override any setting, e.g. train.lr=3e-3."
+    ),
+    click.option("--nodes", metavar="N", help="Short for --set resources.nodes=N."),
+    click.option("--gpus-per-node", metavar="N", help="Short for --set resources.gpus_per_node=N."),
+    click.option("--tasks-per-node", metavar="N", help="Short for --set resources.tasks_per_node=N."),
+    click.option("--time", metavar="TIME", help="Time limit: 90 (minutes), 4h, 1-00:00:00."),
+    click.option("--partition", metavar="NAME", help="Slurm partition."),
+    click.option("--account", metavar="NAME", help="Slurm account."),
+    click.option("--qos", metavar="NAME", help="Slurm quality of service."),
+)
+sweep_options = click.option(
+    "--sweep",
+    "axes",
+    metavar="KEY=VALUES",
+    multiple=True,
+    help="Start one run per value: 1e-3,1e-2 or 0..4; or a range: log:1e-4..1e-1.",
+)
+waiting_options = together(
+    click.option("--hold", is_flag=True, help="Queue it, but hold it until `clusterctl release`."),
+    click.option("--follow", is_flag=True, help="Show the training until it ends; Ctrl-C does not affect the run."),
+    click.option("--wait", is_flag=True, help="Wait for the run to end; exit 0 if it finished, else 1."),
+    click.option(
+        "--timeout",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0),
+        help="With --wait: give up and exit 124 after this long.",
+    ),
+)
+
+
+def typed_settings(settings: Iterable[str], shortcuts: Mapping[str, str | None]) -> list[str]:
+    """All settings from the command line as KEY=VALUE; the short flags win."""
+    keys = {"name": "name", "code": "container.code"}
+    short = {keys.get(flag, f"resources.{flag}"): value for flag, value in shortcuts.items() if value is not None}
+    return [*settings, *(f"{key}={value}" for key, value in short.items())]
+
+
+def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None, *, dry_run: bool = False) -> None:
+    """Raise UsageError if flags of `waiting_options` contradict each other."""
+    if dry_run and (hold or follow or wait):
+        raise UsageError("--dry-run cannot be combined with --hold, --follow or --wait", "leave one of them out")
+    if hold and (follow or wait):
+        raise UsageError("--hold with --follow or --wait would wait forever", "leave one of them out")
+    if follow and wait:
+        raise UsageError("--follow and --wait cannot be combined", "leave one of them out")
+    if timeout is not None and (not wait or math.isnan(timeout)):
+        raise UsageError("--timeout needs --wait and a number of seconds", "for example --wait --timeout 600")
+
+
+def await_end(run: Run, follow: bool, wait: bool, timeout: float | None) -> None:
+    """Follow `run` or wait for it, depending on the flags; raises RunFailed if it did not finish."""
+    if follow:
+        from clusterctl.launcher.display.live_run import show
+
+        show(run.directory)
+    if follow or wait:
+        run.wait(timeout)
+
+
+def echo_next(run: Run, where: str, *, hold: bool, also: str = "") -> None:
+    """Print the next command to type, at a terminal only."""
+    if sys.stderr.isatty():
+        first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
+        click.echo(f"{where} on {run.cluster.name}\nnext: {first}{also}", err=True)
+
+
+def echo_json(record: Mapping[str, Any]) -> None:
+    click.echo(json.dumps(record, indent=1))
+
+
+def warn(message: str, hint: str = "") -> None:
+    """Print a warning to stderr."""
+    from clusterctl.launcher.display.plain import plain
+
+    click.echo(f"warning: {plain(message)}", err=True)
+    if hint:
+        click.echo(f"hint: {plain(hint)}", err=True)
+
+
+def show_batches(batches: Batches | None) -> None:
+    """Print how the training splits its examples over ranks."""
+    if batches:
+        click.echo(str(batches), err=True)
+
+
+def warn_of(problems: Iterable[Any]) -> None:
+    for problem in problems:
+        warn(problem.message, problem.hint)
+
+
+def asked_if_large(call: Callable[[bool], Found], *, large: bool) -> Found:
+    """`call(large)`; at a terminal, the user may confirm copying a large project."""
+    from clusterctl.launcher.api.submit import LargeCode
+
+    try:
+        return call(large)
+    except LargeCode as found:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise
+        warn(found.message)
+        if not click.confirm("Copy all of it?", err=True):
+            raise
+        return call(True)
+
+
+def confirmed(question: str, *, yes: bool) -> bool:
+    """Ask for confirmation on stdin. Raises UsageError without an answer."""
+    if yes:
+        return True
+    try:
+        if sys.stdin is not None:
+            return click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        click.echo(err=True)  # the prompt has no newline
+    raise UsageError("no answer on stdin", "add --yes, or pipe the answer: echo y | clusterctl ...")

@@ -1,0 +1,210 @@
+"""`clusterctl resume`, `rerun`, `cancel`, `release`: what happens next to a run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.launcher.api.cancel import cancel as cancel_all
+from clusterctl.launcher.api.find import find, find_all
+from clusterctl.launcher.api.sweeps import sweep_meant
+from clusterctl.launcher.cli import options
+from clusterctl.launcher.cli.options import cluster_option, confirmed, warn_of
+from clusterctl.shared.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.shared.spec.keys import Difference
+
+
+# `clusterctl rerun`: submit a new run with the code and settings of an earlier one.
+
+
+@click.command(short_help="Submit a new run with the code and settings of an earlier one")
+@click.argument("name", metavar="RUN")
+@click.option("--cluster", metavar="NAME", help="Where to run; default: RUN's cluster.")
+@options.resource_options
+@click.option("--name", "new_name", metavar="NAME", help="The new run's name; default: RUN's.")
+@click.option("--dry-run", is_flag=True, help="Print the script and submit nothing.")
+@click.option(
+    "--in-allocation", metavar="JOBID", help="Start immediately on the nodes of this allocation (clusterctl alloc)."
+)
+@options.waiting_options
+@click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
+def rerun(
+    name: str,
+    cluster: str | None,
+    settings: tuple[str, ...],
+    new_name: str | None,
+    dry_run: bool,
+    in_allocation: str | None,
+    hold: bool,
+    follow: bool,
+    wait: bool,
+    timeout: float | None,
+    output: str,
+    **shortcuts: str | None,
+) -> None:
+    """Submit a new run with RUN's code and configuration, and the given changes.
+
+    RUN may be running, finished or failed. The code is the copy submitted with RUN, even if the project has changed
+    since or no longer exists; training starts at step 0. Secrets are not recorded: export them as you did for RUN.
+
+    \b
+    Examples:
+      clusterctl rerun cora --set train.lr=3e-3
+      clusterctl rerun @last --set train.seed=1 --name cora-seed-1
+      clusterctl rerun cora --nodes 4 --dry-run
+    """
+    options.check_waiting(hold, follow, wait, timeout, dry_run=dry_run)
+    from clusterctl.launcher.api import rerun as api
+    from clusterctl.launcher.api.find import find
+    from clusterctl.launcher.display.build_progress import shown
+
+    earlier = find(name, cluster)
+    given = options.typed_settings(settings, {"name": new_name, **shortcuts})
+    if dry_run:
+        from clusterctl.launcher.cli.submit import show_plan
+
+        plan = api.plan(earlier, cluster, overrides=given, in_allocation=in_allocation)
+        show_plan(plan, ask_slurm=False)
+        _show_changes(earlier.id, plan.changes)
+        return
+    with shown() as progress:
+        run = api.rerun(earlier, cluster, overrides=given, in_allocation=in_allocation, hold=hold, progress=progress)
+    changes = api.changes(run)
+    _show_changes(earlier.id, changes)
+    options.show_batches(run.batches)
+    options.warn_of(run.warnings)
+    record = {"schema_version": 1, "id": run.id, "job_id": run.job_id, "directory": str(run.path)}
+    record |= {"rerun_of": earlier.id, "changes": [change._asdict() for change in changes]}
+    click.echo(json.dumps(record) if output == "json" else run.id)
+    if not (follow or wait):
+        options.echo_next(run, f"job {run.job_id}", hold=hold, also=f"\n      clusterctl diff {earlier.id} {run.id}")
+    options.await_end(run, follow, wait, timeout)
+
+
+def _show_changes(earlier: str, changes: Sequence[Difference]) -> None:
+    from clusterctl.launcher.display.comparison import change_line
+
+    for line in map(change_line, changes):
+        click.echo(line, err=True)
+    if not changes:
+        click.echo(f"no changes from {earlier}", err=True)
+
+
+# `clusterctl cancel`: cancel queued or running runs.
+
+
+_MOST_NAMED = 20
+
+
+@click.command(short_help="Cancel queued or running runs")
+@click.argument("names", metavar="RUN|SWEEP...", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation when cancelling several runs.")
+@cluster_option
+def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
+    """Cancel queued or running RUNs, and all runs of a SWEEP. Runs that have already ended are left alone.
+
+    \b
+    Examples:
+      clusterctl cancel cora
+      clusterctl cancel @last
+    """
+
+    def agreed(count: int) -> bool:
+        return count == 1 or confirmed(f"Cancel {count} runs?", yes=yes)
+
+    done = cancel_all(find_all(names, cluster), agreed)
+    warn_of(done.problems)
+    if len(done.ended) + len(done.cancelled) > _MOST_NAMED:
+        click.echo(f"cancelled {len(done.cancelled)} runs; {len(done.ended)} had already ended", err=True)
+        return
+    for status in done.ended:
+        click.echo(f"{status.record.run.id} has already ended: {status.stage}", err=True)
+    for status in done.cancelled:
+        click.echo(f"cancelled {status.record.run.id}", err=True)
+
+
+# `clusterctl release`: release a run submitted with --hold.
+
+
+@click.command(short_help="Release a run submitted with --hold")
+@click.argument("name", metavar="RUN|SWEEP")
+@cluster_option
+def release(name: str, cluster: str | None) -> None:
+    """Release RUN, or all runs of SWEEP, submitted with --hold.
+
+    \b
+    Example:
+      clusterctl release @last
+    """
+    held = sweep_meant(name, cluster) or find(name, cluster)
+    held.release()
+    click.echo(f"released {held.id}", err=True)
+
+
+@click.command(short_help="Restart an unfinished run from its last checkpoint")
+@click.argument("name", metavar="RUN|SWEEP")
+@click.option("--cluster", metavar="NAME", help="Where to run; default: where it ran before.")
+@options.resource_options
+@options.sweep_options
+@options.waiting_options
+def resume(
+    name: str,
+    cluster: str | None,
+    settings: tuple[str, ...],
+    axes: tuple[str, ...],
+    hold: bool,
+    follow: bool,
+    wait: bool,
+    timeout: float | None,
+    **shortcuts: str | None,
+) -> None:
+    """Restart RUN from its last checkpoint after it failed, timed out, or was cancelled, preempted or lost.
+
+    This starts a new attempt of the same run with the same code; resources and most training settings may be changed.
+    Secrets are not recorded: export them as you did when submitting.
+
+    Later stages that were cancelled with RUN are submitted again. For a SWEEP, all unfinished runs are restarted;
+    --sweep adds runs for more values.
+
+    \b
+    Examples:
+      clusterctl resume cora --follow
+      clusterctl resume @last --nodes 4 --time 8h
+      clusterctl resume cora-20260131-120000-1a2b --sweep train.seed=0..9
+    """
+    from clusterctl.launcher.api.find import find
+    from clusterctl.launcher.api.resume import resume_alone
+    from clusterctl.launcher.api.stages import resume_later
+    from clusterctl.launcher.api.sweeps import sweep_meant
+    from clusterctl.launcher.display.build_progress import shown
+
+    options.check_waiting(hold, follow, wait, timeout)
+    changes = options.typed_settings(settings, shortcuts)
+    if sweep := sweep_meant(name, cluster):
+        from clusterctl.launcher.cli.submit import resume_sweep
+
+        if changes or follow:
+            raise UsageError(
+                "a sweep cannot be changed or followed when resumed", f"resume one run: clusterctl resume {sweep.id}.0"
+            )
+        resume_sweep(sweep, cluster, axes, hold=hold)
+        if wait:
+            sweep.wait(timeout)
+        return
+    if axes:
+        raise UsageError(f"--sweep: {name} is not a sweep", "submit it as one: clusterctl submit JOB --sweep ...")
+    with shown() as progress:
+        run = resume_alone(find(name, cluster), cluster, overrides=changes, hold=hold, progress=progress)
+        later = resume_later(run.directory, progress)
+    options.show_batches(run.batches)
+    options.warn_of(run.warnings)
+    click.echo("\n".join(one.id for one in (run, *later)))
+    if not (follow or wait):
+        options.echo_next(run, f"attempt {len(run.directory.attempts())}", hold=hold)
+    options.await_end(run, follow, wait, timeout)

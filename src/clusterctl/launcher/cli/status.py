@@ -1,0 +1,203 @@
+"""`clusterctl status`: show runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from clusterctl.launcher.api.find import Stage, query, run_columns, to_json
+from clusterctl.launcher.api.run import Run
+from clusterctl.launcher.api.sweeps import sweep_meant
+from clusterctl.launcher.cli.options import echo_json, warn_of
+from clusterctl.shared.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.launcher.api.find import Listing, Query
+    from clusterctl.launcher.api.sweeps import Sweep
+    from clusterctl.shared.errors import ConfigError, SlurmError
+
+    Problems = tuple[ConfigError | SlurmError, ...]
+
+Look = TypeVar("Look")
+LOOK_SECONDS = 2.0
+_DEFAULT_COUNT = 10
+_OUTPUTS = ["table", "wide", "json", "jsonl", "csv"]
+_ENDED_BADLY = (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST, Stage.CANCELLED)
+
+
+@click.command(short_help="Show runs: stage, progress, accuracy")
+@click.argument("names", metavar="[RUN|SWEEP]...", nargs=-1)
+@click.option("-n", "count", metavar="N", type=click.IntRange(min=1), help="Show the newest N runs; default: 10.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Show all runs.")
+@click.option("--name", metavar="GLOB", multiple=True, help="Only runs whose job or id matches, e.g. 'cora*'.")
+@click.option(
+    "--state", "stage", metavar="STAGE", multiple=True, help="Only runs in this stage, or: alive, running, ended."
+)
+@click.option("--since", metavar="AGE", help="Only runs submitted within this time: 90m, 8h, 2d.")
+@click.option("--metric", metavar="NAME", help="For a sweep: metric that decides the best run; default: its score.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh every 2 seconds until Ctrl-C.")
+@click.option("-o", "output", type=click.Choice(_OUTPUTS), default="table", help="Output format.")
+@click.option("--cluster", metavar="NAME", help="Cluster whose runs to show; several: NAME,NAME.")
+def status(
+    names: tuple[str, ...],
+    count: int | None,
+    everything: bool,
+    watch: bool,
+    output: str,
+    metric: str | None,
+    **chosen: Any,
+) -> None:
+    """Show RUNs, or the newest runs: stage, progress, time left, loss, accuracy, throughput.
+
+    A sweep is listed on one line. To see its runs and their settings, name it.
+
+    \b
+    Examples:
+      clusterctl status
+      clusterctl status --watch
+      clusterctl status --state running --since 2d
+      clusterctl status @last -o json
+    """
+    narrowed = bool(chosen["name"] or chosen["stage"] or chosen["since"])
+    if names and (narrowed or everything or count):
+        raise UsageError("RUN cannot be combined with -n, -a, --name, --state or --since", "leave one of them out")
+    if watch and output in ("json", "csv"):
+        raise UsageError(f"--watch cannot write {output}", "use -o jsonl, which prints a line whenever a run changes")
+    most = None if everything else count or _DEFAULT_COUNT
+    if chosen["cluster"] and "," in chosen["cluster"]:
+        if names or watch or metric or output in ("jsonl", "csv"):
+            raise UsageError(
+                "several clusters can only be shown once, as a table or json", "choose one: --cluster NAME"
+            )
+        _show_clusters(chosen.pop("cluster").split(","), output, count=most, **chosen)
+        return
+    wanted = query(names, **chosen, count=most)
+    sweep = sweep_meant(names[0], chosen["cluster"]) if len(names) == 1 else None
+    if metric and sweep is None:
+        raise UsageError("--metric ranks the runs of a sweep", "name one: clusterctl status SWEEP --metric NAME")
+    if watch:
+        _watch(wanted, sweep, metric, output)
+        return
+    if output in ("table", "wide"):
+        any_found, problems = _show_table(wanted, sweep, metric, wide=output == "wide")
+        if not any_found and not problems:
+            click.echo(
+                "no matching runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True
+            )
+    else:
+        any_found, problems = _show_data(wanted, output)
+    if names and not any_found:
+        raise problems[0]
+    warn_of(problems)
+
+
+def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
+    """Show the runs of several clusters, each with the age of its data."""
+    from clusterctl.launcher.api.several_clusters import look_at
+    from clusterctl.launcher.display import columns as clusters_table
+    from clusterctl.launcher.display import terminal
+
+    named = [*dict.fromkeys(filter(None, clusters))]
+    if not named:
+        raise UsageError("no cluster named", "for example --cluster NAME,NAME")
+    found = [clusters_table.if_shown(one) for one in look_at(named, **wanted)]
+    if output == "json":
+        records = [
+            {
+                "cluster": one.cluster,
+                "age_seconds": round(one.age, 1),
+                "problem": one.problem.message if one.problem else None,
+                "runs": to_json(one.report)["runs"] if one.report else [],
+            }
+            for one in found
+        ]
+        echo_json({"schema_version": 1, "clusters": records})
+    else:
+        clusters_table.show(terminal.data(), found, wide=output == "wide")
+    warn_of(
+        problem for one in found for problem in (one.problem, *(one.report.problems if one.report else ())) if problem
+    )
+    problem = found[0].problem
+    if problem and not any(one.report for one in found):
+        raise problem
+
+
+def _show_table(wanted: Query, sweep: Sweep | None, metric: str | None, *, wide: bool) -> tuple[bool, Problems]:
+    from clusterctl.launcher.display import runs_table, terminal  # rich: for people only
+
+    found = _listing(wanted, sweep, metric)
+    if found.rows:
+        runs_table.show_runs(terminal.data(), found, wide=wide)
+        if sweep is None:
+            _show_cause(wanted, found)
+    return bool(found.rows), found.problems
+
+
+def _listing(wanted: Query, sweep: Sweep | None, metric: str | None) -> Listing:
+    """The table to show: one row per sweep, but every run if a single sweep or a stage was asked for."""
+    from clusterctl.launcher.display import runs_table
+    from clusterctl.launcher.display import runs_table as sweep_rows
+
+    if sweep is None:
+        return wanted.rows(runs_table.row_of, iter if wanted.wanted.stages else sweep_rows.together)
+    looked = wanted.look()
+    return sweep_rows.listing(sweep.summary(looked, metric), looked, runs_table.row_of)
+
+
+def _show_cause(wanted: Query, found: Listing) -> None:
+    """Show on one line why the newest run ended, unless it finished."""
+    newest = found.rows[0]
+    run = Run(wanted.folder / newest.run)
+    if newest.stage not in _ENDED_BADLY or not run.path.is_dir():  # a sweep
+        return
+    from clusterctl.launcher.display.explanation import first_cause
+
+    known = (one for one in found.looked if one.record.run.id == newest.run)
+    status = next(known, None) or run.status()
+    if status.stage is not Stage.CANCELLED or status.reason:  # cancelled before it started
+        click.echo(f"{status.stage}: {first_cause(status)}\nnext: clusterctl why {newest.run}", err=True)
+
+
+def _show_data(wanted: Query, output: str) -> tuple[bool, Problems]:
+    found = wanted.look()
+    if output == "json":
+        echo_json(to_json(found))
+    elif output == "jsonl":
+        for run in to_json(found)["runs"]:
+            click.echo(json.dumps(run))
+    else:
+        import csv
+
+        columns = [column for column in run_columns() if column not in ("metrics", "after")]
+        writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(to_json(found)["runs"])
+    return bool(found.statuses), found.problems
+
+
+def _watch(wanted: Query, sweep: Sweep | None, metric: str | None, output: str) -> None:
+    if output != "jsonl":
+        from clusterctl.launcher.display import runs_table, terminal
+
+        listings = _again_and_again(lambda: _listing(wanted, sweep, metric))
+        runs_table.watch_runs(listings, terminal.data(), wide=output == "wide")
+        return
+    printed: dict[str, object] = {}
+    for found in _again_and_again(wanted.look):
+        for run in to_json(found)["runs"]:
+            news = {name: value for name, value in run.items() if name != "seconds_left"}
+            if printed.get(run["id"]) != news:
+                printed[run["id"]] = news
+                click.echo(json.dumps(run))
+
+
+def _again_and_again(look: Callable[[], Look]) -> Iterator[Look]:
+    while True:
+        yield look()
+        time.sleep(LOOK_SECONDS)

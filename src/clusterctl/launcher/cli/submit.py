@@ -1,0 +1,284 @@
+"""`clusterctl submit`: submit a job, its stages, or a sweep to a cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.launcher.cli import options
+from clusterctl.shared.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.launcher.api.run import Run
+    from clusterctl.launcher.api.submit import DryRun
+    from clusterctl.launcher.api.sweeps import Sweep
+
+
+def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], options.Command]:
+    return click.option(flag, metavar="RUN|SWEEP", multiple=True, help=text)
+
+
+@click.command(cls=options.WithProgram, short_help="Submit a job to a cluster")
+@click.argument("job", required=False)
+@click.option("--cluster", metavar="NAME", help="Where to run; default: CLUSTERCTL_CLUSTER, your configuration, local.")
+@options.resource_options
+@click.option("--name", metavar="NAME", help="The run's name; default: the job's.")
+@click.option(
+    "--code", metavar="mounted|image", help="Code to run in an image: the local code (default) or the image's."
+)
+@click.option(
+    "--dry-run",
+    type=click.Choice(["script", "slurm"]),
+    is_flag=False,
+    flag_value="script",
+    help="Print the script and submit nothing; =slurm also asks Slurm whether and when it would start.",
+)
+@click.option(
+    "--in-allocation", metavar="JOBID", help="Start immediately on the nodes of this allocation (clusterctl alloc)."
+)
+@click.option("--stage", metavar="NAME", help="Submit only this stage of a job; default: all stages, in order.")
+@options.sweep_options
+@click.option("--sweep-file", metavar="FILE", help="Start one run per line of FILE, with the settings on that line.")
+@click.option("--samples", metavar="N", type=click.IntRange(min=1), help="Sample N random combinations of a sweep.")
+@click.option("--sample-seed", metavar="N", type=int, default=0, help="Seed for --samples; default: 0.")
+@click.option("--at-once", metavar="N", type=click.IntRange(min=1), help="At most N runs of a sweep at the same time.")
+@click.option(
+    "--stop-early",
+    metavar="EPOCH",
+    help="Short for --set train.stop_early=EPOCH: halve a sweep at this epoch and at twice it.",
+)
+@click.option("--large-code", is_flag=True, help="Copy the project without asking, however large it is.")
+@click.option(
+    "--profile", is_flag=True, help="Profile some steps on every rank; short for --set train.profile=[10,20]."
+)
+@_predecessor_option("--after", "Start when RUN, or every run of SWEEP, has finished; repeatable.")
+@_predecessor_option("--after-any", "Start when RUN, or every run of SWEEP, has ended.")
+@_predecessor_option("--after-start", "Start when RUN, or every run of SWEEP, has started.")
+@options.waiting_options
+@click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
+def submit(
+    job: str | None,
+    program: tuple[str, ...],
+    cluster: str | None,
+    settings: tuple[str, ...],
+    dry_run: str | None,
+    stage: str | None,
+    in_allocation: str | None,
+    axes: tuple[str, ...],
+    sweep_file: str | None,
+    samples: int | None,
+    sample_seed: int,
+    at_once: int | None,
+    stop_early: str | None,
+    large_code: bool,
+    profile: bool,
+    after: tuple[str, ...],
+    after_any: tuple[str, ...],
+    after_start: tuple[str, ...],
+    hold: bool,
+    follow: bool,
+    wait: bool,
+    timeout: float | None,
+    output: str,
+    **shortcuts: str | None,
+) -> None:
+    """Submit JOB (a name such as cora, or the path of a TOML file) to a cluster, or PROGRAM without a job.
+
+    PROGRAM replaces the job's program. Its arguments are passed on unchanged.
+
+    \b
+    Examples:
+      clusterctl submit cora --follow
+      clusterctl submit reddit --cluster example-pyxis --nodes 4 --set train.lr=3e-3
+      clusterctl submit ./mine.toml --dry-run
+      clusterctl submit ./evaluate.toml --after @last
+      clusterctl submit cora --sweep train.lr=1e-3,1e-2 --sweep train.seed=0..4
+      clusterctl submit --nodes 2 -- python train.py --lr 3e-3
+    """
+    options.check_waiting(hold, follow, wait, timeout, dry_run=bool(dry_run))
+    from clusterctl.launcher.api import submit as api
+
+    changes = options.typed_settings(settings, shortcuts)
+    changes += [f"train.stop_early={stop_early}"] if stop_early else []
+    waiting: dict[str, Any] = {"after": after, "after_any": after_any, "after_start": after_start}
+    if axes or sweep_file:
+        check_sweep(follow=follow, in_allocation=in_allocation, profile=profile, stage=stage)
+        if sample_seed and not samples:
+            raise UsageError("--sample-seed needs --samples", "for example --samples 20")
+        sweep = submit_sweep(
+            job,
+            cluster,
+            output,
+            dry_run,
+            program=program,
+            axes=axes,
+            file=sweep_file,
+            samples=samples,
+            seed=sample_seed,
+            at_once=at_once,
+            overrides=changes,
+            hold=hold,
+            large_code=large_code,
+            **waiting,
+        )
+        if wait and sweep:
+            sweep.wait(timeout)
+        return
+    if samples or sample_seed or at_once or stop_early:
+        given = "--samples, --sample-seed, --at-once and --stop-early need a sweep"
+        raise UsageError(given, "for example --sweep train.lr=1e-3,1e-2")
+    one: dict[str, Any] = {"stage": stage, "program": program, "profile": profile, "in_allocation": in_allocation}
+    try:
+        if dry_run:
+            plan = api.plan(job, cluster, overrides=changes, **one, **waiting)
+            show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation, large_code=large_code)
+            return
+        run = _send(large_code, job, cluster, overrides=changes, hold=hold, **one, **waiting)
+    except api.HasStages:
+        check_stages(follow=follow, **one)
+        arguments = {"overrides": changes, "hold": hold, "large_code": large_code, **waiting}
+        runs = submit_all(job, cluster, output, dry_run, **arguments)
+        for each in runs if wait else ():
+            each.wait(timeout)
+        return
+    options.show_batches(run.batches)
+    options.warn_of(run.warnings)
+    echo_run(run, output)
+    if not (follow or wait):
+        options.echo_next(run, f"job {run.job_id}", hold=hold, also="\n      clusterctl status")
+    options.await_end(run, follow, wait, timeout)
+
+
+def _send(large_code: bool, *arguments: Any, **named: Any) -> Run:
+    """Submit one run; the user may be asked whether to copy a large project."""
+    from clusterctl.launcher.api import submit as api
+    from clusterctl.launcher.display.build_progress import shown
+
+    def call(large: bool) -> Run:
+        with shown() as progress:
+            return api.submit(*arguments, **named, large_code=large, progress=progress)
+
+    return options.asked_if_large(call, large=large_code)
+
+
+def echo_run(run: Run, output: str) -> None:
+    """Print a submitted run for programs to read."""
+    record = {"schema_version": 1, "id": run.id, "job_id": run.job_id, "directory": str(run.path)}
+    click.echo(json.dumps(record) if output == "json" else run.id)
+
+
+def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> None:
+    """Print the script, and to stderr what can be determined without submitting."""
+    from clusterctl.launcher.display.plain import plain, plain_lines
+
+    script = plain_lines(plan.script) if sys.stdout.isatty() else plan.script
+    if plan.waiting:
+        click.echo(f"sbatch {' '.join(plan.waiting)}", err=True)
+    click.echo(script, nl=False, color=True)  # verbatim: click would drop escape codes from values
+    if plan.programs:
+        click.echo(plain(plan.programs), err=True)
+    options.show_batches(plan.batches)
+    options.warn_of(plan.verify(large_code=large_code) if ask_slurm else plan.warnings)
+    if ask_slurm:
+        click.echo(plan.ask_slurm(), err=True)
+
+
+# `submit` and `resume` for a sweep.
+
+
+def submit_sweep(
+    job: str | None, cluster: str | None, output: str, dry_run: str | None, **arguments: Any
+) -> Sweep | None:
+    """Submit a sweep and print it; a dry run prints the settings of each run instead."""
+    from clusterctl.launcher.api import sweep as api
+    from clusterctl.launcher.api.submit import find_waited_for
+    from clusterctl.launcher.display.build_progress import shown
+    from clusterctl.launcher.display.plain import plain
+
+    if dry_run:
+        chosen = {name: arguments[name] for name in ("program", "axes", "file", "samples", "seed", "overrides")}
+        wanted = api.load_sweep(job, cluster, **chosen)
+        after, after_any, after_start = (arguments[name] for name in ("after", "after_any", "after_start"))
+        if waited_for := find_waited_for(wanted.jobs[0], after, after_any, after_start, None):
+            waited_for.check(wanted.jobs[0].job.resources)
+        for place, row in enumerate(api.shown_rows(wanted)):
+            click.echo(plain(f"{place:>5}  {' '.join(row)}"))
+        click.echo(
+            f"{len(wanted.jobs)} runs; to see the script of one: clusterctl submit --dry-run --set ...", err=True
+        )
+        return None
+    with shown() as progress:
+        sweep = api.sweep(job, cluster, **arguments, progress=progress)
+    options.show_batches(sweep.runs[0].batches)
+    announce(sweep, output)
+    return sweep
+
+
+def resume_sweep(sweep: Sweep, cluster: str | None, axes: tuple[str, ...], *, hold: bool) -> None:
+    """Submit the unfinished runs again and print the sweep."""
+    from clusterctl.launcher.api.resume_sweep import resume_sweep as start_again
+    from clusterctl.launcher.display.build_progress import shown
+
+    with shown() as progress:
+        announce(start_again(sweep, cluster, axes=axes, hold=hold, progress=progress))
+
+
+def announce(sweep: Sweep, output: str = "id") -> None:
+    """Print the sweep and, at a terminal, the next command to type."""
+    options.warn_of(sweep.warnings)
+    runs = sweep.runs
+    record = {"schema_version": 1, "id": sweep.id, "runs": [run.id for run in runs], "directory": str(sweep.path)}
+    click.echo(json.dumps(record) if output == "json" else sweep.id)
+    if sys.stderr.isatty():
+        click.echo(f"{len(runs)} runs\nnext: clusterctl status {sweep.id}", err=True)
+
+
+def check_sweep(
+    *, follow: bool, in_allocation: str | None = None, profile: bool = False, stage: str | None = None
+) -> None:
+    """Raise UsageError for options of `submit` that do not apply to a sweep."""
+    if follow:
+        raise UsageError("--follow shows a single run", "watch the sweep with: clusterctl status --watch SWEEP")
+    if in_allocation:
+        raise UsageError("--sweep cannot be combined with --in-allocation", "leave one of them out")
+    if profile:
+        raise UsageError("--profile cannot be combined with --sweep", "profile a single run")
+    if stage:
+        raise UsageError("--stage cannot be combined with --sweep", "leave one of them out")
+
+
+# `submit` for a job with stages.
+
+
+def check_stages(*, follow: bool, **one: Any) -> None:
+    """Raise UsageError for options that apply to a single run."""
+    if follow:
+        raise UsageError(
+            "--follow shows a single run",
+            "watch the stages with: clusterctl status --watch; or choose one: --stage NAME",
+        )
+    if given := next((name for name, value in one.items() if value), None):
+        raise UsageError(f"--{given.replace('_', '-')}: the job has several stages", "choose one: --stage NAME")
+
+
+def submit_all(job: str | None, cluster: str | None, output: str, dry_run: str | None, **arguments: Any) -> list[Run]:
+    """Submit every stage and print its run; a dry run prints the scripts."""
+    assert job is not None  # a program has no stages
+    from clusterctl.launcher.api import stages as api
+    from clusterctl.launcher.display.build_progress import shown
+
+    if dry_run:
+        for plan in api.plan_stages(job, cluster, overrides=arguments["overrides"]):
+            show_plan(plan, ask_slurm=dry_run == "slurm", large_code=arguments["large_code"])
+        return []
+    with shown() as progress:
+        runs = api.submit_stages(job, cluster, **arguments, progress=progress)
+    for run in runs:
+        options.warn_of(run.warnings)
+        echo_run(run, output)
+    return runs

@@ -1,0 +1,86 @@
+"""Finds and reads the cluster file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.places import current_folder, find_file, images_folder, runs_folder, user_config_folder
+from clusterctl.launcher.config.source import Values, read_toml, read_values
+from clusterctl.shared.errors import UsageError
+from clusterctl.shared.spec import Cluster
+from clusterctl.shared.spec.cluster import UserConfiguration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Cluster:
+    """The cluster called `name`, or else of CLUSTERCTL_CLUSTER, the user's configuration, or `local`.
+
+    `local` is a default only without sbatch, so that nobody trains on a login node by accident (UsageError).
+    """
+    cwd = cwd or current_folder()
+    name = _chosen(name, environment)
+    if not name:
+        if shutil.which("sbatch", path=environment.get("PATH")):
+            raise UsageError(
+                "which cluster? this machine has sbatch, so nothing runs here by default",
+                "--cluster NAME, or CLUSTERCTL_CLUSTER=NAME; to run on this machine anyway: --cluster local",
+            )
+        name = "local"
+    path = find_file("cluster", name, cwd)
+    values = read_toml(path)
+    if values.get(("name",)) is None:
+        values.put(("name",), path.stem, "file name")
+    cluster = read_values(Cluster, values, path)
+    return replace(cluster, host=None, remote_python=None) if delivered() else cluster  # this machine is the host
+
+
+def cluster_file(name: str | None) -> Path | None:
+    """The file of the chosen cluster; None if none is chosen."""
+    chosen = _chosen(name, os.environ)
+    return find_file("cluster", chosen, current_folder()) if chosen else None
+
+
+def chosen_runs_folder(name: str | None) -> Path:
+    """The runs folder of a cluster, or the default one if none is chosen, which is fine for reading."""
+    chosen = _chosen(name, os.environ)
+    return runs_folder(load_cluster(chosen) if chosen else None)
+
+
+def chosen_images_folder(name: str | None) -> Path:
+    """The image folder of a cluster, or the user's own if none is chosen."""
+    chosen = _chosen(name, os.environ)
+    return images_folder(load_cluster(chosen) if chosen else None)
+
+
+def _chosen(name: str | None, environment: Mapping[str, str]) -> str | None:
+    if chosen := name or environment.get("CLUSTERCTL_CLUSTER"):
+        return chosen
+    name = user_values().get(("cluster",))
+    return str(name) if name else None
+
+
+def user_file() -> Path:
+    """The user's own configuration, which may not exist."""
+    return user_config_folder() / "config.toml"
+
+
+def user_values() -> Values:
+    """The validated values of the user's own configuration; empty if there is none."""
+    if came := delivered():
+        if came.sent.user is None:
+            return Values()
+        path = Path(came.sent.user.path)
+    else:
+        path = user_file()
+        if not path.is_file():
+            return Values()
+    values = read_toml(path)
+    read_values(UserConfiguration, values, path, 'such as: cluster = "local"')
+    return values

@@ -1,0 +1,369 @@
+"""Job file + cluster file + environment + command line -> one resolved job, every value with its origin.
+
+Later layers win: the cluster's defaults, SBATCH_* of the environment, the job file, `--set`, the program after `--`.
+Tables are merged key by key and mounts appended. The origin of a value computed here records that.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.launcher.config.clusters import user_values
+from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.places import current_folder, expanded, find_file, is_home
+from clusterctl.launcher.config.program import ORIGIN, without_job_file
+from clusterctl.launcher.config.secrets import HIDDEN, Secrets, secrets_of
+from clusterctl.launcher.config.source import Values, explained, read_toml, read_values
+from clusterctl.launcher.config.stages import chosen, parted
+from clusterctl.shared.errors import ConfigError, UsageError
+from clusterctl.shared.spec import (
+    BUILT_IN,
+    WORKLOADS,
+    Container,
+    DeepSageTrain,
+    GraphClassificationTrain,
+    Job,
+    LinkPredictionTrain,
+    NodeClassificationTrain,
+    NodeTrain,
+    RedditTrain,
+    from_record,
+)
+from clusterctl.shared.spec.job import NO_IMAGE
+from clusterctl.shared.spec.keys import Key, leaves_as_written, parse_override
+from clusterctl.shared.spec.notify import Notify, Track
+from clusterctl.shared.spec.records import InvalidRecord, Problem, alternatives, fields_of
+from clusterctl.shared.spec.values import NO_GPUS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from clusterctl.shared.spec import Cluster
+
+# Slurm lets these variables override the script's own lines; here they are ordinary values with an origin.
+SBATCH_VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_PARTITION": "partition", "SBATCH_QOS": "qos"}
+CLUSTER_DEFAULTS = ("partition", "account", "qos", "gpus_per_node")
+DEFAULT_WARNING_SECONDS = 120
+# clusterctl uses these options to find, watch and end runs, so [resources] sbatch must not change them.
+RESERVED_OPTIONS = frozenset(
+    {"array", "chdir", "error", "export", "hold", "input", "job-name", "mem", "no-requeue", "ntasks", "ntasks-per-node"}
+    | {"open-mode", "output", "parsable", "signal", "test-only", "uid", "wait", "wrap"}
+)
+# The same goes for variables by which Slurm and the batch script inform the tasks, and the script's own variables.
+RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_", "cctl_")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A job ready for planning, its cluster, and the origin of every value that is not a default.
+
+    `typed` is the command line, such as ("submit", "cora"), and `settings` are its KEY=VALUE options.
+    """
+
+    job: Job
+    cluster: Cluster
+    origins: dict[str, str]
+    job_file: Path
+    secrets: Secrets = field(default_factory=Secrets)
+    typed: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    stage: str | None = None  # of the job file
+
+
+def resolve(
+    job: str | None,
+    cluster: Cluster,
+    settings: Iterable[str] = (),
+    environment: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+    program: Sequence[str] = (),
+    stage: str | None = None,
+) -> Resolved:
+    """Resolve `job` (a name or a path) for `cluster`; `program` replaces its `argv`, and works without a job.
+
+    `stage` selects a stage of a job with stages.
+
+    Raises ConfigError with all problems and their locations.
+    """
+    cwd, settings = cwd or current_folder(), tuple(settings)
+    values = Values()
+    if job is not None:
+        path = find_file("jobs", job, cwd)
+        file = read_toml(path)
+        values.put(("name",), path.stem, "file name")
+        if found := chosen(parted(file, path), stage, path):
+            values.put(("name",), f"{file.get(('name',)) or path.stem}-{found.name}", f"stage {found.name}")
+            file.drop(("name",))
+            file.layer(found.values)
+    elif program:
+        path, file = cwd / f"the {ORIGIN}", without_job_file(program)
+    else:
+        hint = "clusterctl submit cora, or a program: clusterctl submit -- python train.py"
+        raise UsageError("nothing to run: neither a job nor a program is given", hint)
+    values.layer(_user_values())
+    values.layer(_cluster_values(cluster))
+    for variable, name in SBATCH_VARIABLES.items():
+        if environment.get(variable):
+            values.put(("resources", name), environment[variable], f"environment {variable}")
+    values.layer(file)
+    overrides = _overrides(settings, values.get(("workload",)))
+    values.layer(overrides)
+    if program:
+        values.put(("argv",), list(program), ORIGIN)
+    of_job = file.get(("container", "mounts"))
+    mounts = [*cluster.container.mounts, *(of_job if isinstance(of_job, list) else ())]
+    if mounts and ("container", "mounts") not in overrides.origins:
+        values.put(("container", "mounts"), mounts, values.origin(("container", "mounts")))
+    complete, origins = _read_job(values, cluster, path, cwd)
+    secrets = secrets_of(complete, cluster, environment).having(
+        cluster.env, file.get(("env",)), overrides.get(("env",))
+    )
+    named = [*([] if job is None else [job]), *(["--stage", stage] if stage else [])]
+    typed = ["submit", *named, *(["--", *program] if program else [])]
+    return Resolved(complete, cluster, origins, path, secrets, tuple(secrets.hide_typed(typed)), settings, stage)
+
+
+def resolve_again(
+    record: Mapping[str, Any],
+    origins: Mapping[str, str],
+    cluster: Cluster,
+    settings: Iterable[str] = (),
+    environment: Mapping[str, str] = os.environ,
+    run_json: Path = Path("run.json"),
+) -> Resolved:
+    """Resolve the job of a run again, from its record in run.json, for another attempt on `cluster`.
+
+    Values that were computed or came from a cluster are determined again. Secrets are not recorded: they come from
+    `environment` or `settings`. Raises ConfigError with all problems, such as a missing secret.
+    """
+    values, settings = Values(), tuple(settings)
+    values.layer(_cluster_values(cluster))
+    for key, value in leaves_as_written(record):
+        origin = origins.get(".".join(key), "")
+        anew = origin.startswith(("default: ", "cluster ")) and key != ("code",)  # the run has a copy of the code
+        if not anew and value is not None:
+            values.put(key, value, origin or "the run")
+    overrides = _overrides(settings, record.get("workload"))
+    for key in [*overrides.origins]:
+        if other := _alternative(key, record.get("workload")):
+            values.drop(other)
+    values.layer(overrides)
+    _bring_secrets(values, cluster, environment)
+    job, found = _read_job(values, cluster, run_json, current_folder())
+    secrets = secrets_of(job, cluster, environment).having(job.env)
+    return Resolved(job, cluster, found, run_json, secrets, ("resume", run_json.parent.name), settings)
+
+
+def _read_job(values: Values, cluster: Cluster, file: Path, cwd: Path) -> tuple[Job, dict[str, str]]:
+    """The job described by `values`, completed and validated, and the origins by key."""
+    job = _completed(read_values(Job, values, file), values, file, cwd)
+    if problems := list(contradictions(job, cluster)):
+        raise explained(problems, values, file)
+    return job, {".".join(key): origin for key, origin in values.origins.items()}
+
+
+def _overrides(settings: Iterable[str], workload: object) -> Values:
+    values = Values()
+    for setting in settings:
+        key, value = parse_override(setting, workload)
+        values.put(key, value, "--set")
+    return values
+
+
+def _alternative(key: Key, workload: object) -> Key | None:
+    """The alternative to `key` in [train], such as batch_size for global_batch_size, and vice versa."""
+    if workload not in WORKLOADS or key[:-1] != ("train",):
+        return None
+    train: type = WORKLOADS[str(workload)].train
+    pairs = alternatives(fields_of(train))
+    other = (pairs | {other: name for name, other in pairs.items()}).get(key[-1])
+    return ("train", other) if other else None
+
+
+def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:
+    missing = []
+    for name, value in (values.get(("env",)) or {}).items():
+        if value == HIDDEN:
+            given = environment.get(name) or _asked(name) or cluster.env.get(name, HIDDEN)
+            if given == HIDDEN:
+                missing.append(name)
+            else:
+                values.put(("env", name), given, f"environment {name}")
+    if missing:
+        hint = f"set {'it' if len(missing) == 1 else 'them'} in your environment: export {' '.join(missing)}"
+        raise ConfigError(f"the run needs secrets, which are not stored: {', '.join(missing)}", hint)
+
+
+def _asked(name: str) -> str:
+    """The variable's value on the machine where the command was typed, if that is another one."""
+    came = delivered()
+    return b"".join(came.ask({"variable": name})).decode(errors="surrogateescape") if came else ""
+
+
+def _user_values() -> Values:
+    """Defaults for every job from the user's configuration, with the job's keys."""
+    values = user_values()
+    values.drop(("cluster",))
+    return values
+
+
+def _cluster_values(cluster: Cluster) -> Values:
+    """Defaults for every job from the cluster, with the job's keys."""
+    values, origin = Values(), f"cluster {cluster.name}"
+    for name in CLUSTER_DEFAULTS:
+        if getattr(cluster, name) is not None:
+            values.put(("resources", name), getattr(cluster, name), origin)
+    for table, unset in (("container", Container()), ("notify", Notify()), ("track", Track())):
+        for name, value in vars(getattr(cluster, table)).items():
+            if value != getattr(unset, name):
+                values.put((table, name), value, origin)
+    for name, value in cluster.env.items():
+        values.put(("env", name), value, origin)
+    return values
+
+
+def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
+    """Fill in dependent values, and make paths absolute (relative to the job file; for `--set`: to `cwd`)."""
+
+    def absolute(key: tuple[str, ...], path: str | None) -> str | None:
+        if path is None:
+            return None
+        elsewhere = (came := delivered()) and came.text(file) is not None
+        base = cwd if values.origin(key) == "--set" else file.parent if elsewhere else file.resolve().parent
+        return str(Path(os.path.normpath(base / expanded(path))))
+
+    resources = job.resources
+    gpus = resources.gpus_per_node or NO_GPUS
+    tasks = resources.tasks_per_node or int(gpus) or 1
+    code = absolute(("code",), job.code)
+    if code is None and job.has_own_code and job.container.code == "mounted":
+        code = str(cwd)
+        values.origins["code",] = "default: the current folder"
+        if is_home(cwd):
+            message = f"refusing to copy your home folder, the current folder, into a run: {cwd}"
+            raise ConfigError(message, "change to the folder of the program, or set it: --set code=FOLDER")
+    container = job.container
+    if container.image == NO_IMAGE:
+        container = Container()
+    elif container.image and container.image.startswith((".", "~")):
+        container = replace(container, image=absolute(("container", "image"), container.image))
+    if resources.tasks_per_node is None:
+        values.origins["resources", "tasks_per_node"] = "default: one a GPU" if gpus else "default: one a node"
+    warning = resources.warning
+    if warning is None:
+        warning = min(DEFAULT_WARNING_SECONDS, resources.time // 4)
+        values.origins["resources", "warning"] = "default: 2 minutes, at most a quarter of the time"
+    return replace(
+        job,
+        code=code,
+        resources=replace(resources, gpus_per_node=gpus, tasks_per_node=tasks, warning=warning),
+        container=container,
+        data=replace(job.data, root=absolute(("data", "root"), job.data.root)),
+    )
+
+
+def _wrong_options(train: NodeClassificationTrain) -> Iterator[Problem]:
+    """Problems with the options of a built-in model; those of a user's model are checked when it is created."""
+    if train.model in BUILT_IN:
+        try:
+            from_record(BUILT_IN[train.model], train.options)
+        except InvalidRecord as error:
+            for problem in error.problems:
+                yield problem._replace(path=("train", "options", *problem.path))
+
+
+def _not_of_this_model(train: NodeClassificationTrain) -> Iterator[Problem]:
+    """Settings that the chosen model does not have."""
+    if train.model == "rgat" and train.sampling == "labor":
+        yield Problem(("train", "sampling"), 'model "rgat" samples uniformly; remove this key')
+    if train.model != "rgat" and train.generated:
+        yield Problem(("train", "generated"), 'only model "rgat" has a graph to generate; set data.root or data.load')
+
+
+def _without_effect(train: GraphClassificationTrain) -> Iterator[Problem]:
+    """Settings that have no effect on the chosen model."""
+    if ":" not in train.model:
+        if train.options:
+            yield Problem(
+                ("train", "options"), f'model "{train.model}" has no options; set layers, hidden_channels and the like'
+            )
+        return
+    for name in ("layers", "hidden_channels", "readout", "dropout"):
+        if getattr(train, name) != getattr(GraphClassificationTrain, name):
+            yield Problem(("train", name), "has no effect on your own model; set it in train.options")
+
+
+def _prepares_a_graph(job: Job) -> bool:
+    """Whether the workload prepares a graph of one node type from a data set."""
+    return isinstance(job.train, RedditTrain | DeepSageTrain | NodeClassificationTrain) and job.train.model != "rgat"
+
+
+def _why_features_stay(job: Job) -> str:
+    """Why every node must hold all features in memory; empty if it need not."""
+    train = job.train
+    if not isinstance(train, NodeTrain | NodeClassificationTrain | LinkPredictionTrain):
+        return f'workload "{job.workload}" reads no features of sampled nodes'
+    if getattr(train, "cache_first_aggregation", False):
+        return "train.cache_first_aggregation keeps a table as large as the features in memory"
+    if getattr(train, "cuda_graph", False):
+        return "train.cuda_graph captures no rows that are fetched; remove one of the two"
+    return ""
+
+
+def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
+    """Problems with combinations of values, and settings that are reserved for clusterctl."""
+    resources = job.resources
+    if job.workload == "command" and not any(job.argv[:1]):
+        yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
+    if job.workload != "command" and job.argv:
+        message = f'only workload "command" takes a program, not "{job.workload}"'
+        yield Problem(("argv",), message, hint="without a job: clusterctl submit -- python train.py")
+    own = {name.replace("_", "-") for name in vars(resources)} | RESERVED_OPTIONS
+    for name in sorted(own & set(resources.sbatch)):
+        yield Problem(("resources", "sbatch", name), "clusterctl sets this option; use the job file's key instead")
+    if job.notify.command and not job.notify.command[0]:
+        yield Problem(("notify", "command"), 'needs a program, such as ["mail", "-s", "clusterctl", "me@example.org"]')
+    for name in (*job.env, job.notify.url_variable or ""):
+        if name.startswith(RESERVED_PREFIXES):
+            key = ("env", name) if name in job.env else ("notify", "url_variable")
+            yield Problem(key, "Slurm or clusterctl sets this variable; choose another name")
+    if resources.warning and resources.warning >= resources.time:
+        yield Problem(("resources", "warning"), f"must be shorter than the time of {resources.time} s")
+    if getattr(job.train, "device", "auto") == "cuda" and not resources.gpus_per_node:
+        yield Problem(("train", "device"), '"cuda" needs resources.gpus_per_node')
+    if 0 in getattr(job.train, "fan_out", ()):
+        yield Problem(("train", "fan_out"), "needs one number per layer, each above 0, or -1 for all neighbours")
+    if getattr(job.train, "sampling", "") == "labor" and getattr(job.train, "replace", False):
+        yield Problem(("train", "replace"), 'sampling "labor" draws without replacement; remove this key')
+    if isinstance(job.train, NodeClassificationTrain):
+        yield from _wrong_options(job.train)
+        yield from _not_of_this_model(job.train)
+    if job.data.load and not WORKLOADS[job.workload].loads:
+        yield Problem(("data", "load"), f'not supported by workload "{job.workload}"')
+    for name, is_set in (("cache", job.data.cache is not None), ("placement", job.data.is_split)):
+        if is_set and (why := _why_features_stay(job)):
+            yield Problem(("data", name), why)
+    for name in ("order", "disk_precision"):
+        if getattr(job.data, name) != "given" and not _prepares_a_graph(job):
+            yield Problem(("data", name), f'not supported by workload "{job.workload}" and this model; remove this key')
+    if job.workload == "link-prediction" and not job.data.load:
+        yield Problem(
+            ("data", "load"), "is missing: a function of your code that returns the graph, such as my_data:load"
+        )
+    if isinstance(job.train, GraphClassificationTrain):
+        yield from _without_effect(job.train)
+    if getattr(job.train, "stop_early", 0) and getattr(job.train, "folds", 1) > 1:
+        yield Problem(("train", "stop_early"), "not supported with several folds")
+    image = job.container.image
+    if job.container.code == "image" and not image:
+        yield Problem(("container", "code"), '"image" needs an image; set container.image')
+    if image and resources.stage_code:
+        yield Problem(("resources", "stage_code"), "not needed: an image is on a local disk already; remove this key")
+    if job.container.workdir and not job.container.workdir.startswith("/"):
+        yield Problem(("container", "workdir"), f"not an absolute path: {job.container.workdir}")
+    if image and cluster.runtime == "pyxis" and not cluster.is_slurm:
+        hint = 'the emulator has no pyxis; set container_runtime = "builtin" in its file'
+        yield Problem(("container", "image"), hint)

@@ -1,0 +1,265 @@
+"""The state of a run explained from its files and, where they are not enough, from Slurm, by pure functions."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.launcher.diagnosis.chain import explain_chain, read_chain
+from clusterctl.launcher.diagnosis.failure import explain_attempt, known_line
+from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding, commands
+from clusterctl.launcher.diagnosis.learning import not_learning, single_steps
+from clusterctl.launcher.diagnosis.running import explain_running, unheard
+from clusterctl.launcher.diagnosis.standstill import ended_writers
+from clusterctl.launcher.diagnosis.traces import gather, listen_again, with_accounting
+from clusterctl.launcher.observe.run_record import Condition, newer_records
+from clusterctl.launcher.observe.slurm_log import started_in_vain
+from clusterctl.launcher.observe.stage import NEVER_STARTS
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.shared.errors import Cause, SlurmError
+from clusterctl.shared.record.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.launcher.diagnosis.traces import AttemptTrace, RunTrace, Seen
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.shared.record.layout import RunDir
+    from clusterctl.shared.spec import Cluster
+
+    SlurmOf = Callable[[Cluster], Slurm]
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Findings about a run, the most important first; what to type next; what could not be read."""
+
+    status: Status
+    findings: tuple[Finding, ...]
+    commands: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    history: tuple[Finding, ...] = ()  # why the earlier attempts ended
+
+    @property
+    def headline(self) -> Finding:
+        return self.findings[0]
+
+
+def diagnose(run: RunDir, slurm_of: SlurmOf = Slurm.of) -> Diagnosis:
+    """Explain why `run` is waiting or has failed, or whether it is healthy.
+
+    Raises ConfigError if its record cannot be read. If Slurm does not answer, that is listed in `unknown`.
+    """
+    found = report([run], slurm_of)
+    if not found.statuses:
+        raise found.problems[0]
+    diagnosis = diagnose_status(found.statuses[0], slurm_of)
+    silent = (f"Slurm's queue: {problem.message}" for problem in found.problems)
+    return replace(diagnosis, unknown=_each_once(*diagnosis.unknown, *silent))
+
+
+def diagnose_status(
+    status: Status,
+    slurm_of: SlurmOf = Slurm.of,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+    seen: Seen | None = None,
+) -> Diagnosis:
+    """Like `diagnose`, for a run whose status is already known. For a running run, Slurm is not queried.
+
+    `seen` gets the events read, as in `gather`.
+    """
+    trace = gather(status, clock, seen=seen)
+    if _is_active(trace):
+        trace = listen_again(trace, clock, sleep)
+    found = judge(trace)
+    waits = status.record.predecessors and not status.attempts and not trace.cancelled and status.sure
+    if waits and (explained := explain_chain(status, read_chain(status, slurm_of))):
+        return replace(found, findings=(explained[0],), commands=explained[1])
+    if accounting_may_help(found.headline):
+        found = judge(with_accounting(trace, slurm_of))
+    if status.stage is Stage.QUEUED and status.job_id is not None:
+        return _with_the_queue(found, slurm_of)
+    return found
+
+
+def _is_active(trace: RunTrace) -> bool:
+    """Whether its ranks should be working now."""
+    status = trace.status
+    has_nodes = bool(trace.attempts) and trace.attempts[-1].exit_code is None and status.stage is not Stage.QUEUED
+    return has_nodes and not status.stage.ended and not status.suspended
+
+
+def judge(trace: RunTrace) -> Diagnosis:
+    """The diagnosis of a run from the evidence gathered; a pure function."""
+    status, past, unknown = trace.status, trace.attempts[:-1], [*trace.unknown]
+    last = trace.attempts[-1] if trace.attempts else None
+    number = last.number if last else None
+    begun = last if last and last.number >= status.record.past_attempts else None  # not before a resume
+    if status.stage is Stage.FINISHED:
+        found: tuple[Finding, ...] = (Finding(Cause.FINISHED, "the run finished", attempt=number),)
+    elif status.stage is Stage.QUEUED:
+        found, past = (_waiting(trace),), trace.attempts
+    elif status.requeuing and last:
+        found, past = (_requeuing(last),), trace.attempts
+    elif status.stage.ended and begun and (line := started_in_vain(begun.job_lines)):
+        found, past = (_in_vain(line),), trace.attempts
+    elif cancelled := _cancelled_between(trace):
+        found, past = (cancelled,), trace.attempts
+    elif begun and (status.stage.ended or begun.exit_code is not None):  # the files may record it before Slurm does
+        found = (explain_attempt(begun, trace),)
+    elif status.stage.ended:
+        found, past = (_never_started(trace),), trace.attempts
+    elif last and not begun:
+        found, past = explain_running(replace(trace, attempts=())), trace.attempts
+    elif status.suspended:
+        found = (_suspended(number),)
+    else:
+        found = explain_running(trace)
+        unknown += unheard(trace)
+    if lesson := not_learning(status.attempt.course if status.attempt else None):
+        found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, number, hint=lesson.hint))
+    if last and (writers := ended_writers(last.ranks)):
+        found = (replace(found[0], facts=(*found[0].facts, *writers)), *found[1:])
+    if text := single_steps(status):
+        fact = f"{text}; set train.global_batch_size instead of train.batch_size"
+        found = (replace(found[0], facts=(*found[0].facts, fact)), *found[1:])
+    unknown += [notice.message for notice in newer_records([status.record])]
+    if not status.sure:
+        unknown.append("the job's state in Slurm: not queried, or no answer")
+    history = tuple(explain_attempt(attempt, trace) for attempt in past)
+    return Diagnosis(status, found, commands(trace, found[0]), _each_once(*unknown), history)
+
+
+def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The output of `why -o json`, described in `schemas/why.json`."""
+    found, *others = diagnosis.findings
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "id": diagnosis.status.record.run.id,
+        "run_stage": diagnosis.status.stage.value,
+        "class": found.cause_class.value,
+        "certainty": found.certainty,
+        "attempt": found.attempt,
+        "rank": found.rank,
+        "node": found.node or None,
+        "stage": found.stage or None,
+        "step": found.step,
+        "cause": found.cause,
+        "traceback": found.traceback or None,
+        "hint": found.hint or None,
+        "facts": list(found.facts),
+        "secondary": [asdict(consequence) for consequence in found.secondary],
+        "others": [
+            {
+                "class": other.cause_class.value,
+                "certainty": other.certainty,
+                "rank": other.rank,
+                "node": other.node or None,
+                "cause": other.cause,
+                "hint": other.hint or None,
+            }
+            for other in others
+        ],
+        "commands": list(diagnosis.commands),
+        "unknown": list(diagnosis.unknown),
+        "history": [
+            {"attempt": past.attempt, "class": past.cause_class.value, "cause": str(past)} for past in diagnosis.history
+        ],
+    }
+
+
+def _with_the_queue(found: Diagnosis, slurm_of: SlurmOf) -> Diagnosis:
+    from clusterctl.launcher.diagnosis.waiting import explain_waiting  # slow to import
+
+    status = found.status
+    if not status.record.is_ours:
+        return found
+    try:
+        waiting = explain_waiting(status, slurm_of(status.record.cluster))
+    except SlurmError as error:
+        return replace(found, unknown=(*found.unknown, f"why it is waiting: {error.message}"))
+    finding = replace(found.headline, cause=waiting.cause, facts=waiting.facts, hint=waiting.hint)
+    return replace(
+        found,
+        findings=(finding, *found.findings[1:]),
+        commands=waiting.commands,
+        unknown=_each_once(*found.unknown, *waiting.unknown),
+    )
+
+
+def accounting_may_help(found: Finding) -> bool:
+    """Whether Slurm's accounting may know more, such as who cancelled the run, or that its memory was short."""
+    return found.certainty != CERTAIN or found.cause_class in (Cause.CANCELLED, Cause.KILLED)
+
+
+def _each_once(*items: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+def _cancelled_between(trace: RunTrace) -> Finding | None:
+    """Cancelled after its last attempt had ended, while waiting for the next."""
+    if trace.status.stage is not Stage.CANCELLED or not trace.cancelled or not trace.attempts:
+        return None
+    last, (when, by) = trace.attempts[-1], trace.cancelled
+    if last.end is None or when <= last.end + 1:  # the batch script records whole seconds
+        return None
+    return Finding(Cause.CANCELLED, f"cancelled by {by} while waiting to restart", attempt=last.number)
+
+
+def _waiting(trace: RunTrace) -> Finding:
+    reason = trace.status.reason
+    cause = f"waiting in the queue: {reason}" if reason else "waiting in the queue"
+    return Finding(Cause.PENDING, cause, hint="see Slurm's start estimate: squeue --me --start")
+
+
+def _requeuing(last: AttemptTrace) -> Finding:
+    """The batch script repeats its request for some minutes, and holds the nodes meanwhile."""
+    problem = last.requeue_problem or "no answer yet"
+    cause = f"its batch script asks Slurm to start it again, and holds its nodes meanwhile: {problem}"
+    hint = "the script repeats the request for ten minutes, then ends the job; resume it afterwards"
+    return Finding(Cause.PENDING, cause, attempt=last.number, hint=hint)
+
+
+def _in_vain(line: str) -> Finding:
+    """A later start of its batch script could not begin another attempt."""
+    known = known_line([line])
+    assert known is not None
+    disk = known_line([known.cause])
+    cause_class = Cause.DISK if disk and disk.cause_class is Cause.DISK else known.cause_class
+    return Finding(cause_class, f"it was started again, but could not begin: {known.cause}")
+
+
+def _suspended(attempt: int | None) -> Finding:
+    cause = "Slurm suspended the job and its processes (scontrol suspend, or gang scheduling)"
+    return Finding(Cause.PENDING, cause, attempt=attempt, hint="it continues when Slurm resumes the job")
+
+
+def _never_started(trace: RunTrace) -> Finding:
+    """Ended without an attempt: its batch script never got that far."""
+    if trace.cancelled:
+        by = trace.cancelled.by
+        return Finding(Cause.CANCELLED, f"cancelled by {by} before it started" if by else "cancelled before it started")
+    if trace.status.reason == NEVER_STARTS:
+        predecessors = trace.status.record.predecessors
+        runs = [one.run for one in predecessors if one.condition is Condition.FINISHED]
+        which = f"{'one of ' * (len(runs) > 1)}{', '.join(runs)}"
+        cause = f"cancelled by Slurm before it started: it depends on {which}, which did not finish"
+        return Finding(Cause.CANCELLED, cause, LIKELY)
+    if trace.status.stage is Stage.CANCELLED:
+        words = "cancelled by scancel before it started, not by clusterctl"
+        is_accounted = any(job.state == "CANCELLED" for job in trace.accounted)
+        return Finding(
+            Cause.CANCELLED, words, CERTAIN if is_accounted else LIKELY
+        )  # a controller may lose its queue, too
+    if known := known_line(trace.slurm_lines):
+        return known
+    if trace.status.attempt is not None and not trace.attempts:
+        return Finding(Cause.UNKNOWN, "its attempts' files can no longer be read", UNSURE)
+    if trace.status.stage is Stage.LOST:
+        return Finding(Cause.UNKNOWN, "Slurm no longer knows the job, and there is no record of how it ended", UNSURE)
+    return Finding(Cause.LAUNCH, "its batch script never started", LIKELY)

@@ -1,0 +1,218 @@
+"""Resources that a run requested but did not use, each with what to change next time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.shared.record.heartbeats import GPU_IDLE_PERCENT
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import batch_key
+from clusterctl.shared.spec.values import GpuCount, mebibytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.launcher.observe.history import History
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.timeline import Span
+
+IDLE_PERCENT = 30.0  # a GPU that is less busy was not needed, or is kept waiting
+MUCH = 0.4  # share of a step for its input or for communication
+UNUSED_SHARE = 0.5  # of the CPUs or memory requested
+WASTE = 0.05  # of the time paid for
+SHORT = 0.25  # of the time limit
+_HEADROOM = 1.25
+_SHORTEST_SECONDS = 600  # a shorter run shows little about its needs
+
+
+class GpuUse(NamedTuple):
+    """The mean utilisation of one GPU, in percent."""
+
+    node: str
+    number: int
+    percent: float
+
+
+@dataclass(frozen=True)
+class Use:
+    """Resources requested and used. Times in seconds, memory in bytes; None if not measured."""
+
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+    gpus_per_node: GpuCount
+    time_limit: float
+    memory_asked: float | None = None  # per node, if the job sets it
+    cpu_busiest: float | None = None  # peak cores in use, on the busiest node
+    memory_highest: float | None = None  # peak, on the node that used the most
+    gpus: tuple[GpuUse, ...] = ()
+    split: dict[str, float] = field(default_factory=dict)  # part of a step -> seconds
+    queued: float = 0.0
+    held: float = 0.0  # by all attempts: the time charged
+    longest: float = 0.0  # the longest attempt
+    restarts: int = 0
+    undone: float = 0.0  # spent on steps that were repeated after a restart
+    restarting: float = 0.0  # spent by restarted attempts before training
+    finished: bool = False
+    batch_key: str = "batch_size"
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.held * self.nodes * self.gpus_per_node / 3600
+
+    @property
+    def gpu_percent(self) -> float | None:
+        return sum(gpu.percent for gpu in self.gpus) / len(self.gpus) if self.gpus else None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One suggestion. `change` is what to add to the next submit; empty if no key can change it."""
+
+    subject: str
+    text: str
+    change: str = ""
+
+
+def use_of(status: Status, history: History, now: float) -> Use:
+    """The resource use of a run until `now` or its end."""
+    resources = status.record.job.resources
+    phases = {number: timeline.phases(now) for number, timeline in history.attempts.items()}
+    held = {number: timeline.held(now) for number, timeline in history.attempts.items()}
+    starts = [spans[0].start for spans in phases.values() if spans]
+    nodes = history.nodes.values()
+    cpus = [highest for node in nodes if (highest := node.cpu.highest()) is not None]
+    memory = [highest for node in nodes if (highest := node.memory.highest()) is not None]
+    return Use(
+        nodes=resources.nodes,
+        tasks_per_node=status.record.tasks_per_node,
+        cpus_per_task=resources.cpus_per_task,
+        batch_key=batch_key(status.record.job.train),
+        gpus_per_node=GpuCount(resources.gpus_per_node or 0),
+        time_limit=float(resources.time),
+        memory_asked=float(mebibytes(resources.memory) * 2**20) if resources.memory else None,
+        cpu_busiest=max(cpus, default=None),
+        memory_highest=max(memory, default=None),
+        gpus=tuple(
+            GpuUse(node.name, number, mean)
+            for node in nodes
+            for number, curve in sorted(node.gpus.items())
+            if (mean := curve.mean()) is not None
+        ),
+        split=history.split(),
+        queued=max(0.0, min(starts) - status.record.created) if starts else 0.0,
+        held=status.ran(now) or 0.0,
+        longest=max(held.values(), default=0.0),
+        restarts=max(0, len(phases) - 1),
+        undone=history.undone_steps * _seconds_a_step(history),
+        restarting=sum(_before_training(spans) for spans in list(phases.values())[1:]),
+        finished=status.stage is Stage.FINISHED,
+    )
+
+
+def advise(use: Use) -> list[Advice]:
+    """All advice that applies, the most expensive first; none for what was not measured."""
+    return [*_gpus(use), *_waiting_in_a_step(use), *_restarts(use), *_cpus(use), *_memory(use), *_time(use)]
+
+
+def input_share(use: Use) -> float | None:
+    """The share of a step spent waiting for its input; None without a split."""
+    return _share(use, "sampling", "gathering")
+
+
+def _gpus(use: Use) -> Iterator[Advice]:
+    if (percent := use.gpu_percent) is None:
+        return
+    unused = [gpu for gpu in use.gpus if gpu.percent < GPU_IDLE_PERCENT]
+    if percent < IDLE_PERCENT and len(unused) < len(use.gpus):
+        idle = use.gpu_hours * (1 - percent / 100)
+        text = f"The GPUs were busy {percent:.0f} % of the time: {idle:.1f} of {use.gpu_hours:.1f} GPU hours were idle."
+        change = "" if (input_share(use) or 0) > MUCH else f"--set train.{use.batch_key}=N, larger"
+        yield Advice("GPUs idle", text, change)
+    if unused:
+        names = ", ".join(f"{gpu.node} gpu{gpu.number}" for gpu in unused[:8])
+        more = f" and {len(unused) - 8} more" if len(unused) > 8 else ""
+        busy = Counter(gpu.node for gpu in use.gpus if gpu.percent >= GPU_IDLE_PERCENT)
+        needed = max(busy.values(), default=0)
+        change = f"--set resources.gpus_per_node={use.gpus_per_node.of_same_type(needed)}"
+        text = f"{len(unused)} of {len(use.gpus)} GPUs were idle: {names}{more}."
+        yield Advice("GPUs unused", text, change if needed < use.gpus_per_node else "")
+
+
+def _waiting_in_a_step(use: Use) -> Iterator[Advice]:
+    if (share := input_share(use) or 0) > MUCH:
+        text = f"{share:.0%} of a step is spent waiting for input: sampling neighbours and gathering features."
+        yield Advice("Input-bound", text, f"--set resources.cpus_per_task={2 * use.cpus_per_task}")
+    if (share := _share(use, "communication") or 0) > MUCH:
+        text = f"{share:.0%} of a step is communication between ranks: fewer nodes or a larger batch would cost less."
+        yield Advice("Communication", text, f"--set train.{use.batch_key}=N, larger")
+
+
+def _restarts(use: Use) -> Iterator[Advice]:
+    wasted = use.undone + use.restarting
+    if use.restarts and use.held and wasted / use.held > WASTE:
+        gpus = use.nodes * use.gpus_per_node
+        paid = f"{wasted * gpus / 3600:.1f} GPU hours" if gpus else f"{wasted * use.nodes / 3600:.1f} node hours"
+        text = (
+            f"{use.restarts} restart{'s' if use.restarts > 1 else ''} cost {paid}: "
+            f"{use.undone:.0f} s of steps were repeated, and {use.restarting:.0f} s were spent restarting."
+        )
+        yield Advice("Restarts", text, "more frequent checkpoints" if use.undone > use.restarting else "")
+
+
+def _cpus(use: Use) -> Iterator[Advice]:
+    asked = use.tasks_per_node * use.cpus_per_task
+    if use.cpu_busiest is None or use.cpus_per_task == 1 or use.held < _SHORTEST_SECONDS:
+        return
+    needed = max(1, math.ceil(use.cpu_busiest * _HEADROOM / use.tasks_per_node))
+    if use.cpu_busiest < UNUSED_SHARE * asked and needed < use.cpus_per_task:
+        text = f"No node used more than {use.cpu_busiest:.1f} of its {asked} CPUs."
+        yield Advice("Too many CPUs", text, f"--set resources.cpus_per_task={needed}")
+
+
+def _memory(use: Use) -> Iterator[Advice]:
+    if use.memory_asked is None or use.memory_highest is None or use.held < _SHORTEST_SECONDS:
+        return
+    if use.memory_highest < UNUSED_SHARE * use.memory_asked:
+        gigabytes = max(1, math.ceil(use.memory_highest * _HEADROOM / 2**30))
+        text = (
+            f"No node used more than {use.memory_highest / 2**30:.1f} of the {use.memory_asked / 2**30:.0f} GiB "
+            "of memory requested."
+        )
+        yield Advice("Too much memory", text, f"--set resources.memory={gigabytes}G")
+
+
+def _time(use: Use) -> Iterator[Advice]:
+    if use.finished and use.longest < SHORT * use.time_limit and use.time_limit > 2 * _SHORTEST_SECONDS:
+        minutes = max(10, math.ceil(use.longest * 2 / 60))
+        text = (
+            f"The run took {use.longest / 60:.0f} of {use.time_limit / 60:.0f} minutes: Slurm may start it earlier "
+            "with a shorter limit."
+        )
+        yield Advice("Time limit", text, f"--set resources.time={minutes}m")
+
+
+def _share(use: Use, *parts: str) -> float | None:
+    whole = sum(use.split.values())
+    if not whole or not any(part in use.split for part in parts):
+        return None
+    return sum(use.split.get(part, 0.0) for part in parts) / whole
+
+
+def _before_training(spans: list[Span]) -> float:
+    if not spans:
+        return 0.0
+    training = next((span.start for span in spans if span.stage is Stage.TRAINING), None)
+    if training is None:
+        training = spans[-1].end or spans[-1].start
+    return training - spans[0].start
+
+
+def _seconds_a_step(history: History) -> float:
+    if (known := history.curves.get("seconds")) and (mean := known.mean()):
+        return mean
+    rate = history.curves.get("steps_per_second")
+    return 1 / mean if rate and (mean := rate.mean()) else 0.0

@@ -1,0 +1,556 @@
+"""Why an attempt failed: the first cause among the reports of its ranks and Slurm, by causal rules, then by time.
+
+Node clocks differ by up to seconds, so times decide only between messages that are causes in their own right. What a
+rank reports because another one died, or because it was terminated, is a cause only if there is nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from signal import SIGKILL, SIGUSR2
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Evidence, Finding
+from clusterctl.launcher.diagnosis.last_words import SLURMS_LINE
+from clusterctl.launcher.diagnosis.reports import BY_SIGKILL, CLOCK_SECONDS, OWN_MISTAKE, candidates
+from clusterctl.launcher.diagnosis.signatures import Level, most_specific
+from clusterctl.launcher.diagnosis.standstill import hang, left_early, noticed, outside_collectives, someone_left
+from clusterctl.launcher.observe.attempt import flawed_lines
+from clusterctl.launcher.observe.lines import pattern
+from clusterctl.launcher.observe.logs import time_of
+from clusterctl.launcher.observe.rank_events import deaths, ended_together
+from clusterctl.launcher.observe.slurm_log import EndedBy, job_ends
+from clusterctl.launcher.observe.stage import reached_limit
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.node.signals import EXIT_TERMINATED
+from clusterctl.shared.record.marks import Refusal
+from clusterctl.shared.record.ownership import user_name
+from clusterctl.shared.record.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from clusterctl.launcher.diagnosis.reports import Candidate
+    from clusterctl.launcher.diagnosis.traces import AttemptTrace, JobTrace, RankTrace, RunTrace
+
+
+_SOONER_SECONDS = 5.0  # a rank that failed this long before Slurm ended the job failed on its own
+_MOST_CONSEQUENCES = 8  # lines
+_MOST_STRETCHES = 6  # of consecutive ranks on a line
+_REFUSALS = {
+    Refusal.SUPERSEDED: "a newer attempt has started",
+    Refusal.CANCELLED: "the run was cancelled",
+    Refusal.NO_PROGRESS: "this attempt made no progress",
+    Refusal.RESTART_LIMIT: "restart limit ({limit}) reached",
+    Refusal.IN_ALLOCATION: "a requeue would end the allocation that it runs in",
+    Refusal.REQUEUE_FAILED: "scontrol requeue failed",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """The evidence about the end of one attempt, as the rules read it. `first` is the first report of a rank."""
+
+    attempt: AttemptTrace
+    trace: RunTrace
+    reports: tuple[Candidate, ...]
+    ending: Ending | None
+
+    @classmethod
+    def of(cls, attempt: AttemptTrace, trace: RunTrace) -> Case:
+        accounted = trace.job_of(attempt).accounted if trace.ended_its_job(attempt) else ()
+        out_of_memory = any(one.state == "OUT_OF_MEMORY" for one in accounted)
+        reports = candidates(attempt, out_of_memory=out_of_memory)
+        return cls(attempt, trace, tuple(reports), _ending(attempt, trace))
+
+    @cached_property
+    def first(self) -> Candidate | None:
+        return min(self.reports, key=_earliest, default=None)
+
+    @cached_property
+    def silent(self) -> list[RankTrace]:
+        """The ranks that left no record of their end."""
+        return [rank for rank in self.attempt.ranks if rank.began and rank.exit_code is None and rank.raised is None]
+
+    @cached_property
+    def by_the_end(self) -> bool:
+        """Whether srun ended the step before it reported any task: no rank failed before that, regardless of clocks."""
+        return ended_together(self.attempt.lines) and all(report.order is None for report in self.reports)
+
+
+class Rule(NamedTuple):
+    """A reading of the evidence about an attempt: a finding, or None if it does not apply."""
+
+    evidence: Evidence
+    finding: Callable[[Case], Finding | None]
+
+
+def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
+    """The first cause of the end of `attempt`, and its consequences, by the first of RULES that applies."""
+    case = Case.of(attempt, trace)
+    evidence, found = next((rule.evidence, found) for rule in RULES if (found := rule.finding(case)))
+    if not evidence.may_be_certain and found.certainty == CERTAIN:
+        found = replace(found, certainty=LIKELY)
+    rank = attempt.rank(found.rank) if found.rank is not None else None
+    if rank and not found.stage:
+        found = replace(found, stage=rank.stage)
+    if rank and rank.beat and rank.beat.step:
+        found = replace(found, step=rank.beat.step)
+    if attempt.setup and attempt.setup_ended is None:
+        flaws = flawed_lines(attempt, trace.status.record)
+        found = replace(found, facts=(*found.facts, *(f"failed before it: {line}" for line in flaws)))
+    if attempt.refused:
+        found = replace(found, facts=(*found.facts, f"not restarted: {_refusal(attempt, trace, attempt.refused)}"))
+    elif found.cause_class is Cause.PREEMPTED and _stage_after(attempt, trace) is Stage.PREEMPTED:
+        found = replace(found, facts=(*found.facts, f"not restarted: {_not_requeued(trace)}"))
+    return replace(found, attempt=attempt.number, secondary=_consequences(attempt, case.reports, found))
+
+
+def _stage_after(attempt: AttemptTrace, trace: RunTrace) -> Stage | None:
+    """The stage in which `attempt` left the run, if it was the last one of its job."""
+    return trace.job_of(attempt).stage if trace.ended_its_job(attempt) else None
+
+
+def _not_requeued(trace: RunTrace) -> str:
+    """Why Slurm did not start a preempted run again, whose script was not asked to."""
+    if trace.status.record.job.resources.requeue is False:
+        return "resources.requeue is false"
+    return "Slurm cancels the jobs that it preempts there (PreemptMode=CANCEL), and left no time to save"
+
+
+def _refusal(attempt: AttemptTrace, trace: RunTrace, refused: Refusal) -> str:
+    record = trace.status.record
+    if refused is Refusal.RESTART_LIMIT and record.allocation:  # by the script of an earlier version
+        refused = Refusal.IN_ALLOCATION
+    words = _REFUSALS[refused].format(limit=record.job.restart.limit)
+    return f"{words}: {attempt.requeue_problem}" if attempt.requeue_problem else words
+
+
+def _stuck(case: Case) -> Finding | None:
+    """The watchdog's alarm, unless a rank had failed before it, all had ended, or Slurm has lost the node."""
+    alarm = case.attempt.alarm
+    if (
+        alarm is None
+        or _after_the_end(case.attempt, alarm.time)
+        or _came_before(case.first, alarm.time)
+        or _slurm_lost_them(case.attempt, case.ending)
+    ):
+        return None
+    return hang(case.attempt)
+
+
+def _after_the_end(attempt: AttemptTrace, moment: float) -> bool:
+    ends = [rank.ended for rank in attempt.ranks if rank.began]
+    ends = [attempt.end] if attempt.end is not None else ends
+    return bool(ends) and all(end is not None and end + CLOCK_SECONDS < moment for end in ends)
+
+
+def _from_outside(case: Case) -> Finding | None:
+    """What Slurm or a person did to the whole job, unless a rank had failed before it."""
+    ending = case.ending
+    sooner = ending and _came_before(case.first, ending.time - _SOONER_SECONDS if ending.time else None)
+    if ending is None or (sooner and not case.by_the_end):
+        return None
+    return _ended_from_outside(case.attempt, ending)
+
+
+def _unfit_nodes(case: Case) -> Finding | None:
+    if not case.attempt.unfit:
+        return None
+    (node, problem), *others = case.attempt.unfit.items()
+    facts = tuple(f"{other} also failed it: {words}" for other, words in others)
+    hint = "report it to the administrators of the cluster; to avoid the node, set resources.exclude"
+    return Finding(Cause.NODE, f"failed the node check: {problem}", CERTAIN, node=node, facts=facts, hint=hint)
+
+
+def _ended_in_setup(case: Case) -> Finding | None:
+    """A line of `setup` ended the batch script before any rank."""
+    attempt = case.attempt
+    if attempt.setup_ended is None:
+        return None
+    ended, *others = flawed_lines(attempt, case.trace.status.record)
+    own = [line for line in attempt.lines if not line.startswith("clusterctl: ")]
+    said = own[-1:] if attempt.exit_code != 0 else []
+    hint = "correct `setup` in the job or cluster file, and submit it again"
+    return Finding(Cause.LAUNCH, ended, CERTAIN, facts=(*(f"also failed: {line}" for line in others), *said), hint=hint)
+
+
+def _no_work(case: Case) -> Finding | None:
+    """The run's working directory could not be created."""
+    attempt = case.attempt
+    if not attempt.no_work:
+        return None
+    cause, facts = (Cause.DISK, ()) if attempt.disk_full else (Cause.LAUNCH, attempt.lines[-1:])
+    reason = "the disk of the run directory is full" if attempt.disk_full else "the code could not be copied"
+    return Finding(cause, f"cannot create the run's working directory: {reason}", CERTAIN, facts=facts)
+
+
+def _full_disk(case: Case) -> Finding | None:
+    """The script found the disk full, and no rank reports more than an exit code."""
+    first = case.first
+    reliable = first and first.evidence is not Evidence.ELSEWHERE
+    more_than_a_code = first and reliable and (first.signature.cause is not Cause.USER or first.traceback)
+    if not case.attempt.disk_full or (first and first.primary and more_than_a_code):
+        return None
+    words = "the disk of the run directory was full when it ended, and messages of its ranks may be lost"
+    return Finding(Cause.DISK, words, LIKELY)
+
+
+def _left_early(case: Case) -> Finding | None:
+    """A rank exited with 0, and the others report only that they lost a peer."""
+    if case.first is None or case.first.primary or case.silent or not (gone := left_early(case.attempt)):
+        return None
+    return someone_left(gone)
+
+
+def _of_a_rank(case: Case) -> Finding | None:
+    first, attempt, silent = case.first, case.attempt, case.silent
+    if first is None or not (first.primary or not silent):
+        return None
+    if first.evidence is Evidence.ELSEWHERE and silent and not attempt.arriving:
+        return None  # a rank that was killed may have survived what it wrote
+    found = _reported_by(first, case.reports, left_early(attempt, first.time))
+    if first.signature.software and not case.trace.status.record.job.container.image:
+        found = replace(found, cause_class=Cause.LAUNCH)
+    if first.order is None and (case.ending or case.by_the_end):
+        fact = "srun had not reported it before all ranks were ended: what ended them may have come first"
+        return replace(found, certainty=LIKELY, facts=(*found.facts, fact))
+    unreported = {rank.rank for rank in silent} - {candidate.rank for candidate in case.reports}
+    may_follow = first.signature.cause is Cause.USER and not OWN_MISTAKE.match(first.words)
+    if unreported and (attempt.arriving or may_follow):
+        # An earlier report of another rank may not be visible here yet, or that rank may have been killed before.
+        return replace(found, certainty=LIKELY)
+    return found
+
+
+def _earliest(candidate: Candidate) -> tuple[int, bool, float, int]:
+    """Causes before echoes and survived errors, then by time, then by srun's order; without a time, only by order."""
+    time = candidate.time if candidate.time is not None else float("-inf") if candidate.order is not None else 1e18
+    return (
+        candidate.signature.level,
+        candidate.evidence is Evidence.ELSEWHERE,
+        time,
+        candidate.order if candidate.order is not None else 1 << 30,
+    )
+
+
+def _came_before(first: Candidate | None, moment: float | None) -> bool:
+    """Whether a rank had failed on its own before `moment` (None: unknown)."""
+    return first is not None and first.primary and moment is not None and first.time is not None and first.time < moment
+
+
+def _may_have_come_first(other: Candidate, first: Candidate) -> bool:
+    """Whether clock differences make it uncertain which of two ranks failed first."""
+    if other.time is None or first.time is None:
+        return True
+    return other.node != first.node and other.time - first.time < CLOCK_SECONDS
+
+
+def _reported_by(first: Candidate, reports: Iterable[Candidate], gone: list[RankTrace]) -> Finding:
+    close = [
+        other
+        for other in reports
+        if first.primary and other.primary and other.words != first.words and _may_have_come_first(other, first)
+    ]
+    facts = [
+        *first.facts,
+        *(f"rank {other.rank} also failed within {CLOCK_SECONDS:g} s: {other.words}" for other in close[:3]),
+    ]
+    same = sorted(other.rank for other in reports if other.rank != first.rank and other.words == first.words)
+    if same:
+        facts.append(f"the same on {_ranks(same)}")
+    may_follow = bool(gone) and first.signature.cause is Cause.USER and not OWN_MISTAKE.match(first.words)
+    if may_follow:
+        facts.append(f"{_ranks([rank.rank for rank in gone])} had exited with 0 before")
+    certain = first.primary and first.reliable and not close and not may_follow
+    if first.signature.level is Level.ECHO:
+        facts.append("every rank reports the end of another rank, and none its own: the cause is unclear")
+    elif not first.primary:
+        facts.append("whatever it could not reach may have ended before")
+    return Finding(
+        first.signature.cause,
+        first.words,
+        CERTAIN if certain else LIKELY,
+        rank=first.rank,
+        node=first.node,
+        traceback=first.traceback,
+        hint=first.hint,
+        facts=tuple(facts),
+    )
+
+
+def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
+    """What ended the job from outside, from Slurm's log lines, cancel.json, and the job's state in Slurm."""
+    job, last, stage = trace.job_of(attempt), trace.ended_its_job(attempt), _stage_after(attempt, trace)
+    logged = job_ending(attempt)
+    terminated = attempt.signal == "TERM" or stage is Stage.CANCELLED
+    if job.cancelled and last and (logged is None or logged.cause is Cause.CANCELLED) and terminated:
+        when, by = job.cancelled
+        return Ending(Cause.CANCELLED, f"cancelled by {by}" if by else "cancelled", time=when)
+    if attempt.number < trace.attempts[-1].number and any(rank.superseded for rank in attempt.ranks):
+        words = "a newer attempt replaced it while it was still running: Slurm had lost contact with its node"
+        return Ending(Cause.NODE, words, certain=False)
+    if logged and logged.cause is Cause.CANCELLED and last:
+        return replace(logged, words=_cancelled_by(job))
+    if logged:
+        return logged
+    end = attempt.end or 0.0
+    accounted = [one for one in job.accounted if "." not in one.step] if last else []
+    states = {one.state for one in accounted}
+    if stage is Stage.TIMED_OUT or "TIMEOUT" in states:
+        return Ending(Cause.TIME, "the time limit was reached", time=end)
+    if "NODE_FAIL" in states:
+        return Ending(Cause.NODE, "Slurm lost a node of the job", time=end)
+    if stage is Stage.PREEMPTED or "PREEMPTED" in states:
+        return Ending(Cause.PREEMPTED, "another job took its nodes", time=end, certain=bool(states))
+    if stage is Stage.CANCELLED or "CANCELLED" in states:
+        return Ending(Cause.CANCELLED, _cancelled_by(job), time=end)
+    if attempt.exit_code is None and any(one.signal == SIGKILL for one in accounted):
+        return Ending(Cause.KILLED, f"its batch script was {BY_SIGKILL}", time=end)
+    if warned_before_start(attempt):
+        return _warned(attempt, trace, "before any rank had started")
+    if attempt.asked and attempt.alarm is None:
+        return _warned(attempt, trace, "saved a checkpoint and exited")
+    if (not last or attempt.requeued or attempt.requeuing) and attempt.signal == "TERM":
+        return Ending(Cause.PREEMPTED, "it was terminated from outside and restarted", time=end, certain=False)
+    if not last and attempt.exit_code is None and not attempt.arriving:
+        words = "its batch script ended without a message: its first node was lost, or the job was requeued"
+        return Ending(Cause.NODE, words, certain=False)
+    return None
+
+
+def _warned(attempt: AttemptTrace, trace: RunTrace, then: str) -> Ending:
+    """Slurm sends the same signal before a time limit and a preemption; the elapsed time tells them apart."""
+    end = attempt.end or 0.0
+    if reached_limit(replace(attempt, asked=True), trace.status.record.job.resources):
+        return Ending(Cause.TIME, f"it received the warning before its time limit, {then}", time=end)
+    words = f"it received the warning signal long before its time limit (a preemption, or manually), {then}"
+    return Ending(Cause.PREEMPTED, words, time=end)
+
+
+def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
+    """Whether the stuck ranks were on nodes that Slurm lost, which it notices later than the watchdog.
+
+    If all ranks were in a collective and no suspect is known, they were waiting for any node that Slurm lost.
+    """
+    if attempt.alarm is None or ending is None or ending.cause is not Cause.NODE:
+        return False
+    suspects, lost = attempt.alarm.suspects or outside_collectives(attempt), lost_nodes(attempt.lines)
+    return all(attempt.rank(suspect).node in lost for suspect in suspects)
+
+
+def _cancelled_by(job: JobTrace) -> str:
+    uid = next((accounted.by for accounted in job.accounted if accounted.by), "")
+    if not uid.isdecimal():
+        return "cancelled by scancel, not by clusterctl"
+    return f"cancelled by {user_name(int(uid))} with scancel"
+
+
+def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Finding:
+    facts = _stuck_before_the_end(attempt) if ending.cause is Cause.TIME and attempt.start and attempt.end else ()
+    certainty = CERTAIN if ending.certain else LIKELY
+    return Finding(ending.cause, ending.words, certainty, node=ending.node, stage=attempt.rank(0).stage, facts=facts)
+
+
+def _stuck_before_the_end(attempt: AttemptTrace) -> tuple[str, ...]:
+    """Evidence that a run was already stuck when it reached its time limit."""
+    if attempt.reported:
+        return (f"it was stuck before: {noticed(attempt.reported)}",)
+    beats = [rank.beat for rank in attempt.ranks if rank.beat and rank.beat.phase == Stage.TRAINING and rank.beat.step]
+    still = [beat.time - beat.still_since for beat in beats]
+    usual = max((beat.slow_seconds or 0.0 for beat in beats), default=0.0)
+    if beats and min(still) > max(60.0, 10 * usual):
+        return (f"no rank had completed a step for {min(still):.0f} s",)
+    return ()
+
+
+def _terminated(case: Case) -> Finding | None:
+    """Ranks that got TERM before srun ended the others, and no report of a cause."""
+    if case.silent or (case.first and case.first.primary):
+        return None
+    numbers = sorted({death.rank for death in deaths(case.attempt.lines) if death.code == EXIT_TERMINATED})
+    if not numbers:
+        return None
+    words = f"ended by SIGTERM (exit code {EXIT_TERMINATED}): by kill or scancel --signal=TERM; nothing records by whom"
+    if len(numbers) == case.attempt.tasks:
+        return Finding(Cause.KILLED, f"every rank was {words}", LIKELY)
+    also = (f"like {_ranks(numbers[1:])}",) if numbers[1:] else ()
+    first = case.attempt.rank(numbers[0])
+    return Finding(Cause.KILLED, f"was {words}", LIKELY, rank=first.rank, node=first.node, facts=also)
+
+
+def _died_silently(case: Case) -> Finding | None:
+    """A process killed by the kernel or along with its node leaves no message."""
+    attempt, silent = case.attempt, case.silent
+    if not silent or attempt.arriving:
+        return None
+    numbers = {rank.rank for rank in silent}
+    nodes = {rank.node for rank in attempt.ranks if rank.node}
+    gone = sorted(nodes - {rank.node for rank in attempt.ranks if rank.rank not in numbers})
+    if len(nodes) > 1 and gone and len(gone) < len(nodes):
+        words = f"no rank on {', '.join(gone)} left a record of its end: the node was lost"
+        return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=gone[0])
+    if attempt.signal == "LOST":
+        words = f"srun ended without a report on {_ranks([rank.rank for rank in silent])}: a node was lost"
+        return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
+    words = "ended without a message: killed from outside or by the kernel"
+    return Finding(Cause.KILLED, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
+
+
+def known_line(lines: Iterable[str]) -> Finding | None:
+    """The meaning of the most specific of `lines`, if it names a cause that no rank has reported."""
+    known = most_specific(lines)
+    return Finding(known.cause, known.words) if known and known.level is Level.PRIMARY else None
+
+
+def _before_any_rank(case: Case) -> Finding | None:
+    """What srun and pyxis report if no rank wrote anything, e.g. about importing a warm run's image."""
+    attempt = case.attempt
+    if any(rank.began or rank.last_words for rank in attempt.ranks) or not (known := known_line(attempt.lines)):
+        return None
+    return replace(known, node=next((death.node for death in deaths(attempt.lines)), ""))
+
+
+def _by_slurm(case: Case) -> Finding | None:
+    """What srun and slurmstepd wrote into the batch script's log."""
+    return known_line(line for line in case.attempt.lines if SLURMS_LINE.match(line))
+
+
+def _unexplained(case: Case) -> Finding:
+    attempt = case.attempt
+    if known := known_line(attempt.lines):
+        return known
+    if attempt.arriving:
+        words = "its nodes' last files are not visible on this machine yet"
+        return Finding(
+            Cause.UNKNOWN, words, UNSURE, hint="try again in a minute: its file system shows changes with a delay"
+        )
+    if attempt.exit_code is None:
+        return Finding(Cause.UNKNOWN, "its batch script ended without a message", UNSURE)
+    if not any(rank.began for rank in attempt.ranks):
+        return Finding(Cause.LAUNCH, f"no rank ever started: srun ended with exit code {attempt.exit_code}", LIKELY)
+    return Finding(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank reported why", UNSURE)
+
+
+# The order of precedence; Evidence (finding.py) lists which kinds can be certain.
+RULES = (
+    Rule(Evidence.RECORDED, _stuck),
+    Rule(Evidence.RECORDED, _from_outside),
+    Rule(Evidence.RECORDED, _unfit_nodes),
+    Rule(Evidence.RECORDED, _ended_in_setup),
+    Rule(Evidence.RECORDED, _no_work),
+    Rule(Evidence.RECORDED, _full_disk),
+    Rule(Evidence.RECORDED, _before_any_rank),
+    Rule(Evidence.RECORDED, _left_early),
+    Rule(Evidence.RECORDED, _terminated),
+    Rule(Evidence.LAST_WORDS, _of_a_rank),
+    Rule(Evidence.NOTHING, _died_silently),
+    Rule(Evidence.RECORDED, _by_slurm),
+    Rule(Evidence.NOTHING, _unexplained),
+)
+
+
+def _consequences(attempt: AttemptTrace, reports: Iterable[Candidate], found: Finding) -> tuple[Consequence, ...]:
+    words = {candidate.rank: candidate.words for candidate in reports}
+    return tuple(
+        Consequence(rank.rank, rank.node, words.get(rank.rank, "ended with the others"))
+        for rank in attempt.ranks
+        if rank.rank != found.rank and rank.exit_code != 0
+    )
+
+
+def counted(secondary: Iterable[Consequence]) -> list[str]:
+    """The consequences summarized: which ranks reported what, the most frequent first.
+
+    Messages that differ only in numbers (ports, addresses) share a line, with the text of the first rank.
+    """
+    alike: dict[str, list[Consequence]] = {}
+    for consequence in secondary:
+        alike.setdefault(pattern(consequence.cause), []).append(consequence)
+    groups = sorted(alike.values(), key=len, reverse=True)
+    lines = [f"{_ranks([one.rank for one in group])}: {group[0].cause}" for group in groups[:_MOST_CONSEQUENCES]]
+    left = [one.rank for group in groups[_MOST_CONSEQUENCES:] for one in group]
+    return [*lines, f"{_ranks(left)}: other messages"] if left else lines
+
+
+def _ranks(ranks: list[int]) -> str:
+    """Such as `rank 3` or `ranks 0-2, 5`; only the first of many stretches."""
+    stretches: list[list[int]] = []
+    for rank in sorted(ranks):
+        if stretches and rank == stretches[-1][-1] + 1:
+            stretches[-1].append(rank)
+        else:
+            stretches.append([rank])
+    shown = stretches if len(stretches) <= _MOST_STRETCHES else stretches[: _MOST_STRETCHES - 1]
+    parts = [str(first) if not more else f"{first}-{more[-1]}" for first, *more in shown]
+    left = len(ranks) - sum(map(len, shown))
+    more = f" and {left} more" if left else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(parts)}{more}"
+
+
+# What ended a whole job from outside, from the messages of srun, slurmstepd and pyxis.
+
+
+_NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
+# slurmd, which still answers, no longer knows the step of whose output srun has lost the connection.
+_STEP_GONE = re.compile(r"srun: error: Aborting, io error and missing step on node (?P<index>\d+)")
+_WARNED = re.compile(rf"terminated with signal {int(SIGUSR2)}\b")  # pyxis, about the process that unpacks the image
+_SRUN_KILLED = re.compile(
+    r'slurm_script: line \d+: +\d+ Killed +"\$\{(?:cctl_)?srun\[@\]\}" '
+)  # bash's message about its child
+_MEANINGS = {
+    EndedBy.CANCELLATION: (Cause.CANCELLED, "the job was cancelled"),
+    EndedBy.TIME_LIMIT: (Cause.TIME, "the time limit was reached"),
+    EndedBy.PREEMPTION: (Cause.PREEMPTED, "another job took its nodes"),
+    EndedBy.REQUEUE: (Cause.PREEMPTED, "the job was requeued (scontrol requeue, or a preemption)"),
+    EndedBy.NODE_FAILURE: (Cause.NODE, "Slurm lost a node of the job"),
+}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What ended a whole job from outside, and when (0: unknown)."""
+
+    cause: Cause
+    words: str
+    node: str = ""
+    time: float = 0.0
+    certain: bool = True
+
+
+def lost_nodes(lines: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(match["node"] for line in lines if (match := _NODE_LOST.search(line))))
+
+
+def warned_before_start(attempt: AttemptTrace) -> bool:
+    """Whether the warning signal killed the process unpacking the image, so that no rank started."""
+    words = (line for rank in attempt.ranks for line in rank.last_words)
+    return not any(rank.began for rank in attempt.ranks) and any(map(_WARNED.search, (*attempt.lines, *words)))
+
+
+def job_ending(attempt: AttemptTrace) -> Ending | None:
+    """What ended this attempt's job according to slurmstepd and srun; None without a message."""
+    if nodes := lost_nodes(attempt.lines):
+        return Ending(Cause.NODE, f"Slurm lost node {', '.join(nodes)}", nodes[0])
+    if gone := next(filter(None, map(_STEP_GONE.search, attempt.lines)), None):
+        nodes = list(dict.fromkeys(rank.node for rank in attempt.ranks))  # of the step, in its order
+        node = nodes[int(gone["index"])] if attempt.whole and int(gone["index"]) < len(nodes) else ""
+        where = f"on {node}" if node else "of a node"
+        words = f"the slurmstepd {where} ended: it was killed, manually or by the kernel, or the node was restarted"
+        return Ending(Cause.KILLED, words, node, certain=False)
+    if any(_SRUN_KILLED.search(line) for line in attempt.lines):
+        words = "srun was killed on the job's first node: manually, by the kernel, or by a Slurm that forgot the job"
+        return Ending(Cause.KILLED, words, time=attempt.end or 0.0, certain=False)
+    own_nodes = {rank.node for rank in attempt.ranks if rank.node}
+    for end in job_ends(attempt.job_lines, attempt.job_id):
+        if own_nodes and end.node not in own_nodes:
+            continue
+        if end.by is EndedBy.REQUEUE and (attempt.requeued or attempt.requeuing):
+            continue  # a consequence of its end
+        unknown = Cause.UNKNOWN, f"Slurm ended the job: {end.words.lower()}"
+        cause, words = _MEANINGS.get(end.by, unknown)
+        # slurmstepd writes local time; nodes and login node nearly always share a time zone.
+        return Ending(cause, words, time=time_of(end.at.encode()) or 0.0)
+    return None

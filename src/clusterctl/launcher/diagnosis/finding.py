@@ -1,0 +1,163 @@
+"""One finding of `clusterctl why` about a run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.config.program import with_options
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.spec import batch_key
+from clusterctl.shared.spec.values import slurm_time
+
+if TYPE_CHECKING:
+    from clusterctl.launcher.diagnosis.traces import RunTrace
+    from clusterctl.launcher.observe.run_record import RunRecord
+
+
+CERTAIN, LIKELY, UNSURE = "certain", "likely", "unknown"
+
+
+class Evidence(IntEnum):
+    """Where the evidence for a cause is, the strongest first.
+
+    Programs log errors that they survive, so a known phrase somewhere in their output never makes a finding certain.
+    """
+
+    RECORDED = 0  # a signal, an exit code with its mark, an exception recorded by the task, a line of Slurm's own
+    LAST_WORDS = 1  # what a rank's stderr ends with
+    ELSEWHERE = 2  # a known phrase before that
+    NOTHING = 3  # only that it ended
+
+    @property
+    def may_be_certain(self) -> bool:
+        return self in _MAY_BE_CERTAIN
+
+
+_MAY_BE_CERTAIN = frozenset({Evidence.RECORDED, Evidence.LAST_WORDS})
+
+
+@dataclass(frozen=True)
+class Consequence:
+    """What followed from the first cause on one rank."""
+
+    rank: int
+    node: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause, where and when it occurred, and what followed from it. `str(finding)` is a one-line summary.
+
+    `certainty` is "certain", "likely" (consistent with the evidence, which allows other explanations) or "unknown".
+    `hint` is what to do, in words.
+    """
+
+    cause_class: Cause
+    cause: str
+    certainty: str = CERTAIN
+    attempt: int | None = None
+    rank: int | None = None
+    node: str = ""
+    stage: str = ""
+    step: int | None = None
+    traceback: str = ""
+    hint: str = ""
+    facts: tuple[str, ...] = ()
+    secondary: tuple[Consequence, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Where it occurred: `rank 2 on node2`, or the node; empty if neither is known."""
+        node = f" on {self.node}" if self.node else ""
+        return f"rank {self.rank}{node}" if self.rank is not None else self.node
+
+    def __str__(self) -> str:
+        place = f"{self.place}: " if self.place else ""
+        doubt = {LIKELY: " (likely)", UNSURE: " (uncertain)"}.get(self.certainty, "")
+        return f"{place}{self.cause}{doubt}"
+
+
+# What to type next, for each class of cause.
+
+
+_SIZE = re.compile(r"([0-9]+)([KMGT]?B?)")
+
+
+def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
+    """The commands to try next, the most useful first."""
+    run = trace.status.record.run.id
+    rank = f" --rank {found.rank}" if found.rank is not None else ""
+    attempt = f" --attempt {found.attempt}" if found.attempt else ""
+    log = f"clusterctl logs {run}{rank}{attempt}"
+    host = f"clusterctl logs {run} --host{attempt}"
+    again, doctor = _again(trace), f"clusterctl doctor --cluster {shlex.quote(trace.status.record.cluster.name)}"
+    match found.cause_class:
+        case Cause.FINISHED:
+            return (f"clusterctl status {run}",)
+        case Cause.PENDING:
+            return (f"clusterctl status {run}", f"clusterctl cancel {run}")
+        case Cause.HEALTHY:
+            return (f"clusterctl logs -f {run}",)
+        case Cause.STRAGGLER:
+            return (log, f"clusterctl status {run}")
+        case Cause.HANG | Cause.IDLE_GPUS if not trace.status.stage.ended:
+            return (log, f"clusterctl cancel {run}")
+        case Cause.USER:
+            return (log, host, again)
+        case Cause.HANG | Cause.IDLE_GPUS | Cause.KILLED | Cause.UNKNOWN | Cause.NETWORK:
+            return (log, host, _resume(trace))
+        case Cause.HOST_MEMORY | Cause.GPU_MEMORY:
+            return (_resume(trace, *_less_memory(trace, found)), log)
+        case Cause.TIME:
+            return (_resume(trace, f"resources.time={slurm_time(2 * trace.status.record.job.resources.time)}"), log)
+        case Cause.NODE:
+            return (_resume(trace, *([f"resources.exclude={found.node}"] if found.node else [])), host)
+        case Cause.CANCELLED if not trace.attempts:
+            return (shlex.join(["clusterctl", "resume", run]), again)
+        case Cause.PREEMPTED | Cause.CANCELLED:
+            return (_resume(trace), log)
+        case Cause.DATA:
+            root = trace.status.record.job.data.root
+            return (f"ls -l {shlex.quote(root)}/raw" if root else log, again)
+        case Cause.DISK:
+            return (f"df -h {shlex.quote(str(trace.status.record.run.path.parent))}", log, _resume(trace))
+        case _:  # IMAGE, LAUNCH
+            return (host, doctor, again)
+
+
+def submission(record: RunRecord) -> list[str]:
+    """The command line of the submission, or the job's name if it contained a secret."""
+    if record.argv[:1] != ("submit",) or any("***" in word for word in record.argv):
+        return ["submit", record.job.name, "--cluster", record.cluster.name]
+    return list(record.argv)
+
+
+def _resume(trace: RunTrace, *changes: str) -> str:
+    """Resume from the newest checkpoint with `changes`; a run that never started is submitted again."""
+    if not trace.attempts:
+        return _again(trace, *changes)
+    return shlex.join(["clusterctl", "resume", trace.status.record.run.id, *_settings(changes)])
+
+
+def _settings(changes: tuple[str, ...]) -> list[str]:
+    return [word for change in changes for word in ("--set", change)]
+
+
+def _again(trace: RunTrace, *changes: str) -> str:
+    return shlex.join(with_options(["clusterctl", *submission(trace.status.record)], _settings(changes)))
+
+
+def _less_memory(trace: RunTrace, found: Finding) -> list[str]:
+    """Twice the host memory, if its amount is known; for GPU memory, half the batch."""
+    job = trace.status.record.job
+    size = _SIZE.fullmatch(job.resources.memory or "")
+    if found.cause_class is Cause.HOST_MEMORY and size:
+        return [f"resources.memory={2 * int(size[1])}{size[2]}"]
+    name = batch_key(job.train)
+    batch = getattr(job.train, name, None) or 0
+    return [f"train.{name}={batch // 2}"] if batch > 1 else []

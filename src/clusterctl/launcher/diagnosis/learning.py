@@ -1,0 +1,90 @@
+"""Whether a training is learning: a pure function of the course of its loss and, if there is one, its score.
+
+False alarms are worse than missed ones: the rule compares means of many steps and gives the training the benefit of
+their uncertainty.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.observe.attempt import LEAST_STEPS
+from clusterctl.shared.record.vocabulary import number
+from clusterctl.shared.spec import Batches, LoopTrain
+
+if TYPE_CHECKING:
+    from clusterctl.launcher.observe.attempt import Course
+    from clusterctl.launcher.observe.stage import Status
+
+SAME_LOSS = 0.02  # relative; losses that differ by less count as equal
+SCORE_MARGIN = 0.15  # of chance * (1 - chance): an accuracy of 0.11 is still chance for ten classes, 0.53 for two
+_ERRORS = 2  # standard errors by which a mean may be off
+
+
+@dataclass(frozen=True)
+class NotLearning:
+    """The problem in a few words for a table, as a sentence for `why`, and what to try."""
+
+    note: str
+    text: str
+    hint: str
+
+
+def not_learning(course: Course | None) -> NotLearning | None:
+    """Why the training of `course` is not learning; None if it is, if it is too early to tell, or in doubt."""
+    return (_broken(course) or _at_chance(course) or _flat(course)) if course else None
+
+
+def single_steps(status: Status) -> str:
+    """The problem that the ranks' batches together cover the whole training set; empty if they do not."""
+    train, ranks = status.record.job.train, status.record.job.resources.nodes * status.record.tasks_per_node
+    if not isinstance(train, LoopTrain) or train.global_batch_size or ranks == 1:
+        return ""
+    steps, epochs, folds = (status.metrics.get(name) for name in ("steps", "epochs", "folds"))
+    if steps is None or epochs is None or steps != epochs * (folds or 1):
+        return ""
+    batch = Batches(train, ranks).size
+    return f"each epoch is a single step: the {ranks:,} ranks share a batch of {batch:,}, the whole training set"
+
+
+def _broken(course: Course) -> NotLearning | None:
+    if not course.broken:
+        return None
+    since = f" since step {course.broken_since}" if course.broken_since is not None else ""
+    hint = "lower train.lr, or limit the gradients: --set train.clip_norm=1.0"
+    if course.broken_since is not None and course.broken_since <= 1:  # no step has changed the weights before it
+        hint = "check the data for NaN and infinity, and the model's first outputs: no step came before"
+    return _finding(f"loss is {course.broken}", f"the loss is {course.broken}{since}", hint)
+
+
+def _at_chance(course: Course) -> NotLearning | None:
+    """Loss and score equal those of guessing, log(classes) and 1 / classes, which depend on neither data nor model."""
+    if course.classes is None or course.newest is None:
+        return None
+    (loss, error), guess, chance = course.newest, math.log(course.classes), 1 / course.classes
+    if abs(loss - guess) + _ERRORS * error > SAME_LOSS * guess:
+        return None
+    text = f"the loss of {number(loss)} is that of a guess among {course.classes} classes"
+    if course.score is not None:
+        metric, score = course.score
+        if not score <= chance + SCORE_MARGIN * chance * (1 - chance):
+            return None
+        text += f", and so is the {metric.label} of {metric.text(score)}"
+    return _finding("loss at chance", text, "check that the labels depend on what the model sees; try another train.lr")
+
+
+def _flat(course: Course) -> NotLearning | None:
+    """The loss is the same as in the first steps."""
+    if course.steps < 2 * LEAST_STEPS or course.first is None or course.newest is None:
+        return None
+    (before, error_before), (now, error_now) = course.first, course.newest
+    if abs(now - before) + _ERRORS * (error_before + error_now) >= SAME_LOSS * abs(before):
+        return None
+    text = f"the loss is {number(now)} at step {course.steps}, and was {number(before)} at the start"
+    return _finding("loss is flat", text, "check that the optimizer updates the model's weights; try another train.lr")
+
+
+def _finding(note: str, text: str, hint: str) -> NotLearning:
+    return NotLearning(f"not learning: {note}", f"the training is not learning: {text}", hint)

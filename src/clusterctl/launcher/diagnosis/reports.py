@@ -1,0 +1,536 @@
+"""What each rank reports about its end: the first of RANK_RULES that applies, in the order of their evidence."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import sys
+from dataclasses import dataclass, replace
+from functools import cached_property
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM, Signals
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.launcher.diagnosis.finding import Evidence
+from clusterctl.launcher.diagnosis.last_words import LastWords, last_words
+from clusterctl.launcher.diagnosis.signatures import Detail, Level, Signature, most_specific, signature
+from clusterctl.launcher.observe.rank_events import deaths
+from clusterctl.shared.errors import Cause
+from clusterctl.shared.node.signals import EXIT_TERMINATED
+from clusterctl.shared.record.heartbeats import EXIT_HUNG
+from clusterctl.shared.record.marks import EXIT_RESTART
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.launcher.diagnosis.last_words import PythonError
+    from clusterctl.launcher.diagnosis.traces import AttemptTrace, RankTrace
+    from clusterctl.launcher.observe.rank_events import Death
+
+CLOCK_SECONDS = 2.0  # how far node clocks may drift apart unnoticed
+BY_SIGKILL = "killed by SIGKILL: manually, by the kernel, or by an administrator"
+QUOTED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Failed)(?::|$)")
+OWN_MISTAKE = re.compile(  # errors that a program raises on its own, never because it lost a peer
+    r"(Assertion|Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error\b"
+)
+_MAYBE_MEMORY = (
+    "nothing records who killed it: if its memory was short, ask for more with --set resources.memory=SIZE, "
+    "or start fewer data loader workers"
+)
+# Exceptions whose message quotes the program's own values.
+QUOTING = re.compile(r"(Assertion|Attribute|Index|Key|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error$")
+_LIBRARIES = frozenset(
+    (
+        "torch",
+        "torch_geometric",
+        "numpy",
+        "jax",
+        "jaxlib",
+        "tensorflow",
+        "cupy",
+        "requests",
+        "urllib3",
+        "huggingface_hub",
+    )
+)
+_SYSTEMS = ("OSError", "IOError")  # whose message is the system's
+_BY_SYSTEM = re.compile(r"\[Errno -?\d+\]|\berrno\b|os error|(CUDA|HIP) error|cuda failure", re.IGNORECASE)
+# slurmstepd's own words, from 20.11 to 26.05, and those of versions that count memory themselves.
+_OOM_KILL = re.compile(
+    r"(slurmstepd|srun)[\w.-]*: .*(oom[-_ ]kill event|exceeded (job |step )?memory limit|OOM Killed)", re.IGNORECASE
+)
+_STEP = re.compile(r"\bstep(?:id=| )(?P<job>\d+)", re.IGNORECASE)
+# Signals by which a program ends itself: what it wrote last may say more.
+_CRASHES = frozenset({SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV})
+_CRASHED = re.compile(
+    r"terminate called after|FATAL ERROR: |\s*what\(\):|Fatal Python error|.*Assertion .* failed|\w+\(\): |.*: Aborted"
+)
+_HOW = {  # srun's words for signals, by strsignal(3)
+    "Killed": SIGKILL,
+    "Terminated": SIGTERM,
+    "Interrupt": SIGINT,
+    "Aborted": SIGABRT,
+    "Bus error": SIGBUS,
+    "Segmentation fault": SIGSEGV,
+    "Floating point exception": SIGFPE,
+    "Illegal instruction": SIGILL,
+}
+_BY_CODE = {128 + number: number for number in (SIGKILL, SIGINT, *_CRASHES)}  # of a shell around the program
+_PYTHONS = (None, 1)  # the exit code of an exception, unless it is unknown
+_NOT_FOUND = (126, 127)  # a shell's, for a program that it cannot start
+_NO_LIBRARY = (1, 127)  # the dynamic linker's
+_SLURMS_NAME = re.compile(r"(?:slurmstepd|srun)[\w.-]*: (?:error|fatal): ")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What a rank, or srun, reported about its end. `time` is by its node's clock, `order` is srun's."""
+
+    rank: int
+    node: str
+    signature: Signature
+    words: str
+    time: float | None = None
+    order: int | None = None
+    traceback: str = ""
+    hint: str = ""
+    facts: tuple[str, ...] = ()
+    certain: bool = True
+    evidence: Evidence = Evidence.NOTHING
+
+    @property
+    def primary(self) -> bool:
+        return self.signature.level is Level.PRIMARY
+
+    @property
+    def reliable(self) -> bool:
+        """Whether it can make a finding certain."""
+        return self.certain and self.evidence.may_be_certain
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """All that is recorded about the end of one rank. `blank` has its place and time."""
+
+    rank: RankTrace
+    how: str  # srun's words; empty if it reported nothing
+    node_out_of_memory: bool
+    blank: Candidate
+
+    @cached_property
+    def words(self) -> LastWords:
+        return last_words(self.rank.last_words)
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None if unknown or if a signal ended the rank."""
+        if self.rank.raised and self.rank.raised.code is not None:
+            return self.rank.raised.code if self.rank.raised.signal is None else None
+        code = self.how.removeprefix("Exited with exit code ")
+        if code != self.how and code.isdecimal():
+            return int(code)
+        return self.rank.exit_code
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended the rank's program, or the rank."""
+        if self.rank.raised and self.rank.raised.signal:
+            return self.rank.raised.signal
+        by_srun = next((number for phrase, number in _HOW.items() if self.how.startswith(phrase)), None)
+        return by_srun or _BY_CODE.get(self.code if self.code is not None else -1)
+
+    @property
+    def is_silent(self) -> bool:
+        return self.rank.exit_code is None and self.rank.raised is None
+
+    def says(self, cause: Cause | Signature, words: str, **changes: object) -> Candidate:
+        meaning = cause if isinstance(cause, Signature) else Signature(cause)
+        return replace(self.blank, signature=meaning, words=words, **changes)  # type: ignore[arg-type]
+
+
+class RankRule(NamedTuple):
+    evidence: Evidence
+    candidate: Callable[[RankEnd], Candidate | None]
+
+
+def candidates(attempt: AttemptTrace, *, out_of_memory: bool = False) -> list[Candidate]:
+    """The most reliable report of each rank, one candidate per rank. `out_of_memory`: by Slurm's accounting."""
+    known = {rank.rank: rank for rank in attempt.ranks}
+    died = {death.rank: death for death in reversed(deaths(attempt.lines)) if attempt.whole or death.rank in known}
+    ranks = {rank: attempt.rank(rank) for rank in died} | known
+    killed_on = {rank.node for rank in attempt.ranks if any(_is_oom_kill(line, attempt) for line in rank.last_words)}
+    codes = _codes_on_request(attempt)
+    found = (
+        _candidate(rank, died.get(number), killed_on, codes, out_of_memory=out_of_memory)
+        for number, rank in sorted(ranks.items())
+    )
+    return [_without_impossible_time(candidate, attempt) for candidate in found if candidate]
+
+
+def _codes_on_request(attempt: AttemptTrace) -> frozenset[int]:
+    """The exit codes with which ranks leave on request: a program may have its own meaning for them."""
+    codes = {
+        EXIT_TERMINATED: True,
+        EXIT_HUNG: attempt.alarm is not None,
+        EXIT_RESTART: attempt.asked,
+    }
+    return frozenset(code for code, requested in codes.items() if requested)
+
+
+def _candidate(
+    rank: RankTrace, death: Death | None, killed_on: set[str], on_request: frozenset[int], *, out_of_memory: bool
+) -> Candidate | None:
+    """Why `rank` failed on its own; None if it exited with 0, even if srun reports its step as failed."""
+    if rank.exit_code == 0 or (rank.exit_code in on_request and not rank.raised):
+        return None
+    blank = Candidate(
+        rank=rank.rank,
+        node=rank.node or (death.node if death else ""),
+        signature=Signature(Cause.USER),
+        words="",
+        time=rank.raised.time if rank.raised else rank.beat.time if rank.beat else rank.ended,
+        order=death.order if death else None,
+        hint=rank.raised.hint if rank.raised else "",
+    )
+    how = death.how if death else ""
+    # srun reports this for every task that ends on a node where the kernel killed any process of the step.
+    on_its_node = rank.node in killed_on or "out of memory" in how.lower()
+    end = RankEnd(rank, how, on_its_node or out_of_memory, blank)
+    read = ((rule.evidence, rule.candidate(end)) for rule in RANK_RULES)
+    evidence, found = next(((evidence, found) for evidence, found in read if found), (Evidence.NOTHING, None))
+    if found and on_its_node and found.signature.cause in (Cause.USER, Cause.KILLED):
+        words = f"failed on a node where the kernel killed a process for lack of memory: {found.words}"
+        found = replace(found, signature=Signature(Cause.HOST_MEMORY), words=words, certain=False)
+    return found and replace(found, evidence=evidence)
+
+
+def _is_oom_kill(line: str, attempt: AttemptTrace) -> bool:
+    """Whether Slurm reports that the kernel killed a process of this job; a program may print the log of another."""
+    step = _STEP.search(line)
+    ours = step is None or not attempt.job_id or step["job"] == attempt.job_id
+    return ours and _OOM_KILL.match(line) is not None
+
+
+def _without_impossible_time(candidate: Candidate, attempt: AttemptTrace) -> Candidate:
+    """Drop a time before the batch script started or after it ended: that clock is wrong."""
+    earliest = (attempt.start or 0.0) - CLOCK_SECONDS
+    latest = (attempt.end or float("inf")) + CLOCK_SECONDS
+    known = candidate.time is not None and earliest <= candidate.time <= latest
+    return candidate if known else replace(candidate, time=None)
+
+
+def _exception(end: RankEnd, error: PythonError) -> Candidate:
+    """What an exception means: the most specific line of its whole message, else of those that it was raised from."""
+    if error.type == "KeyboardInterrupt":
+        return end.says(Cause.KILLED, _interrupted("it"), traceback=error.text)
+    if error.parts:
+        return _group(end, error)
+    first, quotes = error.message[0], bool(QUOTING.match(error.type))
+    own_class = _is_own_class(error)
+    own_words = own_class and not any(map(_BY_SYSTEM.search, error.message))
+    message = error.message[:1] if own_words else error.message
+    if not quotes and most_specific(message):
+        lines = (*message, *error.causes)
+        meanings = [(meaning, line) for line in lines if (meaning := signature(line))]
+        meaning, line = min(meanings, key=lambda one: (one[0].level, one[0].detail))
+        words = first if line == first else f"{error.type}: {line}"
+        proven = meaning.cause not in (Cause.DISK, Cause.NODE) or error.type in _SYSTEMS or _BY_SYSTEM.search(line)
+        certain = bool(proven) and not (own_class and line != first)
+        return _more_specific(end, end.says(meaning, words, traceback=error.text, certain=certain))
+    words, certain = _headline(error), not ((quotes or own_class) and most_specific(error.message))
+    known = most_specific(error.causes)
+    if known is None and not OWN_MISTAKE.match(first) and (known := most_specific(error.handling)):
+        certain = False  # raised while handling another one, which may be the reason or not
+    if known:
+        words = f"{words}, because of {known.words}"
+    return end.says(known or Cause.USER, words, traceback=error.text, certain=certain)
+
+
+def _group(end: RankEnd, error: PythonError) -> Candidate:
+    """What a group of exceptions means: the first of its parts that is a cause; not certain if they differ."""
+    read = [_exception(end, replace(error, message=(part,), causes=(), handling=())) for part in error.parts]
+    found = min(read, key=lambda one: one.signature.level)
+    alike = len({one.signature.cause for one in read}) == 1
+    certain = alike and all(one.certain for one in read)
+    return replace(found, words=_headline(error), certain=certain)
+
+
+def _is_own_class(error: PythonError) -> bool:
+    """Whether the program defined the exception's class: the further lines of its message are in its own words."""
+    module = error.message[0].partition(":")[0].rpartition(".")[0].partition(".")[0]
+    if module in _LIBRARIES or module in sys.stdlib_module_names or (not module and hasattr(builtins, error.type)):
+        return False
+    frames = [line for line in error.text.splitlines() if line.lstrip().startswith('File "')]
+    return not frames or "-packages/" not in frames[-1]
+
+
+def _headline(error: PythonError) -> str:
+    """The message on one line: its first line, and the next one where the first only introduces it."""
+    first, *more = error.message
+    if not more:
+        return first
+    if error.is_group:
+        return f"{first}: {'; '.join(more[:3])}"
+    quoted = next((line for line in reversed(more) if QUOTED.match(line)), "")
+    if quoted or first.endswith(":"):
+        others = len(more) - 1
+        return f"{first.rstrip('.:')}: {quoted or more[0]}" + (f" (and {others} more)" if others and not quoted else "")
+    return first
+
+
+# Recorded facts
+
+
+def _out_of_memory(end: RankEnd) -> Candidate | None:
+    """Slurm's word that the kernel killed it for its memory."""
+    by_kernel = end.signal == SIGKILL or (end.is_silent and bool(end.how))
+    if not end.node_out_of_memory or not by_kernel:
+        return None
+    return end.says(Cause.HOST_MEMORY, "exceeded the job's memory on its node and was killed by the kernel")
+
+
+def _task_exception(end: RankEnd) -> Candidate | None:
+    """The exception that the task itself recorded."""
+    raised = end.rank.raised
+    if raised is None or raised.code is not None:
+        return None
+    if raised.type == "KeyboardInterrupt":
+        return end.says(Cause.KILLED, _interrupted("it"), traceback=raised.traceback)
+    if raised.cause is not None:
+        known = signature(f"{raised.type}: {raised.message}")
+        level = Level.NETWORK if raised.cause is Cause.NETWORK else Level.PRIMARY
+        first_line = "".join(raised.message.strip().splitlines()[:1])
+        return end.says(known or Signature(raised.cause, level), first_line or raised.type)
+    recorded = last_words(tuple(raised.traceback.splitlines())).errors
+    if recorded:
+        return replace(_exception(end, recorded[-1]), traceback=raised.traceback)
+    name = f"{raised.type}: {raised.message}" if raised.message else raised.type
+    return end.says(signature(name) or Cause.USER, name.splitlines()[0], traceback=raised.traceback)
+
+
+def _killed_worker(end: RankEnd) -> Candidate | None:
+    """A worker that a signal ended, according to torchrun, accelerate and the like."""
+    worker = end.words.worker
+    if worker is None or worker.exit_code >= 0:
+        return None
+    name = "its program" if worker.rank is None else f"the worker with rank {worker.rank}"
+    found = _ended_by(end, -worker.exit_code, name)
+    return replace(found, certain=found.certain and not end.words.concluded)
+
+
+def _killed(end: RankEnd) -> Candidate | None:
+    """A signal that ended the rank, or its program."""
+    number, raised = end.signal, end.rank.raised
+    if number is not None:
+        return _ended_by(end, number, "its program" if raised else "")
+    if end.how and not end.how.startswith(("Exited with exit code", "Out Of Memory")):
+        return end.says(Cause.KILLED, f"was killed: {end.how}")
+    return None
+
+
+def _ended_by(end: RankEnd, number: int, what: str) -> Candidate:
+    subject = f"{what} was" if what else "was"
+    if number == SIGKILL:
+        return end.says(Cause.KILLED, f"{subject} {BY_SIGKILL}", hint=end.blank.hint or _MAYBE_MEMORY)
+    if number == SIGINT:
+        return end.says(Cause.KILLED, _interrupted(what or "it"))
+    name = next((known.name for known in Signals if known == number), f"signal {number}")
+    if number not in _CRASHES:
+        return end.says(Cause.KILLED, f"{subject} killed by {name}, and nothing records who sent it")
+    crash = [line.strip() for line in end.words.own if _CRASHED.match(line)]
+    known = most_specific(crash)
+    raised = end.rank.raised
+    words = raised.message if raised else f"{subject} killed: {end.how or name}"
+    return end.says(known or Cause.KILLED, f"{words}: {crash[-1]}" if crash else words)
+
+
+def _interrupted(what: str) -> str:
+    return f"{what} was interrupted by SIGINT: by scancel --signal=INT, kill, or Ctrl-C"
+
+
+# Last words
+
+
+def _before_it_began(end: RankEnd) -> Candidate | None:
+    """What srun, a plugin, a container or a shell wrote instead of starting the task."""
+    if end.rank.began or not (known := most_specific(end.words.lines)):
+        return None
+    errors = end.words.errors
+    problem = _SLURMS_NAME.sub("", known.words)  # the same on every node
+    ours = any(line.startswith("clusterctl[") and line.endswith(problem) for line in end.words.lines)
+    hints = [line.removeprefix("hint: ") for line in end.words.lines if ours and line.startswith("hint: ")]
+    return end.says(known, problem, traceback=errors[-1].text if errors else "", hint="; ".join(hints))
+
+
+def _failed_worker(end: RankEnd) -> Candidate | None:
+    """The exception of the worker that failed first, according to its launcher."""
+    worker, error = end.words.worker, end.words.of_worker
+    if worker is None:
+        return None
+    if error is None and worker.rank is None and end.words.errors:
+        error = end.words.errors[-1]  # the launcher's only child
+    place = () if worker.rank is None else (f"in the worker with rank {worker.rank} of its launcher",)
+    if error:
+        found = _exception(end, error)
+        recorded = error is end.words.recorded
+        ended = (recorded and not end.words.concluded) or (error.ends and worker.exit_code == 1)
+        return replace(found, certain=found.certain and ended, facts=(*place, *found.facts))
+    # Nothing says which of the exceptions was that worker's: take the best.
+    usual = worker.exit_code == 1
+    read = [_exception(end, one) for one in end.words.errors if usual or not one.after]
+    if best := min(read, key=lambda one: one.signature.level, default=None):
+        alike = len({one.words for one in read}) == 1
+        return replace(best, certain=best.certain and alike and usual, facts=(*place, *best.facts))
+    return None
+
+
+def _exception_at_the_end(end: RankEnd) -> Candidate | None:
+    """The last exception on stderr, if nothing of the program follows it, or nothing but what may belong to it.
+
+    Of several processes with one stderr, the first that failed on its own.
+    """
+    if end.words.worker or (end.is_silent and end.rank.began and not end.how):
+        return None  # its task would have recorded an exception of its program: it was killed itself
+    # Python exits with 1 after an exception. With another code, the program went on: its last line says why it ended.
+    usual = end.code in _PYTHONS
+    errors = [
+        error for error in end.words.final if not error.after or (usual and error.may_go_on and not _goes_on(error))
+    ]
+    errors = [error for error in errors if usual or not error.survived]
+    read = []
+    for error in sorted(errors, key=lambda error: error.logged):
+        found = _exception(end, error)
+        read.append(replace(found, certain=found.certain and error.ends and end.code == 1))
+    return min(read, key=lambda candidate: candidate.signature.level, default=None)
+
+
+def _killed_child(end: RankEnd) -> Candidate | None:
+    """A child that a signal ended, as the shell or the tool that started it says, before it ended itself."""
+    line = end.words.ended_child
+    if not line or not end.rank.began or not end.code or end.code == EXIT_TERMINATED:
+        return None
+    return end.says(Cause.KILLED, f"a process of its program was killed: {line}", certain=False, hint=_MAYBE_MEMORY)
+
+
+def _more_specific(end: RankEnd, vague: Candidate) -> Candidate:
+    """An exception that names only what failed, with the reason that stands elsewhere on stderr, if any does."""
+    if vague.signature.detail is Detail.REASON:
+        return vague
+    known = most_specific(end.words.telling)
+    if known is None or (known.level, known.detail) >= (vague.signature.level, vague.signature.detail):
+        return replace(vague, certain=False)
+    return replace(vague, signature=known, words=f"{vague.words}: {known.words}", certain=False)
+
+
+def _goes_on(error: PythonError) -> bool:
+    """Whether the lines after an exception are the program's, and not further lines of its message."""
+    return any(_OWN_VERDICT.match(line) for line in error.after)
+
+
+_COMPLAINT = re.compile(r"\b(error|fatal|fail(ed|ure)?|exception|invalid|cannot|could not)\b", re.IGNORECASE)
+_OWN_VERDICT = re.compile(
+    r"\[?\d{4}-\d\d|\[?\d\d:\d\d:\d\d|(?:.{0,60}\b)?(?:INFO|WARNING|ERROR|CRITICAL|FATAL)\b"
+    r"|(?:\S+: )?(?:error|fatal|failed|failure|abort\w*|giving up|stopp\w*|invalid|cannot|could not)\b"
+    r"|(?:epoch|step)\b",
+    re.IGNORECASE,
+)
+
+
+# pip's last lines are the same for a package that does not exist and for a node without a network.
+_FOUND_NOWHERE = re.compile(r"ERROR: (?:No matching distribution found|Could not find a version) ")
+_COULD_NOT_ASK = re.compile(r"after connection broken by")
+
+
+def _own_last_line(end: RankEnd) -> Candidate | None:
+    """The program's last line that may be a reason, beside its exit code."""
+    line, code = end.words.last, end.code
+    if not line or code is None or code == EXIT_TERMINATED:
+        return None
+    raised = end.rank.raised
+    begin = (raised.message if raised else f"exited with {code}") + ": "
+    known = signature(line)
+    if known and (known.level is not Level.PRIMARY or known.detail is not Detail.REASON):
+        known = most_specific((line, *_by_the_same_tool(end, line)))
+    elif known is None and _FOUND_NOWHERE.match(line):
+        known = most_specific(text for text in end.words.own if _COULD_NOT_ASK.search(text))
+    if known and known.cause is Cause.LAUNCH and "not found" in line and code not in _NOT_FOUND and end.rank.began:
+        known = None  # a shell that ends because of it has that exit code
+    if known:
+        conclusive = (known.cause is Cause.LAUNCH and code in _NOT_FOUND) or (known.software and code in _NO_LIBRARY)
+        return end.says(known, known.words or line, certain=conclusive)
+    if not end.rank.began:
+        return end.says(Cause.LAUNCH, f"could not be started: exit code {code}: {line}", certain=False)
+    earlier = _earlier(end, line)
+    facts = tuple(f"earlier on its stderr: {text}" for text in earlier[:2])
+    meanings = filter(None, map(signature, earlier))
+    lost_a_peer = any(meaning.level is Level.ECHO for meaning in meanings)  # which may be why it stopped
+    level = Level.ECHO if lost_a_peer else Level.PRIMARY
+    return end.says(Signature(Cause.USER, level), f"{begin}{line}", certain=not earlier, facts=facts)
+
+
+def _earlier(end: RankEnd, last: str) -> list[str]:
+    """Exceptions and known phrases before its last line, which it may have survived."""
+    errors = [error.message[0] for error in end.words.errors]
+    phrases = [line.strip() for line in end.words.own if line.strip() != last and signature(line)]
+    return [*errors, *phrases, *end.words.ended_children]
+
+
+def _by_the_same_tool(end: RankEnd, last: str) -> list[str]:
+    """The lines with the same name in front: a tool may report the reason first, and then what it led to."""
+    name = last.partition(": ")[0]
+    return [line for line in end.words.own if line.startswith(f"{name}: ")]
+
+
+# Elsewhere, and nothing
+
+
+def _known_phrase(end: RankEnd) -> Candidate | None:
+    """An exception that the program may have survived, or any known phrase."""
+    if end.code == EXIT_TERMINATED:
+        return None
+    if errors := [error for error in end.words.errors if not error.survived]:
+        return _exception(end, errors[-1])
+    known = most_specific(end.words.telling)
+    return known and end.says(known, known.words)
+
+
+def _printed(end: RankEnd) -> Candidate | None:
+    """An error at the end of stdout, where stderr gives no reason."""
+    printed = last_words(end.rank.printed)
+    if not end.rank.began or not (code := _exit_code(end)):
+        return None
+    if printed.errors and not printed.errors[-1].after:
+        return _exception(end, printed.errors[-1])
+    known = signature(printed.last)
+    if not known and not _COMPLAINT.search(printed.last):
+        return None
+    return replace(code, signature=known or code.signature, words=f"{code.words}: {printed.last}")
+
+
+def _exit_code(end: RankEnd) -> Candidate | None:
+    code = end.code
+    if code is None or code == EXIT_TERMINATED:
+        return None
+    raised = end.rank.raised
+    if not end.rank.began and end.words.cancelled:
+        return end.says(Signature(Cause.LAUNCH, Level.ECHO), "cancelled before it had started")
+    if not end.rank.began:
+        return end.says(Cause.LAUNCH, f"could not be started: exit code {code}")
+    cause = (raised.cause if raised else None) or Cause.USER
+    alone = not end.words.errors and not end.words.ended_children
+    return end.says(cause, raised.message if raised else f"exited with {code}", certain=alone)
+
+
+RANK_RULES = (
+    RankRule(Evidence.RECORDED, _out_of_memory),
+    RankRule(Evidence.RECORDED, _task_exception),
+    RankRule(Evidence.RECORDED, _killed_worker),
+    RankRule(Evidence.RECORDED, _killed),
+    RankRule(Evidence.LAST_WORDS, _before_it_began),
+    RankRule(Evidence.LAST_WORDS, _failed_worker),
+    RankRule(Evidence.LAST_WORDS, _exception_at_the_end),
+    RankRule(Evidence.LAST_WORDS, _killed_child),
+    RankRule(Evidence.LAST_WORDS, _own_last_line),
+    RankRule(Evidence.ELSEWHERE, _known_phrase),
+    RankRule(Evidence.ELSEWHERE, _printed),
+    RankRule(Evidence.RECORDED, _exit_code),
+)

@@ -1,0 +1,431 @@
+"""The evidence for `clusterctl why`: everything a run recorded, parsed."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import IO, TYPE_CHECKING, Any
+
+from clusterctl.launcher.observe.attempt import HostRecord
+from clusterctl.launcher.observe.milestones import read_cancellation
+from clusterctl.launcher.observe.rank_events import (
+    Began,
+    Entered,
+    EventFile,
+    Exited,
+    Frozen,
+    Hung,
+    Raised,
+    TakenOver,
+    WriterEnded,
+    deaths,
+    event_files,
+    last_events,
+)
+from clusterctl.launcher.observe.slurm_log import accounted, by_attempt, kept
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.node.signals import EXIT_TERMINATED
+from clusterctl.shared.record.fields import read_fields
+from clusterctl.shared.record.file_systems import lateness
+from clusterctl.shared.record.files import exists, modified_at, names_in, read_regular, status_of
+from clusterctl.shared.record.heartbeats import BEAT_SECONDS, ENDED, Beat, all_beats, read_beats
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.plain_text import plain
+from clusterctl.shared.record.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from clusterctl.launcher.observe.milestones import Cancellation
+    from clusterctl.launcher.observe.rank_events import Event
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.slurm import Slurm
+    from clusterctl.launcher.slurm.accounting import Accounted
+    from clusterctl.shared.record.fields import Fields
+    from clusterctl.shared.record.layout import Attempt
+    from clusterctl.shared.spec import Cluster
+
+    Seen = Callable[[int, int, Iterable[Event]], object]  # attempt, rank, its events
+
+SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may delay that
+_LOOKS = 3
+_TAIL_BYTES = 16_384
+_FEW_LINES = 8  # fewer than a traceback and what follows it
+_HOST_BYTES = 262_144
+_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? ")  # of the lines of our own workloads
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """One rank: how far it got, how it ended, its last heartbeat and its last lines on stderr.
+
+    `stacks` were recorded by the rank at `answered`, on request of the watchdog; `frozen` by faulthandler as soon as a
+    signal arrived, which shows where a stopped process was before it was resumed. `superseded`: a newer attempt
+    replaced it.
+    """
+
+    rank: int
+    node: str = ""
+    stage: str = ""
+    raised: Raised | None = None
+    exit_code: int | None = None
+    ended: float | None = None
+    superseded: bool = False
+    answered: float | None = None
+    stacks: str = ""
+    frozen: str = ""
+    writer: WriterEnded | None = None  # the last end of its node's writer
+    beat: Beat | None = None
+    last_words: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()  # the last lines on stdout of a rank that failed with next to nothing on stderr
+
+    @property
+    def began(self) -> bool:
+        return self.stage != ""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """The watchdog's record of a stuck attempt."""
+
+    time: float
+    seen: int
+    phase: str
+    still_seconds: float
+    suspects: tuple[int, ...] = ()
+    how: str = "unknown"
+
+
+@dataclass(frozen=True)
+class AttemptTrace(HostRecord):
+    """One attempt: the record of its batch script, and its ranks.
+
+    `lines` of srun, slurmstepd and pyxis are from the attempt's log, `job_lines` from the job's, shared by attempts.
+    """
+
+    tasks: int = 1
+    whole: bool = True  # whether `ranks` includes all that started
+    lines: tuple[str, ...] = ()
+    job_lines: tuple[str, ...] = ()
+    ranks: tuple[RankTrace, ...] = ()
+    alarm: Alarm | None = None
+    reported: Alarm | None = None  # an alarm that ended nothing
+    collectives: int = 0  # files of NCCL's flight recorder
+    arriving: bool = False  # its end is so recent that other nodes' files may not be visible here yet
+
+    def rank(self, number: int) -> RankTrace:
+        return self._by_number.get(number) or RankTrace(number)
+
+    @cached_property
+    def _by_number(self) -> dict[int, RankTrace]:
+        return {rank.rank: rank for rank in self.ranks}
+
+
+@dataclass(frozen=True)
+class JobTrace:
+    """What is known about one job of a run: its first attempt and its end; `stage` is None if it was not recorded."""
+
+    first: int
+    stage: Stage | None = None
+    cancelled: Cancellation | None = None
+    accounted: tuple[Accounted, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunTrace:
+    """A run: status, attempts, Slurm's log and accounting, cancellation; `unknown` lists what could not be read.
+
+    `past_jobs` are those before each resume, the oldest first; `cancelled` and `accounted` are about the current one.
+    """
+
+    status: Status
+    now: float
+    attempts: tuple[AttemptTrace, ...] = ()
+    slurm_lines: tuple[str, ...] = ()
+    cancelled: Cancellation | None = None
+    accounted: tuple[Accounted, ...] = ()
+    unknown: tuple[str, ...] = ()
+    clocks: Mapping[str, float] = field(default_factory=dict)  # node -> seconds by which its clock is off
+    past_jobs: tuple[JobTrace, ...] = ()
+
+    @cached_property
+    def _job(self) -> JobTrace:
+        return JobTrace(self.status.record.past_attempts, self.status.stage, self.cancelled, self.accounted)
+
+    def job_of(self, attempt: HostRecord) -> JobTrace:
+        """The job of `attempt`: what is known about the end of another one says nothing about it."""
+        return next((job for job in (self._job, *reversed(self.past_jobs)) if job.first <= attempt.number), self._job)
+
+    def ended_its_job(self, attempt: HostRecord) -> bool:
+        """Whether `attempt` is the last one of its job."""
+        job = self.job_of(attempt)
+        return all(self.job_of(other) is not job for other in self.attempts if other.number > attempt.number)
+
+
+def gather(
+    status: Status, clock: Callable[[], float] = time.time, *, most_ranks: int | None = None, seen: Seen | None = None
+) -> RunTrace:
+    """Read all files of the run of `status`; `seen` gets the events read for each rank.
+
+    With `most_ranks`, only that many ranks of the last attempt, starting with those named by the watchdog and Slurm.
+    """
+    run, now = status.record.run, clock()
+    look = _Look(status, now, most_ranks, seen)
+    slurm_lines = _lines(run.path / "slurm.log", _HOST_BYTES, look.unknown, missing_ok=True)
+    job_lines = by_attempt(slurm_lines)
+    return RunTrace(
+        status=status,
+        now=now,
+        attempts=tuple(
+            replace(look.at_attempt(folder, host), job_lines=job_lines.get(host.number, ()))
+            for host in status.attempts[0 if most_ranks is None else -1 :]
+            if exists((folder := run.attempt(host.number)).path)
+        ),
+        slurm_lines=slurm_lines,
+        cancelled=read_cancellation(run),
+        unknown=tuple(look.unknown),
+        past_jobs=_past_jobs(run) if status.record.resumed is not None else (),
+    )
+
+
+def _past_jobs(run: RunDir) -> tuple[JobTrace, ...]:
+    """The jobs before each resume, from the notes in run.json and the files that each resume has put aside."""
+    notes = read_fields(run.run_json).tables("resumes")
+    aside: dict[int, RunDir] = {}
+    with suppress(OSError):
+        for name in sorted(filter(str.isdecimal, names_in(run.submissions)), key=int):
+            folder = RunDir(run.submissions / name)
+            aside[len(read_fields(folder.run_json).tables("resumes"))] = folder
+    firsts = [0, *(note.whole("attempts") or 0 for note in notes)]
+    jobs = [JobTrace(first, note.member("stage", Stage)) for first, note in zip(firsts, notes, strict=False)]
+    for number, note in enumerate(notes):
+        if number in aside:
+            ends, _ = kept(aside[number], note.job("job_id"))
+            jobs[number] = replace(jobs[number], cancelled=read_cancellation(aside[number]), accounted=ends)
+    return tuple(jobs)
+
+
+def listen_again(
+    trace: RunTrace, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+) -> RunTrace:
+    """`trace` with apparently old heartbeats read again, and their times corrected to this machine's clock.
+
+    Their nodes' clocks may be off: a rank is alive if it has written a new heartbeat since. Takes no time if all
+    heartbeats are recent.
+    """
+    beats = {
+        rank.rank: rank.beat
+        for rank in trace.attempts[-1].ranks
+        if rank.beat and rank.beat.phase != ENDED and abs(trace.now - rank.beat.time) > SILENT_SECONDS
+    }
+    if not beats:
+        return trace
+    attempt, unheard = trace.status.record.run.attempt(trace.attempts[-1].number), set(beats)
+    for _ in range(_LOOKS):
+        sleep(BEAT_SECONDS)
+        later = {rank: beat for rank, beat in all_beats(attempt).items() if rank in unheard}
+        unheard -= {rank for rank, beat in later.items() if beat.time != beats[rank].time}
+        beats |= later
+        if not unheard:
+            break
+    now = clock()
+    offsets = {beat.host: beat.time - now for rank, beat in beats.items() if rank not in unheard}
+    off = {host: seconds for host, seconds in offsets.items() if abs(seconds) > SILENT_SECONDS}
+    heard = {rank: _earlier(beat, off.get(beat.host, 0.0)) for rank, beat in beats.items()}
+    ranks = tuple(replace(rank, beat=heard.get(rank.rank, rank.beat)) for rank in trace.attempts[-1].ranks)
+    attempts = (*trace.attempts[:-1], replace(trace.attempts[-1], ranks=ranks))
+    return replace(trace, now=now, attempts=attempts, clocks=off)
+
+
+def _earlier(beat: Beat, seconds: float) -> Beat:
+    step_time, waiting = (None if at is None else at - seconds for at in (beat.step_time, beat.waiting))
+    return replace(beat, time=beat.time - seconds, since=beat.since - seconds, step_time=step_time, waiting=waiting)
+
+
+def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
+    """`trace` with the record of an ended job in Slurm's accounting, else in its controller, if either has one."""
+    record, job_id = trace.status.record, trace.status.job_id
+    if job_id is None or not record.is_ours or not trace.status.stage.ended:
+        return trace
+    slurm = slurm_of(record.cluster)
+
+    def ask(job_ids: Sequence[str]) -> tuple[Accounted, ...]:
+        with suppress(SlurmError):
+            if record.cluster.is_slurm and (found := slurm.accounted(job_ids)):
+                return found
+        return slurm.shown(job_ids[0])
+
+    try:
+        return replace(trace, accounted=accounted({record.run: job_id}, ask, patient=False).get(record.run, ()))
+    except SlurmError as error:
+        return replace(trace, unknown=(*trace.unknown, f"the job's end in Slurm: {error.message}"))
+
+
+@dataclass
+class _Look:
+    """Reads the files of a run; `unknown` collects what could not be read."""
+
+    status: Status
+    now: float
+    most_ranks: int | None
+    seen: Seen | None
+    unknown: list[str] = field(default_factory=list)
+
+    def at_attempt(self, attempt: Attempt, host: HostRecord) -> AttemptTrace:
+        if host.problem:
+            self.unknown.append(f"{attempt.number}/host.json: {host.problem}")
+        lines = _lines(attempt.host_log, _HOST_BYTES, self.unknown, head=True)
+        alarm, reported = (parse_alarm(read_fields(path)) for path in (attempt.hang_json, attempt.hang_report_json))
+        tasks = self.status.record.job.resources.nodes * self.status.record.tasks_per_node
+        own, logs = attempt.event_files(), attempt.log_files("err")
+        named = None
+        if self.most_ranks is not None and self.most_ranks < tasks:
+            named = _named_first(sorted({*own, *logs}), alarm, lines)[: self.most_ranks]
+        events, beats = self._read(attempt, named)
+        if named is not None and not events.keys() >= {*named}:  # tasks are not placed in Slurm's default order
+            named = None
+            events, beats = self._read(attempt, None)
+        ranks = sorted({*events, *own, *logs} if named is None else named)
+        last = host is self.status.attempt
+        over = not last or host.exit_code is not None or self.status.stage.ended
+        return AttemptTrace(
+            **{field.name: getattr(host, field.name) for field in fields(HostRecord)},
+            tasks=tasks,
+            whole=named is None,
+            lines=lines,
+            ranks=tuple(
+                self._at_rank(attempt, rank, events.get(rank, ()), beats.get(rank), over=over) for rank in ranks
+            ),
+            alarm=alarm,
+            reported=reported,
+            collectives=len(attempt.flight_records()),
+            arriving=over and self._arrives(attempt if last else self.status.record.run.attempt(attempt.number + 1)),
+        )
+
+    def _read(self, attempt: Attempt, named: Sequence[int] | None) -> tuple[dict[int, list[Event]], dict[int, Beat]]:
+        """The events and heartbeats of all ranks, or of those on the nodes of the `named` ones."""
+        if named is None:
+            files, beats = event_files(attempt), all_beats(attempt)
+        else:
+            nodes = sorted({rank // self.status.record.tasks_per_node for rank in named})
+            files = [EventFile(attempt.node_events(node)) for node in nodes]
+            files += [EventFile(path, rank) for rank, path in attempt.event_files().items() if rank in named]
+            beats = {rank: beat for node in nodes for rank, beat in read_beats(attempt.beats(node)).items()}
+        events, problems = last_events(attempt, files)
+        self.unknown += problems
+        if self.seen:
+            for rank, of_rank in events.items():
+                self.seen(attempt.number, rank, of_rank)
+        return events, beats
+
+    def _arrives(self, attempt: Attempt) -> bool:
+        """Whether files that other nodes wrote before `attempt` started or ended may not be visible here yet.
+
+        Measured by the file server's clock, since node clocks may be off.
+        """
+        late = lateness(attempt.path)
+        return late > 0 and self.now - modified_at(attempt.host_json) / 1e9 < late
+
+    def _at_rank(
+        self, attempt: Attempt, number: int, events: Iterable[Event], beat: Beat | None, *, over: bool
+    ) -> RankTrace:
+        """One rank; its last lines are only read once the attempt is `over`."""
+        log = attempt.log(number, "err")
+        words = self._last_lines(log) if over else ()
+        facts = {"node": beat.host if beat else ""} | _recorded(events)
+        quiet = over and facts.get("exit_code") not in (0, EXIT_TERMINATED) and len(words) < _FEW_LINES
+        printed = self._last_lines(attempt.log(number, "out")) if quiet else ()
+        return RankTrace(number, beat=beat, last_words=words, printed=printed, **facts)
+
+    def _last_lines(self, log: Path) -> tuple[str, ...]:
+        words = _lines(log, _TAIL_BYTES, self.unknown, missing_ok=True) if _has_content(log) else ()
+        return tuple(_TIME.sub("", line) for line in words)
+
+
+def _named_first(ranks: Iterable[int], alarm: Alarm | None, lines: Iterable[str]) -> list[int]:
+    """`ranks`, starting with those named by the watchdog, then those whose end srun reported, in that order."""
+    named = [*alarm.suspects, alarm.seen] if alarm else []
+    known = dict.fromkeys(ranks)
+    return [rank for rank in dict.fromkeys([*named, *(death.rank for death in deaths(lines)), *known]) if rank in known]
+
+
+def _recorded(events: Iterable[Event]) -> dict[str, Any]:
+    """The facts in a rank's events, by the field names of RankTrace."""
+    facts: dict[str, Any] = {}
+    for event in events:
+        match event:
+            case Began(node=node) if node:
+                facts["node"] = node
+            case Entered(stage=stage):
+                facts["stage"] = stage.value
+            case Raised():
+                facts.setdefault("raised", event)
+            case Hung(time=at, stacks=stacks):
+                facts |= {"stacks": stacks, "answered": at}
+            case Frozen(stacks=stacks):
+                facts["frozen"] = stacks
+            case WriterEnded():
+                facts["writer"] = event
+            case TakenOver():
+                facts["superseded"] = True
+            case Exited(time=at, code=code) if facts.get("exit_code") is None:
+                facts |= {"exit_code": code, "ended": at}
+    return facts
+
+
+def _has_content(path: Path) -> bool:
+    """Whether a file is worth opening, which costs more than stat: most ranks write nothing to stderr.
+
+    If stat fails, opening the file reports why.
+    """
+    try:
+        return status_of(path).st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+
+
+def parse_alarm(fields: Fields) -> Alarm | None:
+    seen, suspects = fields.whole("seen"), fields.content.get("suspects")
+    if seen is None:
+        return None
+    return Alarm(
+        time=fields.moment("time") or 0.0,
+        seen=seen,
+        phase=fields.text("phase"),
+        still_seconds=fields.number("still_seconds") or 0.0,
+        suspects=tuple(rank for rank in suspects if type(rank) is int) if isinstance(suspects, list) else (),
+        how=fields.text("how") or "unknown",
+    )
+
+
+def _lines(
+    path: Path, most_bytes: int, unknown: list[str], *, head: bool = False, missing_ok: bool = False
+) -> tuple[str, ...]:
+    """The last lines of a log as text; with `head`, also the first lines of a longer one."""
+
+    def read(file: IO[bytes]) -> tuple[bytes, int, bytes]:
+        size = file.seek(0, 2)
+        file.seek(0)
+        begin = file.read(most_bytes).rpartition(b"\n")[0] + b"\n" if head and size > most_bytes else b""
+        start = file.seek(max(len(begin), size - most_bytes))
+        return begin, start, file.read(most_bytes)
+
+    try:
+        begin, start, end = read_regular(path, read)
+    except (FileNotFoundError, NotADirectoryError):
+        if not missing_ok:
+            unknown.append(f"{path.parent.name}/{path.name}: missing")
+        return ()
+    except OSError as error:
+        unknown.append(f"{path.parent.name}/{path.name}: {error.strerror}")
+        return ()
+    if start > len(begin):  # in the middle of a line
+        end = end.partition(b"\n")[2]
+    text = (begin + end).decode(errors="replace").replace("\r", "\n")
+    return tuple(clean for line in text.split("\n") if (clean := plain(line)).strip())

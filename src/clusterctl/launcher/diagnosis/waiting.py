@@ -1,0 +1,350 @@
+"""Why a run is waiting, when it may start, and the smallest change that would let it start now.
+
+Evidence comes from squeue, sinfo, and `sbatch --test-only` for a few changes in turn; it is judged by pure functions.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import clusterctl
+from clusterctl.launcher.config import Resolved
+from clusterctl.launcher.config.program import with_options
+from clusterctl.launcher.diagnosis.finding import submission
+from clusterctl.launcher.diagnosis.reasons import Kind, in_words
+from clusterctl.launcher.slurm.fits import asked_of, gpus_free, has_room, room_for
+from clusterctl.launcher.slurm.queue import WaitingJob
+from clusterctl.launcher.submission.plan import make_plan
+from clusterctl.launcher.submission.sbatch import SlurmRefused, estimate_start
+from clusterctl.shared.errors import ClusterctlError, SlurmError
+from clusterctl.shared.spec.values import GpuCount, plural, slurm_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from clusterctl.launcher.observe.run_record import RunRecord
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.slurm import Inventory, Node, Partition, Slurm
+    from clusterctl.launcher.slurm.fits import Asked
+    from clusterctl.launcher.submission.plan import Plan
+    from clusterctl.launcher.submission.sbatch import Estimate
+    from clusterctl.shared.spec import Resources
+
+    Ask = Callable[[Plan], Estimate | None]
+
+MOST_CHANGES = 6  # queries to Slurm per run: enough for the usual alternatives, few enough to be polite
+NOW_SECONDS = 60  # a start this soon counts as now: Slurm schedules periodically
+_SHORTEST_SECONDS = 600
+_HELD = ("JobHeldUser", "job_requeued_in_held_state", "launch_failed_requeued_held")
+_FLAGS = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition")  # resources with their own flag in `submit`
+
+
+@dataclass(frozen=True)
+class Change:
+    """Other resources for the same job, the difference in words, and what to type for it."""
+
+    words: str
+    resources: Resources
+    settings: tuple[tuple[str, str], ...]  # keys of [resources] with new values; none: edit the job file
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A change, and when Slurm would start it (`sbatch --test-only`); None if Slurm rejects it."""
+
+    change: Change
+    start: float | None
+
+
+@dataclass(frozen=True)
+class QueueEvidence:
+    """All that is known about a waiting run. Times are seconds since the epoch.
+
+    `control` is Slurm's estimate for an identical job: the excess over the run's own estimate is the delay caused by
+    the run itself.
+    """
+
+    run: str
+    job: WaitingJob
+    resources: Resources
+    typed: tuple[str, ...]  # the submission's command line
+    now: float
+    inventory: Inventory | None = None
+    control: float | None = None
+    trials: tuple[Trial, ...] = ()
+    unknown: tuple[str, ...] = ()  # what could not be read
+    submitted: Resources | None = None  # if the job was changed in Slurm since: `resources` are those by now
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why a run is waiting: the reason in words, facts, what to do, what to type, and what is unknown."""
+
+    cause: str
+    facts: tuple[str, ...]
+    hint: str
+    commands: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+def explain_waiting(status: Status, slurm: Slurm) -> Waiting:
+    """Why the queued run of `status` is waiting and what would start it now, with at most nine queries to Slurm."""
+
+    def ask(plan: Plan) -> Estimate | None:
+        return estimate_start(plan, slurm.path_of("sbatch"), slurm.environment)
+
+    evidence = gather_pending(status, slurm)
+    return explain(try_changes(evidence, status.record, changes(evidence), ask))
+
+
+def gather_pending(status: Status, slurm: Slurm, clock: Callable[[], float] = time.time) -> QueueEvidence:
+    """Query Slurm about the queued run of `status` and free resources; queries without an answer go to `unknown`."""
+    record, unknown = status.record, []
+    job = WaitingJob(status.job_id or "", status.reason, record.job.resources.partition or "", None, "")
+    try:
+        job = (slurm.waiting(status.job_id) if status.job_id else None) or job
+    except SlurmError as error:
+        unknown.append(f"the job's place in the queue: {error.message}")
+    inventory = None
+    try:
+        inventory = slurm.nodes()
+    except SlurmError as error:
+        unknown.append(f"free resources: {error.message}")
+    submitted, typed = record.job.resources, tuple(submission(record))
+    evidence = QueueEvidence(record.run.id, job, submitted, typed, clock(), inventory, unknown=tuple(unknown))
+    return as_changed(evidence)
+
+
+def as_changed(evidence: QueueEvidence) -> QueueEvidence:
+    """`evidence` with the request that Slurm has by now, which counts time limits in whole minutes."""
+    job, submitted = evidence.job, evidence.resources
+    nodes, seconds = job.nodes or submitted.nodes, job.seconds or submitted.time
+    if 0 <= seconds - submitted.time < 60:
+        seconds = submitted.time
+    if (nodes, seconds) == (submitted.nodes, submitted.time):
+        return evidence
+    return replace(evidence, resources=replace(submitted, nodes=nodes, time=seconds), submitted=submitted)
+
+
+def try_changes(evidence: QueueEvidence, record: RunRecord, changes: Sequence[Change], ask: Ask) -> QueueEvidence:
+    """`evidence` with Slurm's answers to the changes in turn, until one would start now or Slurm does not answer.
+
+    `ask` is `sbatch --test-only`, called at most once more than there are changes.
+    """
+    try:
+        evidence = replace(evidence, control=_start(record, evidence.resources, ask) if changes else None)
+        for change in changes:
+            trial = Trial(change, _start(record, change.resources, ask))
+            evidence = replace(evidence, trials=(*evidence.trials, trial))
+            if smallest_change(evidence)[0]:
+                break
+    except ClusterctlError as error:
+        problem = f"smaller requests that would start now: {error.message}"
+        evidence = replace(evidence, unknown=(*evidence.unknown, problem))
+    return evidence
+
+
+def may_be_changed(job: WaitingJob) -> bool:
+    """Whether a smaller, shorter or differently placed run might start sooner."""
+    return in_words(job.reason).kind in (Kind.ROOM, Kind.LIMIT)
+
+
+def changes(evidence: QueueEvidence) -> tuple[Change, ...]:
+    """The changes worth trying, at most six, starting with those that affect the run's result least.
+
+    Empty if no change can help.
+    """
+    found: list[Change] = []
+    for change in _all_changes(evidence) if may_be_changed(evidence.job) else ():
+        if len(found) < MOST_CHANGES and all(change.resources != other.resources for other in found):
+            found.append(change)
+    return tuple(found)
+
+
+def explain(evidence: QueueEvidence) -> Waiting:
+    """Why the run of `evidence` is waiting, and what to do about it."""
+    reason = in_words(evidence.job.reason)
+    found, doubt = smallest_change(evidence)
+    by_hand = f"{found.words}: change [resources] in the job file" if found and not found.settings else ""
+    return Waiting(
+        cause=reason.words,
+        facts=tuple(_facts(evidence, found)),
+        hint=by_hand or reason.hint,
+        commands=_commands(evidence, found),
+        unknown=(*evidence.unknown, *([doubt] if doubt else [])),
+    )
+
+
+def smallest_change(evidence: QueueEvidence) -> tuple[Change | None, str]:
+    """The first change that Slurm would start now, and why that is uncertain, if it is.
+
+    `sbatch --test-only` (seen with 22.05) counts every job ahead in the same partition, including the run itself,
+    which the change would replace. An identical job shows whether it is counted.
+    A run that can never start has no estimate: it is assumed to count if the resources of the change are free.
+    """
+    own, doubt = _own_weight(evidence), ""
+    for trial in evidence.trials:
+        elsewhere = trial.change.resources.partition != evidence.resources.partition
+        weight = 0 if elsewhere else _presumed_weight(evidence, trial.change) if own is None else own
+        if trial.start is None or trial.start - weight > evidence.now + NOW_SECONDS:
+            continue
+        if own is not None or elsewhere or evidence.job.reason != "Priority":
+            return trial.change, ""
+        doubt = "whether a smaller run could start before the jobs ahead: Slurm gives no estimate for this run"
+    return None, doubt
+
+
+def _own_weight(evidence: QueueEvidence) -> float | None:
+    """The seconds by which the run itself delays an identical job in Slurm's estimates; None if unknown."""
+    if evidence.job.start is None or evidence.control is None:
+        return None
+    weight = _weight(evidence)
+    return weight if evidence.control - evidence.job.start >= weight - NOW_SECONDS else 0
+
+
+def _presumed_weight(evidence: QueueEvidence, change: Change) -> float:
+    """The assumed seconds by which the run itself delays `change` in Slurm's estimate, if it cannot be measured."""
+    partition = _partition(evidence.inventory, evidence.job.partition)
+    if evidence.inventory is None or partition is None:
+        return 0
+    is_free = room_for(asked_of(change.resources), partition, evidence.inventory).fits_now
+    return _weight(evidence) if is_free else 0
+
+
+def _weight(evidence: QueueEvidence) -> float:
+    """The seconds that Slurm counts for a waiting run: its time limit times its share of the partition's nodes.
+
+    In whole minutes, like slurmctld's `_delayed_job_start_time`.
+    """
+    resources, partition = evidence.resources, _partition(evidence.inventory, evidence.job.partition)
+    nodes = len(partition.nodes) if partition else 0
+    return resources.nodes * (resources.time // 60) // nodes * 60 if nodes else resources.time
+
+
+def _facts(evidence: QueueEvidence, found: Change | None) -> Iterator[str]:
+    job, asked = evidence.job, asked_of(evidence.resources)
+    yield f"it requests {described(asked)}"
+    if evidence.submitted:
+        before = f"{plural(evidence.submitted.nodes, 'node')} for {slurm_time(evidence.submitted.time)}"
+        yield f"changed in Slurm since its submission, which requested {before}"
+    if partition := _partition(evidence.inventory, job.partition):
+        assert evidence.inventory is not None
+        room = room_for(asked, partition, evidence.inventory)
+        against = "; ".join(room.objections) or "it would fit now"
+        yield f"partition {partition.name}: {against}"
+    if job.dependency:
+        yield f"it depends on: {job.dependency}"
+    if found:
+        yield f"it would start now with {found.words}"
+    elif evidence.trials:
+        tried = ", ".join(trial.change.words for trial in evidence.trials)
+        yield f"tried, but none would start now: {tried}"
+
+
+def described(asked: Asked) -> str:
+    """Such as `4 nodes, with 16 CPUs, 4 a100 GPUs and 64 GiB each, for 2:00:00`."""
+    parts = [plural(asked.cpus, "CPU")]
+    if asked.gpus:
+        parts.append(plural(asked.gpus, f"{asked.gpu_type} GPU".strip()))
+    if asked.memory:
+        parts.append(f"{asked.memory / 1024:g} GiB")
+    nodes = plural(asked.nodes, f"{'whole ' * asked.exclusive}node")
+    such = f", {asked.constraint}" if asked.constraint else ""
+    return f"{nodes}{such}, with {' and '.join(parts)}{' each' * (asked.nodes != 1)}, for {slurm_time(asked.seconds)}"
+
+
+def _all_changes(evidence: QueueEvidence) -> Iterator[Change]:
+    resources, job, inventory = evidence.resources, evidence.job, evidence.inventory
+    asked = asked_of(resources)
+    if inventory:
+        for other in inventory.partitions.values():
+            if other.name != job.partition and room_for(asked, other, inventory).fits_now:
+                yield _change(f"partition {other.name}", resources, partition=other.name)
+                break
+    for name in ("constraint", "nodelist", "exclude", "reservation"):
+        if getattr(resources, name):
+            without = replace(resources, **{name: None})  # type: ignore[arg-type]
+            yield Change(f"no {name} ({getattr(resources, name)})", without, ())
+    if resources.exclusive:
+        yield _change("nodes shared with others", resources, exclusive=False)
+    partition = _partition(inventory, job.partition)
+    yield from _shorter(resources, partition)
+    if inventory and partition:
+        yield from _smaller(resources, asked, inventory.nodes_of(partition))
+
+
+def _shorter(resources: Resources, partition: Partition | None) -> Iterator[Change]:
+    """A shorter time limit: the partition's, else half, which may fit before the next job's start."""
+    longest = partition.longest if partition else None
+    seconds = longest if longest and longest < resources.time else resources.time // 2 // 60 * 60
+    if seconds >= _SHORTEST_SECONDS:
+        yield _change(f"a time limit of {slurm_time(seconds)}", resources, time=seconds)
+
+
+def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Iterator[Change]:
+    """Less memory, fewer GPUs or fewer nodes: as many as are free now."""
+    starting = [node for node in nodes if node.can_start]
+    if resources.memory and asked.memory:
+        free = sorted((node.memory_unallocated for node in starting), reverse=True)[: asked.nodes]
+        if len(free) == asked.nodes and 0 < free[-1] < asked.memory:
+            yield _change(f"{free[-1]} MiB of memory per node", resources, memory=f"{free[-1]}M")
+    if resources.gpus_per_node and not resources.gres:
+        gpus = sorted((gpus_free(node, asked) for node in starting), reverse=True)[: asked.nodes]
+        if len(gpus) == asked.nodes and 0 < gpus[-1] < asked.gpus:
+            yield _fewer_gpus(resources, GpuCount(resources.gpus_per_node).of_same_type(gpus[-1]))
+    with_room = sum(has_room(node, asked) for node in starting)
+    fewer = with_room if with_room < asked.nodes else asked.nodes // 2
+    if 0 < fewer < asked.nodes:
+        yield _change(f"{plural(fewer, 'node')} instead of {asked.nodes}", resources, nodes=fewer)
+    if asked.nodes > 1 and fewer != 1:
+        yield _change(f"1 node instead of {asked.nodes}", resources, nodes=1)
+
+
+def _fewer_gpus(resources: Resources, gpus: GpuCount) -> Change:
+    """Keep one task per GPU, if there was one."""
+    tasks = {"tasks_per_node": int(gpus)} if resources.tasks_per_node == resources.gpus_per_node else {}
+    words = f"{gpus.in_words} per node instead of {int(resources.gpus_per_node or 0)}"
+    return _change(words, resources, gpus_per_node=gpus, **tasks)
+
+
+def _change(words: str, resources: Resources, **values: object) -> Change:
+    settings = tuple((name, _as_typed(name, value)) for name, value in values.items())
+    return Change(words, replace(resources, **values), settings)  # type: ignore[arg-type]
+
+
+def _as_typed(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value}s" if name == "time" else str(value)
+
+
+def _partition(inventory: Inventory | None, name: str) -> Partition | None:
+    return inventory.partition_for(name or None) if inventory else None
+
+
+def _commands(evidence: QueueEvidence, change: Change | None) -> tuple[str, ...]:
+    """Cancel the run and submit it again with the change appended to the command line, where the last value wins."""
+    if change is None:
+        held = evidence.job.reason.replace(" ", "_") in _HELD
+        return (f"clusterctl release {shlex.quote(evidence.run)}",) if held else ()
+    options: list[str] = []
+    for name, value in change.settings:
+        flag = f"--{name.replace('_', '-')}"
+        options += [flag, value] if name in _FLAGS else ["--set", f"resources.{name}={value}"]
+    again = with_options(["clusterctl", *evidence.typed], options)
+    return f"clusterctl cancel {shlex.quote(evidence.run)}", shlex.join(again)
+
+
+def _start(record: RunRecord, resources: Resources, ask: Ask) -> float | None:
+    """When Slurm would start the run's job with these resources; None if it rejects them."""
+    resolved = Resolved(replace(record.job, resources=resources), record.cluster, {}, Path("job.toml"))
+    plan = make_plan(resolved, record.run, record.run.code, clusterctl.__version__)
+    try:
+        estimate = ask(plan)
+    except SlurmRefused:
+        return None
+    return float(estimate.start) if estimate else None

@@ -1,0 +1,215 @@
+"""A read-only WSGI application that answers only requests with the token.
+
+All users of a machine share its loopback interface, and a browser sends requests on behalf of any open page. So a
+request needs the token, first in its address and then in a cookie; its Host must be this machine (against DNS
+rebinding); and only GET and HEAD are answered.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import secrets
+import socket
+from dataclasses import dataclass, field
+from functools import cached_property
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from importlib.resources import files
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qs, quote
+
+from clusterctl.launcher.display.dashboard import pages
+from clusterctl.launcher.display.plain import plain
+from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError, reason
+from clusterctl.shared.record.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from clusterctl.launcher.display.dashboard.glances import Glances
+    from clusterctl.launcher.display.report.markup import Markup
+
+
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_ALWAYS = (
+    ("Content-Security-Policy", _POLICY),
+    ("Referrer-Policy", "no-referrer"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+_HOST = re.compile(r"(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?", re.IGNORECASE)  # any port, for port forwards
+_RUN_PAGE = re.compile(r"/run/(?P<id>[^/]+)(?:/(?P<part>logs|why))?")
+_SWEEP_PAGE = re.compile(r"/sweep/(?P<id>[^/]+)")
+_FILES = {"/style.css": "text/css", "/script.js": "text/javascript"}
+_FORBIDDEN = "403: open the address printed by `clusterctl dashboard`; if you followed a link to it, reload the page\n"
+
+
+@dataclass(frozen=True)
+class Response:
+    status: HTTPStatus
+    body: str
+    kind: str = "text/plain"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Application:
+    """Serves the runs in `glances`. `cookie` names this server's cookie: all ports of a host share their cookies."""
+
+    glances: Glances
+    token: str = field(repr=False)
+    cookie: str
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        answer = self._refusal(environ) or self._answer(environ)
+        body = answer.body.encode(errors="replace")
+        sized = ("Content-Type", f"{answer.kind}; charset=utf-8"), ("Content-Length", str(len(body)))
+        start_response(f"{answer.status.value} {answer.status.phrase}", [*sized, *_ALWAYS, *answer.headers])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _refusal(self, environ: WSGIEnvironment) -> Response | None:
+        """The response to a request that is refused or redirected; None if it is to be answered."""
+        if not _HOST.fullmatch(environ.get("HTTP_HOST", "")):
+            return Response(HTTPStatus.FORBIDDEN, "403: the host must be 127.0.0.1 or localhost\n")
+        given = parse_qs(environ.get("QUERY_STRING", "")).get("token")
+        is_first = bool(given and self._is_token(given[0]))
+        if not (is_first or self._is_token(self._kept(environ))):
+            return Response(HTTPStatus.FORBIDDEN, _FORBIDDEN)
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return Response(
+                HTTPStatus.METHOD_NOT_ALLOWED, "405: only GET and HEAD are allowed\n", headers=(("Allow", "GET, HEAD"),)
+            )
+        if is_first:
+            kept = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+            here = "/" + quote(environ.get("PATH_INFO", "").strip("/"))  # `//name` would redirect to another host
+            return Response(HTTPStatus.SEE_OTHER, "", headers=(("Location", here), ("Set-Cookie", kept)))
+        return None
+
+    def _kept(self, environ: WSGIEnvironment) -> str:
+        try:
+            kept = SimpleCookie(environ.get("HTTP_COOKIE", "")).get(self.cookie)
+        except CookieError:
+            return ""
+        return kept.value if kept else ""
+
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(errors="replace"), self.token.encode())
+
+    def _answer(self, environ: WSGIEnvironment) -> Response:
+        path = environ.get("PATH_INFO", "")
+        if path in _FILES:
+            return Response(HTTPStatus.OK, self._files[path], _FILES[path])
+        try:
+            return self._page(path, parse_qs(environ.get("QUERY_STRING", "")).get("stage", [""])[0])
+        except NotFoundError as error:
+            return _trouble(HTTPStatus.NOT_FOUND, error)
+        except ClusterctlError as error:
+            return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, error)
+        except OSError as error:  # a file server may come back
+            return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, ClusterctlError(reason(error)))
+
+    def _page(self, path: str, stage: str) -> Response:
+        if path == "/":
+            with self.glances.runs.seen() as found:
+                main = pages.runs(found, stage if stage in tuple(Stage) else "")
+            return _shown("runs", [], main)
+        if match := _SWEEP_PAGE.fullmatch(path):
+            with self.glances.sweep(match["id"]).seen() as swept:
+                return _shown(match["id"], [pages.ALL_RUNS], pages.sweep(swept))
+        if match := _RUN_PAGE.fullmatch(path):
+            return self._run_page(match["id"], match["part"] or "")
+        raise NotFoundError(f"no such page: {plain(path)}")
+
+    def _run_page(self, run_id: str, part: str) -> Response:
+        run = self.glances.run(run_id)
+        if part == "why":
+            main = pages.why(run.why())
+        elif part == "logs":
+            with run.scene.seen() as scene:
+                main = pages.log(scene)
+        else:
+            with run.scene.seen() as scene:
+                ended = scene.selected is not None and scene.selected.status.stage.ended
+            findings = run.why() if ended else ()  # once; refreshing an active run must not cost a diagnosis
+            with run.scene.seen() as scene:
+                main = pages.run(scene, findings)
+        return _shown(run_id, pages.run_links(run_id, part), main)
+
+    @cached_property
+    def _files(self) -> dict[str, str]:
+        ours, report = files("clusterctl.launcher.display.dashboard"), files("clusterctl.launcher.display.report")
+        style = [folder.joinpath("style.css").read_text(encoding="utf-8") for folder in (report, ours)]
+        return {"/style.css": "".join(style), "/script.js": ours.joinpath("script.js").read_text(encoding="utf-8")}
+
+
+def _shown(title: str, links: list[Markup], main: Markup, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    return Response(status, pages.document(title, links, main), "text/html")
+
+
+def _trouble(status: HTTPStatus, error: ClusterctlError) -> Response:
+    return _shown("clusterctl", [pages.ALL_RUNS], pages.problems([error]), status)
+
+
+# Serve the dashboard on the loopback interface until Ctrl-C.
+
+
+try:
+    import waitress
+except ImportError:
+    raise UsageError("dashboard needs waitress", "pip install 'clusterctl[dashboard]'") from None
+
+
+_LOOPBACK = "127.0.0.1"
+_TOKEN_BYTES = 32
+_MOST_HEADER_BYTES = 2**15
+_SILENT_SECONDS = 30  # our pages ask again every few seconds
+
+
+class Addresses(NamedTuple):
+    """The dashboard's URL on this machine, and the command that forwards the port to another machine."""
+
+    url: str
+    forward: str
+
+
+def serve(glances: Glances, port: int, announce: Callable[[Addresses], object]) -> None:
+    """Answer requests on `port` (0: a free one) until KeyboardInterrupt; `announce` gets the addresses first.
+
+    Raises UsageError if the port is not available.
+    """
+    listening = _listening(port)
+    port = listening.getsockname()[1]
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # do not warn about a slow file system
+    application = Application(glances, token, f"clusterctl-{port}")
+    # By default, waitress stores up to 1 GiB of a request's body before the application can see whose it is.
+    server = waitress.create_server(
+        application, sockets=[listening], ident="clusterctl", max_request_body_size=1,
+        max_request_header_size=_MOST_HEADER_BYTES, channel_timeout=_SILENT_SECONDS,
+    )  # fmt: skip
+    forward = f"ssh -N -L {port}:{_LOOPBACK}:{port} {socket.gethostname()}"
+    try:
+        announce(Addresses(f"http://{_LOOPBACK}:{port}/?token={token}", forward))
+        server.run()
+    except KeyboardInterrupt:  # before the server handles it
+        server.close()
+
+
+def _listening(port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the last server may linger
+        listening.bind((_LOOPBACK, port))
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        hint = "leave out --port to use a free one"
+        raise UsageError(f"cannot listen on port {port}: {error.strerror}", hint) from error
+    return listening

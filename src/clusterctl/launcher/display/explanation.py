@@ -1,0 +1,96 @@
+"""The output of `clusterctl why`: the cause first, then what followed, then what to type. Plain text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.diagnosis.diagnose import judge
+from clusterctl.launcher.diagnosis.diagnose import to_json as to_json
+from clusterctl.launcher.diagnosis.failure import counted
+from clusterctl.launcher.diagnosis.finding import CERTAIN
+from clusterctl.launcher.diagnosis.traces import gather
+from clusterctl.launcher.display.plain import plain, plain_lines
+from clusterctl.shared.errors import Cause
+
+if TYPE_CHECKING:
+    from clusterctl.launcher.diagnosis.diagnose import Diagnosis
+    from clusterctl.launcher.observe.stage import Status
+
+_TITLES = {
+    Cause.USER: "error in the job or its program",
+    Cause.HOST_MEMORY: "out of memory",
+    Cause.GPU_MEMORY: "GPU out of memory",
+    Cause.TIME: "time limit",
+    Cause.PREEMPTED: "preempted",
+    Cause.NODE: "node failure",
+    Cause.IMAGE: "container image",
+    Cause.DATA: "data",
+    Cause.NETWORK: "network",
+    Cause.HANG: "no progress",
+    Cause.DISK: "disk full",
+    Cause.CANCELLED: "cancelled",
+    Cause.KILLED: "killed",
+    Cause.LAUNCH: "launch",
+    Cause.UNKNOWN: "unexplained",
+    Cause.FINISHED: "finished",
+    Cause.PENDING: "waiting",
+    Cause.HEALTHY: "healthy",
+    Cause.STRAGGLER: "slow rank",
+    Cause.NOT_LEARNING: "not learning",
+    Cause.IDLE_GPUS: "idle GPUs",
+}
+_MOST_TRACEBACK_LINES = 30
+_FIRST_RANKS = 32
+_LONGEST_CONSEQUENCE = 160  # repeated errors are long and explain nothing
+
+
+def explanation(diagnosis: Diagnosis) -> list[str]:
+    """The lines to print; each is safe for a terminal."""
+    status, (found, *others) = diagnosis.status, diagnosis.findings
+    title = _TITLES[found.cause_class]
+    suffix = "" if title == status.stage else f": {title}"
+    lines = [f"{status.record.run.id} {status.stage}{suffix}", f"  {plain(str(found))}"]
+    where = [
+        f"attempt {found.attempt}" if found.attempt is not None else "",
+        plain(found.stage),
+        f"step {found.step}" if found.step is not None else "",
+    ]
+    if any(where):
+        lines.append(f"  {', '.join(filter(None, where))}")
+    lines += [f"  {plain(fact)}" for fact in found.facts]
+    if found.traceback:
+        traceback = plain_lines(found.traceback).splitlines()
+        cut = ["..."] if len(traceback) > _MOST_TRACEBACK_LINES else []
+        lines += ["", *(f"    {line}" for line in [*cut, *traceback[-_MOST_TRACEBACK_LINES:]]), ""]
+    if found.secondary:
+        lines += ["what followed:", *(f"  {_short(plain(line))}" for line in counted(found.secondary))]
+    for other in others:
+        lines += [f"also: {_TITLES[other.cause_class]}", f"  {plain(str(other))}"]
+        lines += [f"  {plain(fact)}" for fact in other.facts]
+    if diagnosis.history:
+        lines += [
+            "earlier attempts:",
+            *(f"  attempt {past.attempt}: {past.cause_class}: {plain(str(past))}" for past in diagnosis.history),
+        ]
+    if diagnosis.unknown:
+        lines += ["unknown:", *(f"  {plain(what)}" for what in diagnosis.unknown)]
+    lines += [f"hint: {plain(hint)}" for hint in dict.fromkeys(one.hint for one in diagnosis.findings) if hint]
+    return lines + [
+        f"{'next: ' if not index else '      '}{plain(line)}" for index, line in enumerate(diagnosis.commands)
+    ]
+
+
+def first_cause(status: Status) -> str:
+    """The first cause of a run's end on one line, from its files alone; safe for a terminal.
+
+    If the first ranks already make the cause certain, the files of the other ranks are not read.
+    """
+    few = gather(status, most_ranks=_FIRST_RANKS)
+    found = judge(few).headline
+    if found.certainty != CERTAIN and not all(attempt.whole for attempt in few.attempts):
+        found = judge(gather(status)).headline
+    return plain(str(found))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_CONSEQUENCE else f"{text[: _LONGEST_CONSEQUENCE - 3]}..."

@@ -1,0 +1,118 @@
+"""Print log lines with their ranks to stdout: safe text on a terminal, the original bytes to a file or pipe."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.display.plain import as_shown, plain, plain_lines, ranges
+from clusterctl.launcher.observe.collapse import collapsed
+from clusterctl.launcher.observe.logs import Nodes, is_stamped
+from clusterctl.shared.record.stamp import LENGTH, stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from clusterctl.launcher.api.logs import Reading
+    from clusterctl.launcher.observe.logs import Line
+
+# The first lines are written one at a time, the others in batches.
+_AT_ONCE_LINES, _TOGETHER_LINES = 100, 500
+_MOST_KNOWN = 1000
+
+
+def show(reading: Reading, *, times: bool, collapse: bool) -> None:
+    """Show the lines written so far."""
+    _print(_shown(reading, iter(reading), collapse), _Label(reading), times=times)
+    _warn(reading)
+
+
+def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
+    """Show the lines written so far and new ones, until the run ends."""
+    label = _Label(reading)
+    for status, added in reading.follow():  # noqa: B007 - the last one is used
+        _print(_shown(reading, added, collapse), label, times=times)
+    _warn(reading)
+    print(f"{reading.record.run.id}: {status.stage}", file=sys.stderr)
+
+
+def show_errors(reading: Reading) -> None:
+    """Show the first traceback and its ranks, then the other errors."""
+    run, label, found = reading.record.run, _Label(reading), reading.errors()
+    _warn(reading)
+    if not found:
+        print(f"no errors in the logs of {run.id}", file=sys.stderr)
+    for place, failure in enumerate(found):
+        whose = label.of_ranks(failure.attempt, tuple(failure.ranks))
+        text = plain(failure.message) if place else plain_lines(failure.text)
+        at = stamp(failure.time) if failure.time else ""
+        print(f"then {whose}{at}{text}" if place else f"{whose}{at}".rstrip() + f"\n{text}")
+
+
+def _warn(reading: Reading) -> None:
+    for problem in reading.files.problems:
+        print(f"warning: cannot read {plain(problem)}", file=sys.stderr)
+
+
+def _shown(reading: Reading, lines: Iterator[Line], collapse: bool) -> Iterable[Line]:
+    return collapsed(lines) if collapse and reading.ranks > 1 else lines
+
+
+def _print(lines: Iterable[Line], label: _Label, *, times: bool) -> None:
+    at_terminal = sys.stdout.isatty()
+    waiting: list[bytes] = []
+    for count, line in enumerate(lines):
+        text = as_shown(line.text).encode() if at_terminal else line.text
+        before = _time(line) if times else ""
+        waiting.append(f"{label.of(line)}{before}".encode(errors="replace") + text + b"\n")
+        if count < _AT_ONCE_LINES or len(waiting) >= _TOGETHER_LINES:
+            _write(waiting)
+    _write(waiting)
+
+
+def _time(line: Line) -> str:
+    """The time of a line; blank if unknown."""
+    if is_stamped(line.content):
+        return line.content[:LENGTH].decode()
+    return stamp(line.time) if line.timed else " " * LENGTH
+
+
+def _write(lines: list[bytes]) -> None:
+    sys.stdout.buffer.write(b"".join(lines))
+    sys.stdout.buffer.flush()
+    lines.clear()
+
+
+class _Label:
+    """A line's prefix: `r03 node2 ` if there are several, `r00-31 x32 ` for many; `a1 ` from the second attempt."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._several_ranks = reading.ranks > 1
+        self._several_nodes = self._several_ranks and reading.record.job.resources.nodes > 1
+        self._nodes = Nodes(reading.record.run)
+        self._known: dict[tuple[int, tuple[int, ...]], str] = {}
+
+    def of(self, line: Line) -> str:
+        source = line.source
+        if source.rank is None:
+            return f"{_attempt(source.attempt)}host "
+        key = (source.attempt, line.ranks or (source.rank,))
+        if key not in self._known:
+            if len(self._known) == _MOST_KNOWN:  # each may name thousands of ranks
+                self._known.clear()
+            self._known[key] = self.of_ranks(*key)
+        return self._known[key]
+
+    def of_ranks(self, attempt: int, ranks: tuple[int, ...]) -> str:
+        if not self._several_ranks or not ranks:
+            return _attempt(attempt)
+        if len(ranks) > 1:
+            pieces = ranges(ranks, 2)
+            which = ",".join([*pieces[:3], *["..."] * (len(pieces) > 3)])
+            return f"{_attempt(attempt)}r{which} x{len(ranks)} "
+        node = plain(self._nodes.of(attempt, ranks[0])) if self._several_nodes else ""
+        return f"{_attempt(attempt)}r{ranks[0]:02} {node}{' ' if node else ''}"
+
+
+def _attempt(number: int) -> str:
+    return f"a{number} " if number else ""

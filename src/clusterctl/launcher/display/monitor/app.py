@@ -1,0 +1,351 @@
+"""The live monitor in Textual. A thread reads the runs; only panes that changed are repainted."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
+
+from rich.text import Text
+from textual.app import App
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from clusterctl.launcher.api.nodes import nodes
+from clusterctl.launcher.api.run import Run
+from clusterctl.launcher.diagnosis.diagnose import diagnose_status
+from clusterctl.launcher.display.asking_again import pause_after, state_of
+from clusterctl.launcher.display.columns import node_lines
+from clusterctl.launcher.display.explanation import explanation
+from clusterctl.launcher.display.monitor.arrange import PAGES, Pane, arrange
+from clusterctl.launcher.display.monitor.panes import MonitorView, draw, first_row, headline
+from clusterctl.launcher.display.plain import plain, plain_lines
+from clusterctl.shared.errors import ClusterctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.app import ComposeResult
+    from textual.events import Click, Resize
+    from textual.geometry import Size
+
+    from clusterctl.launcher.observe.overview import Overview
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.shared.spec import Cluster
+
+
+# Repaints are noticeable over a slow ssh connection. Textual reads both variables on import.
+os.environ.setdefault("TEXTUAL_FPS", "15")
+os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+
+
+T = TypeVar("T")
+_NODES_SECONDS = 60.0
+_KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
+
+
+def _explained(status: Status) -> list[str]:
+    return explanation(diagnose_status(status))
+
+
+def _show_nodes(cluster: Cluster) -> list[str]:
+    return node_lines(nodes(cluster.name))
+
+
+@dataclass(frozen=True)
+class Actions:
+    """The monitor's actions, run in threads. Each may raise ClusterctlError; two return lines to show."""
+
+    cancel: Callable[[Run], object] = Run.cancel
+    resume: Callable[[Run], object] = Run.resume
+    explain: Callable[[Status], list[str]] = _explained
+    nodes: Callable[[Cluster], list[str]] = _show_nodes
+
+
+class Explained(NamedTuple):
+    """The diagnosis of a run in `state`, and when to repeat it, by a monotonic clock."""
+
+    lines: tuple[str, ...]
+    state: str
+    again: float
+
+
+class Monitor(App[None]):
+    """The monitor of the runs in `overview`, refreshed every `seconds`."""
+
+    CSS_PATH = "monitor.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar = [
+        Binding("q,ctrl+c", "quit", "quit", priority=True),
+        Binding("up,k", "move(-1)", "up"),
+        Binding("down,j", "move(1)", "down"),
+        Binding("home,g", "move(-1000000)", "first"),
+        Binding("end,G", "move(1000000)", "last"),
+        Binding("escape", "page('')", "all"),
+        Binding("l", "page('log')", "log"),
+        Binding("w", "page('why')", "why"),
+        Binding("pageup", "scroll_log(10)", "back"),
+        Binding("pagedown", "scroll_log(-10)", "on"),
+        Binding("c", "cancel", "cancel"),
+        Binding("r", "resume", "resume"),
+        *(Binding(str(number), f"page('{pane}')", str(pane)) for number, pane in enumerate(PAGES, start=1)),
+    ]
+
+    def __init__(
+        self,
+        overview: Overview,
+        actions: Actions,
+        seconds: float,
+        selected: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(ansi_color=True)  # the terminal's own colours and background
+        self.animation_level = "none"
+        self._overview, self._actions, self._seconds = overview, actions, seconds
+        self._selected, self._clock = selected, clock
+        self._page: Pane | None = None
+        self._looking = threading.Lock()
+        self._again = False
+        self._explained: dict[str, Explained] = {}  # by the run's id
+        self._nodes_of: dict[str, tuple[float, tuple[str, ...]]] = {}  # cluster's name -> when, and its nodes
+        self._headline = Text()
+        self.view: MonitorView | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="headline")
+        for pane in Pane:
+            yield PaneBox(pane)
+        yield Static(Text(_KEYS, "dim"), id="keys")
+
+    def on_mount(self) -> None:
+        self._place(self.size)
+        self.look()
+        self.set_interval(self._seconds, self.look)
+
+    def on_resize(self, event: Resize) -> None:
+        self._place(event.size)  # `self.size` is still the old one: textual calls a subclass's handler first
+
+    def on_click(self, event: Click) -> None:
+        """A click on a run selects it; a click on another pane maximizes it."""
+        if not isinstance(event.widget, PaneBox) or self.view is None:
+            return
+        pane, offset = event.widget.pane, event.get_content_offset(event.widget)
+        if pane is not Pane.RUNS:
+            self.action_page("" if pane is self._page else str(pane))
+        elif offset is not None:
+            scene = self.view.scene
+            row = first_row(scene, self._selected, event.widget.content_size.height) + offset.y
+            if row < len(scene.statuses):
+                self._select(scene.statuses[row].record.run.id)
+
+    def action_move(self, by: int) -> None:
+        """Select another run."""
+        ids = [status.record.run.id for status in self.view.scene.statuses] if self.view else []
+        if ids:
+            here = ids.index(self._selected) if self._selected in ids else 0
+            self._select(ids[max(0, min(len(ids) - 1, here + by))])
+
+    def action_page(self, name: str) -> None:
+        self._page = Pane(name) if name else None
+        self._place(self.size)
+        if self.view:
+            self._show(replace(self.view, back=0))
+
+    def action_scroll_log(self, lines: int) -> None:
+        if self.view and self.view.scene.selected:
+            most = max(0, len(self.view.scene.selected.log) - 1)
+            self._show(replace(self.view, back=max(0, min(most, self.view.back + lines))))
+
+    def action_cancel(self) -> None:
+        self._act("cancel", self._actions.cancel, ended=False)
+
+    def action_resume(self) -> None:
+        self._act("resume", self._actions.resume, ended=True)
+
+    def _select(self, run_id: str) -> None:
+        self._selected = run_id
+        self._again = True
+        self.look()
+
+    def _place(self, size: Size) -> None:
+        """Place every pane for a terminal of `size`."""
+        regions = {region.pane: region for region in arrange(*size, self._page)}
+        for box in self.query(PaneBox):
+            region = regions.get(box.pane)
+            box.display = region is not None
+            if region:
+                box.styles.offset = (region.x, region.y)
+                box.styles.width, box.styles.height = region.width, region.height
+
+    def look(self) -> None:
+        """Refresh in a thread, one at a time: a slow file system must not block the keys."""
+        if self._looking.acquire(blocking=False):
+            self._again = False
+            self.run_worker(self._look_once, thread=True, group="look", exit_on_error=True)
+
+    def _look_once(self) -> None:
+        try:
+            scene = self._overview.look(self._selected)
+        except OSError as error:  # a file server may come back
+            trouble = plain(f"{error.filename}: {error.strerror}")
+            self.call_from_thread(self._show_headline, Text(trouble, "red"))
+            return
+        finally:
+            self._looking.release()
+        self.call_from_thread(self._looked, MonitorView(scene))
+
+    def _show_headline(self, line: Text) -> None:
+        if line != self._headline:
+            self._headline = line
+            self.query_one("#headline", Static).update(line)
+
+    def _looked(self, view: MonitorView) -> None:
+        if self._selected is None and view.selected_id is not None:
+            self._selected = view.selected_id
+        elif view.scene.selected is None and view.scene.statuses:  # its directory was removed
+            self._selected = view.scene.statuses[0].record.run.id
+            self._again = True
+        back = self.view.back if self.view and self.view.selected_id == view.selected_id else 0
+        nodes = self._known_nodes(view.scene.selected.status.record.cluster) if view.scene.selected else ()
+        known = self._explained.get(view.selected_id or "")
+        self._show(replace(view, back=back, nodes=nodes, findings=known.lines if known else ()))
+        if self._again:
+            self.look()
+
+    def _show(self, view: MonitorView) -> None:
+        self.view = view
+        self._show_headline(headline(view, self.size.width))
+        for box in self.query(PaneBox):
+            box.show(view)
+        if view.scene.selected and self.query_one(f"#{Pane.WHY}", PaneBox).display:
+            self._explain(view.scene.selected.status)
+
+    def _known_nodes(self, cluster: Cluster) -> tuple[str, ...]:
+        """The nodes of a cluster as last reported, queried at most once a minute."""
+        asked_at, lines = self._nodes_of.get(cluster.name, (float("-inf"), ()))
+        if self._clock() - asked_at > _NODES_SECONDS:
+            self._nodes_of[cluster.name] = (self._clock(), lines)
+            self.run_worker(lambda: self._ask_nodes(cluster), thread=True, group="nodes")
+        return lines
+
+    def _ask_nodes(self, cluster: Cluster) -> None:
+        self._nodes_of[cluster.name] = (self._clock(), _lines_of(self._actions.nodes, cluster))
+        self.call_from_thread(self.look)
+
+    def _explain(self, status: Status) -> None:
+        """Diagnose the run in a thread, unless that was done recently or nothing can have changed since."""
+        run_id, state = status.record.run.id, state_of(status)
+        known = self._explained.get(run_id)
+        if known and known.state == state and self._clock() < known.again:
+            return
+        self._explained[run_id] = Explained(known.lines if known else (), state, math.inf)
+
+        def ask() -> None:
+            began = self._clock()
+            lines = _lines_of(self._actions.explain, status)
+            pause = pause_after(status, self._clock() - began)
+            self.call_from_thread(self._take, run_id, Explained(lines, state, self._clock() + pause))
+
+        self.run_worker(ask, thread=True, group="why")
+
+    def _take(self, run_id: str, explained: Explained) -> None:
+        self._explained[run_id] = explained
+        if self.view and self.view.selected_id == run_id:
+            self._show(replace(self.view, findings=explained.lines))
+
+    def _act(self, verb: str, action: Callable[[Run], object], *, ended: bool) -> None:
+        selected = self.view.scene.selected if self.view else None
+        if selected is None:
+            return
+        status, run = selected.status, Run(selected.status.record.run.path)
+        run_id = plain(run.id)
+        if status.stage.ended != ended:
+            self.notify(f"{run_id} is {status.stage}", title=f"cannot {verb}", markup=False)
+        else:
+
+            def answered(yes: bool | None) -> None:
+                if yes:
+                    self.run_worker(lambda: self._do(verb, action, run), thread=True, group="act")
+
+            self.push_screen(Confirm(f"{verb} {run_id}?"), answered)
+
+    def _do(self, verb: str, action: Callable[[Run], object], run: Run) -> None:
+        try:
+            action(run)
+        except (ClusterctlError, OSError) as error:
+            text = plain_lines(error.text if isinstance(error, ClusterctlError) else str(error))
+            self.call_from_thread(self.notify, text, title=f"{verb} failed", severity="error", markup=False)
+        else:
+            self.call_from_thread(self.notify, plain(run.id), title=f"{verb} requested", markup=False)
+            self.call_from_thread(self.look)
+
+
+def _lines_of(ask: Callable[[T], list[str]], about: T) -> tuple[str, ...]:
+    """The lines, or the error message instead."""
+    try:
+        return tuple(ask(about))
+    except ClusterctlError as error:
+        return tuple(error.text.splitlines())
+    except OSError as error:  # a file server may come back
+        return (str(error),)
+
+
+# The monitor's widgets: a pane in its frame, and a confirmation. Imported only by `app`, after its settings.
+
+
+class PaneBox(Widget):
+    """One pane in its frame, repainted only when its text changes."""
+
+    can_focus = False
+
+    def __init__(self, pane: Pane) -> None:
+        super().__init__(id=str(pane))
+        self.pane = pane
+        self.border_title = f"{PAGES.index(pane) + 1} {pane}" if pane in PAGES else str(pane)  # the key, the name
+        self._view: MonitorView | None = None
+        self._text = Text()
+
+    def show(self, view: MonitorView) -> None:
+        self._view = view
+        self._redraw()
+
+    def render(self) -> Text:
+        return self._text
+
+    def on_resize(self, event: Resize) -> None:  # noqa: ARG002 - textual's signature
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self._view is None or not self.display:
+            return
+        text = draw(self.pane, self._view, self.content_size.width, self.content_size.height)
+        if text != self._text or text.spans != self._text.spans:
+            self._text = text
+            self.refresh()
+
+
+class Confirm(ModalScreen[bool]):
+    """A confirmation that only `y` accepts."""
+
+    BINDINGS: ClassVar = [
+        Binding("y", "answer(True)", "yes"),
+        Binding("n,escape,q,enter", "answer(False)", "no"),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="confirm"):
+            yield Static(Text(self._question))
+            yield Static(Text("y: yes   n: no", "dim"))
+
+    def action_answer(self, yes: bool) -> None:
+        self.dismiss(yes)

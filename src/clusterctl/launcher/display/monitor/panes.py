@@ -1,0 +1,420 @@
+"""Render a scene as the text of each pane, and all panes as one frame for `monitor --once`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from clusterctl.launcher.diagnosis.learning import not_learning
+from clusterctl.launcher.diagnosis.running import stragglers
+from clusterctl.launcher.display.curves import chart, drawn_curves
+from clusterctl.launcher.display.monitor.arrange import Pane, arrange
+from clusterctl.launcher.display.plain import as_bytes, as_shown, bar, compact, duration, plain, ranks_text, share
+from clusterctl.launcher.display.runs_table import note, stage_style, stage_text
+from clusterctl.launcher.observe.measurements import seconds_left
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.vocabulary import number, score_of
+from clusterctl.shared.spec.values import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.launcher.display.curves import DrawnCurve
+    from clusterctl.launcher.observe.history import History, NodeHistory
+    from clusterctl.launcher.observe.logs import Line
+    from clusterctl.launcher.observe.overview import Scene, Selected
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.telemetry import Gpu
+
+
+@dataclass(frozen=True)
+class MonitorView:
+    """What to show: a scene, and additional information about the selected run."""
+
+    scene: Scene
+    findings: tuple[str, ...] = ()  # of `why`, about the selected run
+    nodes: tuple[str, ...] = ()  # of the cluster
+    back: int = 0  # lines the log is scrolled back
+
+    @property
+    def selected_id(self) -> str | None:
+        return self.scene.selected.status.record.run.id if self.scene.selected else None
+
+
+def draw(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
+    """The text of `pane`, at most `height` lines of `width` columns."""
+    scene, selected = view.scene, view.scene.selected
+    if width < 1 or height < 1:
+        return Text()
+    if pane is Pane.RUNS:
+        return run_rows(scene, view.selected_id, width, height)
+    if pane is Pane.QUEUE:
+        return queue(scene, view.nodes, width, height)
+    if selected is None:
+        return Text("no run selected", "dim")
+    with selected.history.lock:  # a thread may be refreshing it
+        if pane is Pane.TRAINING:
+            return training(selected, scene.as_of, width, height)
+        if pane is Pane.DEVICES:
+            return devices(selected.history, scene.as_of, width, height)
+        if pane is Pane.STEPS:
+            return steps(selected.history, width, height)
+    if pane is Pane.LOG:
+        return log(selected, width, height, view.back)
+    if pane is Pane.EVENTS:
+        return events(selected, width, height)
+    return why(selected, view.findings, width, height)
+
+
+def headline(view: MonitorView, width: int) -> Text:
+    """The first line: number of runs, age of Slurm's data, first problem."""
+    scene = view.scene
+    alive = sum(not status.stage.ended for status in scene.statuses)
+    line = Text.assemble((" clusterctl ", "bold reverse"), f" {plural(len(scene.statuses), 'run')}, {alive} alive")
+    if scene.snapshots:
+        oldest = min(snapshot.taken_at for snapshot in scene.snapshots)
+        line.append(f"  Slurm as of {duration(scene.as_of - oldest)} ago", "dim")
+    for problem in scene.problems[:1]:
+        line.append(f"  {plain(problem.message)}", "red")
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def frame(view: MonitorView, width: int, height: int, page: Pane | None = None) -> Text:
+    """The whole frame: a headline and every pane in its box."""
+    boxes = [
+        (region, list(_boxed(region.pane, view, region.width, region.height).split("\n")))
+        for region in arrange(width, height, page)
+    ]
+    lines = [headline(view, width)]
+    for y in range(1, height - 1):
+        line = Text()
+        for region, rows in sorted(boxes, key=lambda box: box[0].x):
+            if region.y <= y < region.y + region.height:
+                line.append_text(rows[y - region.y])
+        line.rstrip()
+        lines.append(line)
+    return Text("\n").join(lines)
+
+
+def _boxed(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
+    """The text of a pane in a titled frame, exactly `width` x `height` characters."""
+    rows = list(draw(pane, view, width - 2, height - 2).split("\n", allow_blank=True))
+    top = f"╭─ {pane} ".ljust(width - 1, "─")[: width - 1] + "╮"
+    boxed = [Text(top, "dim")]
+    for index in range(height - 2):
+        row = rows[index] if index < len(rows) else Text()
+        row.truncate(width - 2, pad=True)
+        boxed.append(Text.assemble(("│", "dim"), row, ("│", "dim")))
+    boxed.append(Text(f"╰{'─' * (width - 2)}╯", "dim"))
+    return Text("\n").join(boxed)
+
+
+# Nodes and their GPUs as a matrix that is legible without colour, and the breakdown of a step's time.
+
+
+_STALE_SECONDS = 60
+_IDLE_PERCENT = 10
+_MOST_STRAGGLERS = 4  # listed by name
+_HEAT = ((90, "white on green"), (60, "black on green"), (30, "black on yellow"), (0, "white on red"))
+
+
+def devices(history: History, now: float, width: int, height: int) -> Text:
+    """One line per node: GPU utilisation, CPU and memory; the nodes with the idlest GPU first.
+
+    If not all nodes fit, a summary line comes first.
+    """
+    nodes = [node for node in history.nodes.values() if node.newest]
+    if not nodes:
+        return fitted(_without_telemetry(history), width, height)
+    nodes.sort(key=lambda node: (_least_utilisation(node), node.name))
+    name_width = min(20, max(len(plain(node.name)) for node in nodes))
+    most = max((len(node.newest.gpus) for node in nodes if node.newest), default=0)
+    titles = ["node".ljust(name_width), *(f"  gpu{index}".ljust(7) for index in range(most))]
+    header = Text.assemble(*((title, "dim") for title in [*titles, "  cpu              memory"]))
+    above = [header] if len(nodes) < height else [_summed_up(nodes), header]
+    shown = nodes[: max(0, height - len(above))]
+    return fitted([*above, *(_node_line(node, name_width, most, now) for node in shown)], width, height)
+
+
+def steps(history: History, width: int, height: int) -> Text:
+    """The breakdown of a step's time, the ranks that slow the others down, and the band over the ranks."""
+    split = history.split()
+    whole = sum(split.values())
+    lines = [Text(f"a step takes {1000 * whole:.1f} ms", "bold")] if whole else []
+    for name, seconds in split.items() if whole else ():
+        text = f"{name:<13} {1000 * seconds:8.1f} ms {seconds / whole:4.0%} "
+        lines.append(Text(text).append(bar(seconds / whole, max(4, min(30, width - len(text)))), "cyan"))
+    busy = {rank: known.busy.last for rank, known in history.ranks.items() if known.busy.last is not None}
+    slow = stragglers(busy)
+    for straggler in slow[:_MOST_STRAGGLERS]:
+        node = plain(history.ranks[straggler.rank].node)
+        lines.append(Text(f"rank {straggler.rank} ({node}): {straggler.slowdown:.1f}x the others", "bold red"))
+    if len(slow) > _MOST_STRAGGLERS:
+        lines.append(Text(f"and {len(slow) - _MOST_STRAGGLERS:,} more of {len(busy):,} ranks", "bold red"))
+    if busy and not slow:
+        lines.append(Text(f"{plural(len(busy), 'rank')}, no straggler", "dim"))
+    room = height - len(lines) - 1
+    points = history.step_seconds.points()
+    if points and room >= 3:
+        lines.append(Text("seconds per step, band over ranks", "bold"))
+        lines += chart(points, width, room, "yellow").split("\n")
+    return fitted(lines or [Text("no steps yet", "dim")], width, height)
+
+
+def _without_telemetry(history: History) -> list[Text]:
+    """The ranks on each node, for a run without telemetry."""
+    newest = next(reversed(history.attempts.values()), None)
+    if newest is None or not newest.nodes:
+        return [Text("no nodes have started", "dim")]
+    where: dict[str, list[int]] = {}
+    for rank, node in sorted(newest.nodes.items()):
+        where.setdefault(node, []).append(rank)
+    lines = [Text(f"{plain(node)}  ranks {', '.join(map(str, ranks))}") for node, ranks in where.items()]
+    return [*lines, Text("no telemetry for this run", "dim")]
+
+
+def _summed_up(nodes: list[NodeHistory]) -> Text:
+    """The number of nodes and their GPU utilisation."""
+    gpus = [gpu.utilisation for node in nodes if node.newest for gpu in node.newest.gpus]
+    known = [utilisation for utilisation in gpus if utilisation is not None]
+    line = Text(plural(len(nodes), "node"), "bold")
+    if known:
+        idle = sum(utilisation < _IDLE_PERCENT for utilisation in known)
+        line.append(
+            f"  {plural(len(gpus), 'GPU')}, {sum(known) / len(known):.0f} % in use, {idle:,} idle; idlest first:"
+        )
+    return line
+
+
+def _least_utilisation(node: NodeHistory) -> float:
+    gpus = node.newest.gpus if node.newest else ()
+    return min((gpu.utilisation for gpu in gpus if gpu.utilisation is not None), default=0.0)
+
+
+def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float) -> Text:
+    newest = node.newest
+    assert newest is not None
+    line = Text(plain(node.name)[:name_width].ljust(name_width))
+    for position in range(gpus):
+        line.append("  ")
+        line.append_text(_cell(newest.gpus[position]) if position < len(newest.gpus) else Text("     "))
+    cpu = f"{newest.cpu:.1f}" if newest.cpu is not None else "-"
+    share = newest.cpu / newest.cpus if newest.cpu is not None and newest.cpus else 0.0
+    line.append(f"  {bar(share, 6)} ").append(f"{cpu}/{newest.cpus:g}".ljust(9) if newest.cpus else cpu.ljust(9))
+    if newest.memory is not None:
+        limit = f"/{as_bytes(newest.memory_limit)}" if newest.memory_limit else ""
+        line.append(f" {as_bytes(newest.memory)}{limit}")
+    if now - newest.time > _STALE_SECONDS:
+        line.append(f"  {duration(now - newest.time)} ago", "dim")
+    return line
+
+
+def _cell(gpu: Gpu) -> Text:
+    """The bar's height and the number carry the same information as the colour."""
+    if gpu.utilisation is None:
+        return Text("  -  ", "dim")
+    style = next(style for least, style in _HEAT if gpu.utilisation >= least or least == 0)
+    block = "▁▂▃▄▅▆▇█"[min(7, max(0, int(gpu.utilisation / 12.5)))]
+    return Text(f"{block}{gpu.utilisation:3.0f} ", style)
+
+
+# The text panes: runs, log, events, queue, why.
+
+
+_STAGE_WIDTH = 13
+
+
+def fitted(lines: Sequence[Text], width: int, height: int) -> Text:
+    """At most `height` lines truncated to `width` columns; the last one counts the lines left out."""
+    shown = list(lines[:height])
+    if len(lines) > height > 1:
+        shown[-1] = Text(f"... {len(lines) - height + 1} more", "dim")
+    for line in shown:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n").join(shown)
+
+
+def run_rows(scene: Scene, selected: str | None, width: int, height: int) -> Text:
+    """One line per run, newest first, the selected one marked: id, stage, progress, loss, score, age, note."""
+    if not scene.statuses:
+        return Text("no runs yet; try: clusterctl submit cora --follow", "dim")
+    first = first_row(scene, selected, height)
+    name_width = min(max(len(status.record.run.id) for status in scene.statuses), max(20, width - 36))
+    lines = []
+    for status in scene.statuses[first : first + height]:
+        here = status.record.run.id == selected
+        line = Text("▸ " if here else "  ")
+        line.append(plain(status.record.run.id)[:name_width].ljust(name_width + 1), "bold reverse" if here else "")
+        _append_facts(line, status, scene.as_of, width - line.cell_len)
+        lines.append(line)
+    return fitted(lines, width, height)
+
+
+def first_row(scene: Scene, selected: str | None, height: int) -> int:
+    """The index of the first visible run, such that the selected one is among the `height` shown."""
+    position = next((i for i, status in enumerate(scene.statuses) if status.record.run.id == selected), 0)
+    return max(0, min(position - height // 2, len(scene.statuses) - height))
+
+
+def _append_facts(line: Text, status: Status, now: float, width: int) -> None:
+    metrics = status.metrics
+    line.append(stage_text(status).ljust(_STAGE_WIDTH), stage_style(status.stage))
+    step, steps = metrics.get("step"), metrics.get("steps")
+    score = score_of(metrics, "test") or score_of(metrics, "val")
+    facts = (
+        (bar(step / steps, 8) if step is not None and steps else "", 9),
+        (share(metrics.get("epoch"), metrics.get("epochs")), 8),
+        (number(metrics.get("loss")), 8),
+        (number(score[1]) if score else "", 8),
+        (duration(now - status.record.created), 7),
+    )
+    room = width - _STAGE_WIDTH
+    for text, cells in facts:
+        if room < cells:
+            return
+        line.append(text.ljust(cells))
+        room -= cells
+    line.append(note(status))
+
+
+def log(selected: Selected, width: int, height: int, back: int = 0) -> Text:
+    """The last lines of the log, scrolled `back` lines."""
+    lines = selected.log[: len(selected.log) - back] if back else selected.log
+    several = len({line.source.rank for line in lines}) > 1
+    shown = []
+    for line in lines[-height:]:
+        text = Text(label_of(line), "dim") if several else Text()
+        shown.append(text.append(as_shown(line.text).expandtabs(4)))
+    return fitted(shown or [Text("no output yet", "dim")], width, height)
+
+
+def events(selected: Selected, width: int, height: int) -> Text:
+    """The newest events, the last one at the bottom."""
+    lines = []
+    for happening in selected.happenings[-height:]:
+        several = f"x{happening.ranks} " if happening.ranks > 1 else ""
+        rank = several or (f"r{happening.rank:02} " if happening.rank is not None else "")
+        text = f"{rank}{plain(happening.text)}"
+        at = time.strftime("%H:%M:%S ", time.localtime(happening.time))
+        lines.append(Text.assemble((at, "dim"), (text, "red" if happening.bad else "")))
+    return fitted(lines, width, height)
+
+
+def queue(scene: Scene, nodes: Sequence[str], width: int, height: int) -> Text:
+    """The number of the user's jobs, the waiting runs with the reason, then the nodes."""
+    lines = []
+    for snapshot in scene.snapshots:
+        states = [job.state for job in snapshot.jobs.values() if not job.state.ended]
+        waiting = sum(state.waiting for state in states)
+        age = duration(scene.as_of - snapshot.taken_at)
+        lines.append(Text(f"{plural(len(states) - waiting, 'job')} running, {waiting} waiting, as of {age} ago"))
+    for status in scene.statuses:
+        if status.stage is Stage.QUEUED:
+            reason = plain(status.held_up_by) or "not yet known"
+            lines.append(Text.assemble((plain(status.record.run.id), "yellow"), f"  {reason}"))
+    lines += [Text(plain(line)) for line in nodes]
+    return fitted(lines or [Text("no runs waiting", "dim")], width, height)
+
+
+def why(selected: Selected, findings: Sequence[str], width: int, height: int) -> Text:
+    """The diagnosis or, until there is one, what the ranks reported."""
+    if findings:
+        return fitted([Text(plain(line)) for line in findings], width, height)
+    status = selected.status
+    lines = [Text(f"exit code {status.exit_code}", "red")] if status.exit_code else []
+    if status.reason and not status.stage.ended:
+        lines.append(Text(f"waiting: {plain(status.held_up_by)}", "yellow"))
+    bad = [happening for happening in selected.happenings if happening.bad and happening.rank is not None]
+    bad.sort(key=lambda happening: happening.ranks)  # an error on one rank causes errors on many others
+    lines += [
+        Text(f"{ranks_text(happening.rank, happening.ranks)}: {plain(happening.text)}", "red") for happening in bad
+    ]
+    return fitted(lines or [Text("no problems reported", "dim")], width, height)
+
+
+def label_of(line: Line) -> str:
+    """The prefix of a line: r03, or x32 if 32 ranks wrote the same."""
+    source = line.source
+    attempt = f"a{source.attempt} " if source.attempt else ""
+    if len(line.ranks) > 1:
+        return f"{attempt}x{len(line.ranks):<2} "
+    return f"{attempt}host " if source.rank is None else f"{attempt}r{source.rank:02} "
+
+
+# The training pane: progress and curves.
+
+
+_STYLES = ("cyan", "green", "magenta", "yellow")
+_LEAST_LINES = 6  # of a chart including its title
+_LEAST_COLUMNS = 36
+
+
+def training(selected: Selected, now: float, width: int, height: int) -> Text:
+    """Two lines of facts, then as many charts as fit."""
+    facts = _facts(selected, now, width)
+    curves = drawn_curves(selected.history)
+    if not curves:
+        return fitted([*facts, Text("no metrics yet", "dim")], width, height)
+    room = height - len(facts)
+    across = max(1, min(len(curves), 2 if width >= 2 * _LEAST_COLUMNS + 2 else 1))
+    down = max(1, min(-(-len(curves) // across), room // _LEAST_LINES))
+    across = min(across, -(-len(curves) // down))
+    rows = [
+        _row(curves[first : first + across], first, width, room // down) for first in range(0, down * across, across)
+    ]
+    return fitted([*facts, *(line for row in rows for line in row.split("\n"))], width, height)
+
+
+def _facts(selected: Selected, now: float, width: int) -> list[Text]:
+    status, metrics = selected.status, selected.status.metrics
+    scores = [score for split in ("val", "test") if (score := score_of(metrics, split))]
+    first = Text.assemble((str(status.stage), stage_style(status.stage)))
+    named = (
+        ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
+        ("loss", number(metrics.get("loss"))),
+        *((metric.label, metric.text(value)) for metric, value in scores),
+        ("attempt", str(status.attempt.number) if status.attempt and len(status.attempts) > 1 else ""),
+    )
+    for name, text in named:
+        if text:
+            first.append(f"  {name} ", "dim").append(text)
+    second = Text()
+    step, steps = metrics.get("step"), metrics.get("steps")
+    if step is not None and steps:
+        second.append(bar(step / steps, min(24, width // 3)), "green").append(f" step {share(step, steps)}")
+    pace = status.attempt.pace if status.attempt and not status.stage.ended else None
+    if (left := seconds_left(metrics, pace, now)) is not None:
+        second.append("  left ", "dim").append(duration(left))
+    lesson = not_learning(status.attempt.course if status.attempt else None)
+    idle = status.attempt is not None and status.attempt.idle_since is not None and not status.stage.ended
+    third = Text(lesson.text if lesson else note(status) if idle else "", "bold red")
+    return [line for line in (first, second, third) if line]
+
+
+def _row(curves: list[DrawnCurve], first: int, width: int, height: int) -> Text:
+    """Charts side by side across the whole width."""
+    each = (width - 2 * (len(curves) - 1)) // len(curves)
+    drawn = Text()
+    for position, titled in enumerate(curves):
+        style = _STYLES[(first + position) % len(_STYLES)]
+        last = titled.curve.last
+        title = Text.assemble((titled.title, "bold"), "  ", compact(last) if last is not None else "")
+        title.truncate(each, overflow="ellipsis")
+        one = Text("\n").join([title, chart(titled.curve.points(), each, max(1, height - 1), style)])
+        drawn = _beside(drawn, one, position * (each + 2) - 2) if position else one
+    return drawn
+
+
+def _beside(left: Text, right: Text, left_width: int) -> Text:
+    """Two texts side by side, two columns apart; `left` is padded to `left_width` columns."""
+    rows = []
+    for before, after in zip_longest(left.split("\n"), right.split("\n"), fillvalue=Text()):
+        row = before.copy()
+        row.set_length(left_width) if row.cell_len == len(row) else row.truncate(left_width, pad=True)
+        rows.append(row.append("  ").append_text(after))
+    return Text("\n").join(rows)

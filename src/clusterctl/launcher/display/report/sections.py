@@ -1,0 +1,262 @@
+"""The sections of a report on what happened: summary, phases, curves, efficiency, nodes and ranks."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.diagnosis.learning import not_learning
+from clusterctl.launcher.diagnosis.running import stragglers
+from clusterctl.launcher.display.curves import drawn_curves, robust
+from clusterctl.launcher.display.plain import compact, duration, ranks_text, share
+from clusterctl.launcher.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
+from clusterctl.launcher.display.report.markup import Markup, join, table, tag
+from clusterctl.launcher.display.runs_table import stage_text
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.vocabulary import KNOWN, Role, counted_examples, number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.launcher.display.report.page import PostMortem
+    from clusterctl.launcher.observe.history import NodeHistory
+
+_MOST_ATTEMPTS = 60
+_MOST_HAPPENINGS = 80
+_MOST_NODES = 32  # drawn
+_MOST_RANKS, _SLOWEST = 256, 64  # in the table: all ranks, or the slowest if there are more
+_LEAST_PIECE = 1 / 2000  # minimum width of a piece, as a share of the waterfall's
+
+
+def section(title: str, *content: Markup) -> Markup:
+    """A section with its heading; empty if there is no content."""
+    shown = [part for part in content if part]
+    return tag("section", tag("h2", title), join(shown)) if shown else Markup()
+
+
+def summary(examined: PostMortem) -> Markup:
+    """The run's stage or outcome, and its numbers."""
+    status, metrics, use = examined.status, examined.status.metrics, examined.use
+    gpus = f", {use.gpus_per_node.in_words} per node" if use.gpus_per_node else ""
+    results = [metric for metric in KNOWN.values() if metric.role is Role.RESULT]
+    changing = [metric for metric in KNOWN.values() if metric.role is Role.CURVE]
+    facts = (
+        *((metric.label, metric.text(metrics.get(metric.name))) for metric in (*results, *changing)),
+        ("tested on", counted_examples(metrics)),
+        ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
+        ("step", share(metrics.get("step"), metrics.get("steps"))),
+        ("nodes x tasks", f"{use.nodes} x {use.tasks_per_node}{gpus}"),
+        ("ran", duration(use.held) if use.held else ""),
+        ("queued", duration(use.queued) if status.started is not None else ""),
+        ("attempts", str(len(status.attempts) or "")),
+        ("GPU hours", f"{use.gpu_hours:.1f}" if use.gpus_per_node else ""),
+        ("GPU use", f"{use.gpu_percent:.0f} %" if use.gpu_percent is not None else ""),
+        ("Slurm job", status.job_id or ""),
+    )
+    cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
+    eventful = status.stage is not Stage.FINISHED or len(status.attempts) > 1
+    lesson = not_learning(status.attempt.course if status.attempt else None)
+    code = f", exit code {status.exit_code}" if status.exit_code else ""
+    when = f" - submitted {moment(status.record.created)}"
+    until = f", ended {moment(status.ended)}" if status.ended else f", as of {moment(examined.as_of)}"
+    headline = tag("span", stage_text(status), class_=f"stage {stage_class(status.stage)}")
+    shown = [tag("p", headline, code, tag("span", when + until, class_="faint"))]
+    shown.append(tag("dl", join(cells), class_="facts"))
+    if lesson:
+        shown.append(tag("p", lesson.text[:1].upper() + lesson.text[1:], class_="waits"))
+    if examined.findings and eventful:
+        shown.append(section("Why", tag("pre", "\n".join(examined.findings))))
+    return join(shown)
+
+
+def advice(examined: PostMortem) -> Markup:
+    """Suggestions for the next run, each with the setting to change."""
+    notes = [
+        tag(
+            "div",
+            tag("strong", one.subject),
+            tag("p", one.text),
+            tag("p", "next time: ", tag("code", one.change)) if one.change else Markup(),
+            class_="advice",
+        )
+        for one in examined.advice
+    ]
+    split = examined.use.split
+    nothing = "Nothing to improve." if examined.use.gpus or split else "There is not enough telemetry to judge."
+    whole = sum(split.values())
+    shown = notes or [tag("p", nothing, class_="faint")]
+    if whole:
+        legend = [
+            tag("span", tag("i", class_=f"part-{index % 6}"), f"{name} {seconds / whole:.0%}, {1000 * seconds:.1f} ms")
+            for index, (name, seconds) in enumerate(split.items())
+        ]
+        shown += [tag("p", f"A step took {1000 * whole:.1f} ms:"), shares(split, "parts of a step")]
+        shown.append(tag("div", join(legend), class_="legend"))
+    return section("Efficiency", *shown)
+
+
+def phases(examined: PostMortem) -> Markup:
+    """The waterfall of attempts, the duration of each phase, and the events."""
+    rows, totals = [], dict[Stage, float]()
+    before = examined.status.record.created
+    for attempt, timeline in list(examined.history.attempts.items())[-_MOST_ATTEMPTS:]:
+        spans = timeline.phases(examined.as_of)
+        if not spans:
+            continue
+        waited = max(0.0, spans[0].start - before)
+        queued = [Piece(Stage.QUEUED, before, spans[0].start)] if waited else []
+        pieces = (Piece(span.stage, span.start, span.end or span.start) for span in spans)
+        rows.append(PhasesRow(f"attempt {attempt}", [*queued, *pieces]))
+        totals[Stage.QUEUED] = totals.get(Stage.QUEUED, 0.0) + waited
+        for stage, seconds in timeline.stage_seconds(examined.as_of).items():
+            totals[stage] = totals.get(stage, 0.0) + seconds
+        before = spans[-1].end or before
+    if not rows:
+        return section("Phases", tag("p", "No attempt has started.", class_="faint"))
+    legend = [
+        tag("span", tag("i", class_=f"stage-{stage}"), f"{stage} {_short(totals[stage])}")
+        for stage in Stage
+        if stage in totals
+    ]
+    chart = tag("figure", waterfall(_merged(rows), "phases of each attempt"), tag("div", join(legend), class_="legend"))
+    return section("Phases", chart, _happenings(examined))
+
+
+def curves(examined: PostMortem) -> Markup:
+    """A chart for every metric over the steps, with a band for the range summarized in each point."""
+    figures = []
+    for drawn in drawn_curves(examined.history)[:24]:
+        points = drawn.curve.points()
+        if not points:
+            continue
+        marks = [] if drawn.over_time else examined.history.restarts
+        x_text = since(points[0].x) if drawn.over_time else (lambda x: f"step {x:.0f}")
+        last = compact(drawn.curve.last) if drawn.curve.last is not None else "-"
+        best = f", best {compact(drawn.best)}" if drawn.best is not None else ""
+        broken = f", not a number {drawn.curve.broken} times" if drawn.curve.broken else ""
+        caption = tag("figcaption", drawn.title, tag("span", f"  last {last}{best}{broken}"))
+        chart = line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text)
+        figures.append(tag("figure", caption, chart))
+    notes = []
+    if examined.history.restarts:
+        notes.append(tag("p", "Dashed lines mark restarts.", class_="faint"))
+    if any('class="outside"' in figure for figure in figures):
+        notes.append(
+            tag("p", "Triangles mark values beyond the axis; hover over one to see its value.", class_="faint")
+        )
+    if examined.history.sampled:
+        notes.append(tag("p", "The curves show a sample: there are too many data points.", class_="faint"))
+    return section("Curves", *([tag("div", join(figures), class_="charts")] if figures else []), *notes)
+
+
+def machines(examined: PostMortem) -> Markup:
+    """GPU, CPU and memory of every node over time, and its ranks; if there are many nodes, the idlest."""
+    figures, nodes = [], sorted(examined.history.nodes.values(), key=lambda node: node.name)
+    shown = nodes if len(nodes) <= _MOST_NODES else sorted(nodes, key=_mean_utilisation)[:_MOST_NODES]
+    for node in shown:
+        for what, curve, ceiling, text in (
+            ("GPU utilisation, percent", node.gpu, 100.0, "{:.0f}"),
+            ("CPU cores in use", node.cpu, None, "{:.1f}"),
+            ("memory, GiB", node.memory, None, "{:.1f}"),
+        ):
+            points = curve.points()
+            if not points:
+                continue
+            if curve is node.memory:
+                points = [
+                    point._replace(low=point.low / 2**30, mean=point.mean / 2**30, high=point.high / 2**30)
+                    for point in points
+                ]
+            mean = sum(point.mean for point in points) / len(points)
+            caption = tag("figcaption", f"{node.name}: {what}", tag("span", f"  mean {text.format(mean)}"))
+            chart = line_chart(points, f"{node.name}: {what}", x_text=since(points[0].x), floor=0.0, ceiling=ceiling)
+            figures.append(tag("figure", caption, chart))
+    charts = [tag("div", join(figures), class_="charts small")] if figures else []
+    note = (
+        f"The {len(shown)} of {len(nodes):,} nodes with the lowest GPU utilisation." if len(shown) < len(nodes) else ""
+    )
+    return section("Nodes and ranks", *charts, tag("p", note, class_="faint") if note else Markup(), _ranks(examined))
+
+
+def _mean_utilisation(node: NodeHistory) -> float:
+    means = [mean for gpu in node.gpus.values() if (mean := gpu.mean()) is not None]
+    return sum(means) / len(means) if means else math.inf
+
+
+def _ranks(examined: PostMortem) -> Markup:
+    """One line per rank: node, steps, seconds per step; if there are many ranks, the slowest."""
+    known = sorted(examined.history.ranks.items())
+    if not known:
+        return Markup() if examined.history.nodes else tag("p", "This run has no telemetry.", class_="faint")
+    busy = {rank: of_rank.busy.mean() for rank, of_rank in known}
+    slow = {straggler.rank for straggler in stragglers(busy)}
+    rows = []
+    shown = known if len(known) <= _MOST_RANKS else sorted(known, key=lambda pair: -(busy[pair[0]] or 0))[:_SLOWEST]
+    for rank, of_rank in shown:
+        seconds = of_rank.seconds
+        numbers = (
+            number(of_rank.newest.step, 0),
+            *map(number, (seconds.low, seconds.mean(), seconds.high, busy[rank])),
+        )
+        cells = [
+            tag("td", str(rank), class_="number"),
+            tag("td", of_rank.node),
+            *(tag("td", text or "-", class_="number") for text in numbers),
+        ]
+        rows.append(tag("tr", join(cells), class_="bad" if rank in slow else None))
+    names = ("rank", "node", "step", "fastest s", "mean s", "slowest s", "own work s")
+    titles = [tag("th", title, class_=None if title == "node" else "number") for title in names]
+    notes = ["Red: ranks that slow the others down."] if slow else []
+    notes += [f"The {len(shown)} slowest of {len(known):,} ranks."] if len(shown) < len(known) else []
+    return join([table(rows, *titles), *(tag("p", note, class_="faint") for note in notes)])
+
+
+def _happenings(examined: PostMortem) -> Markup:
+    shown = examined.happenings[-_MOST_HAPPENINGS:]
+    rows = [
+        tag(
+            "tr",
+            tag("td", moment(happening.time), class_="narrow"),
+            tag("td", ranks_text(happening.rank, happening.ranks), class_="narrow"),
+            tag("td", happening.text, class_="bad" if happening.bad else None),
+        )
+        for happening in shown
+    ]
+    left = len(examined.happenings) - len(shown)
+    more = tag("p", f"{left} earlier events are not shown.", class_="faint") if left else Markup()
+    return join([more, table(rows)])
+
+
+def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
+    """Merge pieces too short to be visible into the one before, to limit the size of the page."""
+    start = min(piece.start for row in rows for piece in row.pieces)
+    least = _LEAST_PIECE * (max(piece.end for row in rows for piece in row.pieces) - start)
+    merged = []
+    for row in rows:
+        pieces: list[Piece] = []
+        for piece in row.pieces:
+            if pieces and (piece.end - piece.start < least or piece.stage is pieces[-1].stage):
+                pieces[-1] = pieces[-1]._replace(end=piece.end)
+            else:
+                pieces.append(piece)
+        merged.append(PhasesRow(row.name, pieces))
+    return merged
+
+
+def stage_class(stage: Stage) -> str:
+    """The CSS class of a stage."""
+    return "good" if stage is Stage.FINISHED else "bad" if stage.ended else "waits"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
+
+
+def moment(seconds: float) -> str:
+    """A date and time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def since(start: float) -> Callable[[float], str]:
+    return lambda x: f"+{duration(x - start)}"

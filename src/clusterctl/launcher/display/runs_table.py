@@ -1,0 +1,298 @@
+"""The table of runs: as many columns as fit the terminal, the least important ones left out first."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+
+from clusterctl.launcher.diagnosis.learning import not_learning, single_steps
+from clusterctl.launcher.display.plain import duration, plain, progress_bar, share
+from clusterctl.launcher.observe.attempt import flawed_lines
+from clusterctl.launcher.observe.ended_runs import Row
+from clusterctl.launcher.observe.listing import Listing
+from clusterctl.launcher.observe.measurements import progress, seconds_left
+from clusterctl.launcher.observe.ranking import stages_in_words
+from clusterctl.launcher.observe.run_names import submission
+from clusterctl.launcher.observe.sweeps import values_of
+from clusterctl.shared.record.heartbeats import IDLE_GPUS
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.vocabulary import KNOWN, number, own_metrics, score_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from rich.console import Console, ConsoleOptions
+
+    from clusterctl.launcher.observe.attempt import AttemptEvidence
+    from clusterctl.launcher.observe.ranking import SweepSummary
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.status import Report
+
+
+_STYLES = {Stage.FINISHED: "green", Stage.QUEUED: "yellow", Stage.CANCELLED: "dim"}
+_AT_WORK = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
+_GAP = 2
+_SHORT = 0.9  # share of its steps: a program may log only every tenth
+_IMPORTANCE = {  # 0 is never left out; the column with the highest number is dropped first
+    "RUN": 0, "STAGE": 0, "PROGRESS": 5, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 1, "VAL": 4, "TEST": 2, "NODES/S": 8,
+    "GPU": 7, "TASKS": 9, "AGE": 4, "RAN": 11, "TRY": 12, "JOB": 13, "NOTE": 6,
+}  # fmt: skip
+LEFT_ALIGNED = ("RUN", "STAGE", "PROGRESS", "NOTE", "ON")
+
+
+def show_runs(console: Console, listing: Listing, *, wide: bool = False) -> None:
+    """Print one line per run, in the given order; `wide` prints every column, even beyond the terminal's width."""
+    if listing.head:
+        console.print(Text(listing.head), soft_wrap=True)
+    console.print(RunsTable(listing, None if wide else console.width), soft_wrap=True)
+
+
+def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = False) -> None:
+    """Show each of `listings` in turn: in place on a terminal, elsewhere whenever the table has changed."""
+    from rich.console import Group
+    from rich.live import Live
+
+    if not console.is_terminal or console.is_dumb_terminal:
+        _show_changes(listings, console, wide=wide)
+        return
+    with Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
+        for one in listings:
+            problems = _problems(one)
+            above = [Text(line, no_wrap=True, overflow="ellipsis") for line in one.head.splitlines()]
+            height = console.height - len(problems) - len(above) - 1
+            table = RunsTable(one, console.width, height) if one.rows else Text("no runs yet")
+            live.update(Group(*above, table, *problems), refresh=True)
+
+
+def _show_changes(listings: Iterable[Listing], console: Console, *, wide: bool) -> None:
+    before = ""
+    for one in listings:
+        table = RunsTable(one, None if wide else console.width)
+        shown = "\n".join([*one.head.splitlines(), table.plain, *(problem.plain for problem in _problems(one))])
+        if shown != before:
+            console.print(Text(("\n" if before else "") + shown), soft_wrap=True)
+            before = shown
+
+
+def _problems(listing: Listing) -> list[Text]:
+    lines = [f"warning: {plain(problem.message)}" for problem in listing.problems]
+    return [Text(line, "yellow", no_wrap=True, overflow="ellipsis") for line in lines]
+
+
+class RunsTable:
+    """The table in lines of at most `width` cells (None: unlimited), at most `height` lines including its header.
+
+    Built from rich's segments: its Table takes a millisecond per line, and a Text per line a tenth of that.
+    """
+
+    def __init__(self, listing: Listing, width: int | None, height: int | None = None) -> None:
+        rows, now = listing.rows, listing.as_of
+        left_out = len(rows) - (height - 2) if height is not None and len(rows) + 1 > height else 0
+        shown = rows[: len(rows) - left_out]
+        first, *others = _IMPORTANCE
+        columns = [first, *listing.varied, *others, *(["ON"] if width is None else [])]
+        cells = {column: [row.cells.get(column, "") for row in shown] for column in columns}
+        cells["AGE"] = [duration(now - row.created) for row in shown]
+        widths = {column: max(map(_width, {column, *cells[column]})) for column in columns}
+        columns = _fitting([column for column in columns if any(cells[column])], widths, width)
+        head, *texts = zip(*(_aligned(column, cells[column], widths[column]) for column in columns), strict=True)
+        self._lines = [[Segment("  ".join(head).rstrip(), Style(bold=True))]]
+        place = columns.index("STAGE")
+        for row, of_row in zip(shown, texts, strict=True):
+            stage = of_row[place].rstrip()
+            blank = of_row[place][len(stage) :]
+            before = Segment("  ".join([*of_row[:place], ""]))
+            after = Segment("  ".join([blank, *of_row[place + 1 :]]).rstrip())
+            self._lines.append([before, Segment(stage, Style.parse(stage_style(row.stage))), after])
+        if left_out:
+            self._lines.append([Segment(f"and {left_out} more", Style(dim=True))])
+        if width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
+            self._lines = [Segment.adjust_line_length(line, width, pad=False) for line in self._lines]
+
+    @property
+    def plain(self) -> str:
+        return "\n".join("".join(segment.text for segment in line) for line in self._lines)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for line in self._lines:
+            yield from line
+            yield Segment.line()
+
+
+def note(status: Status) -> str:
+    """What no column shows: cancelling, idle, why it is waiting, how it failed, or that it is not learning."""
+    if status.cancelling:
+        return "cancelling"
+    if status.reason:
+        return plain(status.held_up_by)
+    flaws = flawed_lines(status.attempt, status.record) if status.attempt and status.stage is not Stage.FINISHED else ()
+    if status.stage is Stage.FAILED and status.attempt:
+        return plain(flaws[0]) if flaws and status.attempt.setup_ended is not None else _end(status.attempt)
+    if flaws and status.attempt and not status.stage.ended:
+        return plain(flaws[0])
+    if not status.stage.ended and status.attempt and (since := status.attempt.idle_since) is not None:
+        return f"idle since {time.strftime('%H:%M', time.localtime(since))}, logs no steps"
+    if not status.stage.ended and status.attempt and (since := status.attempt.gpus_idle_since) is not None:
+        return f"GPUs idle since {time.strftime('%H:%M', time.localtime(since))}"
+    done = progress(status.metrics)
+    if status.stage is Stage.FINISHED and status.record.job.workload == "command" and done and done < _SHORT:
+        return f"exited after step {share(status.metrics.get('step'), status.metrics.get('steps'))}"
+    lesson = not_learning(status.attempt.course if status.attempt else None)
+    return lesson.note if lesson else "1 step per epoch" * bool(single_steps(status))
+
+
+def _end(attempt: AttemptEvidence) -> str:
+    """How the first rank ended: srun's code is the highest of all ranks', 143 for those it killed."""
+    if attempt.hung:
+        return "GPUs idle" if attempt.hung == IDLE_GPUS else "no progress"
+    death = attempt.death
+    if death and death.code is None:
+        return plain(death.how).lower()
+    code = death.code if death else attempt.exit_code
+    return f"exit code {code}" if code else ""
+
+
+def _fitting(filled: list[str], widths: dict[str, int], width: int | None) -> list[str]:
+    """The columns that fit into `width`."""
+    while width is not None and sum(widths[column] + _GAP for column in filled) - _GAP > width:
+        least = max(filled, key=_importance)
+        if not _importance(least):
+            break
+        filled.remove(least)
+    return filled
+
+
+def _importance(column: str) -> int:
+    """The settings varied by a sweep are almost as important as the run and its stage."""
+    return _IMPORTANCE.get(column, 1)
+
+
+def _aligned(column: str, texts: list[str], width: int) -> list[str]:
+    """The title of `column` and `texts`, padded to `width`."""
+    blanks = {text: " " * (width - _width(text)) for text in {column, *texts}}
+    left = column in LEFT_ALIGNED
+    return [text + blanks[text] if left else blanks[text] + text for text in (column, *texts)]
+
+
+def _width(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def stage_style(stage: Stage) -> str:
+    return _STYLES.get(stage, "red" if stage.ended else "cyan")
+
+
+def stage_text(status: Status) -> str:
+    """The stage, with a question mark if only Slurm knows and has not answered."""
+    return status.stage.value if status.sure else f"{status.stage}?"
+
+
+def row_of(status: Status, now: float) -> Row:
+    """The row of one run. The row of an ended run does not depend on `now`."""
+    stage, metrics, attempt, job = status.stage, status.metrics, status.attempt, status.record.job
+    at_work = stage in _AT_WORK
+    done = progress(metrics) if stage not in (Stage.QUEUED, Stage.STARTING) else None
+    left = seconds_left(metrics, attempt.pace, now) if at_work and attempt else None
+    gpu = attempt.gpu if attempt and not stage.ended else None
+    ran = status.ran(now)
+    scores = (score_of(metrics, "val"), score_of(metrics, "test"))
+    val, test = (score[0].text(score[1]) if score else "" for score in scores)
+    cells = {
+        "RUN": status.record.run.id,
+        "STAGE": stage_text(status),
+        "PROGRESS": "" if done is None else progress_bar(done),
+        "EPOCH": share(metrics.get("epoch"), metrics.get("epochs")),
+        "STEP": share(metrics.get("step"), metrics.get("steps")),
+        "ETA": "" if left is None else duration(left),
+        "LOSS": number(metrics.get("loss")),
+        "VAL": val,
+        "TEST": test,
+        "NODES/S": KNOWN["nodes_per_second"].text(metrics.get("nodes_per_second") if at_work else None),
+        "GPU": "" if gpu is None else f"{gpu:.0f}%",
+        "TASKS": f"{job.resources.nodes}x{status.record.tasks_per_node}",
+        "RAN": "" if ran is None else duration(ran),
+        "TRY": str(len(status.attempts) or ""),
+        "JOB": status.job_id or "",
+        "NOTE": note(status) or "  ".join(f"{plain(name)} {number(own)}" for name, own in own_metrics(metrics).items()),
+        "ON": plain(attempt.nodes) if attempt else "",
+    }
+    shown = {column: text for column, text in cells.items() if text}
+    return Row(status.record.run.id, stage, status.record.created, shown)
+
+
+# Rows for sweeps in the table of runs: one row per sweep, or one per run with the settings it varies.
+
+
+_MOST_COLUMNS = 6  # for varied settings
+
+
+def together(rows: Iterable[Row]) -> list[Row]:
+    """`rows` with the runs of each sweep combined into one row, in place of the first."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(submission(row.run), []).append(row)
+    return [_one(name, group) if group[0].run != name else group[0] for name, group in groups.items()]
+
+
+def _one(sweep: str, rows: Sequence[Row]) -> Row:
+    counts = Counter(row.stage for row in rows)
+    ended = sum(row.stage.ended for row in rows) / len(rows)
+    cells = {
+        "RUN": sweep,
+        "STAGE": f"{len(rows)} runs",
+        "PROGRESS": progress_bar(ended),
+        "NOTE": stages_in_words(counts),
+    }
+    return Row(sweep, _stage(counts), max(row.created for row in rows), cells)
+
+
+def _stage(counts: Mapping[Stage, int]) -> Stage:
+    """The stage that determines a sweep's colour: of active runs, else of runs that ended badly."""
+    going = [stage for stage in counts if not stage.ended]
+    badly = [stage for stage in counts if stage.ended and stage is not Stage.FINISHED]
+    return next(itertools.chain((one for one in going if one is not Stage.QUEUED), going, badly), Stage.FINISHED)
+
+
+def apart(rows: Iterable[Row], settings: Mapping[str, Sequence[str]]) -> tuple[list[Row], list[str]]:
+    """`rows` with their runs' `settings` in additional columns, and the titles of those columns."""
+    values = {run: values_of(row) for run, row in settings.items()}
+    titles = _titles(dict.fromkeys(key for row in values.values() for key in row))
+    changed = []
+    for row in rows:
+        mine = {titles[key]: plain(text) for key, text in values.get(row.run, {}).items() if key in titles}
+        changed.append(row._replace(cells={**row.cells, "RUN": f".{row.run.rpartition('.')[2]}", **mine}))
+    return changed, [*titles.values()]
+
+
+def listing(summary: SweepSummary, looked: Report, row_of: Callable[[Status, float], Row]) -> Listing:
+    """A sweep as a table of its runs, by index, with its headline."""
+    record = summary.record
+    settings = {run.id: row for run, row in zip(record.runs, record.settings, strict=True)}
+    rows, varied = apart((row_of(status, looked.as_of) for status in summary.statuses), settings)
+    return Listing(looked.as_of, tuple(rows), looked.problems, head=headline(summary), varied=tuple(varied))
+
+
+def headline(found: SweepSummary) -> str:
+    """The state of the sweep in one or two lines."""
+    lines = [f"{found.record.sweep.id}: {len(found.statuses)} runs: {stages_in_words(found.stages)}"]
+    if found.seconds_left:
+        lines[0] += f"; about {duration(found.seconds_left)} left"
+    if best := found.best:
+        place = best.status.record.run.id.rpartition(".")[2]
+        settings = " ".join(found.record.settings[int(place)])
+        lines.append(f"best {best.metric.label}: {best.metric.text(best.value)} of .{place}: {settings}")
+    return "\n".join(map(plain, lines))
+
+
+def _titles(keys: Iterable[str]) -> dict[str, str]:
+    """The columns of the first keys: `train.lr` -> `lr`, unless another key ends in the same word."""
+    some = [*itertools.islice(keys, _MOST_COLUMNS)]
+    ends = Counter(key.rpartition(".")[2] for key in some)
+    return {key: plain(end if ends[end := key.rpartition(".")[2]] == 1 else key) for key in some}

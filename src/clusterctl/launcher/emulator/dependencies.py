@@ -1,0 +1,103 @@
+"""Job dependencies, such as `--dependency=afterok:7:8,afterany:9`, as Slurm 22.05 evaluates them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.launcher.emulator import jobs
+from clusterctl.launcher.emulator import jobs as arrays
+from clusterctl.launcher.emulator.jobs import EmulatedState
+from clusterctl.shared.errors import SlurmError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.launcher.emulator.jobs import JobRecord
+    from clusterctl.launcher.emulator.virtual_cluster import Machine
+
+WAITS, NEVER = "Dependency", "DependencyNeverSatisfied"  # reasons
+_NONSENSE = "Batch job submission failed: Job dependency problem"
+
+
+class DependencyKind(StrEnum):
+    AFTER = "after"
+    AFTER_ANY = "afterany"
+    AFTER_NOT_OK = "afternotok"
+    AFTER_OK = "afterok"
+
+
+class Dependency(NamedTuple):
+    """One job, array or element to wait for. Satisfied ones are dropped, as in squeue's list."""
+
+    kind: str
+    job: str  # 12, 12_* or 12_3
+    failed: bool = False  # it can never be satisfied
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.job}({'failed' if self.failed else 'unfulfilled'})"
+
+
+def parse(text: str) -> list[Dependency]:
+    """The dependencies in `text`, without duplicates. Raises SlurmError."""
+    if "?" in text or "+" in text or text.lower().startswith(("singleton", "expand", "aftercorr")):
+        raise SlurmError(f"the emulator does not support --dependency={text}")
+    found = []
+    for word in text.split(",") if text else ():
+        kind, *targets = word.lower().split(":")
+        if kind not in set(DependencyKind) or not targets:
+            raise SlurmError(_NONSENSE)
+        found += [Dependency(kind, job) for target in targets for job in _jobs(target)]
+    return list(dict.fromkeys(found))
+
+
+def _jobs(target: str) -> list[str]:
+    """12_[3-4] -> 12_3, 12_4"""
+    try:
+        number, indices = arrays.parse_target(target)
+    except SlurmError:
+        raise SlurmError(_NONSENSE) from None
+    return [f"{number}_{index}" for index in indices] or [str(number)]
+
+
+def left(machine: Machine, dependencies: Sequence[Dependency]) -> list[Dependency]:
+    """Those not satisfied yet, or that never can be. An unknown or forgotten job satisfies every kind."""
+    judged = [_judge(machine, one) for one in dependencies]
+    return [one for one in judged if one]
+
+
+def _judge(machine: Machine, one: Dependency) -> Dependency | None:
+    """The dependency as squeue shows it; None once it is satisfied."""
+    try:
+        found = jobs.chosen(machine, one.job)
+    except SlurmError:
+        return None
+    if any(job.is_lost for job in found):
+        jobs.bury_lost(machine)
+    records = [job.record for job in found]
+    satisfied = verdict(one.kind, records)
+    job = f"{one.job}_*" if one.job == str(records[0].array) else one.job
+    return None if satisfied else Dependency(one.kind, job, failed=satisfied is False)
+
+
+def shown(record: JobRecord) -> str:
+    """The remaining dependencies of a job, in the format of squeue and scontrol."""
+    return ",".join(str(Dependency(*one)) for one in record.dependencies) or "(null)"
+
+
+def verdict(kind: str, records: Sequence[JobRecord]) -> bool | None:
+    """Whether these jobs satisfy a dependency of this kind; None while that is open."""
+    verdicts = [_verdict(kind, record) for record in records]
+    if None in verdicts:
+        return None
+    return any(verdicts) if kind == DependencyKind.AFTER_NOT_OK else all(verdicts)
+
+
+def _verdict(kind: str, record: JobRecord) -> bool | None:
+    """`verdict` for one job. A requeued job counts as neither ended nor started."""
+    state = record.state
+    if kind == DependencyKind.AFTER:
+        return state is EmulatedState.RUNNING or state.ended or None
+    if not state.ended:
+        return None
+    return kind == DependencyKind.AFTER_ANY or (state is EmulatedState.COMPLETED) == (kind == DependencyKind.AFTER_OK)

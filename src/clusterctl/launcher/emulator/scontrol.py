@@ -1,0 +1,149 @@
+"""scontrol: requeue, hold and release jobs, show jobs and nodes, take nodes down and resume them."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.emulator import jobs
+from clusterctl.launcher.emulator import jobs as arrays
+from clusterctl.launcher.emulator.stand_in import VERSION
+from clusterctl.launcher.emulator.virtual_cluster import Machine, gres, node_list, node_name
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.spec.values import slurm_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.launcher.emulator.jobs import EmulatedJob, JobRecord
+
+
+def main(machine: Machine, arguments: list[str]) -> int:
+    jobs.bury_lost(machine)
+    match [word if "=" in word else word.lower() for word in arguments[:1]] + arguments[1:]:
+        case ["ping"]:
+            print(f"Slurmctld(primary) at {os.uname().nodename} is UP")
+        case ["version"]:
+            print(VERSION)
+        case ["requeue" | "hold" | "release" as verb, *job_ids] if job_ids:
+            return _ask(machine, arrays.targets(",".join(job_ids)), verb)
+        case ["show", "config"]:
+            print(f"MaxArraySize            = {arrays.MAX_SIZE}")
+        case ["show", "hostnames" | "hostname", names]:
+            print("\n".join(_expand(names)))
+        case ["show", "job" | "jobs", job_id]:
+            _show_job(machine, job_id)
+        case ["show", "node" | "nodes", *names]:
+            for node in [_number(machine, name) for name in names] or range(1, machine.nodes + 1):
+                _show_node(machine, node)
+        case ["update", *words] if all("=" in word for word in words):
+            values = {word.partition("=")[0].lower(): word.partition("=")[2] for word in words}
+            if set(values) == {"jobid", "arraytaskthrottle"} and values["arraytaskthrottle"].isdecimal():
+                return _ask(machine, [values["jobid"]], "throttle", values["arraytaskthrottle"])
+            if values.keys() == {"jobid", "excnodelist"}:
+                nodes = [str(_number(machine, name)) for name in _expand(values["excnodelist"])]
+                return _ask(machine, [values["jobid"]], "exclude", *nodes)
+            _update_node(machine, values)
+        case _:
+            raise SlurmError(f"invalid keyword: {' '.join(arguments)}")
+    return 0
+
+
+def _ask(machine: Machine, targets: list[str], *words: str) -> int:
+    refusals = [refusal for target in targets for refusal in _refusals(machine, target, words)]
+    for refusal in refusals:
+        print(refusal, file=sys.stderr)
+    return int(bool(refusals))
+
+
+def _refusals(machine: Machine, target: str, words: tuple[str, ...]) -> Iterator[str]:
+    """Send `words` to all jobs that `target` names; yields errors, except for ended elements of a whole array."""
+    try:
+        for job in jobs.split(machine, target):
+            try:
+                job.ask(*words)
+            except SlurmError as error:
+                record = job.record  # it may have ended just now
+                if not (record.array and record.state.ended and "_" not in target):
+                    yield f"{error.message} for job {arrays.job_name(job.id, record)}"
+    except SlurmError as error:
+        yield f"{error.message} for job {target}"
+
+
+def _update_node(machine: Machine, values: dict[str, str]) -> None:
+    state = values.get("state", "").lower()
+    if state not in ("down", "resume", "idle") or "nodename" not in values:
+        updatable = "a node's state (down, resume, idle), and a job's ArrayTaskThrottle and ExcNodeList"
+        raise SlurmError(f"the emulator updates only {updatable}")
+    for name in _expand(values["nodename"]):
+        node = _number(machine, name)
+        marker = machine.down_marker(node)
+        if state == "down":
+            marker.parent.mkdir(exist_ok=True)
+            marker.write_text(values.get("reason", ""))
+            for job in jobs.all_jobs(machine):
+                with suppress(SlurmError):  # it has just ended
+                    if job.is_supervised:
+                        job.ask("node-down", str(node))
+        else:
+            marker.unlink(missing_ok=True)
+            jobs.nudge(machine)
+
+
+def _show_job(machine: Machine, job_id: str) -> None:
+    for job in jobs.chosen(machine, job_id):
+        _show(job)
+
+
+def _show(job: EmulatedJob) -> None:
+    request, record = job.request, job.record
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.started)) if record.started else "Unknown"
+    restarts = f"Restarts={record.restarts} Requeue={int(request.requeue)}"
+    print(f"JobId={job.id} {_element(record)}JobName={request.name}")
+    print(f"   JobState={record.state} Reason={record.reason} {restarts}")
+    limit = slurm_time(request.time_limit) if request.time_limit else "UNLIMITED"
+    print(f"   TimeLimit={limit}")
+    print(f"   ExitCode={record.status >> 8}:{record.status & 127} StartTime={start}")
+    print(f"   Partition={request.partition} NodeList={node_list(record.nodes) or '(null)'}")
+    print(f"   NumNodes={request.nodes} NumTasks={request.tasks} CPUs/Task={request.cpus_per_task or 1}")
+    print(f"   Command={job.folder / 'script'}\n   WorkDir={request.folder}\n")
+
+
+def _element(record: JobRecord) -> str:
+    if not record.tasks:
+        return ""
+    throttle = f"ArrayTaskThrottle={record.throttle} " if record.throttle else ""
+    return f"ArrayJobId={record.array} ArrayTaskId={arrays.shown(record)} {throttle}"
+
+
+def _show_node(machine: Machine, node: int) -> None:
+    marker = machine.down_marker(node)
+    state = "DOWN" if marker.exists() else "IDLE"
+    if any(job.is_supervised and node in job.record.nodes for job in jobs.all_jobs(machine)):
+        state = "ALLOCATED"
+    gpus = gres(machine.gpus_per_node, machine.gpu_type)
+    print(f"NodeName={node_name(node)} CPUTot={machine.cpus_per_node} Gres={gpus} State={state}")
+    if marker.exists():
+        print(f"   Reason={marker.read_text()}")
+    print()
+
+
+def _number(machine: Machine, name: str) -> int:
+    found = re.fullmatch(r"node([1-9]\d*)", name, re.ASCII)
+    if not found or int(found[1]) > machine.nodes:
+        raise SlurmError(f"Invalid node name specified: {name}")
+    return int(found[1])
+
+
+def _expand(names: str) -> list[str]:
+    """node1,node[3-5,7] -> node1, node3, node4, node5, node7"""
+    found = []
+    for prefix, ranges, plain in re.findall(r"([^,\[\]]+)\[([\d,-]+)\]|([^,\[\]]+)", names):
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", ranges):
+            found += [f"{prefix}{number}" for number in range(int(first), int(last or first) + 1)]
+        found += [plain] * bool(plain)
+    return found

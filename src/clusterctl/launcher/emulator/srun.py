@@ -1,0 +1,207 @@
+"""srun: run the tasks of one step as processes, N per node, each with its rank in the environment."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from clusterctl.launcher.emulator import fifo, jobs, process_trees
+from clusterctl.launcher.emulator.host_names import name_nodes
+from clusterctl.launcher.emulator.job_request import Options, count, spread
+from clusterctl.launcher.emulator.jobs import JOB_MARK, EmulatedJob, EmulatedState
+from clusterctl.launcher.emulator.output import expand, open_output, symbols
+from clusterctl.launcher.emulator.slurm_variables import batch_environment, gpu_environment, task_environment
+from clusterctl.launcher.emulator.virtual_cluster import Machine, node_name
+from clusterctl.shared.errors import SlurmError
+
+_EFFECTIVE = """
+    jobid= nodelist=/w pty job-name=/J nodes=/N ntasks=/n ntasks-per-node= cpus-per-task=/c kill-on-bad-exit?/K chdir=/D
+    output=/o error=/e open-mode=
+"""
+_WITHOUT_EFFECT = """
+    mpi= unbuffered/u input=/i export= overlap exact exclusive? gpus-per-node= gres= mem= time=/t quiet/Q
+    cpu-bind= wait=/W relative=/r signal=
+"""
+_SRUN = Options(_EFFECTIVE + _WITHOUT_EFFECT)
+
+
+def main(machine: Machine, arguments: list[str]) -> int:
+    options, command = _SRUN.parse(arguments)
+    if not command:
+        raise SlurmError("No command given to execute.")
+    if "jobid" not in options and JOB_MARK not in os.environ:
+        raise SlurmError("the emulator runs steps only inside a job: name one with --jobid")
+    job = jobs.find(machine, options["jobid"]) if "jobid" in options else EmulatedJob(Path(os.environ[JOB_MARK]))
+    if "jobid" in options:
+        jobs.bury_lost(machine)
+        os.environ.update(_of_the_job(machine, job))
+        name_nodes(machine)  # as the supervisor has for steps from inside the job
+    if job.record.state is not EmulatedState.RUNNING:
+        raise SlurmError(f"Unable to create step for job {job.id}: Job/step already completing or completed")
+    step = EmulatedStep(machine, job, options, command)
+    return step.take_over_terminal() if "pty" in options else step.run()
+
+
+def _of_the_job(machine: Machine, job: EmulatedJob) -> dict[str, str]:
+    """What Slurm adds to the environment of a step started from outside its job."""
+    if job.record.state is not EmulatedState.RUNNING:
+        raise SlurmError(f"Unable to confirm allocation for job {job.id}: Job is not running")
+    added = batch_environment(machine, job, job.request, job.record, os.environ)
+    return {name: value for name, value in added.items() if name != "ENVIRONMENT"}
+
+
+class StepTask(NamedTuple):
+    rank: int
+    local: int
+    node: int
+    position: int  # of the node within the step
+
+
+class EmulatedStep:
+    """One srun. It runs until its last task has ended; the supervisor sends it the signals to forward."""
+
+    def __init__(self, machine: Machine, job: EmulatedJob, options: dict[str, str], command: list[str]) -> None:
+        self.machine = machine
+        self.job = job
+        self.request, self.record = job.request, job.record
+        self.options = options
+        self.command = command
+        self.nodes, self.counts = self._shape()
+        self.id, self.control = self._register()
+        self.signals = process_trees.signal_bytes(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+        self.files: dict[str, int] = {}
+        self.running: dict[int, StepTask] = {}
+        self.code = 0
+        self.aborted = False
+        self.kill_at = math.inf  # on the monotonic clock
+
+    def run(self) -> int:
+        """Start the tasks and wait for them; returns the highest exit code, 128 + N for a task killed by signal N."""
+        self._start()
+        while self.running:
+            timeout = max(0.0, self.kill_at - time.monotonic()) if self.kill_at < math.inf else None
+            fifo.wait([self.control, self.signals], timeout)
+            for line in fifo.drain(self.control).decode().splitlines():
+                number, node = line.split()
+                self._signal(int(number), None if node == "all" else int(node))
+            if set(fifo.drain(self.signals)) - {signal.SIGCHLD}:
+                self._abort()
+            self._reap()
+            if time.monotonic() >= self.kill_at:
+                self.kill_at = math.inf
+                self._signal(signal.SIGKILL)
+        if "jobid" in self.options:  # the supervisor is notified only when its own descendants end
+            os.close(self.control)
+            fifo.send(self.job.control, "-", "nudge")
+        return self.code
+
+    def take_over_terminal(self) -> NoReturn:
+        """With --pty, this process becomes the only task: the terminal is on this machine anyway."""
+        environment = self._environment(StepTask(0, 0, self.nodes[0], 0))
+        os.chdir(self.options.get("chdir", os.curdir))
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.execvpe(self.command[0], self.command, environment)
+
+    def _shape(self) -> tuple[list[int], list[int]]:
+        """The step's nodes, and how many tasks each gets; missing options are taken from the job."""
+        request = self.request
+        nodes = count(self.options, "nodes") or request.nodes
+        per_node = count(self.options, "ntasks-per-node") or max(request.tasks_on_nodes)
+        whole = nodes == request.nodes and "ntasks-per-node" not in self.options
+        tasks = count(self.options, "ntasks") or (request.tasks if whole else nodes * per_node)
+        counts = spread(tasks, min(nodes, tasks))
+        if nodes > request.nodes or max(counts) > max(request.tasks_on_nodes):
+            raise SlurmError(f"Unable to create step for job {self.job.id}: More processors requested than permitted")
+        held = list(self.record.nodes)
+        if "nodelist" in self.options:
+            named = [node for node in held if node_name(node) == self.options["nodelist"]]
+            if len(named) != len(counts):
+                raise SlurmError(f"the emulator takes exactly one of the job's nodes: {self.options['nodelist']}")
+            return named, counts
+        return held[: len(counts)], counts
+
+    def _register(self) -> tuple[int, int]:
+        """The step's number (the next free one), and the pipe that it listens on."""
+        name = self.options.get("job-name", Path(self.command[0]).name)
+        for number in itertools.count():
+            with suppress(FileExistsError):
+                control = fifo.create(self.job.steps / str(number))
+                (self.job.step_names / str(number)).write_text(name)
+                return number, control
+        raise AssertionError("itertools.count() never ends")
+
+    def _start(self) -> None:
+        out, folder = self.options.get("output"), self.options.get("chdir", os.curdir)
+        rank = itertools.count()
+        for position, (node, tasks) in enumerate(zip(self.nodes, self.counts, strict=True)):
+            for local in range(tasks):
+                task = StepTask(next(rank), local, node, position)
+                outputs = self._open(out, task, 1), self._open(self.options.get("error", out), task, 2)
+                pid = process_trees.spawn(self.command, self._environment(task), folder, *outputs)
+                self.running[pid] = task
+        for descriptor in self.files.values():
+            os.close(descriptor)
+
+    def _environment(self, task: StepTask) -> dict[str, str]:
+        """srun's own environment, what Slurm adds, and the task's rank and node."""
+        environment = {
+            **batch_environment(self.machine, self.job, self.request, self.record, {}),
+            **os.environ,
+            **gpu_environment(self.record.gpus[self.record.nodes.index(task.node)]),
+            **task_environment(self.id, self.nodes, self.counts, task.position, task.local),
+        }
+        if "cpus-per-task" in self.options:
+            environment["SLURM_CPUS_PER_TASK"] = self.options["cpus-per-task"]
+        return environment
+
+    def _open(self, pattern: str | None, task: StepTask, inherited: int) -> int:
+        """The task's output: that of srun, or the file that the pattern names, which tasks may share."""
+        if pattern is None:
+            return inherited
+        step = {"J": f"{self.job.id}.{self.id}", "s": str(self.id), "t": str(task.rank), "n": str(task.position)}
+        name = expand(pattern, symbols(self.job.id, self.record, self.request.name, task.node) | step)
+        if name not in self.files:
+            mode = self.options.get("open-mode", os.environ.get("SLURM_OPEN_MODE", ""))
+            try:
+                self.files[name] = open_output(name, append=mode.startswith("a"))
+            except OSError as error:
+                self._signal(signal.SIGKILL)
+                raise SlurmError(f"Could not open {name}: {error.strerror}") from None
+        return self.files[name]
+
+    def _reap(self) -> None:
+        for pid, status in process_trees.reaped():
+            task, code = self.running.pop(pid, None), os.waitstatus_to_exitcode(status)
+            if task is None or code == 0:
+                continue
+            self.code = max(self.code, code if code > 0 else 128 - code)
+            how = f"Exited with exit code {code}" if code > 0 else signal.strsignal(-code)
+            self._say(f"srun: error: {node_name(task.node)}: task {task.rank}: {how}")
+            if self.options.get("kill-on-bad-exit", os.environ.get("SLURM_KILL_BAD_EXIT", "0")) != "0":
+                self._abort()
+
+    def _abort(self) -> None:
+        """TERM the remaining tasks, then KILL after KillWait: tasks that ignore TERM live until then."""
+        if self.running and not self.aborted:
+            self.aborted = True
+            when, first = time.strftime("%Y-%m-%dT%H:%M:%S"), node_name(self.record.nodes[0])
+            self._say(f"slurmstepd: error: *** STEP {self.job.id}.{self.id} ON {first} CANCELLED AT {when} ***")
+            self.kill_at = time.monotonic() + self.machine.kill_wait
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int, node: int | None = None) -> None:
+        for pid, task in self.running.items():
+            if node in (None, task.node):
+                process_trees.send_signal(pid, number)
+
+    def _say(self, message: str) -> None:
+        print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,16 @@
+"""Started by path on a node of a run: `python -I -S .../clusterctl/launcher/notifications RUN_DIR`.
+
+Python puts this folder first on its path, where the package's parent folder is needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).absolute().parents[3])
+
+    from clusterctl.launcher.notifications.on_node import main
+
+    main(Path(sys.argv[1]))

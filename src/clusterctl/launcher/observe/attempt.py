@@ -1,0 +1,420 @@
+"""The files of a run, parsed: the evidence that `stage` judges."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from clusterctl.launcher.observe.lines import last_lines
+from clusterctl.launcher.observe.measurements import Pace, measurements_in, newest_values, pace_of
+from clusterctl.launcher.observe.milestones import read_cancellation, read_finish, read_submission
+from clusterctl.launcher.observe.rank_events import deaths, newest_stage
+from clusterctl.launcher.observe.run_names import submission as submission_of
+from clusterctl.launcher.observe.slurm_log import EndedBy, read_end
+from clusterctl.launcher.observe.telemetry import NodesNow, nodes_now
+from clusterctl.shared.node.node_check import EXIT_UNFIT, failed_nodes
+from clusterctl.shared.node.signals import EXIT_TERMINATED
+from clusterctl.shared.record.fields import read_fields
+from clusterctl.shared.record.files import modified_at, read_regular, status_of
+from clusterctl.shared.record.marks import EXIT_RESTART, Refusal, all_done, asked_for_restart
+from clusterctl.shared.record.vocabulary import score_of
+from clusterctl.shared.spec.values import parse_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from clusterctl.launcher.observe.rank_events import Death
+    from clusterctl.launcher.observe.run_record import RunRecord
+    from clusterctl.launcher.slurm import JobState, QueuedJob
+    from clusterctl.shared.record.layout import Attempt
+    from clusterctl.shared.record.stages import Stage
+    from clusterctl.shared.record.vocabulary import Metric, Number
+
+
+# Of metrics.jsonl: the last evaluation may be hundreds of steps back, but not in a run that has ended.
+_LONGEST_SETUP_LINE = 100
+EXIT_NO_COMMAND = 127  # of a shell
+_TAIL_BYTES, _TAIL_OF_ENDED_BYTES = 65536, 16384
+
+
+class SetupFlaw(NamedTuple):
+    """A line of `setup` that failed: its number, counting the cluster's lines and then the job's."""
+
+    line: int
+    code: int
+
+
+@dataclass(frozen=True)
+class HostRecord:
+    """host.json, written by an attempt's batch script. `exit_code` is None until the script has ended.
+
+    `signal` is the signal the script received. `asked`: a task requested a restart, which an exit code of 75 alone does
+    not prove. `requeuing`: the script is asking Slurm to requeue the job, or was ended meanwhile; `requeue_problem` is
+    Slurm's last refusal. `requeued`: Slurm has agreed. `refused` is why the script did not try although a restart was
+    needed. `limit` is the job's time limit in Slurm at that time, which an administrator may have changed, in seconds.
+    `disk_full`: it could not write; `no_work`: it could not create the run's working directory; `problem`: why the file
+    could not be read; `unfit`: the nodes that failed the check before the ranks started, with the reason. `copied`:
+    somebody copied another attempt's folder. `setup`: the lines of `setup` that failed; `setup_ended`: the one that
+    ended the attempt, 0 after a syntax error.
+    """
+
+    number: int
+    job_id: str = ""
+    restart_count: int = 0
+    nodes: str = ""
+    start: float | None = None
+    end: float | None = None
+    exit_code: int | None = None
+    signal: str = ""
+    asked: bool = False
+    requeuing: bool = False
+    requeue_problem: str = ""
+    requeued: bool = False
+    refused: Refusal | None = None
+    limit: int | None = None
+    disk_full: bool = False
+    no_work: bool = False
+    setup: tuple[SetupFlaw, ...] = ()
+    setup_ended: int | None = None
+    problem: str = ""
+    unfit: Mapping[str, str] = field(default_factory=dict)
+    copied: bool = False
+
+
+def read_host(attempt: Attempt) -> HostRecord:
+    """The only reader of host.json; missing or damaged fields keep their defaults."""
+    fields = read_fields(attempt.host_json)
+    exit_code = fields.whole("exit_code")
+    return HostRecord(
+        number=attempt.number,
+        job_id=fields.digits("job_id"),
+        restart_count=fields.whole("restart_count") or 0,
+        nodes=fields.text("nodes"),
+        start=fields.moment("start"),
+        end=fields.moment("end"),
+        exit_code=exit_code,
+        signal=fields.text("signal"),
+        asked=exit_code == EXIT_RESTART and (fields.flag("asked") or asked_for_restart(attempt)),
+        requeuing=fields.flag("requeuing"),
+        requeue_problem=fields.text("requeue_problem"),
+        requeued=fields.flag("requeued"),
+        refused=fields.member("refused", Refusal),
+        limit=parse_limit(fields.text("limit")),
+        disk_full=fields.flag("disk_full"),
+        no_work=fields.flag("no_work"),
+        setup=tuple(
+            SetupFlaw(line, code)
+            for one in fields.tables("setup")
+            if (line := one.whole("line")) is not None and (code := one.whole("code")) is not None
+        ),
+        setup_ended=fields.whole("setup_ended"),
+        problem=fields.problem,
+        unfit=failed_nodes(attempt) if exit_code == EXIT_UNFIT else {},
+        copied=fields.whole("attempt") not in (None, attempt.number),
+    )
+
+
+def flawed_lines(host: HostRecord, record: RunRecord) -> list[str]:
+    """The lines of `setup` that failed, in words; the one that ended the attempt comes first."""
+    setup = (*record.cluster.setup, *record.job.setup)
+    codes = {flaw.line: flaw.code for flaw in host.setup}
+    numbers = [*dict.fromkeys([*([] if host.setup_ended is None else [host.setup_ended]), *codes])]
+    return [_flawed_line(number, setup, codes.get(number)) for number in numbers]
+
+
+def _flawed_line(number: int, setup: Sequence[str], code: int | None) -> str:
+    if not 0 < number <= len(setup):
+        return "setup: not all of its lines ran, because of a syntax error"
+    line = textwrap.shorten(setup[number - 1], _LONGEST_SETUP_LINE, placeholder=" ...")
+    how = "" if code is None else " (command not found)" if code == EXIT_NO_COMMAND else f" (exit code {code})"
+    return f"setup line {number}: {line}{how}"
+
+
+@dataclass(frozen=True)
+class AttemptEvidence(HostRecord):
+    """One attempt: the batch script's record and, for the last attempt, the state of its ranks."""
+
+    done: bool = False  # every rank exited with 0, though the batch script may have ended without recording it
+    hung: str = ""  # ended by the watchdog: the symptom
+    ended_by: EndedBy | None = None  # why Slurm ended the job; None: it did not, as far as its log shows
+    in_vain: str = ""  # what a later start wrote that could not begin an attempt
+    death: Death | None = None  # of the first task that failed on its own, as reported by srun
+    stage: Stage | None = None
+    metrics: dict[str, Number] = field(default_factory=dict)
+    pace: Pace | None = None
+    gpu: float | None = None  # current mean GPU utilisation in percent
+    idle_since: float | None = None  # last activity of a program that logs no steps, on any rank
+    gpus_idle_since: float | None = None  # last activity of any GPU
+    course: Course | None = None  # of the loss, unless the training is clearly learning
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Slurm's answer: the run's job, or None if Slurm does not know it.
+
+    `early`: the query preceded the submission, so the answer means nothing. `stale`: Slurm no longer answers.
+    """
+
+    job: QueuedJob | None
+    early: bool = False
+    stale: bool = False
+    ended: JobState | None = None  # the end of a job that squeue no longer knows, from the accounting
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """All that is known about a run. `answer` is None if Slurm was not queried or did not answer."""
+
+    record: RunRecord
+    job_id: str | None
+    cancelled_at: float | None
+    finished_at: float | None
+    attempts: tuple[AttemptEvidence, ...]
+    answer: Answer | None = None
+    submitted_at: float | None = None  # when sbatch returned
+    never_wrote: bool = False  # the current job has not opened its log, so it has not started
+    late_seconds: float = 0.0  # other nodes' changes to its files may take this long to appear here
+
+    @property
+    def job(self) -> QueuedJob | None:
+        return self.answer.job if self.answer else None
+
+    @property
+    def last(self) -> AttemptEvidence | None:
+        """The last attempt of the current job, as opposed to those before a resume."""
+        found = self.attempts[-1] if self.attempts else None
+        return found if found and found.number >= self.record.past_attempts else None
+
+
+def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: NodesNow | None = None) -> RunEvidence:
+    """Read the run directory once. Missing and foreign files are ignored.
+
+    For repeated reads: attempts that had ended `before` are not read again, nor is the state of the `nodes` if given.
+    """
+    run = record.run
+    # The end markers come first: the attempts, read afterwards, are then at least as new.
+    finish, cancellation, submission = read_finish(run), read_cancellation(run), read_submission(run)
+    folders = run.attempts()
+    past = before.attempts[:-1] if before else ()
+    over = {attempt.number: attempt for attempt in past if attempt.exit_code is not None}
+    attempts = [over.get(folder.number) or AttemptEvidence(**vars(read_host(folder))) for folder in folders]
+    folders = [folder for folder, evidence in zip(folders, attempts, strict=True) if not evidence.copied]
+    attempts = [evidence for evidence in attempts if not evidence.copied]
+    if attempts:
+        ranks = record.job.resources.nodes * record.tasks_per_node
+        done = finish is None and all_done(folders[-1], ranks)
+        last = replace(_with_its_ranks(attempts[-1], folders, ranks, nodes), done=done)
+        if last.exit_code is not None and (last.signal or last.requeuing or last.requeued):
+            end = read_end(run.path / "slurm.log", last.number, last.job_id)
+            last = replace(last, ended_by=end.ended_by, in_vain=end.in_vain)
+        attempts[-1] = last
+    # An array element has two job ids: its own, which its batch script sees, and the one that squeue shows.
+    reported = attempts[-1].job_id if attempts and submission_of(run.id) == run.id else ""
+    known = [submission.job_id, reported]
+    job_id = next((number for number in known if number and number not in record.past_jobs), None)
+    if finish and attempts and finish.attempt not in (None, attempts[-1].number):
+        finish = None  # from an attempt that was presumed lost and replaced
+    cancelled_at, finished_at = cancellation.time if cancellation else None, finish.time if finish else None
+    never_wrote = not attempts and modified_at(run.path / "slurm.log") / 1e9 < record.submitted
+    return RunEvidence(
+        record,
+        job_id,
+        cancelled_at,
+        finished_at,
+        tuple(attempts),
+        submitted_at=submission.time,
+        never_wrote=never_wrote,
+    )
+
+
+def _first_death(attempt: Attempt) -> Death | None:
+    """The first task to fail on its own, skipping terminated tasks, since only the end of a long log is read."""
+    lines = (line.decode(errors="replace") for line in last_lines(attempt.host_log))
+    return next((death for death in deaths(lines) if death.code != EXIT_TERMINATED), None)
+
+
+def _alarm(attempt: Attempt) -> str:
+    """The symptom in the alarm that ended the attempt; empty without an alarm."""
+    fields = read_fields(attempt.hang_json)
+    return "" if fields.absent else fields.text("how") or "unknown"
+
+
+def _with_its_ranks(
+    evidence: AttemptEvidence, folders: Sequence[Attempt], tasks: int, nodes: NodesNow | None
+) -> AttemptEvidence:
+    attempt, over = folders[-1], evidence.exit_code is not None
+    lines = last_lines(attempt.metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
+    newest = newest_values(lines)
+    if over or nodes is None:
+        nodes = NodesNow() if over else nodes_now(attempt, tasks)
+    return replace(
+        evidence,
+        hung=_alarm(attempt),
+        death=_first_death(attempt) if evidence.exit_code else None,
+        stage=newest_stage(attempt),
+        metrics=newest,
+        course=read_course([folder.metrics for folder in folders], lines, newest),
+        pace=None if over else pace_of(lines),
+        gpu=nodes.gpu,
+        idle_since=nodes.idle_since,
+        gpus_idle_since=nodes.gpus_idle_since,
+    )
+
+
+# The course of a training's loss, from both ends of its metrics, as judged by `diagnosis.learning`.
+
+
+LEAST_STEPS = 100  # of a training or fold: too few to draw conclusions below this
+_LEAST_LOSSES = 20  # at either end, for a meaningful mean
+_LEAST_BROKEN = 3  # in a row: mixed precision skips a step whose loss overflows, and continues
+_LARGEST = 1e100  # beyond it, sums overflow
+_LEAST_SHARE = 0.1  # of the planned steps: a warm-up of the learning rate takes time
+_ENOUGH_STEPS = 1000  # if a tenth is more, or the planned number is unknown
+_NEWEST = 100  # losses
+_HEAD_BYTES = 8192  # about 30 steps
+_BLOCK_BYTES = 65536
+_LINE_BYTES = 4096  # hardly any is longer
+_MOST_CLASSES = 10**9
+_CLEARLY_LEARNT = 0.9  # of the loss of guessing: clearly below it, there is no need to look closer
+
+
+class Mean(NamedTuple):
+    """The mean of several losses."""
+
+    value: float
+    error: float  # standard error, assuming independence
+
+
+@dataclass(frozen=True)
+class Course:
+    """The mean loss of the first steps and of the newest ones, and the newest score.
+
+    `steps`: completed so far, in this fold if there are folds. `first` is None if the beginning is unknown: the program
+    logs no steps, or continued from another run. `broken`: the newest losses are "NaN" or "infinite", since the step
+    `broken_since`.
+    """
+
+    steps: int
+    first: Mean | None = None
+    newest: Mean | None = None
+    classes: int | None = None
+    score: tuple[Metric, float] | None = None
+    broken: str = ""
+    broken_since: int | None = None
+
+
+def mean_of(losses: Sequence[float]) -> Mean | None:
+    """The mean of `losses`; None for too few or absurd values."""
+    if len(losses) < _LEAST_LOSSES or not all(abs(loss) < _LARGEST for loss in losses):
+        return None
+    mean = math.fsum(losses) / len(losses)
+    variance = math.fsum((loss - mean) * (loss - mean) for loss in losses) / (len(losses) - 1)
+    return Mean(mean, math.sqrt(variance / len(losses)))
+
+
+def broken(newest: Sequence[float]) -> str:
+    """Whether the newest losses, newest first, are "NaN" or "infinite"; empty if they are numbers."""
+    last = newest[:_LEAST_BROKEN]
+    if len(last) < _LEAST_BROKEN or any(map(math.isfinite, last)):
+        return ""
+    return "NaN" if math.isnan(last[0]) else "infinite"
+
+
+def read_course(files: Sequence[Path], lines: list[bytes], numbers: Mapping[str, Number]) -> Course | None:
+    """The course of the run whose attempts wrote `files`; None if it is too short or the training is clearly learning.
+
+    `lines` are the last lines of the last file, and `numbers` the newest value of each name in them.
+    """
+    if "loss" not in numbers:
+        return None
+    steps = _own_steps(numbers)
+    classes = int(numbers["classes"]) if 2 <= numbers.get("classes", 0) < _MOST_CLASSES else None
+    if not math.isfinite(numbers["loss"]):
+        return Course(steps, broken=broken(_newest_losses(lines, numbers)), broken_since=_broken_since(files))
+    if steps < _least_steps(numbers) or (classes and numbers["loss"] < _CLEARLY_LEARNT * math.log(classes)):
+        return None
+    first = None if "fold" in numbers else mean_of(_first_losses(files))
+    newest = mean_of([*filter(math.isfinite, _newest_losses(lines, numbers))])
+    return Course(steps, first, newest, classes, score_of(numbers, "val") or score_of(numbers, "test"))
+
+
+def _own_steps(numbers: Mapping[str, Number]) -> int:
+    """The completed steps; in a cross-validation, those of the current fold."""
+    step, steps, folds = (float(numbers.get(name, 0)) for name in ("step", "steps", "folds"))
+    own = step - (float(numbers.get("fold", 1)) - 1) * (steps / folds) if folds else step
+    return int(own) if math.isfinite(own) else 0
+
+
+def _least_steps(numbers: Mapping[str, Number]) -> float:
+    """The number of steps a training or fold must complete before it can be judged."""
+    planned = float(numbers.get("steps", math.inf)) / max(1.0, float(numbers.get("folds", 1)))
+    return max(LEAST_STEPS, min(_LEAST_SHARE * planned, _ENOUGH_STEPS))
+
+
+def _newest_losses(lines: list[bytes], numbers: Mapping[str, Number]) -> list[float]:
+    """The last losses of the current fold, newest first."""
+    fold, found = numbers.get("fold"), list[float]()
+    for measured in measurements_in(reversed(lines)):
+        if measured.values.get("fold", fold) != fold or len(found) == _NEWEST:
+            break
+        found += _loss(measured.values)
+    return found
+
+
+def _first_losses(files: Sequence[Path]) -> list[float]:
+    """The losses of the run's first steps; none if it started at a later step."""
+    for path in files:
+        records = _records(path, 0, _HEAD_BYTES)
+        steps = [record["step"] for record in records if type(record.get("step")) is int]
+        if steps:
+            return [loss for record in records for loss in _loss(record)] if steps[0] <= LEAST_STEPS else []
+    return []
+
+
+def _broken_since(files: Sequence[Path]) -> int | None:
+    """The step of the first non-finite loss after the last finite one.
+
+    Found by bisection: a loss that has become NaN stays NaN, and the file may be long.
+    """
+    since = None
+    for path in reversed(files):
+        low, high = 0, _size(path)
+        while high - low > _BLOCK_BYTES:
+            middle = (low + high) // 2
+            losses = [loss for record in _records(path, middle, _BLOCK_BYTES) for loss in _loss(record)]
+            low, high = (middle, high) if losses and math.isfinite(losses[0]) else (low, middle)
+        records = [record for record in _records(path, low, high - low + _LINE_BYTES) if _loss(record)]
+        finite = [index for index, record in enumerate(records) if math.isfinite(record["loss"])]
+        broken = records[finite[-1] + 1 :] if finite else records
+        since = broken[0].get("step") if broken else since
+        if finite:
+            break
+    return since if type(since) is int else None
+
+
+def _loss(values: Mapping[str, Number]) -> list[float]:
+    return [float(values["loss"])] if "loss" in values else []
+
+
+def _records(path: Path, offset: int, size: int) -> list[dict[str, Number]]:
+    """The values in the complete lines of a block, without a first partial line."""
+
+    def read(file: IO[bytes]) -> bytes:
+        file.seek(offset)
+        return file.read(size)
+
+    try:
+        lines = read_regular(path, read).split(b"\n")[:-1]
+    except OSError:
+        return []
+    return [measured.values for measured in measurements_in(lines[offset > 0 :])]
+
+
+def _size(path: Path) -> int:
+    try:
+        return status_of(path).st_size
+    except OSError:
+        return 0

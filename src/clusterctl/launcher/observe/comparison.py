@@ -1,0 +1,457 @@
+"""Comparison of two runs: differences in configuration, code, versions and image, and their results."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import stat
+import time
+import tomllib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterctl.launcher.config.secrets import Secrets, secrets_of
+from clusterctl.launcher.observe.history import History
+from clusterctl.launcher.observe.ranking import ranked, summarise
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.sweeps import read_sweep, values_of
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.submission.code_files import in_threads
+from clusterctl.launcher.submission.snapshot import PARTS
+from clusterctl.shared.errors import ConfigError, UsageError, reason
+from clusterctl.shared.record.fields import read_fields
+from clusterctl.shared.record.file_systems import local_devices
+from clusterctl.shared.record.files import exists, is_folder, open_regular, read_regular, read_whole
+from clusterctl.shared.record.vocabulary import KNOWN
+from clusterctl.shared.spec import to_record
+from clusterctl.shared.spec.keys import Difference, as_toml, differences, leaves, leaves_as_written, varying
+from clusterctl.shared.spec.records import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import IO
+
+    from clusterctl.launcher.observe.run_record import RunRecord
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.status import Report
+    from clusterctl.shared.errors import ClusterctlError, SlurmError
+    from clusterctl.shared.record.fields import Fields
+    from clusterctl.shared.record.layout import RunDir, SweepDir
+    from clusterctl.shared.record.vocabulary import Metric, Number
+    from clusterctl.shared.spec import Cluster
+    from clusterctl.shared.spec.keys import Key
+
+
+SCHEMA_VERSION = 1
+_ASSIGNED = re.compile(r"""^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*["']?(.*?)["']?[ \t]*$""", re.MULTILINE)
+
+
+class Result(NamedTuple):
+    """The last value of a metric in each run; None if it has none."""
+
+    metric: str
+    first: float | None
+    second: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences between two runs. `code` is None if it cannot be compared; `problems` has the reasons.
+
+    `configuration` has the job's keys, and the cluster's as `cluster.KEY`.
+    """
+
+    as_of: float
+    statuses: tuple[Status, Status]
+    configuration: tuple[Difference, ...]
+    code: tuple[CodeChange, ...] | None
+    versions: tuple[Difference, ...]
+    image: tuple[Difference, ...]
+    results: tuple[Result, ...]
+    problems: tuple[ClusterctlError, ...] = field(default=(), compare=False)
+
+    def line_differences(self) -> Iterator[FileDifference]:
+        """The unified diffs of the code files that differ, without secrets."""
+        runs = [status.record.run for status in self.statuses]
+        folders = [run.snapshot for run in runs]
+        changes = self.code or ()
+        hidden = _secrets([status.record for status in self.statuses], folders, changes)
+        for change in changes:
+            first, second = [run.path for run in runs] if change.name == runs[0].git_patch.name else folders
+            yield line_differences(first, second, change, hidden.hide)
+
+
+def compare(first: RunDir, second: RunDir) -> Comparison:
+    """Compare two runs. Raises ConfigError if a record cannot be read."""
+    found = report([first, second])
+    if len(found.statuses) < 2:
+        raise found.problems[0]
+    before, after = found.statuses
+    records = [(status.record, read_fields(status.record.run.run_json)) for status in found.statuses]
+    code: tuple[CodeChange, ...] | None = None
+    problems: list[ClusterctlError] = list(found.problems)
+    try:
+        code = _code_changes(first, second)
+    except ConfigError as error:
+        problems.append(error)
+    return Comparison(
+        as_of=found.as_of,
+        statuses=(before, after),
+        configuration=differences(*(configuration(record) for record, _ in records)),
+        code=code,
+        versions=differences(*(_versions(fields) for _, fields in records)),
+        image=differences(*(_image(record, fields) for record, fields in records)),
+        results=tuple(_results(before.metrics, after.metrics)),
+        problems=tuple(problems),
+    )
+
+
+def differences_to_json(found: Comparison, lines: Iterable[FileDifference] | None = None) -> dict[str, Any]:
+    """The output of `diff -o json`, described in `schemas/diff.json`; with `lines`, each file has its diff."""
+    files: Iterable[dict[str, Any]] | None = None
+    if lines is not None:
+        files = [{"name": one.name, "change": one.change, "diff": _joined(one)} for one in lines]
+    elif found.code is not None:
+        files = [change._asdict() for change in found.code]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "runs": [_run(status, found.as_of) for status in found.statuses],
+        "configuration": [one._asdict() for one in found.configuration],
+        "code": files if found.code is not None else None,
+        "versions": [one._asdict() for one in found.versions],
+        "image": [one._asdict() for one in found.image],
+        "results": [
+            {"metric": one.metric, "first": _finite(one.first), "second": _finite(one.second)} for one in found.results
+        ],
+    }
+
+
+def _joined(one: FileDifference) -> str | None:
+    return None if one.lines is None else "".join(f"{line}\n" for line in one.lines)
+
+
+def _run(status: Status, now: float) -> dict[str, Any]:
+    run = status.record.run
+    return {
+        "id": run.id,
+        "stage": status.stage.value,
+        "sure": status.sure,
+        "attempts": len(status.attempts),
+        "seconds": status.ran(now),
+        "directory": str(run.path),
+    }
+
+
+def configuration(record: RunRecord) -> Iterator[tuple[Key, Any]]:
+    """The values that a run was submitted with, as in `Comparison.configuration`."""
+    yield from leaves_as_written(to_record(record.job))
+    for key, value in leaves(to_record(record.cluster)):
+        yield ("cluster", *key), value
+
+
+def _versions(fields: Fields) -> list[tuple[Key, Any]]:
+    """The versions recorded at submission, and the code's git commit."""
+    git = fields.table("git")
+    found: dict[str, Any] = fields.table("versions").named_texts()
+    if commit := git.text("commit"):
+        found |= {"git commit": commit, "git changes": git.flag("dirty")}
+    return [((name,), value) for name, value in found.items()]
+
+
+def _image(record: RunRecord, fields: Fields) -> list[tuple[Key, Any]]:
+    digest = fields.table("image").text("digest") or None
+    return [(("image",), record.job.container.image), (("digest",), digest)]
+
+
+def _results(first: Mapping[str, float], second: Mapping[str, float]) -> Iterator[Result]:
+    """Every metric that either run has: known ones in the vocabulary's order, then a program's own."""
+    own = (first.keys() | second.keys()) - KNOWN.keys()
+    names = [*(name for name in KNOWN if name in first or name in second), *sorted(own)]
+    for name in names:
+        yield Result(name, first.get(name), second.get(name))
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _code_changes(first: RunDir, second: RunDir) -> tuple[CodeChange, ...]:
+    for run in (first, second):
+        if not is_folder(run.snapshot):
+            message = f"cannot compare the code: the copy of {run.id} no longer exists: {run.snapshot}"
+            raise ConfigError(message, "everything else is compared")
+    try:
+        return (*_patch_change(first, second), *code_changes(first.snapshot, second.snapshot))
+    except (OSError, ValueError) as error:  # ValueError: a patch too large to read
+        raise ConfigError(f"cannot compare the code: {reason(error)}", "everything else is compared") from error
+
+
+def _patch_change(first: RunDir, second: RunDir) -> Iterator[CodeChange]:
+    """The change in uncommitted code, for runs without a project copy, which would include it."""
+    if any(exists(run.project) and any(run.project.iterdir()) for run in (first, second)):
+        return
+    before, after = (read_whole(run.git_patch) if exists(run.git_patch) else b"" for run in (first, second))
+    if before != after:
+        change = FileChange.ADDED if not before else FileChange.CHANGED if after else FileChange.REMOVED
+        yield CodeChange(first.git_patch.name, change)
+
+
+def _secrets(records: Sequence[RunRecord], folders: Sequence[Path], changes: Iterable[CodeChange]) -> Secrets:
+    """The secrets that may appear in the code: from this environment, its job files and `.env` files."""
+    patterns = tuple(
+        dict.fromkeys(pattern for record in records for pattern in secrets_of(record.job, record.cluster, {}).patterns)
+    )
+    tables: list[object] = [dict(os.environ)]
+    for change in changes:
+        if change.name.endswith((".toml", "/.env")):
+            tables += [variables_in(folder / change.name) for folder in folders]
+    return Secrets(patterns).having(*tables)
+
+
+def variables_in(path: Path) -> object:
+    """The variables set by a job file or a `.env` file; None if it cannot be parsed."""
+    try:
+        text = read_whole(path).decode()
+        return tomllib.loads(text).get("env") if path.suffix == ".toml" else dict(_ASSIGNED.findall(text))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+# Differences between the code snapshots of two runs, by file and, for text files, by line.
+
+
+_LEFT_OUT = "__pycache__"
+_CHUNK = 2**20
+_MOST_BYTES = 2**19  # of a file compared line by line, which takes seconds at this size
+_NO_NEWLINE = "\n\\ No newline at end of file"
+
+
+class FileChange(StrEnum):
+    """How a file changed from the first run to the second."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+class CodeChange(NamedTuple):
+    """A file that differs, by its path in the snapshot: project/train.py, lib/clusterctl/..."""
+
+    name: str
+    change: FileChange
+
+
+class FileDifference(NamedTuple):
+    """A file that differs and its unified diff; None for binary and large files."""
+
+    name: str
+    change: FileChange
+    lines: tuple[str, ...] | None
+
+
+def code_changes(first: Path, second: Path) -> tuple[CodeChange, ...]:
+    """The files that differ between two snapshots, the project's first. Raises OSError if one cannot be read."""
+    if first == second:
+        return ()
+    before, after = _entries(first), _entries(second)
+    unsure: list[tuple[str, os.DirEntry[str], os.DirEntry[str]]] = []
+    found = dict.fromkeys(before.keys() - after.keys(), FileChange.REMOVED)
+    found |= dict.fromkeys(after.keys() - before.keys(), FileChange.ADDED)
+    for name in before.keys() & after.keys():
+        same = _same(before[name], after[name])
+        if same is None:
+            unsure.append((name, before[name], after[name]))
+        elif not same:
+            found[name] = FileChange.CHANGED
+    local = local_devices()
+    remote = any(folder.stat().st_dev not in local for folder in (first, second))
+    compared = in_threads(lambda item: _same_content(item[1].path, item[2].path), unsure, remote=remote)
+    found |= {name: FileChange.CHANGED for (name, _, _), same in zip(unsure, compared, strict=True) if not same}
+    own, *rest = PARTS
+    return tuple(CodeChange(name, found[name]) for part in (*rest, own) for name in sorted(found) if _is_in(name, part))
+
+
+def line_differences(first: Path, second: Path, change: CodeChange, hide: Callable[[str], str] = str) -> FileDifference:
+    """The unified diff of one file; `hide` redacts secrets. An unreadable file counts as binary."""
+    before = "" if change.change is FileChange.ADDED else _text_of_file(first / change.name)
+    after = "" if change.change is FileChange.REMOVED else _text_of_file(second / change.name)
+    if before is None or after is None:
+        return FileDifference(*change, None)
+    left = "/dev/null" if change.change is FileChange.ADDED else f"a/{change.name}"
+    right = "/dev/null" if change.change is FileChange.REMOVED else f"b/{change.name}"
+    lines = difflib.unified_diff(_lines(hide(before)), _lines(hide(after)), left, right, lineterm="")
+    return FileDifference(*change, tuple(lines))
+
+
+def _is_in(name: str, part: str) -> bool:
+    return name.startswith(f"{part}/")
+
+
+def _entries(snapshot: Path) -> dict[str, os.DirEntry[str]]:
+    return {name: entry for part in PARTS for name, entry in _walk(str(snapshot), part)}
+
+
+def _walk(snapshot: str, below: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    with os.scandir(f"{snapshot}/{below}") as listing:
+        entries = list(listing)
+    for entry in entries:
+        name = f"{below}/{entry.name}"
+        if not entry.is_dir(follow_symlinks=False):
+            yield name, entry
+        elif entry.name != _LEFT_OUT:
+            yield from _walk(snapshot, name)
+
+
+def _same(first: os.DirEntry[str], second: os.DirEntry[str]) -> bool | None:
+    """Whether two files are the same; None if that takes a comparison of their contents."""
+    one, other = first.stat(follow_symlinks=False), second.stat(follow_symlinks=False)
+    if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino):
+        return True
+    if one.st_mode != other.st_mode or one.st_size != other.st_size:
+        return False
+    if stat.S_ISLNK(one.st_mode):
+        return os.readlink(first.path) == os.readlink(second.path)  # noqa: PTH115 - strings: there may be thousands
+    return None if stat.S_ISREG(one.st_mode) else False
+
+
+def _same_content(first: str, second: str) -> bool:
+    with open_regular(Path(first)) as one, open_regular(Path(second)) as other:
+        while (piece := one.read(_CHUNK)) == other.read(_CHUNK):
+            if not piece:
+                return True
+    return False
+
+
+def _text_of_file(path: Path) -> str | None:
+    """The text of a file, or the target of a link; None for anything else."""
+
+    def read(file: IO[bytes]) -> bytes:
+        return file.read(_MOST_BYTES + 1)
+
+    try:
+        if path.is_symlink():
+            return f"link to {os.readlink(path)}"  # noqa: PTH115 - unnormalized
+        content = read_regular(path, read)
+        return None if len(content) > _MOST_BYTES or b"\0" in content else content.decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _lines(text: str) -> list[str]:
+    *lines, last = text.split("\n")
+    return [*lines, last + _NO_NEWLINE] if last else lines
+
+
+# Several runs at one moment, for one report: their settings, their ranking, the curves of the best.
+
+
+MOST_CURVES = 32  # runs whose curves are read
+
+
+@dataclass(frozen=True)
+class RankedRun:
+    """One of several runs: its short name, its values of the keys that differ, its score."""
+
+    name: str
+    status: Status
+    settings: Mapping[str, str]
+    score: Number | None = None
+    history: History | None = None
+
+
+@dataclass(frozen=True)
+class Several:
+    """Runs at one moment, the best first, then those without a value of `metric`. `keys` are those that differ."""
+
+    title: str
+    as_of: float
+    members: tuple[RankedRun, ...]
+    keys: tuple[str, ...]
+    metric: Metric | None
+    problems: tuple[ConfigError | SlurmError, ...] = ()
+    is_sweep: bool = False
+    seconds_left: float | None = None
+
+
+def examine_sweep(
+    sweep: SweepDir,
+    metric: str | None = None,
+    slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
+    clock: Callable[[], float] = time.time,
+) -> Several:
+    """The runs of `sweep`. Raises ConfigError if it or all its runs cannot be read, UsageError without the metric."""
+    record = read_sweep(sweep)
+    found = report(record.runs, slurm_of, clock)
+    settings = {run: values_of(row) for run, row in zip(record.runs, record.settings, strict=True)}
+    names = {run: str(place) for place, run in enumerate(record.runs)}
+    members, ranked_by = _ranked(found, metric, settings, names)
+    left = summarise(record, found.statuses, found.as_of, metric).seconds_left
+    return Several(
+        title=sweep.id,
+        as_of=found.as_of,
+        members=members,
+        keys=record.keys,
+        metric=ranked_by,
+        problems=found.problems,
+        is_sweep=True,
+        seconds_left=left,
+    )
+
+
+def examine_runs(
+    runs: Sequence[RunDir],
+    metric: str | None = None,
+    slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
+    clock: Callable[[], float] = time.time,
+) -> Several:
+    """Any `runs`. Raises ConfigError if none can be read, and UsageError if none has the metric."""
+    found = report(runs, slurm_of, clock)
+    different = varying(*(configuration(status.record) for status in found.statuses))
+    settings = {
+        status.record.run: {key: _text_of_value(values[place]) for key, values in different.items()}
+        for place, status in enumerate(found.statuses)
+    }
+    members, ranked_by = _ranked(found, metric, settings, {run: run.id for run in runs})
+    jobs = ", ".join(dict.fromkeys(status.record.job.name for status in found.statuses))
+    return Several(f"{len(runs)} runs of {jobs}", found.as_of, members, tuple(different), ranked_by, found.problems)
+
+
+def _ranked(
+    found: Report, metric: str | None, settings: Mapping[RunDir, Mapping[str, str]], names: Mapping[RunDir, str]
+) -> tuple[tuple[RankedRun, ...], Metric | None]:
+    """The readable runs, the best first, and their ranking metric."""
+    if not found.statuses:
+        raise found.problems[0]
+    scores = ranked(found.statuses, metric)
+    if metric is not None and not scores:
+        raise _no_such_metric(metric, found.statuses)
+    by_run = {one.status.record.run: one.value for one in scores}
+    rest = [status for status in found.statuses if status.record.run not in by_run]
+    members = []
+    for place, status in enumerate([*(one.status for one in scores), *rest]):
+        run = status.record.run
+        history = _history(status) if place < MOST_CURVES else None
+        members.append(RankedRun(names[run], status, settings[run], by_run.get(run), history))
+    return tuple(members), scores[0].metric if scores else None
+
+
+def _history(status: Status) -> History:
+    history = History(status.record.run, all_ranks=False)
+    history.update(status.attempts)
+    return history
+
+
+def _no_such_metric(name: str, statuses: Sequence[Status]) -> UsageError:
+    known = sorted({known for status in statuses for known in status.metrics} - {name})  # its values may all be NaN
+    close = nearest(name, dict.fromkeys(known))
+    named = f"one of {', '.join(known[:20])}" if known else "they have not logged any metrics yet"
+    return UsageError(f"no value of {name} in these runs", f"did you mean {close}?" if close else named)
+
+
+def _text_of_value(value: object) -> str:
+    return value if isinstance(value, str) else as_toml(value)

@@ -1,0 +1,239 @@
+"""A cache of ended runs, so that `status` does not read ten thousand run directories.
+
+The directories are authoritative. A cached run is valid while its directory and its folder of attempts are unchanged: a
+resume writes to the former, a restart by Slurm to the latter, and a removed run is not listed. A cache file that is
+missing, damaged or from another version is rebuilt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterctl import __version__
+from clusterctl.launcher.observe.attempt import AttemptEvidence, Course, Mean, RunEvidence, read_evidence
+from clusterctl.launcher.observe.rank_events import Death
+from clusterctl.launcher.observe.run_record import Condition, Predecessor, RunRecord, read_record, read_spec
+from clusterctl.launcher.observe.stage import settled
+from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.record.files import names_in, with_retries
+from clusterctl.shared.record.kept import Kept, read_kept, write_kept
+from clusterctl.shared.record.marks import Refusal
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.vocabulary import metric_of
+from clusterctl.shared.spec import Cluster, Job, to_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from clusterctl.shared.record.layout import RunDir
+
+QUIET_SECONDS = 60.0  # other nodes' files may arrive this late, and two changes may share a timestamp
+
+Stamp = tuple[int, ...]
+
+
+def stamp(run: RunDir) -> Stamp:
+    """Identity and last change of the run directory and its folder of attempts; empty if either is missing."""
+    return _stamp(os.fspath(run.path))
+
+
+def _stamp(run: str) -> Stamp:
+    try:
+        own, attempts = with_retries(lambda: (os.stat(run), os.stat(f"{run}/attempts")))  # noqa: PTH116 - ten thousand
+    except OSError:
+        return ()
+    return (
+        *(own.st_ino, own.st_mtime_ns, own.st_ctime_ns),
+        *(attempts.st_ino, attempts.st_mtime_ns, attempts.st_ctime_ns),
+    )
+
+
+class Row(NamedTuple):
+    """A run in a table: the text of each non-empty column, except for the age, which changes with the clock."""
+
+    run: str  # its id
+    stage: Stage
+    created: float
+    cells: Mapping[str, str]
+
+
+class _KeptRun(NamedTuple):
+    """One run in the cache file."""
+
+    stamp: list[int]
+    stage: str
+    created: float
+    cells: dict[str, str] | None  # of its row, once it was rendered
+    specs: list[str]  # the keys of its job and cluster
+    evidence: str  # JSON, parsed if more than the row is needed
+
+
+# Other versions have other fields, or give them other meanings.
+_PACKED = (RunRecord, RunEvidence, AttemptEvidence, Course)
+_FORM = [__version__, [*_KeptRun._fields], *([each.name for each in fields(kept)] for kept in _PACKED)]
+
+
+@dataclass
+class EndedRuns:
+    """The ended runs cached in `file` (None: only in this process). `clock` returns epoch seconds."""
+
+    file: Path | None = None
+    clock: Callable[[], float] = time.time
+    _read: dict[RunDir, tuple[Stamp, RunEvidence]] = field(default_factory=dict, init=False)  # by this process
+    _kept: dict[str, _KeptRun] | None = field(default=None, init=False)  # by id
+    _specs: dict[str, str] = field(default_factory=dict, init=False)  # jobs and clusters, shared by many runs
+    _changed: bool = field(default=False, init=False)
+
+    def evidence(self, run: RunDir) -> RunEvidence:
+        """The current evidence in the files of `run`. Raises what `read_record` raises."""
+        found = stamp(run)
+        if known := self._known(run, found):
+            return known
+        evidence = read_evidence(read_record(run))
+        if self._is_over(evidence, found):
+            self._read[run] = found, evidence
+            self._keep(run, found, evidence)
+        return evidence
+
+    def stage(self, run: RunDir) -> Stage | None:
+        """How `run` ended; None if its files must be read."""
+        kept = self._load().get(run.id)
+        return Stage(kept.stage) if kept and kept.stamp == [*stamp(run)] else None
+
+    def row(self, folder: str, run: str) -> Row | None:
+        """The cached row of the run with that id; None if it must be rendered."""
+        kept = self._load().get(run)
+        if not kept or kept.cells is None or kept.stamp != [*_stamp(f"{folder}/{run}")]:
+            return None
+        return Row(run, Stage(kept.stage), kept.created, kept.cells)
+
+    def keep_row(self, run: RunDir, row: Row) -> None:
+        """Cache the row of `run` if its evidence is cached."""
+        if run in self._read and (kept := self._load().get(run.id)):
+            self._load()[run.id] = kept._replace(cells=dict(row.cells))
+            self._changed = True
+
+    def save(self) -> None:
+        """Write the cache, without removed runs. If two processes write, the later one wins."""
+        if self.file is None or not self._changed:
+            return
+        folder = next(iter(self._read)).path.parent
+        with suppress(OSError):  # the folder was just removed
+            present = set(names_in(folder))
+            kept = {name: one for name, one in self._load().items() if name in present}
+            used = sorted({key for one in kept.values() for key in one.specs})
+            runs = {name: one[:-1] for name, one in kept.items()}
+            lines = [*(one.evidence for one in kept.values()), *map(self._specs.__getitem__, used)]
+            write_kept(self.file, _FORM, [runs, used], lines)
+            self._changed = False
+
+    def _known(self, run: RunDir, found: Stamp) -> RunEvidence | None:
+        if run in self._read and self._read[run][0] == found:
+            return self._read[run][1]
+        kept = self._load().get(run.id)
+        if not kept or not found or kept.stamp != [*found]:
+            return None
+        with suppress(ConfigError, ValueError):  # written by a checkout of the same version
+            self._read[run] = (
+                found,
+                _unpacked(run, json.loads(kept.evidence), *map(self._specs.__getitem__, kept.specs)),
+            )
+            return self._read[run][1]
+        return None
+
+    def _is_over(self, evidence: RunEvidence, found: Stamp) -> bool:
+        """Whether nothing writes to the run any more, as far as its files show."""
+        last = evidence.last
+        if not found or not last or last.exit_code is None or last.end is None:
+            return False
+        if not settled(evidence) or not evidence.record.is_ours:
+            return False
+        changed = max(*(number / 1e9 for place, number in enumerate(found) if place % 3), last.end)
+        return changed < self.clock() - QUIET_SECONDS
+
+    def _keep(self, run: RunDir, found: Stamp, evidence: RunEvidence) -> None:
+        if self.file is not None and (stage := settled(evidence)):
+            specs = [self._key(evidence.record.job), self._key(evidence.record.cluster)]
+            packed = json.dumps(_packed(evidence))
+            self._load()[run.id] = _KeptRun([*found], stage.value, evidence.record.created, None, specs, packed)
+            self._changed = True
+
+    def _key(self, spec: Job | Cluster) -> str:
+        text = json.dumps(to_record(spec))
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self._specs[key] = text
+        return key
+
+    def _load(self) -> dict[str, _KeptRun]:
+        if self._kept is None:
+            kept = read_kept(self.file, _FORM) if self.file else None
+            (runs, used), lines = kept or Kept(({}, []), [])
+            self._kept = {
+                name: _KeptRun._make([*one, line]) for (name, one), line in zip(runs.items(), lines, strict=False)
+            }
+            self._specs = dict(zip(used, lines[len(runs) :], strict=True))
+        return self._kept
+
+
+def _packed(evidence: RunEvidence) -> dict[str, Any]:
+    """`evidence` as JSON types, without the run itself, its job and cluster, and Slurm's answer."""
+    record = _set(evidence.record)
+    attempts = [{name: _plain(value) for name, value in _set(one).items()} for one in evidence.attempts]
+    return {**_set(evidence), "record": {name: _plain(value) for name, value in record.items()}, "attempts": attempts}
+
+
+def _set(value: RunRecord | RunEvidence | AttemptEvidence) -> dict[str, Any]:
+    """The fields that differ from their defaults, without `run`, `job`, `cluster` and `answer`."""
+    left_out = ("run", "job", "cluster", "answer")
+    values = ((one, getattr(value, one.name)) for one in fields(value) if one.name not in left_out)
+    return {one.name: found for one, found in values if found != one.default}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Course):
+        return {**vars(value), "score": value.score and (value.score[0].name, value.score[1])}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return vars(value) if isinstance(value, Death) else value
+
+
+def _unpacked(run: RunDir, packed: Mapping[str, Any], job: str, cluster: str) -> RunEvidence:
+    record = {**packed["record"], "job": read_spec(Job, job), "cluster": read_spec(Cluster, cluster)}
+    for name, of in (("argv", tuple), ("past_jobs", frozenset), ("predecessors", _predecessors), ("skipped", tuple)):
+        if name in record:
+            record[name] = of(record[name])
+    attempts = tuple(map(_unpacked_attempt, packed["attempts"]))
+    return RunEvidence(**{**packed, "record": RunRecord(run, **record), "attempts": attempts})
+
+
+def _predecessors(packed: list[list[str]]) -> tuple[Predecessor, ...]:
+    return tuple(Predecessor(run, Condition(condition)) for run, condition in packed)
+
+
+def _unpacked_attempt(packed: Mapping[str, Any]) -> AttemptEvidence:
+    values = dict(packed)
+    for name, of in _KINDS.items():
+        if name in values:
+            values[name] = of(values[name])
+    return AttemptEvidence(**values)
+
+
+def _course(packed: dict[str, Any]) -> Course:
+    score = packed["score"] and (metric_of(packed["score"][0]), packed["score"][1])
+    ends = {end: packed[end] and Mean(*packed[end]) for end in ("first", "newest")}
+    return Course(**{**packed, **ends, "score": score})
+
+
+_KINDS: dict[str, Callable[[Any], object]] = {
+    "refused": Refusal,
+    "stage": Stage,
+    "death": lambda packed: Death(**packed),
+    "course": _course,
+}

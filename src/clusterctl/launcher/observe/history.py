@@ -1,0 +1,258 @@
+"""The history of a run over all attempts: curves, nodes, ranks, phases. Each update reads only what was appended.
+
+The memory and time of an update are bounded, whatever the run's length: curves hold a few hundred buckets, and a file
+that has grown by more than `most_bytes` since the last update is sampled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.observe.curve import Curve
+from clusterctl.launcher.observe.lines import MOST_BYTES, GrowingRecords
+from clusterctl.launcher.observe.measurements import parse_measurement
+from clusterctl.launcher.observe.telemetry import parse_sample, telemetry_files
+from clusterctl.launcher.observe.timeline import AttemptTimeline
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.vocabulary import STEP_PARTS, Role, metric_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from clusterctl.launcher.observe.attempt import AttemptEvidence
+    from clusterctl.launcher.observe.measurements import Measurement
+    from clusterctl.launcher.observe.rank_events import Event
+    from clusterctl.launcher.observe.telemetry import RankSample, Sample
+    from clusterctl.shared.record.layout import RunDir
+
+
+# Values over time in constant memory, for thousands of ranks that need no curve each.
+
+
+_FIRST_SECONDS = 5.0  # weight of the first value, whose duration is unknown
+
+
+@dataclass(slots=True)
+class Spread:
+    """The lowest, highest and newest of the added values; None before the first."""
+
+    low: float | None = None
+    high: float | None = None
+    last: float | None = None
+    _time: float | None = None
+    _total: float = 0.0
+    _seconds: float = 0.0
+
+    def add(self, time: float, value: float) -> None:
+        """Add a `value` that was valid until `time`."""
+        seconds = _FIRST_SECONDS if self._time is None else max(0.0, time - self._time)
+        self.low = value if self.low is None else min(value, self.low)
+        self.high = value if self.high is None else max(value, self.high)
+        self.last, self._time = value, time
+        self._total += value * seconds
+        self._seconds += seconds
+
+    def mean(self) -> float | None:
+        """The mean over time."""
+        return self._total / self._seconds if self._seconds else None
+
+
+_MOST_CURVES = 64  # a program may log under any number of names
+_RECENT_STEPS = 200
+_MOST_RANKS = 100_000
+_FEW_NODES = 32  # read in full; telemetry of more nodes is sampled to about the same total
+_MOST_SAMPLES, _LEAST_SAMPLES = 2048, 4  # of all nodes together, and of each
+_SAMPLE_BYTES = 2048
+_NODES_A_LOOK = 64
+_POINTS, _FEW_POINTS = 200, 24  # of a node's curve, if there are few nodes and if there are many
+
+
+class NodeHistory:
+    """One node's newest sample, and curves over time (seconds since the epoch)."""
+
+    def __init__(self, name: str, points: int = _POINTS) -> None:
+        self.name = name
+        self.newest: Sample | None = None
+        self.cpu, self.memory = Curve(points), Curve(points)
+        self.gpu = Curve(points)  # utilisation in percent, the band over the node's GPUs
+        self.gpus: dict[int, Spread] = {}
+
+    def take(self, sample: Sample) -> None:
+        self.newest = sample
+        for curve, value in ((self.cpu, sample.cpu), (self.memory, sample.memory)):
+            if value is not None:
+                curve.add(sample.time, value)
+        for gpu in sample.gpus:
+            if gpu.utilisation is not None:
+                self.gpu.add(sample.time, gpu.utilisation)
+                self.gpus.setdefault(gpu.index, Spread()).add(sample.time, gpu.utilisation)
+
+
+@dataclass(slots=True)
+class RankHistory:
+    """One rank's heartbeats, as recorded by its node's leader."""
+
+    node: str
+    newest: RankSample
+    seconds: Spread = field(default_factory=Spread)  # of a step
+    busy: Spread = field(default_factory=Spread)  # the part of a step in which it is not waiting for others
+
+
+class History:
+    """The data drawn for one run. `update` reads new data; `attempts` are in order.
+
+    One thread may update while another draws: the drawing thread holds `lock`, which is never held while reading files.
+    With `all_ranks` False, the caller reads the events of ranks other than 0 and calls `take_events`.
+    """
+
+    def __init__(self, run: RunDir, most_bytes: int = MOST_BYTES, *, all_ranks: bool = True) -> None:
+        self.run = run
+        self._all_ranks = all_ranks
+        self.lock = Lock()
+        self.attempts: dict[int, AttemptTimeline] = {}
+        self.curves: dict[str, Curve] = {}  # name -> values over the steps
+        self.restarts: list[float] = []  # the step at which each attempt but the first continued
+        self.undone_steps = 0.0  # steps completed but lost
+        self.nodes: dict[str, NodeHistory] = {}  # of the newest attempt that has any
+        self.ranks: dict[int, RankHistory] = {}
+        self.step_seconds = Curve(200)  # over time, the band over the ranks
+        self.sampled = False  # whether a file was too large to read in full
+        self._most_bytes = most_bytes
+        self._past: list[int] = []  # attempts followed by a newer one
+        self._recent: deque[dict[str, float]] = deque(maxlen=_RECENT_STEPS)
+        self._files: dict[Path, GrowingRecords] = {}
+        self._metrics_of = -1  # the attempt whose metrics were read last
+        self._telemetry_of = -1
+        self._turn = 0
+        self._step = 0.0
+        self._step_time: float | None = None
+
+    def update(self, hosts: Sequence[AttemptEvidence] = ()) -> None:
+        """Read the run's files again. `hosts`: records of the batch scripts that are already known."""
+        known = {host.number: host for host in hosts}
+        attempts = self.run.attempts()
+        self._past = [attempt.number for attempt in attempts[:-1]]
+        for attempt in attempts:
+            with self.lock:
+                timeline = self.attempts.setdefault(
+                    attempt.number, AttemptTimeline(attempt, self.lock, self._all_ranks)
+                )
+                over = timeline.host is not None and timeline.host.exit_code is not None
+                timeline.host = known.get(attempt.number, timeline.host)
+            if not over:  # an attempt is read once more after its end
+                ended = timeline.host is not None and timeline.host.exit_code is not None
+                (timeline.finish if ended else timeline.update)()
+                self._read_metrics(attempt.number)
+                self._read_telemetry(attempt.number, everything=ended)
+
+    def take_events(self, attempt: int, rank: int, events: Iterable[Event]) -> None:
+        """Add a rank's events read elsewhere, except for rank 0, which `update` reads."""
+        if rank and attempt in self.attempts:
+            self.attempts[attempt].take(rank, events)
+
+    def split(self) -> dict[str, float]:
+        """Part of a step -> its mean seconds over the newest steps; the rest of the step is `other`."""
+        means: dict[str, float] = {}
+        for name in ("seconds", *STEP_PARTS):
+            if values := [step[name] for step in self._recent if name in step]:
+                means[name] = sum(values) / len(values)
+        whole = means.pop("seconds", None)
+        if whole is not None and means:
+            means["other"] = max(0.0, whole - sum(means.values()))
+        return means
+
+    def _share(self, attempt: int) -> int:
+        """Bytes to read per file: all past attempts together get the share of one."""
+        return self._most_bytes // (len(self._past) if attempt in self._past else 1)
+
+    def _read_metrics(self, attempt: int) -> None:
+        if attempt < self._metrics_of:
+            return  # later output of a replaced attempt is ignored
+        path = self.run.attempt(attempt).metrics
+        if path not in self._files:
+            self._files[path] = GrowingRecords(path, self._share(attempt))
+        file = self._files[path]
+        for record in file.read():
+            with self.lock:
+                self._take_metrics(attempt, parse_measurement(record))
+        self.sampled |= file.sampled
+
+    def _take_metrics(self, attempt: int, measured: Measurement) -> None:
+        time, values, step = measured.time, measured.values, measured.step
+        if step is None:
+            step = self._step + 1 if "loss" in values else self._step
+        if attempt != self._metrics_of:
+            self._begin(attempt, step)
+        if time is not None and self._step_time is not None and step > self._step and time > self._step_time:
+            self._curve("steps_per_second").add(step, (step - self._step) / (time - self._step_time))
+        if step != self._step:
+            self._step, self._step_time = step, time
+        for name, value in values.items():
+            if metric_of(name).role is not Role.COUNT:
+                self._curve(name).add(step, value)
+        if "seconds" in values:
+            self._recent.append({name: float(values[name]) for name in ("seconds", *STEP_PARTS) if name in values})
+
+    def _begin(self, attempt: int, step: float) -> None:
+        """A new attempt continues from its checkpoint: later steps of the previous attempt are undone."""
+        if self._metrics_of >= 0:
+            self.restarts.append(step)
+            self.undone_steps += max(0.0, self._step - step + 1)
+            for curve in self.curves.values():
+                curve.cut(step)
+        self._metrics_of, self._step_time = attempt, None
+        self._recent.clear()
+
+    def _curve(self, name: str) -> Curve:
+        if name not in self.curves and len(self.curves) >= _MOST_CURVES:
+            return Curve()  # not shown
+        return self.curves.setdefault(name, Curve())
+
+    def _read_telemetry(self, attempt: int, *, everything: bool) -> None:
+        """Read new telemetry: of all new nodes and, if there are many, of some of the others in turn."""
+        files = telemetry_files(self.run.attempt(attempt)) if attempt >= self._telemetry_of else {}
+        if files and attempt > self._telemetry_of:
+            self._telemetry_of = attempt
+            with self.lock:
+                self.nodes.clear()
+                self.ranks.clear()
+        first = self._turn if self._turn < len(files) else 0
+        self._turn = first + _NODES_A_LOOK
+        due = set(files if everything else islice(files, first, self._turn)) | (files.keys() - self.nodes.keys())
+        for node, path in files.items():
+            file = self._telemetry(path, len(files), self._share(attempt))
+            if node in due and (everything or len(files) <= _FEW_NODES or file.changed()):
+                for record in file.read():
+                    if (sample := parse_sample(record)) is not None:
+                        with self.lock:
+                            self._take_sample(node, sample, len(files))
+
+    def _telemetry(self, path: Path, nodes: int, most_bytes: int) -> GrowingRecords:
+        if path not in self._files:
+            samples = None if nodes <= _FEW_NODES else max(_LEAST_SAMPLES, _MOST_SAMPLES // nodes)
+            most = most_bytes if samples is None else min(most_bytes, samples * _SAMPLE_BYTES)
+            self._files[path] = GrowingRecords(path, most, samples)
+        return self._files[path]
+
+    def _take_sample(self, node: str, sample: Sample, nodes: int) -> None:
+        if node not in self.nodes:
+            self.nodes[node] = NodeHistory(node, _POINTS if nodes <= _FEW_NODES else _FEW_POINTS)
+        self.nodes[node].take(sample)
+        for rank, of_rank in sample.ranks.items():
+            self._take_rank(node, sample.time, rank, of_rank)
+
+    def _take_rank(self, node: str, time: float, rank: int, sample: RankSample) -> None:
+        if rank not in self.ranks and len(self.ranks) >= _MOST_RANKS:
+            return
+        known = self.ranks.setdefault(rank, RankHistory(node, sample))
+        known.newest = sample
+        if sample.step_seconds is not None:
+            known.seconds.add(time, sample.step_seconds)
+            self.step_seconds.add(time, sample.step_seconds)
+        if sample.busy_seconds is not None and sample.phase == Stage.TRAINING:
+            known.busy.add(time, sample.busy_seconds)

@@ -1,0 +1,458 @@
+"""The logs of a run's ranks: selected, merged by time, and read in full, from the end, or as they grow.
+
+The time of a line is the timestamp at its start, else the time at which it was written, else that of the line before.
+Within an attempt the lines of all files are merged by time, keeping the order within each file. Memory use is bounded,
+however large the logs are.
+"""
+
+from __future__ import annotations
+
+import calendar
+import functools
+import heapq
+import itertools
+import re
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from clusterctl.launcher.observe.attempt import read_host
+from clusterctl.launcher.observe.lines import Growing, last_lines_offset, offset_of_time
+from clusterctl.launcher.observe.rank_events import beginnings, event_files
+from clusterctl.shared.errors import NotFoundError
+from clusterctl.shared.record.fields import Fields
+from clusterctl.shared.record.files import exists, modified_at, parse_record, status_of
+from clusterctl.shared.record.stamp import LENGTH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from clusterctl.shared.record.layout import Attempt, RunDir
+
+
+# Which logs of a followed run to check, and when: rarely if nothing happens, whatever the number of ranks.
+
+
+SHORTEST_SECONDS, LONGEST_SECONDS = 0.25, 2.0  # between two checks
+SIZES_A_SECOND, OPENS_A_SECOND = 1024, 24
+_LIVELY_SECONDS = 10.0  # a file that has grown is included in every check for this long
+_MOST_LIVELY = 64
+
+File = TypeVar("File", bound=Hashable)
+
+
+@dataclass
+class Turns(Generic[File]):
+    """Cycles through any number of files at `rate` files per second."""
+
+    rate: float
+    _place: int = 0
+
+    def next(self, files: Sequence[File], seconds: float) -> Sequence[File]:
+        count = int(self.rate * seconds)
+        if count >= len(files):
+            return files
+        first = self._place if self._place < len(files) else 0
+        self._place = first + count
+        return files[first : self._place]
+
+
+@dataclass
+class LogPace(Generic[File]):
+    """Decides for one reader; times are seconds by its clock."""
+
+    _looked: float | None = None
+    _looked_at_all: float = 0.0
+    _pause: float = SHORTEST_SECONDS
+    _surprised: bool = False
+    _grew: dict[File, float] = field(default_factory=dict)  # when, the latest last
+    _sizes: Turns[File] = field(default_factory=lambda: Turns(SIZES_A_SECOND))
+    _opens: Turns[File] = field(default_factory=lambda: Turns(OPENS_A_SECOND))
+
+    def is_due(self, now: float) -> bool:
+        return self._looked is None or not 0 <= now - self._looked < self._pause
+
+    def look(self, files: Sequence[File], now: float) -> tuple[set[File], set[File]]:
+        """The files to stat, and the files to open whatever their size."""
+        seconds = LONGEST_SECONDS if self._looked is None else min(max(now - self._looked, 0.0), LONGEST_SECONDS)
+        self._looked = now
+        lively = {file for file, grown in self._grew.items() if now - grown < _LIVELY_SECONDS}
+        sizes, opens = set(self._sizes.next(files, seconds)), set(self._opens.next(files, seconds))
+        if self._surprised and now - self._looked_at_all > len(files) / SIZES_A_SECOND:
+            self._looked_at_all, self._surprised = now, False
+            sizes = set(files)
+        return sizes | (lively & set(files)), opens
+
+    def saw(self, grown: Iterable[File], now: float) -> None:
+        """Record which files had grown at the last check."""
+        found = list(grown)
+        self._surprised |= any(file not in self._grew for file in found)
+        for file in found:
+            self._grew.pop(file, None)
+            self._grew[file] = now
+        for file in list(self._grew)[:-_MOST_LIVELY]:
+            del self._grew[file]
+        self._pause = SHORTEST_SECONDS if found else min(2 * self._pause, LONGEST_SECONDS)
+
+
+# Reads the times at which log lines without a timestamp were written (`runs.log_times`).
+
+
+_BLOCK_BYTES = 2**13  # a thousand ranks hold one each
+
+
+class WrittenTimes:
+    """The times of one log, queried in order of offset."""
+
+    def __init__(self, notes: Path, log: Path) -> None:
+        self._growing = Growing(notes)
+        self._log = log
+        self._notes = self._growing.added(_BLOCK_BYTES)
+        self._at_end = False  # of the notes present at the last refresh
+        self._newest: float | None = None
+        self._size = 0
+        self._time: float | None = None
+
+    def refresh(self) -> None:
+        """Allow new notes to be read when needed."""
+        if self._at_end:
+            self._notes = self._growing.added(_BLOCK_BYTES)
+            self._at_end = False
+
+    def of(self, offset: int) -> float | None:
+        """When the byte at `offset` was written; None for a log without notes. Offsets must not decrease."""
+        while self._size <= offset:
+            if self._at_end:
+                return self._newest
+            if (note := next(self._notes, None)) is None:
+                self._at_end, self._newest = True, self._of_the_file()
+                continue
+            record = Fields(parse_record(note) or {})
+            size, moment = record.whole(self._log.suffix[1:]), record.moment("time")
+            if size is not None and moment is not None:
+                self._size, self._time = size, moment
+        return self._time
+
+    def _of_the_file(self) -> float | None:
+        """The time of the part not covered by notes yet, if there are any."""
+        try:
+            return None if self._time is None else self._log.stat().st_mtime
+        except OSError:
+            return self._time
+
+
+# For all files merged at a time; those of a thousand ranks are read in small pieces.
+_MEMORY_BYTES = 2**24
+_LEAST_BLOCK_BYTES, _MOST_BLOCK_BYTES = 2**12, 2**18
+_LISTED_SECONDS = 10.0
+_ARRIVAL_SECONDS = 60.0  # within which the files of other nodes arrive
+_CLOCK_SECONDS = 60.0  # by which a node's clock may go backwards
+_OURS = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
+# 2026-01-02 03:04:05,678 and similar, with or without brackets. Without a time zone, this machine's is assumed.
+_OTHERS = re.compile(
+    rb"\[?(?P<second>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)"
+    rb"(?P<part>[.,]\d{1,9})?(?P<zone>Z|[+-]\d\d:?\d\d)?(?=[\]\s:]|$)"
+)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which logs to read; None selects all. `host`: include the batch script's, with slurmstepd's and pyxis's lines."""
+
+    attempt: int | None = None
+    rank: int | None = None
+    streams: tuple[str, ...] = ("out", "err")
+    host: bool = False
+    node: str | None = None
+
+
+class Source(NamedTuple):
+    """One log file and its rank; None for the batch script's."""
+
+    attempt: int
+    rank: int | None
+    path: Path
+
+
+class Line(NamedTuple):
+    """One line of a log in bytes, without its newline; `ranks` if several ranks wrote the same."""
+
+    source: Source
+    content: bytes
+    time: float = 0.0
+    ranks: tuple[int, ...] = ()
+    timed: bool = True  # False before the first line of a file with a known time: `time` is then the attempt's start
+
+    @property
+    def text(self) -> bytes:
+        """The content without the task's timestamp."""
+        return without_stamp(self.content)
+
+    def __str__(self) -> str:
+        return self.text.decode(errors="replace")
+
+
+def sources(run: RunDir, selection: Selection) -> list[Source]:
+    """The existing log files, ordered by attempt, rank and stream.
+
+    The batch script's log is included if selected, or if no rank ever started, since it then has the reason.
+    """
+    nodes = Nodes(run)
+    return [source for attempt in chosen_attempts(run, selection) for source in _sources_of(attempt, selection, nodes)]
+
+
+def chosen_attempts(run: RunDir, selection: Selection) -> list[Attempt]:
+    return [attempt for attempt in run.attempts() if selection.attempt in (None, attempt.number)]
+
+
+@dataclass
+class Logs:
+    """The selected logs of one run, read as they grow.
+
+    The first read is limited to the last `tail` lines of each file; with `since`, older lines may be skipped.
+    """
+
+    run: RunDir
+    selection: Selection
+    tail: int | None = None
+    since: float | None = None
+    _files: dict[Path, LogFile] = field(default_factory=dict, init=False)
+    _starts: dict[int, float] = field(default_factory=dict, init=False)  # of attempts
+    _folders: dict[int, _Folder] = field(default_factory=dict, init=False)
+    _pace: LogPace[LogFile] = field(default_factory=LogPace, init=False)
+    _looked: bool = field(default=False, init=False)
+
+    def read(self, *, ended: bool) -> Iterator[Line]:
+        """The lines added since the last call; with `ended`, including last lines without a newline."""
+        yield from self._merged([self.file(source) for source in sources(self.run, self.selection)], ended=ended)
+        self._looked = True
+
+    def added(self, now: float) -> Iterator[Line]:
+        """Like `read` for an active run, to be called several times a second with the current time `now`.
+
+        Not every call checks every file (`log_pace`). The files of an attempt are skipped once a newer one has started
+        and other nodes' last lines have arrived; `read` returns any later lines.
+        """
+        if not self._looked:
+            yield from self.read(ended=False)
+            return
+        if not self._pace.is_due(now):
+            return
+        files = self._living(now)
+        asked, opened = self._pace.look(files, now)
+        due = [(file, file.size) for file in files if file in opened or (file in asked and file.has_grown())]
+        yield from self._merged([file for file, _ in due], ended=False)
+        self._pace.saw((file for file, size in due if file.size > size), now)
+
+    @property
+    def problems(self) -> list[str]:
+        """The files that cannot be read, and why."""
+        return [f"{path}: {file.growing.problem}" for path, file in self._files.items() if file.growing.problem]
+
+    def file(self, source: Source) -> LogFile:
+        file = self._files.get(source.path)
+        if file is None:
+            offset = 0 if self._looked else self._first(source.path)  # a file that appears later is read in full
+            attempt = self.run.attempt(source.attempt)
+            times = None if source.rank is None else WrittenTimes(attempt.log_times(source.rank), source.path)
+            start = self._start(attempt)  # the time of lines before the first with a time
+            file = self._files[source.path] = LogFile(source, Growing(source.path, offset), start, times)
+        return file
+
+    def _first(self, path: Path) -> int:
+        if self.tail is not None:
+            return last_lines_offset(path, self.tail)
+        return 0 if self.since is None else offset_of_time(path, self.since - _CLOCK_SECONDS, time_of)
+
+    def _merged(self, files: Iterable[LogFile], *, ended: bool) -> Iterator[Line]:
+        for _, together in itertools.groupby(files, key=lambda file: file.source.attempt):
+            found = list(together)
+            block_bytes = max(_LEAST_BLOCK_BYTES, min(_MOST_BLOCK_BYTES, _MEMORY_BYTES // len(found)))
+            streams = [file.lines(place, block_bytes, ended=ended) for place, file in enumerate(found)]
+            for _, _, line in heapq.merge(*streams) if len(streams) > 1 else itertools.chain(*streams):
+                yield line
+
+    def _start(self, attempt: Attempt) -> float:
+        if not self._starts.get(attempt.number):
+            self._starts[attempt.number] = read_host(attempt).start or 0.0
+        return self._starts[attempt.number]
+
+    def _living(self, now: float) -> list[LogFile]:
+        """The files that may still grow."""
+        attempts = chosen_attempts(self.run, self.selection)
+        found: list[LogFile] = []
+        for attempt in attempts:
+            folder = self._folders.setdefault(attempt.number, _Folder(attempt, self.selection, Nodes(self.run)))
+            if attempt is not attempts[-1] and folder.is_over(now):
+                continue
+            found += map(self.file, folder.sources(now))
+        return found
+
+
+@dataclass
+class _Folder:
+    """The logs of one attempt, listed again when their folder changes, and periodically, since NFS may be late."""
+
+    attempt: Attempt
+    selection: Selection
+    nodes: Nodes
+    _modified: int = -1
+    _listed: float = 0.0
+    _sources: list[Source] = field(default_factory=list)
+    _followed: float | None = None  # when a newer attempt was first seen
+
+    def sources(self, now: float) -> list[Source]:
+        modified = modified_at(self.attempt.log(0).parent)
+        unasked = not self.selection.host and any(source.rank is None for source in self._sources)
+        if unasked or modified != self._modified or not 0 <= now - self._listed < _LISTED_SECONDS:
+            self._modified, self._listed = modified, now
+            self._sources = _sources_of(self.attempt, self.selection, self.nodes)
+        return self._sources
+
+    def is_over(self, now: float) -> bool:
+        """Whether a newer attempt has existed for long enough that nothing more will arrive."""
+        self._followed = now if self._followed is None else self._followed
+        return now - self._followed > _ARRIVAL_SECONDS
+
+
+@dataclass(eq=False, slots=True)
+class LogFile:
+    """One growing log; `time` is that of the last line read."""
+
+    source: Source
+    growing: Growing
+    time: float
+    written: WrittenTimes | None = None
+    timed: bool = False  # whether the time of any line was known so far
+
+    @property
+    def size(self) -> int:
+        """The bytes read so far."""
+        return self.growing.offset
+
+    def has_grown(self) -> bool:
+        """Whether there is more to read according to stat; True if stat fails."""
+        try:
+            return status_of(self.source.path).st_size > self.size
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+    def lines(self, place: int, block_bytes: int, *, ended: bool) -> Iterator[tuple[float, int, Line]]:
+        """The lines added, each with the keys by which they are merged: time and position of the file."""
+        for begin, block in self.blocks(block_bytes, ended=ended):
+            for line in self.lines_in(begin, block):
+                yield line.time, place, line
+
+    def blocks(self, block_bytes: int = _MOST_BLOCK_BYTES, *, ended: bool) -> Iterator[tuple[int, bytes]]:
+        """The lines added in blocks with their offsets; with `ended`, including a last line without a newline."""
+        yield from self.growing.placed_blocks(block_bytes)
+        if ended:
+            yield from self.growing.placed_rest()
+
+    def lines_in(self, place: int, block: bytes) -> Iterator[Line]:
+        if self.written:
+            self.written.refresh()
+        for content in block.split(b"\n"):
+            begins = time_of(content)
+            if begins is None and self.written:
+                begins = self.written.of(place)
+            place += len(content) + 1
+            if begins is not None:
+                self.timed = True
+                if begins > self.time:  # never backwards: keeps the order within a file
+                    self.time = begins
+            yield Line(self.source, content, self.time, timed=self.timed)
+
+
+class Nodes:
+    """The node of each rank of a run, read from the rank's first event when needed."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._known: dict[int, dict[int, str]] = {}
+
+    def of(self, attempt: int, rank: int) -> str:
+        return self.names(attempt, rank).get(rank, "")
+
+    def names(self, attempt: int, rank: int | None = None) -> dict[int, str]:
+        """Rank -> node, for the ranks that have started; read again until `rank` has."""
+        known = self._known.get(attempt, {})
+        if rank is None or rank not in known:
+            begun = beginnings(self._run.attempt(attempt))
+            known = self._known[attempt] = {number: began.node for number, began in begun.items()}
+        return known
+
+
+def check_selection(run: RunDir, selection: Selection) -> None:
+    """Raise NotFoundError for an attempt, a node or a rank that the run does not have."""
+    attempts = run.attempts()
+    if selection.attempt is not None and selection.attempt not in [attempt.number for attempt in attempts]:
+        known = ", ".join(str(attempt.number) for attempt in attempts) or "none yet"
+        raise NotFoundError(f"no attempt {selection.attempt} in {run.id}", f"it has {known}")
+    if selection.node is not None:
+        nodes = Nodes(run)
+        names = {name for attempt in attempts for name in nodes.names(attempt.number).values()} - {""}
+        if selection.node not in names:
+            known = ", ".join(sorted(names)) or "none yet"
+            raise NotFoundError(f"no node {selection.node} in {run.id}", f"it has {known}")
+    if selection.rank is not None:
+        ranks = sorted({one.rank for one in sources(run, Selection(selection.attempt)) if one.rank is not None})
+        if ranks and selection.rank not in ranks:
+            raise NotFoundError(f"no rank {selection.rank} in {run.id}", f"it has {', '.join(map(str, ranks))}")
+
+
+def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[Source]:
+    files = [
+        Source(attempt.number, rank, path)
+        for stream in selection.streams
+        for rank, path in attempt.log_files(stream, selection.rank).items()
+        if selection.node is None or selection.node == nodes.of(attempt.number, rank)
+    ]
+    files.sort(key=lambda source: source.rank or 0)  # stable: a rank's streams stay in order
+    if exists(attempt.host_log) and (selection.host or not event_files(attempt)):
+        files.insert(0, Source(attempt.number, None, attempt.host_log))
+    return files
+
+
+def is_stamped(line: bytes) -> bool:
+    """Whether the line starts with a task's timestamp."""
+    return line[23:25] == b"Z " and _OURS.match(line) is not None
+
+
+def without_stamp(line: bytes) -> bytes:
+    return line[LENGTH:] if is_stamped(line) else line
+
+
+def time_of(line: bytes) -> float | None:
+    """The timestamp at the start of a line in seconds since the epoch, or None."""
+    if line[23:25] == b"Z " and line[19:20] == b"." and line[20:23].isdigit():
+        try:
+            return _seconds(line[:19], b"Z") + int(line[20:23]) / 1000
+        except ValueError:
+            return None
+    if line[4:5] not in (b"-", b"/") and line[5:6] not in (b"-", b"/"):  # quick exit for most lines
+        return None
+    match = _OTHERS.match(line)
+    if match is None:
+        return None
+    try:
+        whole = _seconds(match["second"], match["zone"])
+    except (ValueError, OverflowError):  # e.g. May 40
+        return None
+    return whole + float(b"0." + match["part"][1:]) if match["part"] else whole
+
+
+@functools.lru_cache(maxsize=4096)
+def _seconds(second: bytes, zone: bytes | None) -> float:
+    parsed = time.strptime(second.decode().replace("/", "-").replace("T", " "), "%Y-%m-%d %H:%M:%S")
+    if zone is None:
+        return time.mktime(parsed)
+    shift = 0
+    if zone != b"Z":
+        digits = zone[1:].replace(b":", b"")
+        shift = (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * (-1 if zone[:1] == b"-" else 1)
+    return calendar.timegm(parsed) - shift

@@ -1,0 +1,117 @@
+"""The metrics of an attempt, typed, and its pace: the only reader of what `clusterctl.shared.record.metrics` writes."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterctl.launcher.observe.lines import records_in
+from clusterctl.shared.record.fields import Fields
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from clusterctl.shared.record.vocabulary import Number
+
+
+_LARGEST_STEP = 2.0**63  # the difference of two steps must fit a chart's axis
+
+
+class Measurement(NamedTuple):
+    """The numbers of one line by name, including NaN and infinities; `time` is in seconds since the epoch."""
+
+    time: float | None
+    values: dict[str, Number]
+
+    @property
+    def step(self) -> float | None:
+        """The step of the measurement; None if it has none, or an absurd one."""
+        step = self.values.get("step")
+        return float(step) if step is not None and abs(step) <= _LARGEST_STEP else None
+
+
+def parse_measurement(record: Mapping[str, Any]) -> Measurement:
+    """The measurement in one line; anything that is not a number is dropped."""
+    fields = Fields(record)
+    values = fields.numbers()
+    values.pop("time", None)
+    return Measurement(fields.moment("time"), values)
+
+
+def measurements_in(lines: Iterable[bytes]) -> Iterator[Measurement]:
+    """The measurements in `lines`, parsed lazily; incomplete and foreign lines are dropped."""
+    return map(parse_measurement, records_in(lines))
+
+
+def newest_values(lines: list[bytes]) -> dict[str, Number]:
+    """The newest value of each name: losses and accuracies are on different lines."""
+    merged: dict[str, Number] = {}
+    shapes = set()
+    for line in reversed(lines):
+        shape = tuple(line.split(b'"')[1::2])  # its names: lines with the same names as a newer one need not be parsed
+        if shape not in shapes:
+            for measurement in measurements_in([line]):
+                shapes.add(shape)
+                merged = measurement.values | merged
+    return merged
+
+
+_LONG_SECONDS = 3600.0  # between the lines that a pace is taken from: look closer
+_JUMP = 100  # times all other pauses together: no evaluation takes that long
+_LONGEST_PAUSE_SECONDS = 6 * 3600.0  # between two steps
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Steps per second over the last steps, including evaluations in between, and the time of the last step."""
+
+    steps_per_second: float
+    time: float
+
+
+def pace_of(lines: list[bytes]) -> Pace | None:
+    """The pace from lines of metrics.jsonl; None before the second step."""
+    last, first = _first_step(reversed(lines)), _first_step(lines)
+    if last is None or first is None or last[0] <= first[0]:
+        return None
+    steps, seconds = last[0] - first[0], last[1] - first[1]
+    if not 0 < seconds < _LONG_SECONDS:
+        steps, seconds = _without_jumps(lines)
+    return Pace(steps / seconds, last[1]) if steps > 0 and seconds > 0 else None
+
+
+def _without_jumps(lines: list[bytes]) -> tuple[float, float]:
+    """The steps and seconds between the lines, except where the node's clock was set, or the node suspended."""
+    known = [(one.step, one.time) for one in measurements_in(lines) if one.step is not None and one.time is not None]
+    pairs = [(step - before, at - then) for (before, then), (step, at) in itertools.pairwise(known)]
+    total = sum(seconds for _, seconds in pairs if seconds > 0)
+    even = [
+        (steps, seconds)
+        for steps, seconds in pairs
+        if seconds >= 0 and (len(pairs) == 1 or seconds <= _JUMP * (total - seconds))
+    ]
+    return sum(steps for steps, _ in even), sum(seconds for _, seconds in even)
+
+
+def progress(metrics: Mapping[str, float]) -> float | None:
+    """The completed share of the training, from 0 to 1, by steps, else by epochs."""
+    for done, total in (("step", "steps"), ("epoch", "epochs")):
+        if done in metrics and metrics.get(total, 0) > 0:
+            return min(1.0, max(0.0, metrics[done] / metrics[total]))
+    return None
+
+
+def seconds_left(metrics: Mapping[str, float], pace: Pace | None, now: float) -> float | None:
+    """The time that the remaining steps will take at this pace; None if their number is unknown."""
+    if pace is None or "steps" not in metrics or "step" not in metrics:
+        return None
+    since = max(0.0, now - pace.time)
+    if since > _LONGEST_PAUSE_SECONDS:  # one of the two clocks is wrong
+        since = 0.0
+    return max(0.0, (metrics["steps"] - metrics["step"]) / pace.steps_per_second - since)
+
+
+def _first_step(lines: Iterable[bytes]) -> tuple[float, float] | None:
+    found = ((measured.step, measured.time) for measured in measurements_in(lines))
+    return next(((step, time) for step, time in found if step is not None and time is not None), None)

@@ -1,0 +1,125 @@
+"""The data of a monitor, refreshed repeatedly: the runs, and everything about the selected one."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.observe.collapse import collapsed
+from clusterctl.launcher.observe.ended_runs import stamp
+from clusterctl.launcher.observe.history import History
+from clusterctl.launcher.observe.logs import Logs, Selection
+from clusterctl.launcher.observe.runs import newest_first
+from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.timeline import Happening
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.shared.record.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from clusterctl.launcher.observe.ended_runs import Stamp
+    from clusterctl.launcher.observe.logs import Line
+    from clusterctl.launcher.observe.run_record import RunRecord
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.slurm import Snapshot
+    from clusterctl.shared.errors import ConfigError, SlurmError
+    from clusterctl.shared.record.layout import RunDir
+    from clusterctl.shared.spec import Cluster
+
+_LINES = 300  # of the log to keep
+_FIRST_LINES = 40  # of each file, at the first read
+_MOST_LOGS = 32  # ranks whose logs are followed; if there are more, only rank 0, to limit the load on the file server
+
+
+@dataclass(frozen=True)
+class Selected:
+    status: Status
+    history: History
+    log: tuple[Line, ...]
+    happenings: tuple[Happening, ...]  # of all attempts, in order of time
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything at one moment. `snapshots`: Slurm's last answers, one per cluster queried."""
+
+    as_of: float
+    statuses: tuple[Status, ...]
+    selected: Selected | None
+    problems: tuple[ConfigError | SlurmError, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()
+
+
+@dataclass
+class Overview:
+    """The newest `count` runs in `folder`, or only the given `runs`."""
+
+    folder: Path
+    count: int = 100
+    runs: tuple[RunDir, ...] = ()
+    slurm_of: Callable[[Cluster], Slurm] = Slurm.of
+    clock: Callable[[], float] = time.time
+    _ended: dict[RunDir, tuple[Stamp, Status]] = field(default_factory=dict, init=False)
+    _snapshots: dict[tuple[str, str | None], Snapshot] = field(default_factory=dict, init=False)
+    _closely: _Closely | None = field(default=None, init=False)
+
+    def look(self, selected: str | None = None) -> Scene:
+        """The current state of everything; `selected` is a run id, or None for the newest run."""
+        runs = self.runs or tuple(itertools.islice(newest_first(self.folder), self.count))
+        stamps = {run: stamp(run) for run in runs}  # an ended run is read again when its directory changes
+        kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
+        found = report([run for run in runs if run not in kept], self.slurm_of, self.clock)
+        fresh = {status.record.run: status for status in found.statuses}
+        self._ended = {
+            run: (stamps[run], status)
+            for run, status in (kept | fresh).items()
+            # A lost or preempted run may come back without a change in its files.
+            if status.sure and status.stage.ended and status.stage not in (Stage.LOST, Stage.PREEMPTED)
+        }
+        statuses = tuple(status for run in runs if (status := kept.get(run) or fresh.get(run)))
+        chosen = next((status for status in statuses if selected in (None, status.record.run.id)), None)
+        self._snapshots |= {controller: snapshot for controller, snapshot in found.snapshots.items() if snapshot}
+        closely = None
+        if chosen is not None:
+            if self._closely is None or self._closely.run != chosen.record.run:
+                self._closely = _Closely(chosen.record)
+            closely = self._closely.look(chosen)
+        return Scene(found.as_of, statuses, closely, found.problems, tuple(self._snapshots.values()))
+
+
+class _Closely:
+    def __init__(self, record: RunRecord) -> None:
+        self.run = record.run
+        self._history = History(self.run)
+        many = record.job.resources.nodes * record.tasks_per_node > _MOST_LOGS
+        self._logs = Logs(self.run, Selection(rank=0 if many else None, host=True), tail=_FIRST_LINES)
+        self._lines: deque[Line] = deque(maxlen=_LINES)
+
+    def look(self, status: Status) -> Selected:
+        self._history.update(status.attempts)
+        self._lines.extend(collapsed(self._logs.read(ended=status.stage.ended and status.sure)))
+        return Selected(status, self._history, tuple(self._lines), tuple(happenings(status, self._history)))
+
+
+def happenings(status: Status, history: History) -> list[Happening]:
+    """The events of a run from submission to end, in order of time."""
+    found = [Happening(status.record.created, None, "submitted")]
+    for number, timeline in history.attempts.items():
+        found += timeline.happenings
+        host = timeline.host
+        if host and host.start is not None:
+            where = f" on {host.nodes}" if host.nodes else ""
+            began = max(host.start, status.record.created)  # the script records whole seconds
+            found.append(Happening(began, None, f"attempt {number} starts{where}"))
+        if host and host.end is not None and host.exit_code is not None:
+            text = f"attempt {number} ends: exit code {host.exit_code}"
+            found.append(Happening(host.end, None, text, bad=host.exit_code != 0))
+    if status.ended is not None:
+        bad = status.stage not in (Stage.FINISHED, Stage.CANCELLED)
+        found.append(Happening(status.ended, None, str(status.stage), bad))
+    return sorted(found, key=lambda happening: happening.time)

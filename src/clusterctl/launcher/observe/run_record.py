@@ -1,0 +1,221 @@
+"""run.json, parsed: what was submitted, where and when."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shlex
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from clusterctl import __version__
+from clusterctl.launcher.observe.run_names import is_run_id
+from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.record.fields import read_fields
+from clusterctl.shared.record.files import status_of
+from clusterctl.shared.record.layout import READABLE_FORMATS, RUN_FORMAT
+from clusterctl.shared.record.ownership import is_trusted, owner_name
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.spec import Cluster, Job
+from clusterctl.shared.spec.records import from_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.shared.record.fields import Fields
+    from clusterctl.shared.record.layout import RunDir
+
+
+T = TypeVar("T", float, str)
+Spec = TypeVar("Spec", Job, Cluster)
+_SPECS: dict[str, type[Any]] = {"job": Job, "cluster": Cluster}
+_VERSION = re.compile(r"[0-9A-Za-z.+]{1,40}")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as submitted."""
+
+    run: RunDir
+    created: float
+    job: Job
+    cluster: Cluster
+    argv: tuple[str, ...] = ()  # the command line of its submission
+    allocation: str | None = None  # the Slurm job of which a warm run is a step
+    resumed: float | None = None  # when it was last resubmitted
+    past_attempts: int = 0  # those before that
+    past_jobs: frozenset[str] = frozenset()
+    predecessors: tuple[Predecessor, ...] = ()  # which must finish, end or start first
+    stage: str = ""  # of its job file; the runs of the other stages share the end of its id
+    is_ours: bool = True
+    skipped: tuple[str, ...] = ()  # keys of its job and cluster that this version does not know
+    writer: str = ""  # the version of clusterctl that submitted it
+
+    @property
+    def submitted(self) -> float:
+        """When the current job was submitted."""
+        return self.created if self.resumed is None else self.resumed
+
+    @property
+    def tasks_per_node(self) -> int:
+        return self.job.resources.tasks_per_node or 1
+
+    def require_ours(self) -> None:
+        """Raise ConfigError for another user's run: only its owner may query Slurm about it or change it."""
+        if not self.is_ours:
+            message = f"{self.run.id} belongs to {owner_name(self.run.path)}: its status comes from its files alone"
+            raise ConfigError(message, "only its owner can query Slurm about it, cancel it or resume it")
+
+
+def newer_records(records: Iterable[RunRecord]) -> tuple[ConfigError, ...]:
+    """A notice, for all of `records` together, that a newer version wrote some of them; none if none was."""
+    newer = [record for record in records if record.skipped]
+    if not newer:
+        return ()
+    first, *others = newer
+    which = f"{first.run.id} and {len(others)} more" if others else first.run.id
+    what = ", ".join(first.skipped[:3])
+    by = f", clusterctl {first.writer}" if _VERSION.fullmatch(first.writer) else ""
+    message = f"{which}: submitted by a newer version{by}; skipped what this one does not know: {what}"
+    return (ConfigError(message, "use the clusterctl that submitted it to see everything"),)
+
+
+def read_record(run: RunDir) -> RunRecord:
+    """The record of `run`; raises ConfigError if run.json is missing, damaged, or in another version's format.
+
+    Slurm loads the plugins named in a slurm.conf, so slurm_conf is dropped from another user's record.
+    """
+    fields = read_fields(run.run_json)
+    if fields.absent or fields.problem:
+        raise unreadable(run, run.run_json, fields.problem or "missing")
+    if (version := fields.whole("schema_version")) not in READABLE_FORMATS:
+        raise _of_another_version(run, fields, version)
+    try:
+        record = _parse(run, fields)
+        if all(is_trusted(status_of(path).st_uid) for path in (run.path, run.run_json)):
+            return record
+        return replace(record, cluster=replace(record.cluster, slurm_conf=None), is_ours=False)
+    except OSError as error:
+        raise unreadable(run, run.run_json, error.strerror or str(error)) from error
+    except (ValueError, RecursionError, ConfigError) as error:
+        raise unreadable(run, run.run_json, error.message if isinstance(error, ConfigError) else str(error)) from error
+
+
+def _parse(run: RunDir, fields: Fields) -> RunRecord:
+    writer = fields.table("versions").text("clusterctl")
+    newer = bool(_VERSION.fullmatch(writer)) and _numbers(writer) > _numbers(__version__)
+    job, unknown_job = _read_spec("job", json.dumps(fields.content.get("job")), newer=newer)
+    cluster, unknown_cluster = _read_spec("cluster", json.dumps(fields.content.get("cluster")), newer=newer)
+    skipped = (*(f"job.{key}" for key in unknown_job), *(f"cluster.{key}" for key in unknown_cluster))
+    resumes = fields.tables("resumes")
+    return RunRecord(
+        run,
+        _given("created", fields.moment("created")),
+        job,
+        cluster,
+        allocation=_given("allocation", fields.digits("allocation")) if fields.content.get("allocation") else None,
+        argv=fields.texts("argv"),
+        resumed=_given("resumes: time", resumes[-1].moment("time")) if resumes else None,
+        past_attempts=resumes[-1].whole("attempts") or 0 if resumes else 0,
+        past_jobs=frozenset(job_id for one in resumes if (job_id := one.job("job_id"))),
+        predecessors=read_predecessors(fields),
+        stage=fields.text("stage"),
+        skipped=skipped,
+        writer=writer,
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release in a version: (0, 2, 1) for 0.2.1rc1."""
+    return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version)[0])))
+
+
+def _given(name: str, value: T | None) -> T:
+    """`value`, unless it is missing; raises ValueError."""
+    if value is None or value == "":
+        raise ValueError(f"{name}: missing, or of the wrong type")
+    return value
+
+
+def unreadable(run: RunDir, path: Path | str, why: str) -> ConfigError:
+    """The error for a run if `path` cannot be read."""
+    return ConfigError(f"cannot read {path}: {why}", f"see its files with: ls {shlex.quote(str(run.path))}")
+
+
+def _of_another_version(run: RunDir, fields: Fields, found: int | None) -> ConfigError:
+    writer = fields.table("versions").text("clusterctl")
+    by = f" by clusterctl {writer}" if _VERSION.fullmatch(writer) else ""
+    written = f"written{by} in format {'without a version' if found is None else found}"
+    reads = f"clusterctl {__version__} reads format {RUN_FORMAT}"
+    hint = f"use clusterctl {writer} for this run" if by else "use the clusterctl that submitted this run"
+    return ConfigError(f"cannot read {run.run_json}: {written}; {reads}", hint)
+
+
+def read_spec(cls: type[Spec], text: str) -> Spec:
+    """Parse a job or cluster in JSON."""
+    value: Spec = _read_spec(cls.__name__.lower(), text, newer=False)[0]
+    return value
+
+
+@functools.lru_cache(maxsize=1000)
+def _read_spec(name: str, text: str, *, newer: bool) -> tuple[Any, tuple[str, ...]]:
+    """A job or cluster, and the skipped keys. Cached, since many runs share the same job and cluster."""
+    return from_stored(_SPECS[name], json.loads(text), newer=newer)
+
+
+# The runs that a run depends on, and what their stages mean for it; pure functions.
+
+
+class Condition(StrEnum):
+    """What a predecessor must have done."""
+
+    FINISHED = "finished"
+    ENDED = "ended"
+    STARTED = "started"
+
+    @property
+    def infinitive(self) -> str:
+        """For `waiting for another run to ...`."""
+        return {"finished": "finish", "ended": "end", "started": "start"}[self]
+
+
+class Predecessor(NamedTuple):
+    """A run or sweep, by its id, that a run in the same folder depends on."""
+
+    run: str
+    condition: Condition
+
+
+class Standing(Enum):
+    MET = "met"
+    OPEN = "open"
+    NEVER = "never"
+
+
+def standing(condition: Condition, status: Status) -> Standing:
+    """Whether the run of `status` meets `condition`, by Slurm's rules: a cancelled run counts as started.
+
+    A run between two starts has not ended: its next start counts.
+    """
+    stage = status.stage
+    if stage is Stage.FINISHED:
+        return Standing.MET
+    if stage.ended:
+        return Standing.NEVER if condition is Condition.FINISHED else Standing.MET
+    return Standing.MET if condition is Condition.STARTED and stage is not Stage.QUEUED else Standing.OPEN
+
+
+def standing_of_all(condition: Condition, statuses: Iterable[Status]) -> Standing:
+    """Like `standing`, for all runs of a sweep: NEVER if any run can never meet it."""
+    found = {standing(condition, status) for status in statuses}
+    return Standing.NEVER if Standing.NEVER in found else Standing.OPEN if Standing.OPEN in found else Standing.MET
+
+
+def read_predecessors(record: Fields) -> tuple[Predecessor, ...]:
+    """The predecessors in run.json; invalid ids are dropped, since an id becomes a folder name."""
+    found = ((one.text("run"), one.member("condition", Condition)) for one in record.tables("after"))
+    return tuple(Predecessor(run, condition) for run, condition in found if condition and is_run_id(run))

@@ -1,0 +1,240 @@
+"""The stage of a run, judged from evidence by pure functions, the most reliable evidence first.
+
+The run's files take precedence over Slurm: Slurm forgets a job minutes after its end, and the files of an active run
+are newer than any answer. Slurm is needed for what a run cannot record: that it is waiting, was cancelled before it
+started, or lost its node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.observe.run_record import Condition
+from clusterctl.launcher.observe.slurm_log import EndedBy
+from clusterctl.launcher.slurm.queue import JobState
+from clusterctl.shared.node.signals import EXIT_TERMINATED
+from clusterctl.shared.record.marks import Refusal
+from clusterctl.shared.record.stages import Stage
+
+if TYPE_CHECKING:
+    from clusterctl.launcher.observe.attempt import Answer, AttemptEvidence, HostRecord, RunEvidence
+    from clusterctl.launcher.observe.run_record import RunRecord
+    from clusterctl.shared.record.vocabulary import Number
+    from clusterctl.shared.spec import Resources
+
+HELD, NEVER_STARTS = "JobHeldUser", "DependencyNeverSatisfied"  # Slurm's reason codes
+SUBMIT_SECONDS = 120  # a run without a job may still be on its way to Slurm for this long
+ARRIVAL_SECONDS = 60  # NFS may not show a new file for this long
+_EARLY_SECONDS = 60  # Slurm may send the warning this much sooner, sbatch(1): to a job of a minute as it starts
+_LONGEST_SLACK_SECONDS = 60  # the limit counts from the allocation, the attempt's time from its script's first line
+
+_STAGE_OF_ENDED_JOB = {
+    JobState.CANCELLED: Stage.CANCELLED,
+    JobState.TIMEOUT: Stage.TIMED_OUT,
+    JobState.DEADLINE: Stage.TIMED_OUT,
+    JobState.PREEMPTED: Stage.PREEMPTED,
+}
+# slurmstepd's words. After a preemption or the loss of a node, Slurm may start the job again.
+_STAGE_OF_ENDING = {EndedBy.CANCELLATION: Stage.CANCELLED, EndedBy.TIME_LIMIT: Stage.TIMED_OUT}
+# A warm run is a step of the job, whose end only shows that the run cannot continue.
+_STAGE_OF_ENDED_ALLOCATION = _STAGE_OF_ENDED_JOB | {JobState.COMPLETED: Stage.CANCELLED}
+
+
+@dataclass(frozen=True)
+class Status:
+    """The current state of a run. Times are seconds since the epoch."""
+
+    record: RunRecord
+    stage: Stage
+    sure: bool  # False: only Slurm knows, and has not answered
+    job_id: str | None
+    attempts: tuple[AttemptEvidence, ...]
+    cancelling: bool  # cancellation requested, but not ended yet
+    reason: str  # Slurm's reason why it is waiting, suspended or not requeued, or was cancelled before it started
+    started: float | None  # the first attempt
+    ended: float | None
+    suspended: bool = False  # it has its nodes, but Slurm has stopped its processes
+    requeuing: bool = False  # its ranks have ended, and its batch script asks Slurm in vain to start it again
+
+    @property
+    def attempt(self) -> AttemptEvidence | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def held_up_by(self) -> str:
+        """Why it has not started: Slurm's reason or the run it depends on, and nodes that failed their check."""
+        if self.stage is Stage.QUEUED and self.attempt and self.attempt.unfit:
+            return ", ".join(filter(None, [self.reason, f"without {', '.join(self.attempt.unfit)}"]))
+        if not self.record.predecessors or not self.reason.startswith("Dependency"):
+            return self.reason
+        first, *others = dict.fromkeys(one.run for one in self.record.predecessors)
+        text = f"after {first}" + (f" and {len(others)} more" if others else "")
+        return f"never started: {text}" if self.stage.ended else text
+
+    @property
+    def metrics(self) -> dict[str, Number]:
+        return self.attempt.metrics if self.attempt else {}
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.attempt.exit_code if self.attempt and self.stage.ended else None
+
+    def ran(self, now: float) -> float | None:
+        """The total seconds that its attempts have run until `now`; None before the first."""
+        spans = self.spans(now)
+        return sum(end - start for _, start, end in spans) if spans else None
+
+    def spans(self, now: float) -> list[tuple[AttemptEvidence, float, float]]:
+        """The started attempts with their start and end (or `now`), newest first."""
+        until = self.ended if self.stage.ended and self.ended else now
+        found = []
+        for attempt in reversed(self.attempts):
+            if attempt.start is not None:
+                end = until if attempt.end is None else attempt.end  # a lost attempt ran until the next one at most
+                found.append((attempt, attempt.start, max(attempt.start, end)))
+                until = attempt.start
+        return found
+
+
+def judge(evidence: RunEvidence, now: float) -> Status:
+    """The status of a run at `now`."""
+    by_files, answer, job, last = settled(evidence), evidence.answer, evidence.job, evidence.last
+    stage = by_files or (_stage_by_slurm(evidence, answer, now) if answer else _stage_by_files(evidence))
+    end = (last.end if last else None) or (job.end_time if job else None)
+    requeuing = last is not None and last.requeuing and not stage.ended and stage is not Stage.QUEUED
+    suspended = job is not None and job.state in (JobState.SUSPENDED, JobState.STOPPED) and not stage.ended
+    reason = "Suspended" if suspended else job.reason if job and stage is Stage.QUEUED else ""
+    if requeuing and last:
+        reason = f"not requeued: {last.requeue_problem or 'no answer yet'}"
+    if stage is Stage.CANCELLED and _cut_off(evidence) and (job is None or job.reason == NEVER_STARTS):
+        reason = NEVER_STARTS
+    return Status(
+        record=evidence.record,
+        stage=stage,
+        sure=by_files is not None or (answer is not None and not answer.stale),
+        job_id=evidence.job_id or (job.job_id if job else None),
+        attempts=evidence.attempts,
+        cancelling=evidence.cancelled_at is not None and not stage.ended,
+        reason=reason,
+        started=evidence.attempts[0].start if evidence.attempts else None,
+        ended=(evidence.finished_at or end or evidence.cancelled_at) if stage.ended else None,
+        suspended=suspended,
+        requeuing=requeuing,
+    )
+
+
+def settled(evidence: RunEvidence) -> Stage | None:
+    """How the run ended according to its files; None if Slurm must be queried."""
+    if evidence.finished_at is not None:
+        return Stage.FINISHED
+    last = evidence.last
+    if last is None or last.exit_code is None or _restarted(evidence, last):
+        return None
+    if evidence.cancelled_at is not None and _ended_by_cancellation(last):
+        return Stage.CANCELLED
+    if last.exit_code == 0:  # the batch script has counted the ranks, whose files may appear later
+        return Stage.FINISHED
+    if last.requeued or last.requeuing:
+        return None
+    if last.ended_by in _STAGE_OF_ENDING:
+        return _STAGE_OF_ENDING[last.ended_by]
+    if last.signal:  # ended from outside: at its time limit, or preempted, cancelled or requeued
+        return Stage.TIMED_OUT if last.ended_by is None and _reached_limit(evidence, last) else None
+    if last.asked and not last.hung:  # warned, saved, and not restarted
+        return Stage.TIMED_OUT if _reached_limit(evidence, last) else Stage.PREEMPTED
+    return Stage.FINISHED if last.done else Stage.FAILED
+
+
+def _ended_by_cancellation(last: AttemptEvidence) -> bool:
+    """Whether the end of `last` fits a cancellation that was requested: Slurm may have refused it, or never got it."""
+    if last.signal or last.requeued or last.requeuing or last.refused is Refusal.CANCELLED:
+        return True
+    return last.ended_by is EndedBy.CANCELLATION or last.exit_code == EXIT_TERMINATED
+
+
+def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> Stage:
+    """The stage of a run whose files do not show its end, from Slurm's answer."""
+    job, last = answer.job, evidence.last
+    if job is None:
+        if answer.early:
+            return _stage_by_files(evidence)
+        if last and last.done:
+            return Stage.FINISHED
+        if evidence.cancelled_at is not None:
+            return Stage.CANCELLED
+        if answer.ended:
+            return _stage_of_ended(evidence, answer.ended, now)
+        if last and last.in_vain:
+            return Stage.FAILED
+        if last and last.exit_code is not None and not last.requeued and not last.requeuing:
+            # SIGTERM long before the limit, without a cancellation or requeue; or the end of its allocation.
+            return Stage.CANCELLED if evidence.record.allocation else Stage.PREEMPTED
+        if evidence.job_id is None and now - evidence.record.submitted < SUBMIT_SECONDS:
+            return Stage.QUEUED  # being submitted
+        # A job that is neither waiting nor has ever started was cancelled; an element of an array then leaves no trace.
+        vanished = evidence.job_id is not None and evidence.never_wrote
+        return Stage.CANCELLED if vanished or _cut_off(evidence) else Stage.LOST
+    if job.state.waiting:
+        claimed = last is not None and last.exit_code is None and last.restart_count == job.restart_count
+        return _stage_by_files(evidence) if claimed else Stage.QUEUED
+    if job.state.ended:
+        return _stage_of_ended(evidence, job.state, now)
+    if last and _is_being_requeued(evidence, last) and not _restarted(evidence, last):
+        return Stage.QUEUED  # Slurm is still ending the last attempt
+    return Stage.STARTING if last is None or _restarted(evidence, last) else _stage_by_files(evidence)
+
+
+def _stage_of_ended(evidence: RunEvidence, state: JobState, now: float) -> Stage:
+    """How a run ended, if its files do not show it. A COMPLETED job does not prove that its ranks succeeded."""
+    if evidence.last and evidence.last.done:
+        return Stage.FINISHED
+    ended = evidence.job.end_time if evidence.job else None
+    under_way = evidence.last is None or evidence.last.exit_code is None  # its last record may still arrive
+    arrives = {JobState.COMPLETED: max(ARRIVAL_SECONDS, evidence.late_seconds), JobState.FAILED: evidence.late_seconds}
+    if under_way and ended is not None and now - ended < arrives.get(state, 0):
+        return _stage_by_files(evidence)
+    known = _STAGE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STAGE_OF_ENDED_JOB
+    return known.get(state, Stage.FAILED)
+
+
+def _stage_by_files(evidence: RunEvidence) -> Stage:
+    """The stage of a run that is or may be active, according to its files."""
+    last = evidence.last
+    return Stage.QUEUED if last is None or _is_being_requeued(evidence, last) else last.stage or Stage.STARTING
+
+
+def _is_being_requeued(evidence: RunEvidence, last: AttemptEvidence) -> bool:
+    """Whether Slurm has agreed to start the job again; the batch script may have been ended before it recorded that."""
+    ending = evidence.job is not None and evidence.job.state is JobState.COMPLETING
+    return last.requeued or (last.requeuing and (ending or last.ended_by is EndedBy.REQUEUE))
+
+
+def _cut_off(evidence: RunEvidence) -> bool:
+    """Whether Slurm has probably cancelled a job that no longer exists: the run depended on others to finish, nobody
+    cancelled it, and its batch script never ran.
+    """
+    waited = any(one.condition is Condition.FINISHED for one in evidence.record.predecessors)
+    return waited and not evidence.attempts and evidence.cancelled_at is None
+
+
+def _restarted(evidence: RunEvidence, last: AttemptEvidence) -> bool:
+    """Whether Slurm has restarted the job since the last attempt started."""
+    job = evidence.job
+    return job is not None and not job.state.ended and job.restart_count > last.restart_count
+
+
+def _reached_limit(evidence: RunEvidence, last: AttemptEvidence) -> bool:
+    timed_out = evidence.job is not None and evidence.job.state is JobState.TIMEOUT
+    return timed_out or reached_limit(last, evidence.record.job.resources)
+
+
+def reached_limit(attempt: HostRecord, resources: Resources) -> bool:
+    """Whether the attempt ended at its time limit, or after the warning before it, by its batch script's clock."""
+    if attempt.start is None or attempt.end is None:
+        return False
+    limit = resources.time if attempt.limit is None else attempt.limit
+    slack = min(_LONGEST_SLACK_SECONDS, limit / 4)
+    if attempt.asked:
+        slack += (resources.warning or 0) + _EARLY_SECONDS
+    return attempt.end - attempt.start >= limit - slack

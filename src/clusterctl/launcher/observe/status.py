@@ -1,0 +1,264 @@
+"""The status of many runs, from their files and, if those are not enough, one query to Slurm for all of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.launcher.observe.attempt import Answer, read_evidence
+from clusterctl.launcher.observe.measurements import progress, seconds_left
+from clusterctl.launcher.observe.run_names import job_name, submission
+from clusterctl.launcher.observe.run_record import read_record, unreadable
+from clusterctl.launcher.observe.runs import newest_first
+from clusterctl.launcher.observe.slurm_log import accounted, note_end, noted_end
+from clusterctl.launcher.observe.stage import judge, settled
+from clusterctl.launcher.observe.sweeps import place_in_array
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.submission.adoption import adopt
+from clusterctl.shared.errors import ConfigError, SlurmError
+from clusterctl.shared.record.file_systems import lateness
+from clusterctl.shared.record.vocabulary import KNOWN, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from clusterctl.launcher.observe.attempt import RunEvidence
+    from clusterctl.launcher.observe.ended_runs import EndedRuns
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.slurm import JobState, QueuedJob, Snapshot
+    from clusterctl.shared.record.layout import RunDir
+    from clusterctl.shared.record.stages import Stage
+    from clusterctl.shared.spec import Cluster
+
+SCHEMA_VERSION = 1
+SCHEMA = Path(__file__).parents[2] / "schemas" / "status.json"
+"""The JSON schema of `to_json`. A new key needs no new version; a changed or removed one does."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Runs at the time `as_of`, and problems: clusters that do not respond, damaged runs."""
+
+    as_of: float
+    statuses: tuple[Status, ...]
+    problems: tuple[ConfigError | SlurmError, ...]
+    snapshots: Mapping[tuple[str, str | None], Snapshot | None] = field(default_factory=dict)  # by controller
+
+
+def no_slurm(_: Cluster) -> Slurm:
+    """For `report` on a node: thousands of ending jobs must not query the controller individually."""
+    raise SlurmError("Slurm is not queried from a node")
+
+
+def report(
+    runs: Iterable[RunDir],
+    slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
+    clock: Callable[[], float] = time.time,
+    ended: EndedRuns | None = None,
+) -> Report:
+    """The status of `runs`, in order. A damaged run or an unresponsive Slurm does not affect the others.
+
+    `ended` caches runs that had already ended, so that they are not read again.
+    """
+    read = ended.evidence if ended else _read
+    problems: list[ConfigError | SlurmError] = []
+    found: list[RunEvidence] = []
+    for run in runs:
+        try:
+            found.append(read(run))
+        except ConfigError as error:
+            problems.append(error)
+        except OSError as error:
+            problems.append(unreadable(run, error.filename or run.path, error.strerror or str(error)))
+    snapshots: dict[tuple[str, str | None], Snapshot | None] = {}  # by controller: runs may be on several clusters
+    for index, evidence in enumerate(found):
+        if settled(evidence):
+            continue
+        try:
+            evidence.record.require_ours()
+        except ConfigError as error:
+            problems.append(error)
+            continue
+        controller = evidence.record.cluster.controller
+        if controller not in snapshots:
+            try:
+                snapshots[controller] = asked = slurm_of(evidence.record.cluster).snapshot()
+                if problem := asked.problem:
+                    stale = f"{problem.message}; Slurm's data is as of {clock() - asked.taken_at:.0f} s ago"
+                    problems.append(SlurmError(stale, problem.hint))
+            except SlurmError as error:
+                snapshots[controller] = None
+                problems.append(error)
+        snapshot = snapshots[controller]
+        if snapshot is not None:
+            found[index] = answered(evidence, snapshot)
+    found = _settled_by_accounting(found, slurm_of, clock)
+    now = clock()
+    return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
+
+
+def _read(run: RunDir) -> RunEvidence:
+    return read_evidence(read_record(run))
+
+
+def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
+    """`evidence` with Slurm's answer. A job found by its folder is recorded in the run: its submitter may have died."""
+    run = evidence.record.run
+    known = evidence.job_id
+    job = snapshot.jobs.get(known) if known else _unrecorded(run, snapshot, evidence.record.past_jobs)
+    if job is None:  # it may have started and ended between reading its files and the query
+        evidence = read_evidence(evidence.record)
+    job_id = evidence.job_id or (job.job_id if job else None)
+    if job_id:
+        with suppress(OSError):  # another user's run, or a full disk
+            adopt(run, job_id)
+    early = job is None and snapshot.taken_at <= (evidence.submitted_at or evidence.record.created)
+    late = lateness(run.path) if job and job.state.ended else 0.0
+    if job and job.state.ended and not settled(evidence):
+        note_end(run, job)
+    answer = Answer(job, early, stale=snapshot.problem is not None)
+    return replace(evidence, job_id=job_id, answer=answer, late_seconds=late)
+
+
+def _unrecorded(run: RunDir, snapshot: Snapshot, past: frozenset[str]) -> QueuedJob | None:
+    """The job of a run whose submitter died before recording it, by its folder or that of its array."""
+    if job := snapshot.in_folder(run.path, past):
+        return job
+    place = place_in_array(run)
+    return snapshot.in_folder(place[0].path, past, place[1]) if place else None
+
+
+def _settled_by_accounting(
+    found: list[RunEvidence], slurm_of: Callable[[Cluster], Slurm], clock: Callable[[], float]
+) -> list[RunEvidence]:
+    """`found`, with the ends of jobs that neither squeue nor the run's files know, e.g. lost or preempted ones.
+
+    What squeue has shown earlier is enough.
+    """
+    clusters = {evidence.record.cluster.controller: evidence.record.cluster for evidence in found}
+    ended: dict[RunDir, JobState] = {}
+    for controller, cluster in clusters.items():
+        jobs = {}
+        for evidence in found:
+            run, job_id = evidence.record.run, _forgotten(evidence)
+            if job_id is None or evidence.record.cluster.controller != controller:
+                continue
+            if end := noted_end(run, job_id, evidence.last.restart_count if evidence.last else 0):
+                ended[run] = end
+            elif cluster.is_slurm:
+                jobs[run] = job_id
+        for run, lines in (accounted(jobs, slurm_of(cluster).accounted, clock=clock) if jobs else {}).items():
+            ended[run] = next(line.ended for line in lines if line.ended)
+    return [
+        replace(evidence, answer=replace(evidence.answer, ended=end))
+        if evidence.answer and (end := ended.get(evidence.record.run))
+        else evidence
+        for evidence in found
+    ]
+
+
+def _forgotten(evidence: RunEvidence) -> str | None:
+    """The job of a run whose end is unknown from its files, squeue and cancellation."""
+    answer = evidence.answer
+    if answer is None or answer.job or answer.early or answer.stale or evidence.cancelled_at is not None:
+        return None
+    return None if settled(evidence) else evidence.job_id
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Selects runs by name patterns (`cora*`), stages, and submission within the last `seconds`."""
+
+    names: tuple[str, ...] = ()
+    stages: frozenset[Stage] = frozenset()
+    seconds: float | None = None
+
+    def takes_id(self, run: str) -> bool:
+        """Whether the id matches, without reading any file."""
+        names = (run, job_name(run))
+        return not self.names or any(fnmatchcase(name, pattern) for name in names for pattern in self.names)
+
+    def takes(self, stage: Stage, created: float, now: float) -> bool:
+        in_time = self.seconds is None or now - created <= self.seconds
+        return in_time and (not self.stages or stage in self.stages)
+
+    def since(self, now: float) -> float | None:
+        """The earliest submission time that can match; earlier runs are not read."""
+        return None if self.seconds is None else now - self.seconds
+
+    @property
+    def needs_reading(self) -> bool:
+        return bool(self.stages) or self.seconds is not None
+
+
+def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | None = None) -> Report:
+    """The status of the newest `count` runs in `folder` (None: all) that match `wanted`."""
+    runs = newest_first(folder, wanted.takes_id, wanted.since(time.time()))
+    if not wanted.needs_reading:
+        return report(itertools.islice(runs, count), ended=ended)
+    if ended and wanted.stages:
+        runs = (run for run in runs if (stage := ended.stage(run)) is None or stage in wanted.stages)
+    found = report(runs, ended=ended)
+    taken = [one for one in found.statuses if wanted.takes(one.stage, one.record.created, found.as_of)]
+    return replace(found, statuses=tuple(taken[:count]))
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """What `status -o json` prints; `schemas/status.json` describes it."""
+    runs = [run_record(status, report.as_of) for status in report.statuses]
+    return {"schema_version": SCHEMA_VERSION, "as_of": report.as_of, "runs": runs}
+
+
+def run_record(status: Status, now: float) -> dict[str, Any]:
+    """One run, as `status -o json`, `jsonl` and `csv` print it."""
+    record = status.record
+    metrics = {
+        name: value if math.isfinite(value) else None for name, value in status.metrics.items()
+    }  # no NaN in JSON
+    listed = [metric for metric in KNOWN.values() if metric.listed]
+    attempt = status.attempt
+    at_work = attempt is not None and not status.stage.ended
+    pace = attempt.pace if attempt and at_work else None
+    return {
+        "id": record.run.id,
+        "job": record.job.name,
+        "sweep": submission(record.run.id) if submission(record.run.id) != record.run.id else None,
+        "stage": status.stage.value,
+        "sure": status.sure,
+        "job_id": status.job_id,
+        "attempt": attempt.number if attempt else None,
+        "attempts": len(status.attempts),
+        "cancelling": status.cancelling,
+        "reason": status.reason,
+        "after": [one._asdict() for one in record.predecessors],
+        **{metric.name: metrics.get(metric.name) for metric in listed if metric.role is not Role.RATE},
+        "progress": progress(status.metrics),
+        "seconds_left": seconds_left(status.metrics, pace, now),
+        "steps_per_second": pace.steps_per_second if pace else None,
+        **{metric.name: metrics.get(metric.name) for metric in listed if metric.role is Role.RATE},
+        "gpu_percent": attempt.gpu if attempt and at_work else None,
+        "idle_since": attempt.idle_since if attempt and at_work else None,
+        "gpus_idle_since": attempt.gpus_idle_since if attempt and at_work else None,
+        "metrics": metrics,
+        "nodes": record.job.resources.nodes,
+        "tasks_per_node": record.tasks_per_node,
+        "node_names": attempt.nodes if attempt else "",
+        "created": record.created,
+        "started": status.started,
+        "ended": status.ended,
+        "exit_code": status.exit_code,
+        "directory": str(record.run.path),
+        "work": str(record.run.work),
+    }
+
+
+def run_columns() -> list[str]:
+    """The keys of `run_record`, in order."""
+    return list(json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"]["run"]["properties"])

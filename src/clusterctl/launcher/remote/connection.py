@@ -1,0 +1,270 @@
+"""One ssh session: sends a request, answers questions, and relays the output."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.launcher.remote.frames import CHUNK, FROM_THERE, Broken, Frame, FrameKind, Reader
+from clusterctl.launcher.remote.values import parsed
+from clusterctl.shared.errors import HostError
+
+# What the other machine may send; it is not trusted.
+_MOST_NOISE = 2**22  # bytes that its login shell prints first
+_MOST_VALUE = 2**27  # bytes of an operation's result
+_MOST_QUESTION = 2**24  # bytes: the numbers of a large project's files
+_PATIENCE_SECONDS = 10.0  # from the end of its output to the end of the session
+_MOST_QUESTIONS = 8  # at once; clusterctl asks one after the other
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.launcher.remote.frames import RemoteRequest
+    from clusterctl.launcher.remote.shown import ShownSoFar
+
+
+@dataclass
+class Ends:
+    """The local ends of a conversation."""
+
+    output: Callable[[bytes], None]
+    errors: Callable[[bytes], None]
+    answer: Callable[[dict[str, Any]], Iterator[bytes]] = lambda _: iter(())
+    notice: Callable[[str], None] = lambda _: None  # called when the connection breaks and comes back
+    input: int | None = None  # a descriptor to read input from
+    signals: Signals | None = None
+    ask: bool = True  # whether ssh may prompt the user
+
+
+@dataclass
+class Signals:
+    """Signals from the user, set by handlers that also make the descriptor `wake` readable."""
+
+    wake: int
+    listening: bool = False  # whether Ctrl-C is sent to the other machine; otherwise it ends the local command
+    interrupted: bool = False
+    size: bytes | None = None  # of the terminal, since it has changed
+
+
+class SessionEnded(Exception):
+    """The session ended before the command did: ssh's exit code and error output."""
+
+    def __init__(self, code: int, complaint: str) -> None:
+        super().__init__(complaint)
+        self.code, self.complaint = code, complaint
+
+
+class NotStarted(SessionEnded):
+    """The session ended before the remote clusterctl had started."""
+
+
+class Session:
+    """From the request to the exit code."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], request: RemoteRequest, ends: Ends, shown: ShownSoFar, *, is_sent: bool
+    ) -> None:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        self._process, self._ends, self._shown = process, ends, shown
+        self._input, self._output, self._errors = process.stdin, process.stdout, process.stderr
+        self._mark, self._marked, self._noise, self._noises = request.mark.encode(), False, b"", 0
+        self._reader = Reader()
+        self._complaint = b""
+        self._pending = bytearray() if is_sent else bytearray(Frame(FrameKind.REQUEST, request.packed()).packed())
+        self._sources: list[Iterator[bytes]] = []
+        self._code: int | None = None
+        self._value: bytearray | None = None
+        self._selector = selectors.DefaultSelector()
+        for stream in (self._output, self._errors):
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ)
+        os.set_blocking(self._input.fileno(), False)
+        self._writing = False
+        if ends.input is not None:
+            self._selector.register(ends.input, selectors.EVENT_READ)
+        if ends.signals:
+            self._selector.register(ends.signals.wake, selectors.EVENT_READ, ends.signals)
+
+    def until_the_end(self) -> int:
+        """Run until the remote command ends; returns its exit code. Raises SessionEnded and NotStarted."""
+        while self._code is None:
+            self._watch_for_writing()
+            for key, _ in self._selector.select():
+                if isinstance(key.data, Signals):
+                    self._heed(key.data)
+                else:
+                    self._serve(key.fileobj)
+        return self._code
+
+    @property
+    def value(self) -> bytes | None:
+        """The result of an operation, if there was one."""
+        return None if self._value is None else bytes(self._value)
+
+    def close(self) -> None:
+        """End this session; the connection belongs to the master."""
+        if self._ends.signals:
+            self._ends.signals.listening = False
+        self._selector.close()
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._input, self._output, self._errors):
+            with suppress(OSError):
+                stream.close()
+
+    def _watch_for_writing(self) -> None:
+        while not self._pending and self._sources:
+            try:
+                piece = next(self._sources[0], None)
+            except (ValueError, LookupError, TypeError) as error:
+                raise _not_understood(error) from error
+            if piece is None:
+                self._sources.pop(0)
+            else:
+                self._pending += piece
+        if bool(self._pending) == self._writing:
+            return
+        self._writing = bool(self._pending)
+        if self._writing:
+            self._selector.register(self._input, selectors.EVENT_WRITE)
+        else:
+            self._selector.unregister(self._input)
+
+    def _serve(self, stream: object) -> None:
+        if stream is self._input:
+            self._write()
+        elif stream is self._errors:
+            self._hear(_read(self._errors.fileno()))
+        elif stream is self._output:
+            self._receive(_read(self._output.fileno()))
+        elif self._ends.input is not None:
+            typed = os.read(self._ends.input, CHUNK)
+            self._pending += Frame(FrameKind.INPUT, typed).packed()
+            if not typed:
+                self._selector.unregister(self._ends.input)
+
+    def _hear(self, data: bytes | None) -> None:
+        """Handle output of ssh itself and of the login shell's start-up files."""
+        if data:
+            self._complaint = (self._complaint + data)[-CHUNK:]
+        elif data is not None:
+            self._ended(self._errors)
+
+    def _heed(self, signals: Signals) -> None:
+        """Relay Ctrl-C and changes of the terminal's size."""
+        os.read(signals.wake, CHUNK)
+        if signals.interrupted and signals.listening:
+            signals.listening = False  # a second Ctrl-C ends the local command
+            self._pending += Frame(FrameKind.SIGNAL, b"2").packed()
+        if signals.size is not None:
+            self._pending += Frame(FrameKind.SIZE, signals.size).packed()
+            signals.size = None
+
+    def _write(self) -> None:
+        try:
+            written = os.write(self._input.fileno(), memoryview(self._pending)[:CHUNK])
+            del self._pending[:written]
+        except BlockingIOError:
+            pass
+        except OSError:  # the other end has closed; read its output first
+            self._pending.clear()
+            self._sources.clear()
+
+    def _receive(self, data: bytes | None) -> None:
+        if data is None:
+            return
+        if not data:
+            self._ended(self._output)
+            code = self._end_of_ssh()
+            self._complaint += _rest_of(self._errors.fileno())
+            raise (SessionEnded if self._marked else NotStarted)(code, self._complaint.decode(errors="replace"))
+        if not self._marked:
+            self._noise += data
+            _, mark, data = self._noise.partition(self._mark)
+            if not mark:
+                self._noises += len(self._noise)
+                self._noise = self._noise[-len(self._mark) :]
+                if self._noises > _MOST_NOISE:
+                    raise _not_understood(Broken(f"{_MOST_NOISE // 2**20} MiB of output before it started"))
+                return
+            self._marked = True
+            if self._ends.signals:
+                self._ends.signals.listening = True
+        try:
+            for frame in self._reader.fed(data):
+                self._handle(frame)
+        except ValueError as error:
+            raise _not_understood(error) from error
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind not in FROM_THERE:
+            raise Broken(f"a frame that only this machine sends: {frame.kind.name.lower()}")
+        if frame.kind in (FrameKind.OUTPUT, FrameKind.ERRORS):
+            self._shown.take(frame.kind, frame.payload)
+        elif frame.kind is FrameKind.QUESTION:
+            self._sources.append(self._answered(_question(frame.payload)))
+            if len(self._sources) > _MOST_QUESTIONS:
+                raise Broken(f"more than {_MOST_QUESTIONS} questions at once")
+        elif frame.kind is FrameKind.VALUE:
+            self._value = self._value or bytearray()
+            self._value += frame.payload
+            if len(self._value) > _MOST_VALUE:
+                raise Broken(f"an answer of more than {_MOST_VALUE // 2**20} MiB")
+        else:
+            self._code = _exit_code(frame.payload)
+
+    def _answered(self, question: dict[str, Any]) -> Iterator[bytes]:
+        for piece in self._ends.answer(question):
+            if piece:
+                yield Frame(FrameKind.DATA, piece).packed()
+        yield Frame(FrameKind.DATA, b"").packed()
+
+    def _end_of_ssh(self) -> int:
+        """ssh's exit code; the other machine can close its output without ending the session."""
+        try:
+            return self._process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def _ended(self, stream: Any) -> None:
+        self._selector.unregister(stream)
+
+
+def _read(descriptor: int) -> bytes | None:
+    """Available data; empty at the end of the stream, None if nothing is available yet."""
+    try:
+        return os.read(descriptor, CHUNK)
+    except BlockingIOError:
+        return None
+
+
+def _rest_of(descriptor: int) -> bytes:
+    with suppress(OSError):
+        return os.read(descriptor, CHUNK)
+    return b""
+
+
+def _question(payload: bytes) -> dict[str, Any]:
+    if len(payload) > _MOST_QUESTION:
+        raise Broken(f"a question of {len(payload)} bytes")
+    question = parsed(payload)
+    if not isinstance(question, dict):
+        raise Broken("invalid question")
+    return question
+
+
+def _exit_code(payload: bytes) -> int:
+    if not (payload.isdigit() and len(payload) <= 3 and int(payload) <= 255):
+        raise Broken("invalid exit code")
+    return int(payload)
+
+
+def _not_understood(error: Exception) -> HostError:
+    return HostError(f"invalid data from the other clusterctl: {error}", "run the command again")

@@ -1,0 +1,193 @@
+"""Nodes and partitions from sinfo: one request, one line per node and partition.
+
+Tested with output of Slurm 22.05; additions of 23.11, 24.11 and 25.05 (states, GPU types) are from sinfo(1) and
+scontrol(1) of those versions. Unlike AllocTRES, `GresUsed` is available even if the site does not account for GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.slurm.queue import SEPARATOR, columns, count_gpus, parse_number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FIELDS = (
+    # one name per line with -N; NodeHost would be the same for all nodes of a sandbox without namespaces
+    *("NodeList", "Partition", "Available", "Time", "Size", "StateComplete", "CPUsState", "Memory", "AllocMem"),
+    *("FreeMem", "Gres", "GresUsed", "Features", "Reason"),
+)
+SINFO = ("sinfo", "-h", "-N", "-O", columns(FIELDS))
+
+_STARTS_JOBS = frozenset({"idle", "mixed"})
+# Flags of nodes that start no ordinary jobs. Planned nodes still accept short jobs.
+_KEEPS_FROM_STARTING = frozenset(
+    {
+        *("down", "drain", "drained", "draining", "fail", "failing", "inval", "invalid_reg"),
+        *("no_respond", "not_responding", "blocked", "maint", "maintenance", "reserved", "resv"),
+        *("power_down", "powering_down", "reboot", "reboot_issued", "reboot_requested"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of one type on a node. `type` is empty if the site does not name types."""
+
+    type: str
+    total: int
+    used: int
+
+    @property
+    def free(self) -> int:
+        return max(0, self.total - self.used)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node. Memory is in MiB; `memory_free` is as reported by its operating system, or None."""
+
+    name: str
+    partitions: tuple[str, ...]
+    state: str  # idle, mixed, allocated, down ...
+    flags: frozenset[str]  # drain, planned, not_responding ...
+    reason: str  # the administrator's reason for draining it or taking it down
+    cpus: int
+    cpus_allocated: int
+    memory: int
+    memory_allocated: int
+    memory_free: int | None
+    gpus: tuple[Gpus, ...]
+    features: frozenset[str]
+
+    @property
+    def can_start(self) -> bool:
+        """Whether this node accepts ordinary jobs if it has room."""
+        return self.state in _STARTS_JOBS and not self.flags & _KEEPS_FROM_STARTING
+
+    @property
+    def cpus_free(self) -> int:
+        return max(0, self.cpus - self.cpus_allocated) if self.can_start else 0
+
+    @property
+    def memory_unallocated(self) -> int:
+        return max(0, self.memory - self.memory_allocated) if self.can_start else 0
+
+    @property
+    def gpus_free(self) -> int:
+        return sum(kind.free for kind in self.gpus) if self.can_start else 0
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition: whether it accepts jobs, and its limits on time and size; None is unlimited."""
+
+    name: str
+    default: bool
+    up: bool
+    longest: int | None  # seconds
+    most_nodes: int | None
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """A snapshot of nodes and partitions by name: the default partition first, nodes in sinfo's order."""
+
+    nodes: Mapping[str, Node]
+    partitions: Mapping[str, Partition]
+    taken_at: float
+    skipped: int = 0  # foreign lines in the output
+
+    def nodes_of(self, partition: Partition) -> list[Node]:
+        return [self.nodes[name] for name in partition.nodes]
+
+    def partition_for(self, name: str | None) -> Partition | None:
+        """The partition called `name`, or the default one if None; None if it does not exist."""
+        if name is not None:
+            return self.partitions.get(name)
+        return next((partition for partition in self.partitions.values() if partition.default), None)
+
+
+def parse_nodes(text: str, taken_at: float) -> Inventory:
+    """Parse the output of `SINFO`; never raises: foreign lines are skipped and counted."""
+    nodes: dict[str, Node] = {}
+    partitions: dict[str, Partition] = {}
+    of_node: defaultdict[str, dict[str, None]] = defaultdict(dict)  # an ordered set
+    of_partition: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    skipped = 0
+    for line in text.split("\n"):
+        values = line.split(SEPARATOR)
+        if len(values) <= len(FIELDS) or not values[0] or not values[1].strip("*"):
+            skipped += bool(line.strip())
+            continue
+        partition = _parse_partition(values)
+        partitions.setdefault(partition.name, partition)
+        if values[0] not in nodes:
+            nodes[values[0]] = _parse_node(values)
+        of_node[values[0]][partition.name] = None
+        of_partition[partition.name][values[0]] = None
+    return Inventory(
+        {name: replace(node, partitions=tuple(of_node[name])) for name, node in nodes.items()},
+        {
+            partition.name: replace(partition, nodes=tuple(of_partition[partition.name]))
+            for partition in sorted(partitions.values(), key=lambda each: (not each.default, each.name))
+        },
+        taken_at,
+        skipped,
+    )
+
+
+def parse_gpus(gres: str, used: str) -> tuple[Gpus, ...]:
+    """`gpu:a100:4(S:0-1),nvme:1` and `gpu:a100:3(IDX:0-2)` -> four a100, three of them in use."""
+    totals, in_use = count_gpus(gres), count_gpus(used)
+    return tuple(Gpus(kind, total, in_use[kind]) for kind, total in totals.items())
+
+
+def _parse_node(values: list[str]) -> Node:
+    name, _, _, _, _, state, cpus, memory, allocated, free, gres, used, features = values[:13]
+    base, *flags = state.lower().split("+")
+    allocated_cpus, _, _, all_cpus = (*cpus.split("/"), "", "", "")[:4]
+    return Node(
+        name=name,
+        partitions=(),
+        state=base,
+        flags=frozenset(flags) | ({base} & _KEEPS_FROM_STARTING),
+        reason=_given(SEPARATOR.join(values[13:-1])),
+        cpus=parse_number(all_cpus) or 0,
+        cpus_allocated=parse_number(allocated_cpus) or 0,
+        memory=parse_number(memory) or 0,
+        memory_allocated=parse_number(allocated) or 0,
+        memory_free=parse_number(free),
+        gpus=parse_gpus(gres, used),
+        features=frozenset(filter(None, _given(features).split(","))),
+    )
+
+
+def _parse_partition(values: list[str]) -> Partition:
+    name, available, longest, size = values[1:5]
+    return Partition(
+        name=name.removesuffix("*"),
+        default=name.endswith("*"),
+        up=available == "up",
+        longest=_seconds(longest),
+        most_nodes=parse_number(size.rpartition("-")[2]),
+        nodes=(),
+    )
+
+
+def _given(text: str) -> str:
+    return "" if text in ("(null)", "none", "N/A") else text
+
+
+def _seconds(text: str) -> int | None:
+    """[D-]HH:MM:SS or MM:SS; None for `infinite` and invalid times."""
+    match = re.fullmatch(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,2}):(\d{2})", text, re.ASCII)
+    if not match:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -1,0 +1,370 @@
+# The rest is the same for every run (launcher/submission/batch.sh of clusterctl); the values above are this run's.
+# shellcheck disable=SC2329 # functions that are called by name
+
+# Changes made on other nodes may show up here late and out of order, and a call may fail that would succeed a second
+# later (docs/decisions/late-and-weak-file-systems.md). Only the file systems below show changes to all nodes at once.
+cctl_late=70 # seconds; NFS caches a folder for up to a minute (acdirmax)
+case $(stat -f -c %T "$cctl_run" 2>/dev/null) in
+  btrfs | ceph | ext2/ext3 | f2fs | gpfs | lustre | overlayfs | ramfs | tmpfs | xfs | zfs) cctl_late=0 ;;
+esac
+cctl_signal=
+cctl_await() { # repeats a check while its answer may be out of date
+  local cctl_deadline=$((SECONDS + cctl_late))
+  until "$@"; do
+    [ "$SECONDS" -lt "$cctl_deadline" ] && [ -z "$cctl_signal" ] || return 1
+    sleep 1
+  done
+}
+cctl_with_retries() { # for a command that is safe to repeat
+  local cctl_try
+  for cctl_try in {1..5}; do
+    "$@" && return
+    sleep 1
+  done
+  return 1
+}
+cctl_renamed() { # from, to: also succeeds if an earlier try worked although it reported an error
+  mv -T "$1" "$2" || { [ ! -e "$1" ] && [ -e "$2" ]; }
+}
+
+# Attempts are numbered. Only the last one can have finished the run: one that was considered lost may still be ending.
+# A folder belongs to an attempt once its script has recorded its number there: anybody may have made an empty one.
+cctl_claimed() { # number
+  local cctl_host=
+  { read -r cctl_host <"$cctl_run/attempts/$1/host.json"; } 2>/dev/null
+  [[ $cctl_host == *'"attempt": '"$1,"* ]]
+}
+cctl_number=0
+cctl_last=''
+while [ -d "$cctl_run/attempts/$cctl_number" ]; do
+  ! cctl_claimed "$cctl_number" || cctl_last=$cctl_number
+  cctl_number=$((cctl_number + 1))
+done
+[ -z "$cctl_last" ] || [ ! -e "$cctl_run/attempts/$cctl_last/marks/finished" ] || exit 0
+# A run may be queued for days, and someone may delete its files meanwhile.
+for cctl_gone in "$cctl_run/code/lib" "$cctl_run/run.json"; do
+  cctl_await [ -e "$cctl_gone" ] ||
+    { echo "clusterctl[launch]: removed since submission: $cctl_gone; submit the job again" >&2; exit 66; }
+done
+{ cctl_only_ours "$cctl_run" "$cctl_run/" "$cctl_run/code" "$cctl_run/code/" && [ -O "$cctl_run/code/lib" ] &&
+  { [ -O "$cctl_run/attempts" ] || [ ! -e "$cctl_run/attempts" ]; } && [ ! -L "$cctl_run/attempts" ]; } ||
+  { echo "clusterctl[launch]: not owned by this user, or writable by others: $cctl_run or its code" >&2; exit 77; }
+
+# Claim the next attempt. From here on this script's output goes to its host.log.
+umask 077
+cctl_failed=0
+until cctl_problem=$(LC_ALL=C mkdir "$cctl_run/attempts/$cctl_number" 2>&1); do
+  case $cctl_problem in
+    *"File exists"*) cctl_number=$((cctl_number + 1)) && continue ;; # although it may not be visible here yet
+    *"Input/output error"* | *"Stale file handle"*) cctl_failed=$((cctl_failed + 1)) && sleep 1 ;;
+    *) cctl_failed=5 ;;
+  esac
+  [ "$cctl_failed" -lt 5 ] ||
+    { echo "clusterctl[launch]: cannot write to $cctl_run/attempts: $cctl_problem" >&2; exit 73; }
+done
+cctl_attempt=$cctl_run/attempts/$cctl_number
+cctl_write_secret() { # authenticates the attempt's processes to each other (shared/record/secret.py)
+  od -An -vtx1 -N32 /dev/urandom | tr -d ' \n' >"$cctl_attempt/secret" && [ "$(wc -c <"$cctl_attempt/secret")" -eq 64 ]
+}
+cctl_log_here() { exec >>"$cctl_attempt/host.log" 2>&1; }
+cctl_with_retries mkdir -p "$cctl_attempt/nodes" "$cctl_attempt/logs" "$cctl_attempt/marks" &&
+  cctl_with_retries cctl_write_secret
+echo "=== $cctl_number ===" # Slurm appends its messages about the job's end to this log, which all attempts share
+cctl_with_retries cctl_log_here
+
+trap 'cctl_signal=TERM' TERM # time limit, scancel or preemption: remember it, wait for srun, record the end
+printf -v cctl_start '%(%s)T' -1 # a builtin: a node that is shutting down may not start programs any more
+# The record of the end overwrites one of the same length, which works even if the disk is full by then.
+cctl_put() { # file, content
+  local cctl_try
+  for cctl_try in {1..30}; do
+    printf "%-$((${#SLURM_JOB_NODELIST} + 600))s\n" "$2" 1<>"$1" && return
+    [ "$cctl_try" -gt 1 ] || echo "clusterctl: cannot write $1: retrying for half a minute"
+    sleep 1
+  done
+  return 1
+}
+cctl_record() { # name, further JSON fields
+  local cctl_text
+  printf -v cctl_text '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}' \
+    "$cctl_number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$cctl_start" \
+    "${cctl_flaws:+, \"setup\": [$cctl_flaws]}$2"
+  cctl_put "$cctl_attempt/$1" "$cctl_text"
+}
+cctl_record .host.json "" && cctl_with_retries cctl_renamed "$cctl_attempt/.host.json" "$cctl_attempt/host.json"
+cctl_put "$cctl_attempt/.finished.json" "{}"
+cctl_with_retries touch "$cctl_attempt/marks/.finished"
+
+export CLUSTERCTL_RUN_DIR=$cctl_run CLUSTERCTL_ATTEMPT=$cctl_number
+# One environment for all programs (docs/decisions/programs-and-their-environment.md): the folder of the tasks' Python
+# comes first on their PATH, preceded by environments that the setup lines activate unless the cluster file names that
+# Python. Environments active in the submitter's shell are deactivated first: conda would not move them to the front
+# again. The script's own PATH does not get the folder, which may contain another srun.
+unset CONDA_SHLVL CONDA_DEFAULT_ENV
+[ "$VIRTUAL_ENV/bin" = "${cctl_python%/*}" ] || unset VIRTUAL_ENV
+[ "$CONDA_PREFIX/bin" = "${cctl_python%/*}" ] || unset CONDA_PREFIX
+cctl_folder=
+cctl_put_first() {
+  local cctl_found
+  cctl_found=$(type -P "$cctl_python") && [ "$(type -P python3)" != "${cctl_found%/*}/python3" ] || return
+  cctl_folder=${cctl_found%/*}
+  PATH=$cctl_folder:$PATH
+}
+[ -n "$cctl_python_is_named" ] || cctl_put_first
+unset "${cctl_dropped[@]}"
+export "${cctl_exports[@]}"
+cctl_traps=$(trap -p TERM URG)
+cctl_watch_setup
+cctl_first=$LINENO && eval "$cctl_setup"$'\n\ncctl_complete=yes' # the lines of the cluster file and of the job
+cctl_plain_shell
+cctl_setup_is_over
+eval "$cctl_traps"
+[ -z "$cctl_flaws" ] || cctl_record host.json "" # for those who watch the run
+[ -z "$cctl_python_is_named" ] || cctl_put_first
+[ -z "$cctl_python" ] || cctl_task=(env "PATH=$PATH" "${cctl_task[@]}")
+[ "${#cctl_node_check[@]}" -eq 0 ] ||
+  cctl_node_check=("${cctl_node_check[0]}" env "PATH=$PATH" "${cctl_node_check[@]:1}")
+[ "${#cctl_tracker[@]}" -eq 0 ] || cctl_tracker=(env "PATH=$PATH" "${cctl_tracker[@]}")
+[ -z "$cctl_folder" ] || { PATH=:$PATH && PATH=${PATH/":$cctl_folder:"/:} && PATH=${PATH#:}; }
+
+# One task on each node, with a timeout: srun would keep waiting for a lost node.
+[ "${#cctl_on_each[@]}" -gt 0 ] ||
+  cctl_on_each=(--ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none)
+cctl_on_each_node() { # seconds, command
+  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun "${cctl_on_each[@]}" --quiet "${@:2}"
+}
+[ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || cctl_on_each_node 300 "${cctl_opening[@]}"
+
+# What an earlier attempt has left on these nodes must not run beside this one (shared/node/leftovers.py).
+cctl_end_leftovers() { cctl_on_each_node 60 "${cctl_ending[@]}" "$1" || true; } # the number of an attempt
+[ "$cctl_number" -eq 0 ] || cctl_end_leftovers "$cctl_number"
+
+# Each node is checked first. Nodes that fail are excluded when the job starts again (shared/node/node_check.py).
+cctl_unfit= # the nodes that Slurm must exclude
+cctl_check_nodes() {
+  [ "${#cctl_node_check[@]}" -gt 0 ] || return 0
+  cctl_with_retries mkdir -p "$cctl_attempt/check" && cctl_on_each_node "${cctl_node_check[@]}"
+  cctl_unfit=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | "${cctl_node_check[@]:1}" --judge)
+  [ -z "$cctl_unfit" ] || return 69
+}
+
+# A node that cannot copy the modules to its own disk imports them from the shared one (shared/node/staging.py).
+cctl_stage_code() { cctl_on_each_node 900 "${cctl_staging[@]}" || true; }
+
+# New metrics go to the trackers while the ranks run, and the rest when the tracker's input ends (launcher/trackers/on_node.py).
+cctl_tracking=
+cctl_tracker_pid=
+cctl_start_tracker() {
+  [ "${#cctl_tracker[@]}" -gt 0 ] || return 0
+  coproc cctl_tracking { trap '' TERM && exec "${cctl_tracker[@]}" >&2; }
+  cctl_tracker_input=${cctl_tracking[1]} # bash unsets both as soon as the coprocess has ended
+  cctl_tracker_pid=$cctl_tracking_PID
+}
+
+# Slurm numbers a job's steps anew at each start. An srun that was cut off together with its node may still end its step
+# when the node returns: every other start leaves a number out, so that this ends no step of ours.
+cctl_leave_step_out() {
+  [ $((${SLURM_RESTART_COUNT:-0} % 2)) -eq 0 ] ||
+    timeout --kill-after=5 60 srun --nodes=1 --ntasks=1 --mpi=none --input=none --quiet true || true
+}
+
+# One log per rank. The warning may come before Python can handle it, and would kill it: USR2 is blocked until the task
+# unblocks it, or ignored if env cannot block signals (GNU coreutils before 8.31, busybox).
+# shellcheck disable=SC2016 # the task expands it
+cctl_make_work && cctl_check_nodes && cctl_stage_code && cctl_leave_step_out && cctl_start_tracker &&
+  [ -z "$cctl_signal" ] && "${cctl_srun[@]}" \
+  --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
+  sh -c '[ "$0" = sh ] || [ -e "$0" ] || {
+    echo "clusterctl[launch]: not in its image: pyxis is not active on node $SLURMD_NODENAME" >&2; exit 66; }
+    trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' \
+  "${cctl_in_image:-sh}" "${cctl_task[@]}"
+cctl_code=$?
+printf -v cctl_end '%(%s)T' -1
+# A cancellation or preemption sends TERM to one step after another: it may reach the tasks long before this script.
+for cctl_try in {1..50}; do
+  [ "$cctl_code" -eq 143 ] && [ -z "$cctl_signal" ] || break
+  sleep 0.1
+done
+
+# scontrol takes the job ID of an array's last element for the whole array.
+cctl_own_job=$SLURM_JOB_ID
+[ -z "$SLURM_ARRAY_JOB_ID" ] || cctl_own_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+cctl_superseded() {
+  local cctl_later=$((cctl_number + 1))
+  while [ -d "$cctl_run/attempts/$cctl_later" ]; do
+    ! cctl_claimed "$cctl_later" || return 0
+    cctl_later=$((cctl_later + 1))
+  done
+  return 1
+}
+# Count the ranks in each state, and read their requests, from the names of the marks (shared/record/marks.py): a task requests a
+# restart with a mark because there is no scontrol inside a container. No program is used: a command line cannot hold so
+# many names. A listing without the script's own mark has failed.
+cctl_look() {
+  local cctl_marks cctl_mark cctl_try
+  for cctl_try in {1..5}; do
+    shopt -s nullglob dotglob
+    cctl_marks=("$cctl_attempt"/marks/*)
+    shopt -u nullglob dotglob
+    cctl_running=0 cctl_left_well=0 cctl_asked_to_leave=0 cctl_left_badly=0 cctl_asked='' cctl_stuck='' cctl_listed=''
+    for cctl_mark in "${cctl_marks[@]##*/}"; do
+      case $cctl_mark in
+        *.running) cctl_running=$((cctl_running + 1)) ;;
+        *.done) cctl_left_well=$((cctl_left_well + 1)) ;;
+        *.asked) cctl_asked_to_leave=$((cctl_asked_to_leave + 1)) ;;
+        *.ended) cctl_left_badly=$((cctl_left_badly + 1)) ;;
+        restart) cctl_asked=yes ;;
+        no-progress) cctl_stuck=yes ;;
+        .finished) cctl_listed=yes ;;
+      esac
+    done
+    [ -z "$cctl_listed" ] && [ "$cctl_try" -lt 5 ] || return 0
+    sleep 1
+  done
+}
+# srun exits with 0 even if a node is lost: the run is finished only when every rank has reported it.
+cctl_ended_well() { [ "$cctl_left_well" -eq "$cctl_ranks" ]; }
+# The mark of a killed rank still reads "running"; one that failed or was asked to leave records how it ended.
+cctl_killed() { [ "$cctl_running" -gt 0 ]; }
+cctl_begun() { [ "$((cctl_running + cctl_left_well + cctl_asked_to_leave + cctl_left_badly))" -gt 0 ]; }
+# Whether the marks of other nodes are complete: how each rank ended, and the restart request if a rank left because of
+# one.
+cctl_settled() {
+  cctl_look
+  [ -n "$cctl_asked" ] || [ "$((cctl_left_well + cctl_left_badly))" -eq "$cctl_ranks" ]
+}
+# The image's unpacking was killed, by the warning according to pyxis, or by TERM: a preemption if the job still runs.
+cctl_interrupted() {
+  ! cctl_begun && [ "$cctl_restarts" -gt 0 ] || return
+  if [ "$cctl_signal" = TERM ]; then
+    [[ $(timeout 5 scontrol show job "$cctl_own_job" 2>&1) == *JobState=RUNNING* ]]
+  else
+    grep -qrsw "terminated with signal $(kill -l USR2)" "$cctl_attempt/host.log" "$cctl_attempt/logs"
+  fi
+}
+cctl_saved() { compgen -G "$cctl_run/checkpoints/$cctl_number-*" >/dev/null; }
+cctl_progressed() {
+  if [ -n "$cctl_asked" ]; then [ -z "$cctl_stuck" ]
+  elif cctl_begun; then
+    cctl_saved || { [ "$cctl_late" -gt 0 ] && cctl_with_retries cctl_saved; } # a failed listing is empty
+  fi
+}
+cctl_finish() {
+  cctl_put "$cctl_attempt/.finished.json" "{\"attempt\": $cctl_number, \"time\": $cctl_end}" &&
+    cctl_with_retries cctl_renamed "$cctl_attempt/.finished.json" "$cctl_run/finished.json" &&
+    cctl_with_retries cctl_renamed "$cctl_attempt/marks/.finished" "$cctl_attempt/marks/finished"
+}
+# Why the run is not started again although it is unfinished; empty if it is (shared/record/marks.py).
+cctl_refusal() {
+  if cctl_superseded; then echo superseded
+  elif [ -e "$cctl_run/cancel.json" ]; then echo cancelled
+  elif declare -F cctl_in_allocation >/dev/null; then echo in-allocation
+  elif [ -z "$cctl_unfit" ] && ! cctl_progressed; then echo no-progress
+  elif [ "${SLURM_RESTART_COUNT:-0}" -ge "$cctl_restarts" ]; then echo restart-limit
+  fi
+}
+# Slurm may be unreachable for minutes. When it requeues, it sends TERM to the whole script: scontrol must ignore it.
+cctl_requeue() {
+  # scontrol itself may wait for two minutes (SlurmctldTimeout)
+  local cctl_answer cctl_failed cctl_try cctl_deadline=$((SECONDS + 600))
+  cctl_problem=
+  for cctl_try in {1..60}; do
+    ! cctl_superseded || return 1 # this script was cut off with its node, and the job runs elsewhere
+    cctl_answer=$(trap '' TERM; scontrol requeue "$cctl_own_job" 2>&1) && return
+    cctl_failed=$?
+    case $cctl_answer in
+      *"pending execution"*) return ;; # requeued already: by a preemption, or the answer was lost
+    esac
+    if [ -z "$cctl_problem" ]; then
+      echo "clusterctl: scontrol requeue failed: $cctl_answer"
+      cctl_problem=", \"requeue_problem\": \"$(cctl_in_json "${cctl_answer:-exit code $cctl_failed}")\""
+      cctl_record_end ', "requeuing": true'"$cctl_problem"
+    fi
+    [ "$cctl_failed" -ne 127 ] || return 1 # there is no scontrol
+    case $cctl_answer in
+      *disabled* | *denied* | *"nvalid job id"* | *"nvalid user id"* | *"already completing or completed"*) return 1 ;;
+    esac
+    [ "$SECONDS" -lt "$cctl_deadline" ] && [ ! -e "$cctl_run/cancel.json" ] || return 1
+    sleep 10
+  done
+  return 1
+}
+cctl_in_json() { # the first line of a text, shortened
+  local LC_ALL=C cctl_line=${1%%$'\n'*}
+  cctl_line=${cctl_line//[^ -~]/ } && cctl_line=${cctl_line//[\"\\]/\'}
+  echo "${cctl_line:0:150}"
+}
+# The job's time limit by now, which tells a warning before it from a preemption: an administrator may have changed it.
+cctl_time_limit() {
+  local cctl_job
+  cctl_job=$(trap '' TERM; timeout 5 scontrol show job "$cctl_own_job" 2>/dev/null)
+  [[ $cctl_job =~ [[:space:]]TimeLimit=([0-9:-]+) ]] && echo ", \"limit\": \"${BASH_REMATCH[1]}\""
+}
+# Slurm accepts this only for a pending job, which it is once it has been requeued, while this script still runs.
+cctl_leave_out() {
+  [ -z "$cctl_unfit" ] ||
+    (trap '' TERM; cctl_with_retries scontrol update "JobId=$cctl_own_job" "ExcNodeList=$cctl_unfit") ||
+    echo "clusterctl: cannot exclude $cctl_unfit from the next start"
+}
+cctl_close() {
+  # After TERM Slurm starts no more steps of this job; those of an allocation go on.
+  [ "$cctl_code" -eq 0 ] || { [ -n "$cctl_signal" ] && [ -z "$cctl_node_list" ]; } ||
+    cctl_end_leftovers $((cctl_number + 1))
+  cctl_on_each_node 60 "${cctl_closing[@]}"
+}
+
+if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$cctl_unfit" ]; then cctl_look; else cctl_await cctl_settled; fi
+if [ -n "$cctl_asked" ]; then
+  cctl_code=75
+elif cctl_ended_well; then
+  cctl_code=0 # even if srun, or a process other than the ranks, has failed
+  cctl_superseded || cctl_finish
+elif [ "$cctl_code" -eq 0 ]; then
+  cctl_code=1 cctl_signal=${cctl_signal:-LOST}
+fi
+cctl_full= # if so, messages of the ranks may be lost
+{ printf . >"$cctl_attempt/.room" && [ -s "$cctl_attempt/.room" ]; } 2>/dev/null || cctl_full=', "disk_full": true'
+cctl_drop_copies "$cctl_run/.work.$cctl_number"
+cctl_record_end() { # further JSON fields
+  local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
+  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}$cctl_limit$cctl_no_work$cctl_full$1"
+}
+# At most ten seconds; `clusterctl notify` and `clusterctl track` send the rest later.
+cctl_report_end() {
+  local cctl_deadline=$((SECONDS + 10))
+  [ -z "$cctl_tracker_pid" ] || eval "exec $cctl_tracker_input>&-"
+  [ "${#cctl_notifier[@]}" -eq 0 ] || timeout -k 1 9 "${cctl_notifier[@]}" </dev/null || true
+  [ -n "$cctl_tracker_pid" ] || return 0
+  until [ "$SECONDS" -ge "$cctl_deadline" ] || ! kill -0 "$cctl_tracker_pid"; do sleep 0.1; done 2>/dev/null
+  kill -KILL "$cctl_tracker_pid" 2>/dev/null
+  cctl_tracker_pid=
+}
+cctl_refused=''
+cctl_problem=''
+cctl_limit=''
+[ -z "$cctl_asked" ] || cctl_limit=$(cctl_time_limit)
+if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] &&
+  { [ -n "$cctl_asked" ] || [ -n "$cctl_unfit" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
+    cctl_interrupted; }; then
+  cctl_refused=$(cctl_refusal)
+  if [ -z "$cctl_refused" ]; then
+    cctl_record_end ', "requeuing": true' # before requeueing, since Slurm then ends this script
+    cctl_report_end
+    cctl_close
+    cctl_before=$cctl_signal
+    if cctl_requeue; then
+      cctl_signal=$cctl_before # not the one that the requeue brought
+      cctl_record_end ', "requeued": true'
+      cctl_leave_out
+      exit "$cctl_code"
+    fi
+    cctl_refused=requeue-failed
+    ! cctl_superseded || cctl_refused=$(cctl_refusal)
+    [ -n "$cctl_asked" ] || cctl_signal=LOST # perhaps with its node, and Slurm has already started the job again
+  fi
+  echo "clusterctl: not started again: $cctl_refused"
+fi
+cctl_record_end "${cctl_refused:+, \"refused\": \"$cctl_refused\"$cctl_problem}"
+cctl_report_end
+cctl_close
+exit "$cctl_code"

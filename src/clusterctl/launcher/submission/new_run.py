@@ -1,0 +1,181 @@
+"""Creates the directory of a new run, before its job is submitted."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import clusterctl
+from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.containers.contents import SUFFIX, ImageRecord, read_record
+from clusterctl.launcher.submission.git import GitState, git_state
+from clusterctl.launcher.submission.module_archives import link_archives
+from clusterctl.launcher.submission.plan import activated_environments
+from clusterctl.launcher.submission.sbatch import submitit_version
+from clusterctl.launcher.submission.script import render
+from clusterctl.shared.errors import ConfigError, ImageError
+from clusterctl.shared.record.fields import read_fields
+from clusterctl.shared.record.files import read_regular, write_json, write_text
+from clusterctl.shared.record.layout import RUN_FORMAT
+from clusterctl.shared.record.ownership import make_new
+from clusterctl.shared.spec import to_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.submission.plan import Plan
+    from clusterctl.launcher.submission.snapshot import Code
+    from clusterctl.shared.record.layout import RunDir
+    from clusterctl.shared.spec.keys import Difference
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """An earlier run to repeat (`rerun`): the snapshot of its code, and the settings to change."""
+
+    run: RunDir
+    code: Code
+    changes: tuple[Difference, ...]
+
+
+@dataclass(frozen=True)
+class CodeOrigin:
+    """The origin of a run's code: its fields in run.json, and the patch of uncommitted changes."""
+
+    record: Mapping[str, Any] = field(default_factory=dict)
+    patch: str = ""
+
+
+def from_project(resolved: Resolved) -> CodeOrigin:
+    """Git's state of the project, read here or on the machine that sent it."""
+    folder = Path(resolved.job.code or resolved.job_file.resolve().parent)
+    if came := delivered():
+        sent = came.project(folder)
+        state = GitState(sent.commit, sent.patch) if sent and sent.commit else None
+    else:
+        state = git_state(folder)
+    if state is None:
+        return CodeOrigin({"git": None})
+    patch = resolved.secrets.hide(state.patch) if state.patch else ""
+    return CodeOrigin({"git": {"commit": state.commit, "dirty": state.dirty}}, patch)
+
+
+def from_snapshot(run: RunDir) -> CodeOrigin:
+    """The origin recorded in `run`, which has the same code: git's state and the code's file format version."""
+    before = read_fields(run.run_json).content
+    patch = b""
+    with suppress(OSError):  # missing or unreadable
+        patch = read_regular(run.git_patch, lambda file: file.read())
+    record = {"schema_version": before.get("schema_version", RUN_FORMAT), "git": before.get("git")}
+    return CodeOrigin(record, patch.decode(errors="surrogateescape"))
+
+
+def from_earlier(earlier: Earlier) -> CodeOrigin:
+    """The fields of run.json about the run that this one repeats."""
+    origin = from_snapshot(earlier.run)
+    changes = [change._asdict() for change in earlier.changes]
+    return CodeOrigin({**origin.record, "rerun_of": earlier.run.id, "changes": changes}, origin.patch)
+
+
+def versions(plan: Plan) -> dict[str, Any]:
+    """The fields of run.json about programs and image: equal for all runs of a sweep that share both."""
+    return {
+        "versions": {
+            "clusterctl": clusterctl.__version__,
+            "python": platform.python_version(),
+            "submitit": submitit_version(),
+            **task_versions(plan),
+        },
+        "image": {"digest": image_digest(plan)},
+    }
+
+
+def record_of(plan: Plan, resolved: Resolved, words: Sequence[str]) -> dict[str, Any]:
+    """The content of run.json. `words` are the command line of the submission."""
+    return {
+        "schema_version": RUN_FORMAT,
+        "id": plan.run.id,
+        "created": time.time(),
+        "job": to_record(resolved.secrets.hide_in(resolved.job)),
+        "cluster": to_record(resolved.secrets.hide_in(resolved.cluster)),
+        "origins": resolved.origins,
+        "argv": resolved.secrets.hide_typed(words),
+        **({"stage": resolved.stage} if resolved.stage else {}),
+    }
+
+
+def write_run(
+    plan: Plan, code: Path, archives: Mapping[Path, Path], record: Mapping[str, Any], patch: str = ""
+) -> None:
+    """Create the directory of `plan`'s run with the snapshot `code`. Raises ConfigError and then leaves nothing."""
+    run = plan.run
+    try:
+        make_new(run.path)
+    except OSError as error:
+        raise _unwritten(run, error) from error
+    try:
+        make_new(run.attempts_folder)
+        make_new(run.pickles)
+        run.code.symlink_to(os.path.relpath(os.path.realpath(code), os.path.realpath(run.path)))
+        link_archives(run, archives)
+        write_text(run.script, render(plan), mode=0o700)
+        if patch:
+            write_text(run.git_patch, patch)
+        write_json(run.run_json, record)
+    except OSError as error:
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise _unwritten(run, error) from error
+
+
+def _unwritten(run: RunDir, error: OSError) -> ConfigError:
+    taken = isinstance(error, FileExistsError)
+    hint = "submit again: each run has another name" if taken else "is the disk full? see: df -h"
+    return ConfigError(f"cannot write the run directory: {run.path}: {error.strerror}", hint)
+
+
+# Which torch and which image a run's tasks will use, as far as folder names and an image's record show.
+
+
+_PACKAGE = "torch"
+_INSTALLED = f"lib/python3*/*-packages/{_PACKAGE}-*.dist-info"
+_DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
+
+
+def task_versions(plan: Plan) -> dict[str, str]:
+    """The version of torch installed for the tasks; empty if it is not visible from here."""
+    if plan.view:
+        record = _image(plan.view.image)
+        return {_PACKAGE: record.versions[_PACKAGE]} if record and _PACKAGE in record.versions else {}
+    folders = [*activated_environments(plan.python, plan.setup)]
+    if plan.python_is_named:
+        del folders[1:]  # it takes precedence over environments that the setup lines activate
+    found = [path.name for folder in folders[-1:] for path in Path(folder).glob(_INSTALLED)]
+    return {_PACKAGE: found[0].removeprefix(f"{_PACKAGE}-").removesuffix(".dist-info")} if len(found) == 1 else {}
+
+
+def image_digest(plan: Plan) -> str | None:
+    """The digest of the tasks' image, from its record or its reference; None if neither has one."""
+    if not plan.view:
+        return None
+    if named := _DIGEST.search(plan.view.image):
+        return named[1]
+    record = _image(plan.view.image)
+    return record.digest if record else None
+
+
+def _image(image: str) -> ImageRecord | None:
+    """The record beside an image file."""
+    if not image.startswith("/") or not image.endswith(SUFFIX):
+        return None
+    try:
+        return read_record(Path(image))
+    except (ImageError, OSError):
+        return None

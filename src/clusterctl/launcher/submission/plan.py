@@ -1,0 +1,396 @@
+"""A plan: everything needed to render a run's script, decided and checked but not yet done."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.config import images_folder
+from clusterctl.launcher.containers import pyxis
+from clusterctl.launcher.containers.contents import name_of
+from clusterctl.launcher.containers.pyxis import IMAGE_MARK, IMAGE_PYTHON, Mount, check_image, make_view, removing
+from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.node.staging import PREFIX
+from clusterctl.shared.record.interpreter import isolated, with_packages
+from clusterctl.shared.spec.job import EXPEDITE
+from clusterctl.shared.spec.values import mebibytes, slurm_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from clusterctl.launcher.config import Resolved
+    from clusterctl.launcher.containers.pyxis import ContainerView
+    from clusterctl.shared.record.layout import RunDir
+    from clusterctl.shared.spec import Cluster, Job, Resources
+
+
+# Fields of Job and Resources are named after sbatch's options; these exceptions have their own rendering.
+_OWN_RULES = {
+    *("nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task", "memory", "time", "warning"),
+    *("exclusive", "requeue", "sbatch", "stage_code", "allocator"),
+}
+_FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last range: bytes that are not UTF-8
+# On a node: the folder of its copies, with variables expanded. `$0` is the folder named in the plan.
+ON_NODE = r'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"'
+# By default glibc maps and unmaps each tensor above 32 MB: page faults take a third of the training time on CPUs. It
+# reads these when a program starts; musl and other allocators ignore them (docs/decisions, "Programs and their
+# environment").
+TUNED_ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(10**11),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+ON_NODES = "clusterctl/shared/node/__main__.py"  # the program of the tasks and of the node check
+_EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)=")
+_LONGEST_PATH = 3000  # bytes; files in a run directory must stay below the kernel's 4096
+
+
+@dataclass(frozen=True)
+class Warm:
+    """The additions for a warm run: its allocation, and with pyxis how to import the image on the nodes."""
+
+    job_id: str
+    node_list: str
+    clearing: tuple[str, ...] = ()  # srun arguments: remove the leftovers of an unfinished import
+    importing: tuple[str, ...] = ()  # srun arguments
+    on_each: tuple[str, ...] = ()  # srun arguments for a command on each node
+    image_mark: str = ""  # the folder that records whether the image has been imported
+
+
+@dataclass(frozen=True)
+class ModuleCopies:
+    """The modules that each node copies to its local disk before the ranks start, to import them from there."""
+
+    command: tuple[str, ...]  # shared/node/staging.py
+    folder: str  # on the node; the attempt and the node's name follow
+    archives: tuple[tuple[str, str], ...]  # folder that modules are imported from -> its archive
+    environments: tuple[str, ...]  # those of the folders that are Python environments, archived on submission
+    named: bool  # whether the cluster file names the environments
+
+    @property
+    def closing(self) -> tuple[str, ...]:
+        return ("sh", "-c", f'{ON_NODE}; rm -rf "$s"', self.folder)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run, ready to be rendered. `options` are sbatch's, `flags` srun's, `exports` what the script exports.
+
+    `secrets` are not rendered: they reach the tasks through sbatch's environment.
+    """
+
+    run: RunDir
+    version: str
+    name: str
+    options: tuple[tuple[str, str | int | None], ...]
+    setup: tuple[str, ...]
+    unset: tuple[str, ...]  # variables of the submitter that must not reach the image
+    exports: tuple[tuple[str, str], ...]
+    flags: tuple[str, ...]
+    view: ContainerView | None  # of the container, if there is one
+    runner: tuple[str, ...]  # enters the image on a cluster without pyxis; comes before the tasks' command
+    opening: tuple[str, ...]  # command to run once on each node before the tasks of a requeued job
+    closing: tuple[str, ...]  # command to run once on each node after the tasks
+    ending: tuple[
+        str, ...
+    ]  # ends what earlier attempts have left on a node (shared/node/leftovers.py); their end follows
+    notifier: tuple[str, ...]  # sends notifications when the attempt has ended, if any are configured
+    tracker: tuple[str, ...]  # copies the metrics to trackers, if any are configured
+    python: str
+    task: tuple[str, ...]  # the command of each task
+    python_is_named: bool  # by the cluster file: takes precedence over environments that setup lines activate
+    tasks: int
+    restarts: int = 0  # how often the script may requeue the job
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    warm: Warm | None = None  # set if it runs in an existing allocation
+    staging: ModuleCopies | None = None
+    node_check: tuple[str, ...] = ()  # its timeout in seconds, and the command (shared/node/node_check.py)
+
+    @property
+    def slurm_log(self) -> Path:
+        return self.run.path / "slurm.log"
+
+
+def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpreter: str = sys.executable) -> Plan:
+    """Decide how `resolved` runs in the directory of `run` with the snapshot at `code`. Pure: reads no files.
+
+    Raises ConfigError for values that flags cannot express.
+    """
+    job, cluster = resolved.job, resolved.cluster
+    for path in (str(run.path), str(code), job.data.root or ""):
+        check_path(path)
+    library = code / "lib"
+    exports, secrets = resolved.secrets.parted(_exports(resolved, library, run.work))
+    view = _view(resolved, run, [*exports, *secrets])
+    container = view.flags() if view else []
+    builtin = view is not None and cluster.runtime == "builtin"
+    runner = tuple(isolated(interpreter, str(library / "clusterctl" / "launcher" / "containers")))
+    flags = [
+        "--kill-on-bad-exit=1",
+        f"--cpus-per-task={job.resources.cpus_per_task}",  # in 22.05 to 23.02 srun does not inherit it from sbatch
+        f"--mpi={cluster.mpi}",
+        "--unbuffered",
+        "--input=none",
+        *cluster.srun_args,
+        *(container if cluster.runtime == "pyxis" else ()),
+    ]
+    python = cluster.python or (IMAGE_PYTHON if job.container.image else interpreter)
+    staging = _staging(resolved, run, library, python) if job.resources.stage_code else None
+    closing = staging.closing if staging else ()
+    # On a local machine the unpacked image is kept for the next run; on a cluster's nodes nothing is left behind.
+    if view and builtin and not cluster.nodes_are_here:
+        closing = (*runner, "--release", view.image)
+    return Plan(
+        run=run,
+        version=version,
+        name=job.name,
+        options=tuple(_options(job.resources, cluster)),
+        setup=(*cluster.setup, *job.setup),
+        unset=("PYTHONPATH",) if job.container.image else (),
+        exports=tuple(exports.items()),
+        flags=tuple(flags),
+        view=view,
+        runner=_runner(resolved, view, runner),
+        # A node that went down, or was too slow, still has the container of an earlier start.
+        opening=removing("[.][0-9]+") if view and cluster.runtime == "pyxis" else (),
+        closing=closing,
+        ending=(
+            interpreter if view else python,
+            "-I",
+            "-S",
+            str(library / "clusterctl" / "shared" / "node" / "leftovers.py"),
+        ),
+        notifier=_notifier(resolved, run, library, interpreter if view else python),
+        tracker=_tracker(resolved, run, library, interpreter if view else python),
+        python=python,
+        task=_task(resolved, run, library, python),
+        python_is_named=cluster.python is not None,
+        tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
+        restarts=job.restart.limit if job.resources.requeue else 0,
+        secrets=secrets,
+        staging=staging,
+        node_check=_node_check(resolved, library, interpreter if job.container.image else python),
+    )
+
+
+def _task(resolved: Resolved, run: RunDir, library: Path, python: str) -> tuple[str, ...]:
+    """Only the Python of an image that contains the run's code knows where the package is."""
+    if brings_code(resolved.job):
+        return (*with_packages(python, "-u", "-m", "clusterctl.runs"), str(run.path))
+    return (python, "-u", str(library / ON_NODES), str(run.path))
+
+
+def _notifier(resolved: Resolved, run: RunDir, library: Path, python: str) -> tuple[str, ...]:
+    if not resolved.job.notify.wanted:
+        return ()
+    return tuple(isolated(python, str(library / "clusterctl" / "launcher" / "notifications"), str(run.path)))
+
+
+def _tracker(resolved: Resolved, run: RunDir, library: Path, python: str) -> tuple[str, ...]:
+    """Runs with the tasks' Python, whose environment has the trackers' libraries."""
+    track = resolved.job.track
+    if not track.names or track.where != "node":
+        return ()
+    return (python, "-E", "-u", str(library / "clusterctl" / "launcher" / "trackers"), str(run.path))
+
+
+def _staging(resolved: Resolved, run: RunDir, library: Path, python: str) -> ModuleCopies:
+    job, cluster = resolved.job, resolved.cluster
+    check_path(cluster.local_scratch)
+    folder = f"{cluster.local_scratch.rstrip('/')}/{PREFIX}{run.id}"
+    found = dict.fromkeys(activated_environments(python, (*cluster.setup, *job.setup)))
+    environments = cluster.python_environments or tuple(found)
+    archives = [(library, library.with_suffix(".tar"))]
+    if job.code:
+        archives.append((run.work, library.with_name("project.tar")))
+    archives += [(Path(path), run.environment(number)) for number, path in enumerate(environments)]
+    return ModuleCopies(
+        command=tuple(isolated(python, str(library / "clusterctl" / "shared" / "node" / "staging.py"))),
+        folder=folder,
+        archives=tuple((str(original), str(archive)) for original, archive in archives),
+        environments=environments,
+        named=bool(cluster.python_environments),
+    )
+
+
+def _node_check(resolved: Resolved, library: Path, python: str) -> tuple[str, ...]:
+    """Runs on the host: an image's Python is not available before the image has been imported."""
+    check, cluster = resolved.job.node_check, resolved.cluster
+    if not check.enabled:
+        return ()
+    check_path(cluster.local_scratch)
+    sizes = (str(mebibytes(check.scratch)), str(mebibytes(check.shared_memory)))
+    limits = (str(check.seconds), str(check.clock), cluster.local_scratch, *sizes)
+    return (str(check.seconds), python, "-u", str(library / ON_NODES), "node_check", *limits)
+
+
+def brings_code(job: Job) -> bool:
+    """Whether the image contains the run's code, so that none is mounted over it."""
+    return job.container.image is not None and job.container.code == "image"
+
+
+def has_project(job: Job) -> bool:
+    """Whether the run's code includes a project besides this package."""
+    return job.code is not None and not brings_code(job)
+
+
+def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView | None:
+    """The tasks' view of their image. `set_here` names the variables that the run sets."""
+    job, cluster = resolved.job, resolved.cluster
+    if not job.container.image:
+        return None
+    mounts = [Mount(str(run.path.parent), str(run.path.parent))]
+    if job.data.root:
+        mounts.append(Mount(job.data.root, job.data.root, ("ro",)))
+    if cluster.runtime == "pyxis":  # srun starts the task on the host of a node that lacks the plugin
+        mounts.append(Mount(str(run.path.parent), IMAGE_MARK, ("ro",)))
+    environment = {*set_here, "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT"}
+    environment |= {name for line in (*cluster.setup, *job.setup) for name in _EXPORTED.findall(line)}
+    if job.resources.gpus_per_node:
+        environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's value overrides the image's
+    if cluster.runtime == "pyxis" and pyxis.is_address(job.container.image):
+        image = job.container.image
+    elif not (image := check_image(job.container.image)).startswith("/") and cluster.runtime != "pyxis":
+        image = str(images_folder(cluster) / f"{name_of(image)}.sqsh")  # `submit` imports it there
+    workplace = None if brings_code(job) else str(run.work)
+    return make_view(image, job.container, mounts, environment, workplace)
+
+
+def _runner(resolved: Resolved, view: ContainerView | None, builtin: tuple[str, ...]) -> tuple[str, ...]:
+    """The words before each task's command. Empty with pyxis, whose flags are srun's."""
+    if view is None or resolved.cluster.runtime == "pyxis":
+        return ()
+    if resolved.cluster.runtime == "pyxis":
+        return pyxis.runner(view, gpus=bool(resolved.job.resources.gpus_per_node))
+    return (*builtin, *view.flags(), "--")
+
+
+def check_path(path: str) -> None:
+    """Reject paths that are too long, that Slurm would rewrite ('%'), or that break an #SBATCH line (newline)."""
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise ConfigError(f"path too long: {path[:60]}...", f"choose a folder with a path below {_LONGEST_PATH} bytes")
+    if found := _FORBIDDEN_IN_PATHS.search(path):
+        hint = "Slurm rewrites '%' and '\\' in paths; choose a folder without them"
+        raise ConfigError(f"path contains {found[0]!r}: {path!r}", hint)
+
+
+def gpu_options(resources: Resources, cluster: Cluster) -> list[tuple[str, str | int | None]]:
+    """The option that requests a node's GPUs, the same for sbatch and srun."""
+    gpus = resources.gpus_per_node
+    if not gpus:
+        return []
+    return [("gpus-per-node", gpus) if cluster.gpu_request == "gpus-per-node" else ("gres", f"gpu:{gpus}")]
+
+
+def _options(resources: Resources, cluster: Cluster) -> list[tuple[str, str | int | None]]:
+    options: list[tuple[str, str | int | None]] = [
+        ("nodes", resources.nodes),
+        ("ntasks-per-node", resources.tasks_per_node),
+        ("cpus-per-task", resources.cpus_per_task),
+        ("time", slurm_time(resources.time)),
+        *gpu_options(resources, cluster),
+    ]
+    if resources.memory:
+        options.append(("mem", resources.memory))
+    if resources.warning:
+        options.append(("signal", f"USR2@{resources.warning}"))
+    expedite = resources.requeue if resources.requeue == EXPEDITE else None
+    options.append(("requeue" if resources.requeue else "no-requeue", expedite))
+    if resources.exclusive:
+        options.append(("exclusive", None))
+    for name, value in vars(resources).items():
+        if name not in _OWN_RULES and value is not None:
+            options.append((name.replace("_", "-"), value))
+    return options + [(name, value or None) for name, value in resources.sbatch.items()]
+
+
+def _exports(resolved: Resolved, library: Path, work: Path) -> dict[str, str]:
+    """The variables that the run adds to every task's environment; the job's own values come last and win."""
+    job, cluster = resolved.job, resolved.cluster
+    exports = {"OMP_NUM_THREADS": str(job.resources.cpus_per_task)}
+    if job.resources.allocator == "tuned" and not job.resources.gpus_per_node:
+        exports |= TUNED_ALLOCATOR
+    if not brings_code(job):
+        exports["PYTHONPATH"] = f"{library}:{work}" if job.code else str(library)
+    if cluster.interface:
+        exports["CLUSTERCTL_INTERFACE"] = cluster.interface
+    if job.container.image:
+        # Without these enroot's hook exposes no GPU; on a node without GPUs it fails unless the value is `void`.
+        exports["NVIDIA_VISIBLE_DEVICES"] = "all" if job.resources.gpus_per_node else "void"
+        exports["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
+    for name, value in job.env.items():
+        exports[name] = f"{exports[name]}:{value}" if name == "PYTHONPATH" and name in exports else value
+    return exports
+
+
+# Where programs find Python, torchrun and the like, as far as that is known before the batch script runs.
+
+
+# Lines that appear to put another folder on PATH.
+_SELECTS = re.compile(r"\bactivate\b|\bPATH=|^\s*(?:module|ml|spack)\s")
+_SOURCED = re.compile(
+    r"""^\s*(?:source|\.)\s+(?:"(?P<double>[^"$`\\]+)"|'(?P<single>[^']+)'|(?P<bare>[^\s"'$`\\~*?;&|]+))"""
+    r"""(?:[ \t]+(?P<argument>[^\s"'$`\\~*?;&|#]+))?"""
+)
+
+
+def activated_environments(python: str, setup: Iterable[str]) -> Iterator[str]:
+    """The Python environments of the interpreter `python` and of the setup lines, as far as they can be recognised.
+
+    Recognised lines are `source ENV/bin/activate` for a venv and `source CONDA/bin/activate NAME`.
+    """
+    if python.startswith("/"):
+        yield python.rpartition("/")[0].removesuffix("/bin")
+    for line in setup:
+        path, argument = _sourced(line)
+        folder = path.removesuffix("/bin/activate")
+        if folder != path:
+            yield argument if argument.startswith("/") else f"{folder}/envs/{argument}" if argument else folder
+
+
+def _sourced(line: str) -> tuple[str, str]:
+    """The path that a setup line sources, and its first argument; empty if they need expansion."""
+    match = _SOURCED.match(line)
+    return (match["double"] or match["single"] or match["bare"], match["argument"] or "") if match else ("", "")
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Which Python comes first on the tasks' PATH (decided on the first node by `put_first` of batch.sh)."""
+
+    python: str
+    named: bool  # by the cluster file
+    setup: Sequence[str] = ()
+    in_image: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan) -> Programs:
+        return cls(plan.python, plan.python_is_named, plan.setup, plan.view is not None)
+
+    @property
+    def folder(self) -> str:
+        return self.python.rpartition("/")[0] or f"the folder of {self.python}"
+
+    @property
+    def selecting(self) -> tuple[str, ...]:
+        """The setup lines that may select another Python."""
+        if self.named or self.in_image:
+            return ()
+        return tuple(line for line in self.setup if _SELECTS.search(line))
+
+    @property
+    def sourced(self) -> Iterator[str]:
+        """The paths that the setup lines source, except those that need expansion."""
+        for line in self.setup:
+            if "/" in (path := _sourced(line)[0]):
+                yield path
+
+    def __str__(self) -> str:
+        place = self.folder + " in the image" * self.in_image
+        if self.selecting:
+            place = f"the environment that `{'; '.join(self.selecting)}` sets up, otherwise from {place}"
+        return f"programs such as python and torchrun come from {place}"

@@ -1,0 +1,219 @@
+"""Calls sbatch through submitit, with a controlled environment, a timeout, and hints for its errors."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import uuid
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from submitit.slurm.slurm import SlurmExecutor
+
+from clusterctl.launcher.submission.script import render
+from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.record.files import write_text
+from clusterctl.shared.record.ownership import open_own
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from clusterctl.launcher.submission.plan import Plan
+
+
+TIMEOUT_SECONDS = 60
+
+_TO_START = re.compile(
+    r"to start at (?P<start>\d{1,12}) (?:(?:a )?using \d+ processors )?on (?:nodes )?(?P<nodes>.+?)"  # "a": Slurm 26.05
+    r" in partition (?P<partition>\S+)"
+)
+# sbatch's message -> our hint. The first match wins; the messages are from Slurm's slurm_errno.c.
+_HINTS = {
+    "invalid partition": "list partitions: clusterctl nodes; set `partition` in the cluster or job file",
+    "invalid account": "set `account` in the cluster or job file; `sacctmgr show assoc user=$USER` lists yours",
+    "invalid qos": "set `qos` in the cluster or job file",
+    "qos policy": "your limit for jobs or resources is reached: `sacctmgr show assoc user=$USER`",
+    "time limit": "request less: --set resources.time=1h",
+    "node count": "request fewer nodes; see: clusterctl nodes",
+    "node configuration is not available": "request fewer nodes, tasks or GPUs per node; see: clusterctl nodes",
+    "more processors": "request fewer tasks per node or CPUs per task; see: clusterctl nodes",
+    "memory": "request less: --set resources.memory=16G; see: clusterctl nodes",
+    "generic resource": 'set gpu_request = "gres" (or "gpus-per-node") in the cluster file; GPUs: clusterctl nodes',
+    "configuration source": "where is slurm.conf? set `slurm_conf` in the cluster file, or SLURM_CONF",
+    "dependency problem": "are the jobs in `dependency` of [resources] still known? `squeue --me`",
+    "unable to contact slurm controller": "is slurmctld up? `scontrol ping`",
+    "the emulator does not support": "leave it out here, or try it on a real Slurm: clusterctl sandbox up",
+    "unrecognized option": "this Slurm does not support an option in [resources]; remove it",
+}
+# Errors that a smaller job might avoid.
+_FOR_SIZE = ("node count", "node configuration is not available", "more processors", "memory", "generic resource")
+
+
+class SlurmRefused(SlurmError):
+    """Slurm rejected the request: there is no job.
+
+    `words` is Slurm's message; `for_size`: it might accept a smaller job.
+    """
+
+    def __init__(self, what: str, words: str, hint: str, *, for_size: bool = False) -> None:
+        super().__init__(f"{what}: {words}", hint)
+        self.words = words
+        self.for_size = for_size
+
+
+class BatchJob(NamedTuple):
+    """A job for sbatch: the script of a run or of an array."""
+
+    script: str
+    task: list[str]  # submitit stores it in a pickle that nothing reads
+    runs: Path
+    pickles: Path
+    tasks: int
+    secrets: Mapping[str, str]
+    name: str  # of the run or sweep, for messages
+
+    @classmethod
+    def of(cls, plan: Plan) -> BatchJob:
+        run = plan.run
+        return cls(render(plan), [*plan.task], run.path.parent, run.pickles, plan.tasks, plan.secrets, run.id)
+
+
+def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, str]) -> str:
+    """Submit `batch` with `command`, sbatch and its flags; returns the job ID.
+
+    sbatch gets the script as an open file: from here on, nobody can exchange it or a folder above it. Raises NotOurs if
+    somebody has, SlurmRefused if there is certainly no job, SlurmError if there may be one.
+    """
+    from submitit.core.utils import FailedSubmissionError
+
+    maybe = f"if Slurm accepted the job, `clusterctl status {batch.name}` finds it"
+
+    def send(script: Path) -> str:
+        with open_own(batch.runs, script) as file:
+            return _answer(command, {**environment, **batch.secrets}, maybe, file)
+
+    executor = Executor(batch.pickles, batch.script, send, batch.tasks)
+    try:
+        return str(executor.submit(subprocess.call, batch.task).job_id)
+    except FailedSubmissionError as error:
+        raise SlurmError(f"sbatch printed no job ID: {error}", maybe) from error
+
+
+def _answer(argv: list[str], environment: Mapping[str, str], maybe: str, script: IO[bytes]) -> str:
+    """sbatch's output for `script`. `maybe` is the hint if it is unknown whether Slurm accepted the job."""
+    try:
+        done = subprocess.run(
+            argv, env=environment, stdin=script, capture_output=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(f"no answer from sbatch within {TIMEOUT_SECONDS} s", maybe) from error
+    code = done.returncode
+    try:
+        answer, text = done.stdout.decode().strip(), done.stderr.decode().strip() or f"exit code {code}"
+    except UnicodeDecodeError as error:
+        raise SlurmError(f"sbatch's output is not UTF-8: {error.reason}", maybe) from error
+    if code and "timed out" in text.lower():
+        raise SlurmError(f"no answer from sbatch: {text}", maybe)
+    if code < 0 or 128 < code < 192:  # killed by a signal, perhaps after Slurm had accepted the job
+        raise SlurmError(f"sbatch was killed: {text}", maybe)
+    if code:
+        raise refusal(text)
+    return answer
+
+
+def pipe_to_sbatch(
+    argv: list[str], script: str, environment: Mapping[str, str], hint: str
+) -> subprocess.CompletedProcess[str]:
+    """Run sbatch with `script` on stdin. Raises SlurmError with `hint` if it does not answer."""
+    try:
+        return subprocess.run(
+            argv,
+            input=script,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(f"sbatch did not answer within {TIMEOUT_SECONDS} s", hint) from error
+
+
+def submitit_version() -> str:
+    """Read from the package, which a submission imports anyway: importlib.metadata would add 20 ms."""
+    import submitit
+
+    return str(submitit.__version__)
+
+
+def test_only(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> str:
+    """Ask Slurm whether and when it would start `plan`, without submitting it; Slurm's answer."""
+    done = pipe_to_sbatch([sbatch, "--test-only"], render(plan), environment, "`scontrol ping`")
+    text = (done.stderr or done.stdout).strip()
+    if done.returncode:
+        refused = refusal(text)
+        if "unable to contact" in text.lower():  # no answer is not a rejection
+            raise SlurmError(refused.message, refused.hint)
+        raise refused
+    return text.removeprefix("sbatch: ")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Where Slurm would start a job if no other were queued ahead of it, and when, in seconds since the epoch."""
+
+    start: int
+    nodes: str
+    partition: str
+
+
+def estimate_start(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> Estimate | None:
+    """`test_only`, parsed; None if Slurm gives no time. Raises SlurmRefused, or SlurmError without an answer."""
+    return parse_estimate(test_only(plan, sbatch, {**environment, "SLURM_TIME_FORMAT": "%s"}))
+
+
+def parse_estimate(answer: str) -> Estimate | None:
+    """Parse the output of `sbatch --test-only`, with times in seconds since the epoch; None if it names no time."""
+    match = _TO_START.search(answer)
+    return Estimate(int(match["start"]), match["nodes"], match["partition"]) if match else None
+
+
+def refusal(text: str) -> SlurmRefused:
+    """sbatch's error output as an error: its last line, which gives the reason, and a hint."""
+    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("Try ")]  # "Try sbatch --help" ends a usage error
+    part = next((part for part in _HINTS if part in text.lower()), "")
+    hint = _HINTS.get(part, "`clusterctl submit --dry-run`")
+    words = lines[-1] if lines else "no reason given"
+    return SlurmRefused("sbatch refused the job", words, hint, for_size=part in _FOR_SIZE)
+
+
+# submitit's executor with our script and our call of sbatch; pickling and file names remain submitit's.
+
+
+class Executor(SlurmExecutor):  # type: ignore[misc]  # submitit has no types here
+    """Submits `script` through `send`, which gets the file and returns sbatch's output.
+
+    submitit's own `_submit_command` passes this process's environment to sbatch and prints its errors: neither works in
+    a program with several threads.
+    """
+
+    def __init__(self, folder: Path, script: str, send: Callable[[Path], str], tasks: int) -> None:
+        super().__init__(folder)
+        self._script = script
+        self._send = send
+        self._tasks = tasks
+
+    def _submit_command(self, command: str) -> Any:  # noqa: ARG002 - submitit's signature
+        file = self.folder / f".submission_file_{uuid.uuid4().hex}.sh"
+        write_text(file, self._script)
+        job_id = self._get_job_id_from_submission_command(self._send(file))
+        job = self.job_class(folder=self.folder, job_id=job_id, tasks=list(range(self._tasks)))
+        job.paths.move_temporary_file(file, "submission_file", keep_as_symlink=True)
+        return job
+
+    @classmethod
+    def affinity(cls) -> int:
+        return 2  # submitit would look for srun on PATH, which does not include the emulator's

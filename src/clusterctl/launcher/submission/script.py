@@ -1,0 +1,120 @@
+"""The batch script as a pure function of the plan. The same script runs on Slurm and on the emulator.
+
+The run's values are placed between fixed parts: `shell.sh` before them; `warm.sh` (warm runs only), `work.sh`,
+`setup.sh` and `batch.sh` after them.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.containers.pyxis import IMAGE_MARK
+from clusterctl.launcher.submission.plan import ON_NODE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterctl.launcher.submission.plan import Plan
+
+# Like `put_first` of batch.sh, but for an image's PATH. `sh` runs it with the interpreter and its arguments.
+FIRST_IN_IMAGE = (
+    'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"'
+)
+
+
+# Before a task: import from the node's copies of the modules (shared/node/staging.py), if the user owns their folder.
+STAGED = (
+    f'{ON_NODE}; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"'
+)
+
+
+def render(plan: Plan) -> str:
+    """The whole script. All user input is quoted, both for the shell and for sbatch's parsing of #SBATCH lines."""
+    # squeue shows this folder, so that a job can be found even if its submitter was killed
+    own = [("chdir", str(plan.run.path)), ("output", str(plan.slurm_log)), ("open-mode", "append")]
+    srun = ["cctl_in_allocation", "srun"] if plan.warm else ["srun"]  # setup lines may define it as a function
+    task = [*plan.task]
+    if plan.view:
+        task = ["sh", "-c", FIRST_IN_IMAGE, *task]
+    if plan.staging:
+        task = ["sh", "-c", STAGED, plan.staging.folder, *task]
+    setup = "".join(f"\n{line}" for line in plan.setup)
+    warm = []
+    if plan.warm:
+        warm = [
+            f"cctl_node_list={quote(plan.warm.node_list)} # of allocation {plan.warm.job_id}: this is a step of it",
+            f"cctl_image_mark={quote(plan.warm.image_mark)}",
+            _array("cctl_on_each", _flag_by_flag(plan.warm.on_each)),
+            _array("cctl_clearing", _flag_by_flag(plan.warm.clearing)),
+            _array("cctl_importing", _flag_by_flag(plan.warm.importing)),
+            "",
+            part("warm.sh"),
+        ]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            *([] if plan.warm else sbatch_lines([("job-name", plan.name), *plan.options, *own])),
+            f"# Rendered by clusterctl {plan.version}; the run directory is the record of what happened.",
+            "",
+            part("shell.sh"),
+            f"cctl_run={quote(str(plan.run.path))}",
+            f"cctl_ranks={plan.tasks}",
+            f"cctl_restarts={plan.restarts} # how often the job may be requeued",
+            _array("cctl_dropped", [[name] for name in plan.unset]),
+            _array("cctl_exports", [[f"{name}={value}"] for name, value in plan.exports]),
+            f"cctl_python={'' if plan.view else quote(plan.python)} # for tasks on the host",
+            f"cctl_python_is_named={'yes' if plan.python_is_named else ''}",
+            f"cctl_setup={quote(setup)} # the lines of the cluster file and of the job",
+            _array("cctl_srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.run.work}"])),
+            _array("cctl_task", _flag_by_flag([*plan.runner, *task])),
+            f"cctl_in_image={IMAGE_MARK if plan.view and not plan.runner else ''} # what only a task in its image sees",
+            _array("cctl_node_check", _flag_by_flag(plan.node_check)),
+            _array("cctl_staging", _staging(plan)),
+            _array("cctl_opening", _flag_by_flag(plan.opening)),
+            _array("cctl_closing", _flag_by_flag(plan.closing)),
+            _array("cctl_ending", _flag_by_flag(plan.ending)),
+            _array("cctl_notifier", _flag_by_flag(plan.notifier)),
+            _array("cctl_tracker", _flag_by_flag(plan.tracker)),
+            "",
+            *warm,
+            part("work.sh"),
+            part("setup.sh"),
+            part("batch.sh"),
+        ]
+    )
+
+
+def _staging(plan: Plan) -> list[list[str]]:
+    if plan.staging is None:
+        return []
+    return [[*plan.staging.command, plan.staging.folder], *map(list, plan.staging.archives)]
+
+
+def sbatch_lines(options: Iterable[tuple[str, str | int | None]]) -> list[str]:
+    return [f"#SBATCH --{name}" + ("" if value is None else f"={quote(str(value))}") for name, value in options]
+
+
+@functools.cache
+def part(name: str) -> str:
+    """A fixed part of a script, from a file beside this one."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _array(name: str, lines: Iterable[list[str]]) -> str:
+    """A bash array with its words on these lines."""
+    quoted = ["\n  " + " ".join(map(quote, words)) for words in lines]
+    return f"{name}=({''.join(quoted)}" + ("\n)" if quoted else ")")
+
+
+def _flag_by_flag(words: Iterable[str]) -> list[list[str]]:
+    """Split `words` into lines, with each long flag on its own line."""
+    lines: list[list[str]] = []
+    for word in words:
+        if lines and not word.startswith("--"):
+            lines[-1].append(word)
+        else:
+            lines.append([word])
+    return lines

@@ -1,0 +1,214 @@
+"""The life of a task from start to exit (`__main__`)."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGTERM
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.shared.errors import Cause, ClusterctlError, TaskError
+from clusterctl.shared.node.answers import Answers, register_dump, stacks_text
+from clusterctl.shared.node.events import Context, Events
+from clusterctl.shared.node.leftovers import end_own
+from clusterctl.shared.node.node_link import NodeLink
+from clusterctl.shared.node.signals import EXIT_TERMINATED, KilledBy, StopRequest
+from clusterctl.shared.record.checkpoints import SuccessorWatch, newer_attempt
+from clusterctl.shared.record.file_systems import lateness
+from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.heartbeats import Pulse
+from clusterctl.shared.record.layout import Attempt, RunDir, current_attempt
+from clusterctl.shared.record.place import Place
+from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.stamp import stamped_output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.shared.record.fields import Fields
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Run the job of `run_dir` as the task that the environment describes."""
+
+    run_dir: str
+    users_path: tuple[str, ...] = ()  # folders of PYTHONPATH that are not on the import path yet
+
+    def __call__(self) -> None:
+        """Run, prefix each output line with the time, and exit.
+
+        An attempt that a newer one has replaced exits with 0, whatever its events record: Slurm gave both the same job
+        and step ID, and its srun would otherwise kill the newer one's tasks.
+        """
+        attempt, leaving = current_attempt(), _Leaving()
+        try:
+            with stamped_output():
+                self._run(attempt)
+            leaving.code = 0
+        except BaseException as error:
+            if attempt is not None and newer_attempt(attempt) is not None:
+                leaving.code = 0
+                raise SystemExit(0) from None
+            leaving.code = _exit_code(error)
+            if isinstance(error, Exception):
+                traceback.print_exception(error)
+                raise SystemExit(leaving.code) from None
+            raise
+        raise SystemExit(0)
+
+    def _run(self, attempt: Attempt | None) -> None:
+        """Install the signal handlers first, then import the task's code by name.
+
+        A ClusterctlError ends the task with a message and hint instead of a traceback.
+        """
+        place = Place.from_environment()
+        link = NodeLink(attempt, place, "task", register_dump()) if attempt else None
+        events = Events(attempt, place.rank, link)
+        stop = StopRequest()
+        stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED, SIGTERM))
+        stop.before_leaving = end_own
+        if attempt is not None and link is not None:
+            fence = Fence(attempt, lambda newer: _step_down(newer, events, stop))
+            answers = Answers(attempt, place.rank, events, lambda: stacks_of(events), stop.leave)
+            link.handlers = {"newer": fence.take, "alarm": answers.take, "leave": answers.leave}
+            link.open()
+            fence.watch(unless=lambda: link.connected)
+        events.began(place.local_rank, place.node_rank)
+        events.stage(Stage.IMPORTING)
+        pulse: Pulse | None = None
+        try:
+            record = _record(RunDir(Path(self.run_dir)))
+            if record is None:
+                hint = "the runs folder must be shared by all nodes"
+                raise TaskError(f"no run.json in {self.run_dir}", hint, cause=Cause.LAUNCH)
+            job = record["job"]
+            if link is not None:
+                link.introduce(watchdog=job["watchdog"])
+                pulse = Pulse(events.heart, link.beat)
+                pulse.start()
+            if job["workload"] != "command":  # whose program imports in its own process
+                sys.path[1:1] = [os.getcwd(), *self.users_path]  # noqa: PTH109
+            workload = importlib.import_module(f"clusterctl.engine.workloads.{job['workload'].replace('-', '_')}")
+            workload.main(Context(job, place, attempt, events, stop))
+        except (ClusterctlError, ModuleNotFoundError) as raised:
+            error = _explained(raised)
+            events.exception(error)
+            events.exit(error.exit_code)
+            print(error.text, file=sys.stderr)
+            raise SystemExit(error.exit_code) from None
+        except KilledBy as leaving:
+            events.killed(leaving.number)
+            raise
+        except SystemExit as leaving:
+            events.exit(_exit_code(leaving))
+            raise
+        except BaseException as error:
+            events.exception(error)
+            events.exit(1)
+            raise
+        else:
+            events.exit(0)
+        finally:
+            if pulse is not None:
+                pulse.end()
+
+
+def _record(run: RunDir) -> Any:
+    """The content of run.json, which may become visible late on this node; None if it does not appear in time."""
+    deadline = time.monotonic() + lateness(run.path)
+    while (record := read_json(run.run_json)) is None and time.monotonic() < deadline:
+        time.sleep(1)
+    return record
+
+
+class Fence:
+    """Calls `on_newer` once, with the attempt's number, when a newer attempt of the run has started.
+
+    Two attempts can be alive at once: a disconnected node keeps training while Slurm starts the run again elsewhere.
+    The node's writer checks for this; a rank without a writer checks itself.
+    """
+
+    def __init__(self, attempt: Attempt, on_newer: Callable[[int], None]) -> None:
+        self._attempt, self._on_newer = attempt, on_newer
+        self._lock = threading.Lock()
+        self._seen = False
+
+    def take(self, message: Fields) -> None:
+        """Handle the writer's "newer" message."""
+        if (newer := message.whole("number")) is not None:
+            threading.Thread(target=self._see, args=(newer,), name="newer attempt", daemon=True).start()
+
+    def watch(self, unless: Callable[[], bool], pause: float = 1.0) -> None:
+        """Check every `pause` seconds in a thread, except while `unless` is true."""
+        threading.Thread(target=self._look, args=(unless, pause), name="fence", daemon=True).start()
+
+    def _look(self, unless: Callable[[], bool], pause: float) -> None:
+        successor = SuccessorWatch(self._attempt)
+        while not self._seen:
+            with suppress(OSError):  # the file system may be unavailable for a while
+                if not unless() and (newer := successor.look()) is not None:
+                    self._see(newer)
+            time.sleep(pause)
+
+    def _see(self, newer: int) -> None:
+        with self._lock:
+            first, self._seen = not self._seen, True
+        if first:
+            self._on_newer(newer)
+
+
+class _Leaving:
+    """Ends this process after its exit handlers, without freeing its objects one by one.
+
+    Freeing torch and numba takes up to several seconds at the end of every run, and between TERM and KILL. Created
+    before the task's code is imported, so that the exit handlers of that code run first.
+    """
+
+    def __init__(self) -> None:
+        self.code = 1
+        self._pid = os.getpid()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        if os.getpid() == self._pid:  # not in a forked child
+            if "logging" in sys.modules:
+                sys.modules["logging"].shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.code)
+
+
+def _exit_code(error: BaseException) -> int:
+    """Python's exit code for an uncaught exception."""
+    if not isinstance(error, SystemExit):
+        return 1
+    return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+
+
+def stacks_of(events: Events) -> str:
+    """The stacks of the rank's program if it runs one that logs no steps, otherwise of this process."""
+    observer = events.heart.observer
+    return observer.stacks() if observer else stacks_text()
+
+
+def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
+    events.record("superseded", by=newer)
+    print(f"attempt {newer} of this run has started: this one exits", file=sys.stderr, flush=True)
+    stop.exit_code = 0  # see Entry
+    stop.terminate()
+
+
+def _explained(raised: ClusterctlError | ModuleNotFoundError) -> ClusterctlError:
+    if isinstance(raised, ClusterctlError):
+        return raised
+    hint = "install clusterctl[train] there, or set `python` in the cluster file to another interpreter"
+    return TaskError(f"{sys.executable} has no module {raised.name}", hint)

@@ -1,0 +1,142 @@
+"""Ends processes that outlive their attempt. They are found by their environment, which children inherit.
+
+    python -I -S .../clusterctl/shared/node/leftovers.py BEFORE
+
+runs once on each node, outside any image: before an attempt starts, with its number, and after one that failed, with
+the next number. It kills every process of a task of an attempt before that number, if it also has the job ID that this
+attempt has recorded: a job that the program has submitted inherits the attempt, but has an ID of its own. Slurm may
+leave such processes: `proctrack/linuxproc` and `proctrack/pgid` lose those that have left their parent or group.
+
+A task ends its own program in the same way before it leaves on a signal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_RUN, _ATTEMPT = "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT"
+_JOB, _STEP, _RANK = "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"
+_OWN = (_RUN, _ATTEMPT, _JOB, _STEP, _RANK)
+_TASK = (b"clusterctl.runs", b"/clusterctl/shared/node/__main__.py")  # how a word of a task's command line ends
+_LEAVE_SECONDS = 5.0  # a task that sees its successor leaves by itself
+_KILL_SECONDS = 10.0  # a process that waits for a dead disk ends later, without running any of its code
+
+
+def main(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the warning is for the ranks
+    before, run = int(words[0]), Path(environment[_RUN])
+    jobs = {number: job for number in range(before) if (job := _recorded_job(run / "attempts" / str(number)))}
+    step = environment.get(_STEP)
+
+    def find() -> list[int]:
+        return [pid for pid, carried in _carriers(run) if _is_left(carried, jobs, environment.get(_ATTEMPT), step)]
+
+    deadline = time.monotonic() + _LEAVE_SECONDS
+    while time.monotonic() < deadline and any(_is_task(pid) for pid in find()):
+        time.sleep(0.1)
+    if left := _kill(find, _KILL_SECONDS):
+        node = environment.get("SLURMD_NODENAME", "")
+        sys.stderr.write(f"clusterctl: {node}: processes of an earlier attempt do not end: {left}\n")
+
+
+def end_own(roots: Sequence[int] = (), environment: Mapping[str, str] = os.environ) -> None:
+    """Kill what this task has started: the trees of `roots`, and everything with this rank's environment."""
+    own = {name: environment[name] for name in _OWN if name in environment}
+    known = set(roots)
+
+    def find() -> list[int]:
+        known.update(_descendants(known))
+        marked = _carriers(Path(own[_RUN])) if own.keys() >= {_RUN, _ATTEMPT, _RANK} else []
+        found = {pid for pid, carried in marked if all(carried.get(name) == value for name, value in own.items())}
+        return sorted((found | {pid for pid in known if _state(pid) not in ("", "Z", "X")}) - {os.getpid()})
+
+    _kill(find, 1.0)
+
+
+def _is_left(carried: Mapping[str, str], jobs: Mapping[int, str], current: str | None, step: str | None) -> bool:
+    """Whether a process with these variables is a rank's of one of the attempts in `jobs`.
+
+    The current attempt's batch script and what it runs must stay: they belong to no step, or to this one.
+    """
+    attempt = carried.get(_ATTEMPT, "")
+    if not attempt.isascii() or not attempt.isdigit() or _RANK not in carried:
+        return False
+    if attempt == current and carried.get(_STEP, step) == step:
+        return False
+    return carried.get(_JOB) is not None and jobs.get(int(attempt)) == carried[_JOB]
+
+
+def _recorded_job(attempt: Path) -> str | None:
+    with suppress(OSError, ValueError):
+        record = json.loads((attempt / "host.json").read_text())
+        if isinstance(record, dict) and isinstance(record.get("job_id"), str):
+            return str(record["job_id"])
+    return None
+
+
+def _carriers(run: Path) -> list[tuple[int, dict[str, str]]]:
+    """The live processes of `run` that this user may end, each with its variables."""
+    wanted = os.fsencode(f"{_RUN}={run}")
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208 - only names are needed
+        if name.isdigit():
+            with suppress(OSError):  # it has ended, or is another user's
+                pairs = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+                if wanted in pairs:
+                    carried = dict(os.fsdecode(pair).partition("=")[::2] for pair in reversed(pairs))
+                    found.append((int(name), carried))
+    return found
+
+
+def _kill(find: Callable[[], list[int]], seconds: float) -> list[int]:
+    """SIGKILL what is found until nothing is; returns what is left after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while found := find():
+        for pid in found:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return found
+
+
+def _is_task(pid: int) -> bool:
+    with suppress(OSError):
+        return any(word.endswith(_TASK) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+    return False
+
+
+def _state(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    return ""
+
+
+def _descendants(ancestors: set[int]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - only names are needed
+        if name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                parent = int(Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(name))
+    found, unseen = set[int](), list(ancestors)
+    while unseen:
+        below = [pid for pid in children.get(unseen.pop(), ()) if pid not in found]
+        found.update(below)
+        unseen += below
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,56 @@
+"""What users can specify: jobs, clusters, workloads. Frozen dataclasses, standard library only."""
+
+from clusterctl.shared.spec.cluster import Cluster, Emulator
+from clusterctl.shared.spec.job import Checkpoint, Container, Data, Job, Resources, Watchdog
+from clusterctl.shared.spec.records import from_record, to_record
+from clusterctl.shared.spec.train import (
+    BUILT_IN,
+    PROFILED_STEPS,
+    WORKLOADS,
+    Batches,
+    CommandTrain,
+    DeepSageTrain,
+    GatOptions,
+    GraphClassificationTrain,
+    LinkPredictionTrain,
+    LoopTrain,
+    NodeClassificationTrain,
+    NodeTrain,
+    RedditTrain,
+    SyntheticTrain,
+    TaobaoTrain,
+    Train,
+    TrainingSet,
+    batch_key,
+)
+
+__all__ = [
+    "BUILT_IN",
+    "PROFILED_STEPS",
+    "WORKLOADS",
+    "Batches",
+    "Checkpoint",
+    "Cluster",
+    "CommandTrain",
+    "Container",
+    "Data",
+    "DeepSageTrain",
+    "Emulator",
+    "GatOptions",
+    "GraphClassificationTrain",
+    "Job",
+    "LinkPredictionTrain",
+    "LoopTrain",
+    "NodeClassificationTrain",
+    "NodeTrain",
+    "RedditTrain",
+    "Resources",
+    "SyntheticTrain",
+    "TaobaoTrain",
+    "Train",
+    "TrainingSet",
+    "Watchdog",
+    "batch_key",
+    "from_record",
+    "to_record",
+]

@@ -1,0 +1,286 @@
+"""A job: what to run. The dataclasses of a job file, table by table.
+
+The string below a field is its description; `spec.keys` reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from clusterctl.shared.spec.notify import Notify, Track
+from clusterctl.shared.spec.train import Train
+from clusterctl.shared.spec.values import (
+    LARGEST,
+    OBJECT,
+    AtLeast,
+    Count,
+    Duration,
+    EnvName,
+    Gpus,
+    Line,
+    Matches,
+    Memory,
+    Minutes,
+    Name,
+    Natural,
+    OneOf,
+    Option,
+    OptionText,
+    Or,
+    Seconds,
+    Text,
+    Unshown,
+    Word,
+    size_in_bytes,
+)
+
+Environment = Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()]
+EXPEDITE = "expedite"
+NO_IMAGE = "none"  # instead of the cluster's
+OptionName = Annotated[str, Matches(r"[a-z][a-z0-9-]*", "the long name of an sbatch option, without '--'")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """`[resources]`: what to request from Slurm. Keys named like an sbatch option mean the same as there."""
+
+    nodes: Count = 1
+    """Number of nodes."""
+    gpus_per_node: Gpus | None = None
+    """GPUs on each node, such as 4 or "a100:4"; by default the number in the cluster file."""
+    tasks_per_node: Count | None = None
+    """Ranks on each node; by default one per GPU, or one on a node without GPUs."""
+    cpus_per_task: Count = 1
+    """CPU cores for each rank."""
+    memory: Memory | None = None
+    """Memory of each node, such as "64G"."""
+    time: Minutes = 3600
+    """Time limit of each attempt; training that reaches it saves a checkpoint and returns to the queue."""
+    warning: Seconds | None = None
+    """How long before the time limit the run is asked to save; by default 2 minutes, at most a quarter of the limit; 0:
+    never."""
+
+    partition: Option | None = None
+    """Partition to run in."""
+    account: Option | None = None
+    """Account to charge."""
+    qos: Option | None = None
+    """Quality of service to request."""
+    constraint: Option | None = None
+    """Features that the nodes must have, such as "a100&nvlink"."""
+    reservation: Option | None = None
+    """Reservation to run in."""
+    nodelist: Option | None = None
+    """Nodes that must be part of the allocation."""
+    exclude: Option | None = None
+    """Nodes to avoid."""
+    dependency: Option | None = None
+    """Jobs to wait for, such as "afterok:1234"."""
+    begin: Option | None = None
+    """Earliest start time, such as "now+2hours"."""
+    deadline: Option | None = None
+    """Time by which the run must be able to finish; otherwise Slurm removes it from the queue."""
+    licenses: Option | None = None
+    """Licenses that the run needs."""
+    gres: Option | None = None
+    """Generic resources of each node besides the GPUs, such as "nvme:1"."""
+    gpus_per_task: Option | None = None
+    """GPUs for each rank, instead of GPUs shared by the ranks of a node."""
+    gpu_bind: Option | None = None
+    """How ranks are bound to GPUs."""
+    cpus_per_gpu: Count | None = None
+    """CPU cores for each GPU, instead of for each rank."""
+    mem_per_cpu: Memory | None = None
+    """Memory for each CPU core, instead of for each node."""
+    mem_per_gpu: Memory | None = None
+    """Memory for each GPU, instead of for each node."""
+    exclusive: bool = False
+    """Whether to keep other jobs off the nodes."""
+    requeue: Annotated[bool | str, Or(EXPEDITE)] = True
+    """Whether the run may restart after a preemption, a lost node, a failure or its time limit; "expedite": immediately
+    after a lost node (Slurm 25.11)."""
+    switches: Option | None = None
+    """Maximum number of network switches that the nodes may span."""
+    nice: Annotated[int, AtLeast(-LARGEST)] | None = None
+    """Adjustment of the priority; a larger number means a lower priority."""
+    comment: Option | None = None
+    """Comment that Slurm keeps with the job."""
+    wckey: Option | None = None
+    """Workload characterization key for accounting."""
+    mail_type: Option | None = None
+    """Events that Slurm sends mail about, such as "END,FAIL"."""
+    mail_user: Option | None = None
+    """Address that Slurm sends mail to."""
+    allocator: Annotated[str, OneOf(("tuned", "system"))] = "tuned"
+    """How ranks without GPUs allocate memory: "tuned" keeps freed memory, in large pages, which is faster but counts as
+    memory in use."""
+    stage_code: bool = False
+    """Whether each node first copies the code and the Python environment to its local disk, to import from there."""
+    sbatch: dict[OptionName, OptionText] = field(default_factory=dict)
+    """Any other sbatch option, by its long name without "--"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """`[container]`: the image that the tasks run in, and what they see of the host."""
+
+    image: Word | None = None
+    """A .sqsh file or a reference such as "nvcr.io#nvidia/pyg:24.07-py3"; without it, or with "none" instead of the
+    cluster's image, tasks run on the host."""
+    mounts: tuple[Line, ...] = ()
+    """Folders of the host, as "SRC:DST" or "SRC:DST:ro"; the job's are added to the cluster's."""
+    code: Annotated[str, OneOf(("mounted", "image"))] = "mounted"
+    """Which code runs: the snapshot that submit takes, mounted into the image, or what the image contains."""
+    workdir: Line | None = None
+    """Working directory in the image; by default the run's folder `work`, or the image's own."""
+    writable: bool = False
+    """Whether tasks may write to the image's file system; their changes are discarded at the end."""
+    mount_home: bool = False
+    """Whether to mount your home directory."""
+    remap_root: bool = False
+    """Whether tasks appear to run as root in the image."""
+    entrypoint: bool = False
+    """Whether to run the image's entrypoint first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """`[data]`: where the data set is."""
+
+    root: Line | None = None
+    """Folder that holds the data set in its raw layout; relative to the job file."""
+    load: Annotated[str, Matches(OBJECT, "a module and a function of your code, such as my_data:load")] | None = None
+    """Function of your code, as MODULE:NAME, that returns PyG's Data (HeteroData for "rgat", a list for
+    "graph-classification"); called with data.root."""
+    undirected: bool = True
+    """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
+    directions."""
+    cache: Memory | None = None
+    """Memory of each node for the most used features, such as "8G"; others stay on disk, or on other nodes (split)."""
+    placement: Annotated[str, OneOf(("replicated", "split"))] = "replicated"
+    """Whether each node holds all features, or only a part and fetches the rest from other nodes."""
+    order: Annotated[str, OneOf(("given", "neighbours"))] = "given"
+    """Order of the nodes in the prepared file; "neighbours" puts neighbours together, for fewer reads with `cache`."""
+    disk_precision: Annotated[str, OneOf(("given", "bfloat16"))] = "given"
+    """Precision of the features in the prepared file; "bfloat16" halves it, and rounds them."""
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """The bytes of `cache`."""
+        return None if self.cache is None else size_in_bytes(self.cache)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether `placement` splits the features over the nodes."""
+        return self.placement == "split"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watchdog:
+    """`[watchdog]`: when a rank counts as stuck, and what to do about it."""
+
+    enabled: bool = True
+    """Whether to detect stuck ranks."""
+    action: Annotated[str, OneOf(("restart", "fail", "report"))] | None = None
+    """Whether to restart a stuck run, let it fail or only report it; by default a program that logs no steps is only
+    reported."""
+    idle: Seconds = 1800
+    """A program that logs no steps is stuck when no rank has done or printed anything for this long; 0: never."""
+    idle_gpu: Seconds = 0
+    """End the run, or do what `action` sets, if all GPUs of all nodes have been idle for this long; 0: never."""
+    floor: Annotated[Seconds, AtLeast(1)] = 30
+    """A rank in training is never considered stuck before it has gone this long without a step."""
+    factor: Annotated[float, AtLeast(1)] = 30.0
+    """A rank in training is stuck after this many times the duration of its slowest recent step, if longer."""
+    starting: Seconds = 900
+    """Limit until the first steps: imports, rendezvous, warm-up."""
+    loading: Seconds = 6 * 3600
+    """Limit for loading the data set."""
+    evaluating: Seconds = 3600
+    """Limit for one evaluation."""
+    checkpointing: Seconds = 3600
+    """Limit for saving one checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCheck:
+    """`[node_check]`: a check of the nodes before the ranks start; a node that fails it is excluded afterwards."""
+
+    enabled: bool = False
+    """Whether each node's disk, clock, matrix product and network are checked at each start."""
+    seconds: Annotated[Seconds, AtLeast(1)] = 10
+    """Time limit of the check."""
+    scratch: Memory = "1G"
+    """Minimum free space in the cluster's `local_scratch`."""
+    shared_memory: Memory = "64M"
+    """Minimum free space in /dev/shm."""
+    clock: Annotated[Seconds, AtLeast(1)] = 5
+    """Maximum difference between a node's clock and that of the runs' file system."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """`[checkpoint]`: how often training is saved, and how many checkpoints are kept."""
+
+    every: Annotated[int, Duration(60), AtLeast(0)] = 600
+    """Time between checkpoints; 0 saves only when the run is asked to stop."""
+    keep: Count = 2
+    """How many of the newest checkpoints to keep."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart:
+    """`[restart]`: limits on requeueing the run, which then continues from its last checkpoint."""
+
+    limit: Natural = 20
+    """Maximum number of restarts per submission, including those by Slurm; 0 disables restarts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A whole job file, resolved: every value set, paths absolute."""
+
+    name: Name
+    """Name of the run; by default the file's name."""
+    workload: str
+    """What to run: a built-in workload, or "command" for your own program."""
+    argv: tuple[Text, ...] = ()
+    """Program and arguments of workload "command", such as ["python", "train.py"]."""
+    code: Line | None = None
+    """Folder to copy at submission, and again as the working directory of each run; by default the current one, if the
+    job runs your own code."""
+    resources: Resources = field(default_factory=Resources)
+    """What to request from Slurm."""
+    container: Container = field(default_factory=Container)
+    """The image that the tasks run in."""
+    env: Environment = field(default_factory=dict)
+    """Environment variables of the tasks."""
+    setup: tuple[Line, ...] = ()
+    """Shell lines to run after the cluster's `setup`, such as "source /home/me/env/bin/activate"."""
+    data: Data = field(default_factory=Data)
+    """Where the data set is."""
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    """How often to save, and how much to keep."""
+    restart: Restart = field(default_factory=Restart)
+    """How often the run may be restarted."""
+    node_check: NodeCheck = field(default_factory=NodeCheck)
+    """Whether nodes are checked before the ranks start."""
+    watchdog: Watchdog = field(default_factory=Watchdog)
+    """When a rank counts as stuck."""
+    notify: Notify = field(default_factory=Notify)
+    """Where to send notifications about the run."""
+    track: Track = field(default_factory=Track)
+    """Trackers that receive a copy of the run's metrics."""
+    train: Train = field(default_factory=Train)
+    """Settings of the workload."""
+
+    @property
+    def has_own_model(self) -> bool:
+        """Whether it trains the user's own model."""
+        return ":" in getattr(self.train, "model", "")
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether it runs the user's own code."""
+        return self.workload == "command" or self.has_own_model or self.data.load is not None

@@ -1,0 +1,402 @@
+"""The workloads and their settings: one frozen class per workload, every setting with its description.
+
+A new workload adds its class and its line in `WORKLOADS`. The string below a field is its description; `spec.keys`
+reads it, and a class that only changes a default inherits it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from clusterctl.shared.spec.values import (
+    OBJECT,
+    AtLeast,
+    Count,
+    EnvName,
+    InsteadOf,
+    Length,
+    Matches,
+    Natural,
+    NonNegative,
+    NotEmpty,
+    OneOf,
+    Positive,
+    Share,
+    Window,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+PROFILED_STEPS = (10, 20)  # for `submit --profile`: after the warm-up, and few enough for a browser
+FanOut = Annotated[tuple[Annotated[int, AtLeast(-1)], ...], NotEmpty()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """`[train]` of a workload without settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopTrain(Train):
+    """Settings of the training loop, for any model."""
+
+    epochs: Count = 1
+    """Passes over the training data."""
+    batch_size: Count | None = 128
+    """Examples per rank and step; the global batch is this times the number of ranks."""
+    global_batch_size: Annotated[Count, InsteadOf("batch_size")] | None = None
+    """Total batch size of all ranks, independent of their number; use it instead of batch_size."""
+    lr: Positive = 0.01
+    """Learning rate."""
+    schedule: Annotated[str, OneOf(("constant", "cosine"))] = "constant"
+    """How the learning rate changes after the warm-up, over all steps."""
+    warmup: Share = 0.0
+    """Fraction of all steps over which the learning rate ramps up."""
+    clip_norm: NonNegative = 0.0
+    """Maximum norm of all gradients together; 0 disables clipping."""
+    weight_decay: NonNegative = 0.0
+    """L2 penalty on the weights."""
+    seed: Natural = 0
+    """Seed of the weights, the order of the examples, sampling and dropout."""
+    device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
+    """Device of each rank; "auto" is cuda if the job requests GPUs."""
+    precision: Annotated[str, OneOf(("float32", "float64", "bfloat16"))] = "float32"
+    """Type of features and activations; with bfloat16, weights and optimizer stay float32."""
+    evaluate_every: Natural = 1
+    """Epochs between evaluations on the validation split; 0 evaluates only at the end."""
+    patience: Natural = 0
+    """Evaluations without improvement before training stops and the best weights are tested; 0 never stops early."""
+    stop_early: Natural = 0
+    """In a sweep: the epoch at which a run first stops if the better half of the others is ahead; again after twice as
+    many epochs, and so on; 0 never stops."""
+    profile: Annotated[tuple[int, ...], Window()] = ()
+    """First and last step to trace in each attempt, such as [10, 20]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeTrain(LoopTrain):
+    """Node classification with sampled neighbourhoods."""
+
+    model: Annotated[str, OneOf(("sage", "gcn"))] = "sage"
+    """Graph convolution to use."""
+    fan_out: FanOut = (25, 10)
+    """Neighbours to sample per node in each hop, one number per layer, the seed nodes' hop first; -1 takes all."""
+    sampling: Annotated[str, OneOf(("uniform", "labor"))] = "uniform"
+    """How to draw neighbours: each node on its own, or nodes with common neighbours the same ones (LABOR), which reads
+    fewer features."""
+    replace: bool = False
+    """Whether to sample neighbours with replacement; not with LABOR."""
+    hidden_channels: Count = 256
+    """Width of the hidden layers."""
+    dropout: Share = 0.0
+    """Fraction of activations to drop in training."""
+    cache_first_aggregation: bool = False
+    """Whether to compute the first layer's aggregation once, over all neighbours, instead of sampling it."""
+    cuda_graph: bool = False
+    """On GPUs: whether to capture a step as CUDA graphs, which the host starts at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatOptions:
+    """`train.options` of the models "gat" and "rgat"."""
+
+    hidden: Count = 32
+    """Width of each attention head of the hidden layers, whose outputs are concatenated."""
+    heads: Count = 8
+    """Attention heads of the hidden layers."""
+    output_heads: Count = 1
+    """Attention heads of the last layer, whose outputs are averaged."""
+    dropout: Share = 0.5
+    """Fraction of activations between layers to drop in training."""
+    attention_dropout: Share = 0.0
+    """Fraction of attention weights to drop in training."""
+    self_loops: bool = True
+    """Whether each node also attends to itself; in "rgat", in relations between nodes of one type."""
+    residual: bool = False
+    """Whether each layer adds a linear map of the node's own features; in "rgat", one for each relation."""
+
+
+BUILT_IN = {"gat": GatOptions, "rgat": GatOptions}
+"""The built-in models of node classification, and the options of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeClassificationTrain(LoopTrain):
+    """A graph attention network or a model of your own, on a graph that your own code loads, or in the raw layout of
+    PyG's Reddit, of the Open Graph Benchmark or of IGB-heterogeneous."""
+
+    epochs: Count = 20
+    model: Annotated[
+        str, OneOf(("gat", "rgat"), OBJECT, "a module and a class or function of your code, such as my_model:Net")
+    ]
+    """"gat" (GATv2), "rgat" (GATv2 for each relation), or your class or function, as MODULE:NAME, called with the
+    numbers of features and classes."""
+    options: dict[EnvName, object] = field(default_factory=dict)
+    """Options of the model, by name: those of "gat" and "rgat", or of your class, as its dataclass `Options` or as
+    keyword arguments."""
+    fan_out: FanOut = (25, 10)
+    """Neighbours to sample per node in each hop, one number per layer, the seed nodes' hop first; -1 takes all."""
+    sampling: Annotated[str, OneOf(("uniform", "labor"))] = "uniform"
+    """How to draw neighbours: each node on its own, or nodes with common neighbours the same ones (LABOR), which reads
+    fewer features."""
+    replace: bool = False
+    """Whether to sample neighbours with replacement; not with LABOR."""
+    generated: NonNegative = 0.0
+    """With "rgat" and without data: size of the generated graph, as a multiple of IGB-heterogeneous."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticTrain(NodeTrain):
+    """A random graph: PyG's FakeDataset, by default with edges that prefer nodes of the same class."""
+
+    epochs: Count = 3
+    weight_decay: NonNegative = 5e-4
+    model: Annotated[str, OneOf(("sage", "gcn"))] = "gcn"
+    fan_out: FanOut = (50, 50)
+    hidden_channels: Count = 64
+    avg_num_nodes: Count = 100_000
+    """Approximate number of nodes of the generated graph."""
+    graph: Annotated[str, OneOf(("homophilous", "fake-dataset"))] = "homophilous"
+    """Graph to generate: edges that prefer nodes of the same class, or PyG's FakeDataset, which a GCN cannot learn."""
+    homophily: Share = 0.8
+    """With graph "homophilous": share of edges placed within a class (the others ignore classes); Cora's is 0.81."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedditTrain(NodeTrain):
+    """Two-layer GraphSAGE on one graph in the raw layout of PyG's Reddit or of the Open Graph Benchmark."""
+
+    epochs: Count = 20
+    batch_size: Count | None = 1024
+    lr: Positive = 1e-3
+    dropout: Share = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSageTrain(NodeTrain):
+    """Three-layer GraphSAGE with small fan-outs, on one graph in the raw layout of PyG's Reddit or of the Open Graph
+    Benchmark."""
+
+    epochs: Count = 10
+    batch_size: Count | None = 1024
+    lr: Positive = 1e-3
+    fan_out: FanOut = (4, 4, 4)
+    hidden_channels: Count = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphClassificationTrain(LoopTrain):
+    """Graph isomorphism networks on a TU data set, cross-validated over ten stratified parts."""
+
+    epochs: Count = 40
+    batch_size: Count | None = 32
+    lr: Positive = 1e-3
+    patience: Natural = 40
+    model: Annotated[
+        str, OneOf(("gin", "plain"), OBJECT, "a module and a class of your code, such as my_model:Net")
+    ] = "gin"
+    """Graph convolution ("plain": one linear map per layer), or your class, as MODULE:NAME, called with the numbers of
+    features and classes."""
+    options: dict[EnvName, object] = field(default_factory=dict)
+    """Options of your own model, by name: fields of its dataclass `Options`, or keyword arguments."""
+    features: Annotated[str, OneOf(("degree", "ones", "given"))] = "degree"
+    """Node features: one-hot degree, a constant, or those of the data set."""
+    layers: Count = 2
+    """Number of graph convolutions."""
+    hidden_channels: Count = 64
+    """Width of the hidden layers."""
+    readout: Annotated[str, OneOf(("mean", "sum"))] = "mean"
+    """How the nodes of a graph are pooled."""
+    dropout: Share = 0.5
+    """Fraction of activations to drop in training."""
+    folds: Annotated[int, AtLeast(1, 10)] = 10
+    """How many of the ten folds to run; 1 is a single 80/10/10 split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkPredictionTrain(LoopTrain):
+    """Link prediction with your own model, on a graph that your code loads."""
+
+    epochs: Count = 20
+    model: Annotated[str, Matches(OBJECT, "a module and a class or function of your code, such as my_model:Net")]
+    """Class or function of your code, as MODULE:NAME, that creates the model from the number of features."""
+    options: dict[EnvName, object] = field(default_factory=dict)
+    """Options of the model, by name: fields of its dataclass `Options`, or keyword arguments."""
+    fan_out: FanOut = (10, 10)
+    """Neighbours to sample per node in each hop, one number per layer, the pairs' hop first; -1 takes all."""
+    replace: bool = False
+    """Whether to sample neighbours with replacement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaobaoTrain(LoopTrain):
+    """Link prediction between the users and items of the Taobao data set."""
+
+    epochs: Count = 20
+    batch_size: Count | None = 2048
+    """Edges per rank and step, plus as many negative pairs; the global batch is this times the number of ranks."""
+    lr: Positive = 1e-3
+    fan_out: Annotated[FanOut, Length(2)] = (8, 4)
+    """Items to sample for each user or item, and then for each of those; -1 takes all."""
+    replace: bool = False
+    """Whether to sample neighbours with replacement."""
+    hidden_channels: Count = 64
+    """Width of the hidden layers."""
+    row_optimizer: Annotated[str, OneOf(("adam", "touched-rows"))] = "adam"
+    """Optimizer of the embeddings; "touched-rows" updates only the rows that a step used, which is faster but not
+    equivalent."""
+    together: Count = 3
+    """Two items are neighbours if at least this many users of the training split took both."""
+    generated: NonNegative = 0.0
+    """Without data.root: size of the generated data set, as a multiple of the real one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandTrain(Train):
+    """The user's own program has its own flags: put them into `argv`."""
+
+
+_REDDIT_FORMAT = ("raw/reddit_data.npz", "raw/reddit_graph.npz")
+_OGB_SPLITS = ("train", "valid", "test")
+OGB_TABLES = (  # ogbn-arxiv, ogbn-products
+    *(f"raw/{name}.csv.gz" for name in ("edge", "num-edge-list", "num-node-list", "node-feat", "node-label")),
+    *(f"split/*/{part}.csv.gz" for part in _OGB_SPLITS),
+)
+OGB_ARCHIVES = (  # ogbn-papers100M
+    "raw/data.npz",
+    "raw/node-label.npz",
+    *(f"split/*/{part}.csv.gz" for part in _OGB_SPLITS),
+)
+OGB_RELATIONS = (  # ogbn-mag
+    "raw/triplet-type-list.csv.gz",
+    "raw/num-node-dict.csv.gz",
+    *(f"raw/relations/*/{name}.csv.gz" for name in ("edge", "num-edge-list")),
+    *(f"raw/{name}/*/{name}.csv.gz" for name in ("node-feat", "node-label")),
+    *(f"split/*/*/{part}.csv.gz" for part in _OGB_SPLITS),
+)
+IGB_ARRAYS = (  # IGB-heterogeneous
+    *(f"processed/{kind}/node_feat.npy" for kind in ("paper", "author", "institute", "fos")),
+    "processed/paper/node_label_19.npy",
+    *(
+        f"processed/{relation}/edge_index.npy"
+        for relation in (
+            "paper__cites__paper", "paper__written_by__author", "author__affiliated_to__institute", "paper__topic__fos"
+        )
+    ),
+)  # fmt: skip
+NODE_LAYOUTS = (_REDDIT_FORMAT, OGB_TABLES, OGB_ARCHIVES, OGB_RELATIONS)
+_TAOBAO_FORMAT = ("raw/UserBehavior.csv",)
+_TU_FORMAT = ("raw/*_A.txt", "raw/*_graph_indicator.txt", "raw/*_graph_labels.txt")
+
+
+def likeliest(layouts: Sequence[tuple[str, ...]], root: Path) -> tuple[str, ...]:
+    """The layout with the largest share of its files in the folder; the first one in a tie."""
+    return max(layouts, key=lambda layout: sum(any(root.glob(part)) for part in layout) / len(layout))
+
+
+class Workload(NamedTuple):
+    """A workload's settings and data layouts. Its module in `workloads` has the same name."""
+
+    train: type[Train]
+    data: tuple[tuple[str, ...], ...] = ()
+    """The layouts that it reads, the usual one first: each a tuple of path patterns."""
+    data_set: str = ""
+    """Its name for `clusterctl data`."""
+    example: str = ""
+    """A small data set in that format that comes with clusterctl."""
+    loads: bool = False
+    """Whether a user function may load its data."""
+
+
+WORKLOADS: dict[str, Workload] = {
+    "synthetic": Workload(SyntheticTrain),
+    "reddit": Workload(RedditTrain, NODE_LAYOUTS, "reddit"),
+    "deep-sage": Workload(DeepSageTrain, NODE_LAYOUTS, "reddit"),
+    "node-classification": Workload(NodeClassificationTrain, (*NODE_LAYOUTS, IGB_ARRAYS), example="cora", loads=True),
+    "link-prediction": Workload(LinkPredictionTrain, loads=True),
+    "taobao": Workload(TaobaoTrain, (_TAOBAO_FORMAT,), "taobao"),
+    "graph-classification": Workload(GraphClassificationTrain, (_TU_FORMAT,), example="IMDB-BINARY", loads=True),
+    "command": Workload(CommandTrain),
+}
+
+
+# How training examples are divided: an epoch into steps, and each step among the ranks.
+
+
+def batch_key(train: Train) -> str:
+    """The key of `train` that sets the batch size."""
+    return "global_batch_size" if isinstance(train, LoopTrain) and train.global_batch_size else "batch_size"
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """The examples of one epoch. `exact`: counted, not estimated."""
+
+    size: int
+    unit: str  # what an example is, in the plural
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of a training on `ranks` ranks. `examples` is None while the training set is unknown."""
+
+    train: LoopTrain
+    ranks: int
+    examples: TrainingSet | None = None
+
+    @property
+    def size(self) -> int:
+        """The global batch: examples of all ranks together in a full step."""
+        return self.train.global_batch_size or (self.train.batch_size or 1) * self.ranks
+
+    @property
+    def steps(self) -> int | None:
+        """Steps per epoch."""
+        return None if self.examples is None else -(-self.examples.size // self.size)
+
+    @property
+    def per_rank(self) -> int:
+        """The largest share of any rank in a full step."""
+        return -(-self.size // self.ranks)
+
+    @property
+    def too_large(self) -> str:
+        """The problem if the batch of several ranks exceeds the training set; otherwise empty."""
+        if self.examples is None or self.ranks == 1 or self.size <= self.examples.size:
+            return ""
+        text = f"the global batch of {self._size_in_words} exceeds the training set of {self._examples_in_words}"
+        idle = self.ranks - self.examples.size
+        return f"{text}: each epoch is a single step" + (f", and {idle:,} ranks train only on padding" * (idle > 0))
+
+    @property
+    def remedy(self) -> str:
+        """What to set if the batch is `too_large`."""
+        if self.train.global_batch_size:
+            return "lower train.global_batch_size"
+        return "set train.global_batch_size instead of train.batch_size: it stays the same for any number of ranks"
+
+    def __str__(self) -> str:
+        batch = f"global batch {self._size_in_words}"
+        if self.examples is None:
+            return f"{batch}; the log shows the steps per epoch once the data set is prepared"
+        about = "" if self.examples.exact else "about "
+        plural = "s" * (self.steps != 1)
+        return f"{batch}; {about}{self.steps:,} step{plural} per epoch of {self._examples_in_words}"
+
+    @property
+    def _size_in_words(self) -> str:
+        least, most = self.size // self.ranks, self.per_rank
+        if self.ranks == 1:
+            return f"{self.size:,}"
+        share = f"{most:,}" if least == most else f"{least:,} or {most:,}"
+        return f"{self.size:,} ({self.ranks:,} ranks x {share})"
+
+    @property
+    def _examples_in_words(self) -> str:
+        assert self.examples is not None
+        return f"{'' if self.examples.exact else 'about '}{self.examples.size:,} {self.examples.unit}"

@@ -1,7 +1,0 @@
-"""The Slurm commands: one client with rate limits and a controlled environment; output is parsed at the edge."""
-
-from clusterctl.slurm.client import Slurm
-from clusterctl.slurm.nodes import Inventory, Node, Partition
-from clusterctl.slurm.queue import JobState, QueuedJob, Snapshot
-
-__all__ = ["Inventory", "JobState", "Node", "Partition", "QueuedJob", "Slurm", "Snapshot"]
