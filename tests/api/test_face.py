@@ -63,6 +63,7 @@ def test_a_typed_program_is_checked_by_mypy(tmp_path: Path) -> None:
     """mypy --strict finds a wrong keyword and wrong attributes, and nothing else."""
     (tmp_path / "program.py").write_text(
         """import clusterctl
+import clusterctl.program
 
 run: clusterctl.Run = clusterctl.submit("cora", overrides={"train.epochs": 5})
 try:
@@ -70,7 +71,7 @@ try:
 except clusterctl.RunFailed as failure:
     print([str(finding) for finding in failure.diagnosis.findings])
 names: list[str] = [one.name for one in clusterctl.runs(stage="failed", count=3)]
-clusterctl.runs.log(step=1, loss=0.5)
+clusterctl.program.log(step=1, loss=0.5)
 script: str = clusterctl.plan("cora").script
 clusterctl.runs(stages="failed")
 run.statuss()
@@ -81,7 +82,7 @@ clusterctl.submitt("cora")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", cache, "program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     errors = [line.partition(": error: ")[::2] for line in done.stdout.splitlines() if ": error: " in line]
-    assert [place for place, _ in errors] == ["program.py:11", "program.py:12", "program.py:13"], done.stdout
+    assert [place for place, _ in errors] == ["program.py:12", "program.py:13", "program.py:14"], done.stdout
     assert "stages" in errors[0][1]
     assert "statuss" in errors[1][1]
     assert "submitt" in errors[2][1]

@@ -68,15 +68,16 @@ cctl_srun=(
   --chdir=/runs/cora-20260102-030405-abcd/work
 )
 cctl_task=(
-  sh -c 'for n in $0; do eval "[ -z \"\${$n+x}\" ] || export APPTAINERENV_$n=\"\$$n\""; done; exec "$@"' 'CLUSTERCTL_ATTEMPT CLUSTERCTL_INTERFACE CLUSTERCTL_RUN_DIR GLIBC_TUNABLES MALLOC_MMAP_MAX_ MALLOC_TRIM_THRESHOLD_ NCCL_SOCKET_IFNAME NVIDIA_DRIVER_CAPABILITIES NVIDIA_VISIBLE_DEVICES OMP_NUM_THREADS PYTHONPATH' apptainer exec
-  --no-eval
-  --no-mount=cwd
-  --no-home
-  --writable-tmpfs
-  --bind=/runs:/runs
-  --bind=/data:/data:ro
-  --bind=/data/cora:/data/cora:ro
-  --pwd=/runs/cora-20260102-030405-abcd/work '/images/it'"'"'s.sqsh' sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/cora-20260102-030405-abcd
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/launcher/containers
+  '--container-image=/images/it'"'"'s.sqsh'
+  --container-mounts=/runs:/runs,/data:/data:ro,/data/cora:/data/cora:ro
+  --container-workdir=/runs/cora-20260102-030405-abcd/work
+  --container-writable
+  --no-container-mount-home
+  --no-container-remap-root
+  --no-container-entrypoint
+  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,GLIBC_TUNABLES,MALLOC_MMAP_MAX_,MALLOC_TRIM_THRESHOLD_,NCCL_SOCKET_IFNAME,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH
+  -- sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/cora-20260102-030405-abcd
 )
 cctl_in_image= # what only a task in its image sees
 cctl_node_check=()
