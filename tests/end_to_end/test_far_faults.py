@@ -79,6 +79,7 @@ def cut_after(stage: FarStage, direction: str, size: int) -> None:
 
 # Byte offsets into a submission over an existing connection: the request takes 2,000 bytes, the manifest of 400 files
 # 15,000, and the files 1,640,000.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("direction", "size"),
     [
@@ -197,6 +198,7 @@ def test_logs_and_status_continue_after_a_break_without_repeating_lines(stage: F
     assert errors.count("reconnected to far") == 1
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_command_that_opened_the_connection_but_not_the_connection(stage: FarStage) -> None:
     """The command also started the ProxyCommand of the connection."""
     stage.far.cut()

@@ -94,6 +94,7 @@ def test_the_watchdog_notifies_of_a_stall_and_the_script_of_the_end(stage: Stage
     assert finished.startswith("noted finished after")
 
 
+@pytest.mark.long
 @ON_THIS_MACHINE
 def test_notify_sends_what_the_run_could_not(stage: Stage, server: WebHook) -> None:
     live, stage.environment["HOOK"] = stage.environment["HOOK"], dead_url()

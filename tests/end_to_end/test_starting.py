@@ -37,6 +37,7 @@ def test_a_program_runs_without_a_job_file_and_gets_its_arguments_unchanged(stag
     assert [change["key"] for change in json.loads(differing.stdout)["configuration"]] == ["resources.nodes"]
 
 
+@pytest.mark.long
 def test_a_run_without_a_job_file_is_resumed(stage: Stage) -> None:
     program = "import os, pathlib; pathlib.Path('went-on').mkdir(exist_ok='RESUMED' in os.environ); raise SystemExit(1)"
     done = stage.call("submit", "--cluster", stage.cluster, "--wait", "--", "python", "-c", program)

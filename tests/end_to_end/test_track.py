@@ -47,6 +47,7 @@ def test_the_node_copies_each_point_once_through_a_restart(stage: Stage) -> None
     assert points(run) == ONCE
 
 
+@pytest.mark.long
 @pytest.mark.here
 def test_nodes_copy_nothing_if_the_login_node_does_the_tracking(stage: Stage) -> None:
     run = stage.submit(stage.write_job("tracked", JOB), "--set", "track.where=login", "--wait")

@@ -66,6 +66,7 @@ def test_an_exception_in_one_rank_is_the_cause_and_the_other_ranks_are_secondary
     assert f"next: clusterctl why {run.id}" in status.stderr
 
 
+@pytest.mark.long
 def test_a_missing_module_is_a_user_error(stage: Stage) -> None:
     run = stage.submit(stage.write_job("importing", command("import no_such_module")))
     stage.wait_for_stage(run, "failed")
@@ -169,6 +170,7 @@ def deadlocked(stage: Stage, action: str) -> RunDir:
     return stage.submit(stage.write_job("deadlocked", job))
 
 
+@pytest.mark.long
 def test_a_deadlock_without_logged_steps_is_restarted_if_the_job_asks_for_it(
     stage: Stage,
 ) -> None:
@@ -206,6 +208,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
 def test_a_full_disk_is_the_cause_although_no_rank_could_record_it(stage: Stage) -> None:

@@ -15,8 +15,11 @@ _ON_THE_SANDBOX = (
     "end_to_end/test_waiting.py",
     "sandbox/test_jobs.py",
 )
+# These read the parsed modules of support/sources.py.
+_ON_SOURCES = ("test_files_of_strangers.py", "test_layers.py", "test_names.py")
 _SANDBOX = "the sandbox"
 _BACK_END = "the sandbox as a back end"
+_SOURCES = "the sources"
 # The longest groups start first.
 _LONGEST = (
     _SANDBOX,
@@ -57,6 +60,8 @@ def _group(nodeid: str) -> str:
     path = nodeid.partition("::")[0].removeprefix("tests/")
     if path in _ON_THE_SANDBOX:
         return _SANDBOX
+    if path in _ON_SOURCES:
+        return _SOURCES
     return _BACK_END if "[sandbox" in nodeid else path
 
 
