@@ -133,6 +133,7 @@ def test_only_scancel_with_batch_signals_the_script_of_an_element(
     assert [path.name for path in queue.stage.folder.glob("heard.*")] == ["heard.1"] * heard
 
 
+@pytest.mark.long
 def test_a_job_waits_for_a_whole_array_or_for_one_element(queue: NamedJobs) -> None:
     queue.submit("sweep", ELEMENT, "--array=0-2%1")
     kill = "--kill-on-invalid-dep=yes"

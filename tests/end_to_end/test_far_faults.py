@@ -140,7 +140,8 @@ def test_submit_waits_for_a_machine_that_is_temporarily_unreachable(stage: FarSt
     require_one_run(stage, submitting)
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 60])
+@pytest.mark.long
+@pytest.mark.parametrize("size", [1, 60])
 def test_submit_survives_a_broken_connection_in_the_answer(stage: FarStage, size: int) -> None:
     gate = Gate(stand_in(stage, "sbatch"), "after")
     submitting = submission(stage)

@@ -104,6 +104,7 @@ def test_a_killed_rank_does_not_leave_its_peers_in_a_collective(stage: Stage) ->
     assert alive(run) == []
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_cancel_ends_a_run_and_reports_it(stage: Stage) -> None:
     run = stage.submit(stage.write_job("endless", command("import time; time.sleep(600)")))
@@ -117,6 +118,7 @@ def test_cancel_ends_a_run_and_reports_it(stage: Stage) -> None:
     assert "cancelled" in again.stderr + again.stdout
 
 
+@pytest.mark.long
 def test_the_time_limit_warns_first_and_then_ends_the_run(stage: Stage) -> None:
     program = """
 import signal, time

@@ -50,6 +50,7 @@ def test_a_run_without_a_job_file_is_resumed(stage: Stage) -> None:
     assert again.startswith(f"clusterctl submit --cluster {stage.cluster} -- python -c ")
 
 
+@pytest.mark.long
 @pytest.mark.here
 def test_init_writes_a_cluster_and_a_job_that_run(stage: Stage) -> None:
     """On the emulator, its stand-ins are on PATH: they answer some queries, and init reports the others."""

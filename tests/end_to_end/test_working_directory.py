@@ -129,6 +129,7 @@ def test_the_working_directory_is_the_same_in_an_image(stage: Stage, thin_image:
     assert content(run.project) == before
 
 
+@pytest.mark.long
 def test_missing_code_is_a_launch_error_and_leaves_no_working_directory(stage: Stage) -> None:
     write_project(stage.folder)
     run = stage.submit(stage.write_job("gone", JOB), "--hold")

@@ -289,7 +289,6 @@ FAULTS = (
         inflict=kill_another,
         cause=Cause.KILLED,
         rank=2,
-        tests=_WHY,
         seconds="0.8",
     ),
     Fault(

@@ -91,9 +91,7 @@ def plan(job: Job, cluster: Cluster, folder: str = "/runs") -> Plan:
         ("image_code", replace(FILE_JOB, container=replace(FILE_JOB.container, code="image")), CONTAINER_CLUSTER),
     ],
 )
-def test_the_generated_part_matches_the_golden_file(
-    name: str, job: Job, cluster: Cluster, update_golden: bool
-) -> None:
+def test_the_generated_part_matches_the_golden_file(name: str, job: Job, cluster: Cluster, update_golden: bool) -> None:
     text = render(plan(job, cluster))
     for fixed in ("shell.sh", "work.sh", "setup.sh", "batch.sh"):
         assert text.count(part(fixed)) == 1
