@@ -1,4 +1,4 @@
-"""The CPU image, built for real, and its contents; `make test` builds it without torch."""
+"""The CPU image, built for real with and without torch, and its contents."""
 
 from __future__ import annotations
 

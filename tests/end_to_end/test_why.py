@@ -1,6 +1,6 @@
 """How `clusterctl why` diagnoses faults: the class, the rank, and how soon.
 
-Each fault runs once here, and on both back ends in the long suite.
+The most different faults run once here, and all of them on both back ends in the long suite.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _ON_THE_SANDBOX = (
 _ON_SOURCES = ("test_files_of_strangers.py", "test_layers.py", "test_names.py")
 _SANDBOX = "the sandbox"
 _BACK_END = "the sandbox as a back end"
-_SANDBOX_ID = re.compile(r"[[-]sandbox[]-]")
+_SANDBOX_ID = re.compile(r"(\[|-)sandbox(-|\])")
 _SOURCES = "the sources"
 # The longest groups start first.
 _LONGEST = (
