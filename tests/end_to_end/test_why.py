@@ -1,6 +1,6 @@
 """How `clusterctl why` diagnoses faults: the class, the rank, and how soon.
 
-The most different faults run once here, and all of them on both back ends in the long suite.
+Some faults run once here in `make test`; all run on both back ends in the long suite.
 """
 
 from __future__ import annotations
