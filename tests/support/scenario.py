@@ -158,6 +158,6 @@ def ending(stage: Stage) -> Iterator[Stage]:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-        left = [path.name for path in stage.runs.glob("[!.]*")] if stage.runs.is_dir() else []
-        if left:
+        found = [*stage.runs.glob("[!.]*")] if stage.runs.is_dir() else []
+        if left := [path.name for path in found if not RunDir(path).finished_json.exists()]:
             stage.call("cancel", "--yes", "--cluster", stage.cluster, *left)
