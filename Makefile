@@ -101,6 +101,7 @@ lint: setup ## Check style, types and shell scripts
 	$(BIN)/shellcheck --shell=bash .ci/run tests/*.sh src/clusterctl/launcher/sandbox/*.sh src/clusterctl/launcher/cli/completion.bash
 	$(BIN)/shellcheck --shell=bash --exclude=SC2034,SC2154 src/clusterctl/launcher/submission/*.sh # their variables are set by the generated part
 	$(BIN)/shellcheck --exclude=SC2016,SC2054,SC2154,SC2329 tests/launch/golden/*.sh # complete scripts
+	$(BIN)/shellcheck --exclude=SC2016,SC2034,SC2054,SC2154 tests/launch/golden/generated/*.sh # without the fixed parts
 
 .PHONY: format
 format: setup ## Rewrite the code in the project's style

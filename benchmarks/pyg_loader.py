@@ -16,7 +16,8 @@ from side_by_side import Timed, compare, timed
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as RivalLoader
 
-from clusterctl.pyg import NeighborLoader, relation
+from clusterctl.engine.graph.pyg import relation
+from clusterctl.pyg import NeighborLoader
 
 DEGREE = 25
 FAN_OUT, BATCH = [15, 10], 1024

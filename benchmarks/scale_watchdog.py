@@ -48,7 +48,8 @@ import sys
 sys.path.insert(0, sys.argv.pop(1))
 node = int(sys.argv[2])
 {ODD}
-from clusterctl.runs import files, node_writer
+from clusterctl.shared.record import files
+from clusterctl.shared.node import node_writer
 real_open, real_tick = files._open, node_writer.NodeWriter.tick
 def slow_open(*words):
     time.sleep(READ_SECONDS)
@@ -65,7 +66,7 @@ RANK = f"""
 import os, signal, sys
 node = int(os.environ["SLURM_NODEID"])
 {ODD}
-from clusterctl.runs import node_link
+from clusterctl.shared.node import node_link
 from clusterctl.shared.node.answers import Answers, register_dump, stacks_text
 from clusterctl.shared.node.events import Events
 from clusterctl.shared.record.heartbeats import Pulse

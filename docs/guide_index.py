@@ -28,7 +28,8 @@ class GuideIndex:
     def naming(self, *words: str) -> list[str]:
         """Links to the guides that contain one of `words`, those with the most occurrences first."""
         pattern = re.compile("|".join(rf"(?<![\w.-]){re.escape(one)}(?![\w-]|\.\w)" for one in words))
-        counts = {name: len(pattern.findall(text)) for name, text in self.texts.items()}
+        texts = {name: text for name, text in self.texts.items() if any(one in text for one in words)}
+        counts = {name: len(pattern.findall(text)) for name, text in texts.items()}
         found = sorted((name for name, count in counts.items() if count), key=lambda name: -counts[name])[:MOST]
         return [f"[{_title(self.texts[name])}]({self.folder}/{name})" for name in found]
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
-from pathlib import Path
+from support.sources import sources
 
-import clusterctl
-
-SOURCE = Path(clusterctl.__file__).parent
 READS = {"open", "read_text", "read_bytes"}
 MAKES = {"mkdir", "makedirs", "mkdtemp", "TemporaryDirectory"}
 
@@ -143,21 +138,16 @@ MAKERS = {
 }
 
 
-def calls(names: set[str]) -> Iterator[str]:
+def calling(names: set[str]) -> set[str]:
     """The modules that call a function or method with one of these names."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                if name in names:
-                    yield str(path.relative_to(SOURCE))
+    return {str(path) for path, source in sources().items() if source.called & names}
 
 
 def test_every_other_place_that_opens_a_file_has_a_reason() -> None:
     """Read user-given files, and those of runs, with open_regular, read_regular, read_beginning or read_whole."""
-    assert sorted({*calls(READS)} ^ {*READERS}) == []
+    assert sorted(calling(READS) ^ {*READERS}) == []
 
 
 def test_every_other_place_that_makes_a_folder_has_a_reason() -> None:
     """Make folders whose content is executed with make_private or make_new."""
-    assert sorted({*calls(MAKES)} ^ {*MAKERS}) == []
+    assert sorted(calling(MAKES) ^ {*MAKERS}) == []

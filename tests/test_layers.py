@@ -5,13 +5,10 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from support.sources import SOURCE, sources
 
-import clusterctl
-
-SOURCE = Path(clusterctl.__file__).parent
 SHARED = ("node", "record", "spec", "errors")
 LAUNCHER = (
     "cli", "display", "api", "trackers", "notifications", "diagnosis", "observe", "checks", "submission", "remote",
@@ -62,19 +59,17 @@ def below(package: str) -> set[str]:
     return {*SHARED[SHARED.index(package) :], ""} if package in SHARED else {""}
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Every module that the file imports: at its top, inside functions, or only for type checking."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            if node.module not in PACKAGES:
-                yield node.module or ""
-            else:
-                here = SOURCE.parent.joinpath(*node.module.split("."))
-                rooms = (alias.name for alias in node.names if any(here.glob(f"{alias.name}*")))
-                yield from (f"{node.module}.{room}" for room in rooms)
+def imported(node: ast.Import | ast.ImportFrom, name: str) -> Iterator[str]:
+    """The modules that the module `name` imports there."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+        return
+    assert node.level == 0, f"{name}: imports are absolute"
+    if node.module not in PACKAGES:
+        yield node.module or ""
+        return
+    here = SOURCE.parent.joinpath(*node.module.split("."))
+    yield from (f"{node.module}.{alias.name}" for alias in node.names if any(here.glob(f"{alias.name}*")))
 
 
 def package_of(module: str) -> str:
@@ -84,10 +79,12 @@ def package_of(module: str) -> str:
 
 
 def imported_modules() -> Iterator[tuple[str, str, str]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
-        for module in imports(path):
-            yield name, package_of(name), module
+    """Every import, with its module and package: at the top, inside functions, or only for type checking."""
+    for path, source in sources().items():
+        name = ".".join(("clusterctl", *path.with_suffix("").parts)).removesuffix(".__init__")
+        for node in source.imports:
+            for module in imported(node, name):
+                yield name, package_of(name), module
 
 
 def test_packages_import_only_from_layers_below() -> None:

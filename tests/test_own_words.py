@@ -267,6 +267,7 @@ def echoes(modules: list[Module]) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_no_module_matches_a_message_of_another_module() -> None:
     files = [path for path in SOURCE.rglob("*") if path.suffix in (".py", ".sh")]
     modules = words_of({str(path.relative_to(SOURCE)): path.read_text() for path in files})

@@ -18,6 +18,7 @@ import clusterctl
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
+@pytest.mark.long
 def test_every_line_of_the_guide_runs_with_the_output_shown(desk: Desk) -> None:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     desk.set(CLUSTERCTL_CLUSTER=None)

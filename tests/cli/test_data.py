@@ -12,6 +12,7 @@ from clusterctl.launcher import cli
 GENERATE = ("data", "generate", "taobao", "--scale", "0.0002")
 
 
+@pytest.mark.long
 def test_a_generated_data_set_is_complete_and_its_best_score_is_printed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from clusterctl import __version__, cli
+from clusterctl import __version__
+from clusterctl.launcher import cli
 from clusterctl.shared.errors import SlurmError
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -147,6 +147,7 @@ def test_bootstrap_reports_missing_programs(tmp_path: Path, monkeypatch: pytest.
         bootstrapped(FakeEngine(set()), "3.11", print)
 
 
+@pytest.mark.long
 def test_after_a_change_of_the_project_only_the_last_steps_run(
     bare_image: Path, image_engine: Engine, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""The CPU image, built for real, and its contents; `make test` builds it without torch."""
+"""The CPU image, built for real with and without torch, and its contents."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ def read(sqsh: Path, path: str) -> str:
     return subprocess.run(["unsquashfs", "-cat", sqsh, path], capture_output=True, text=True, check=True).stdout
 
 
+pytestmark = pytest.mark.long  # end_to_end/test_in_a_built_image builds one
+
 BASE = {"clusterctl", "submitit"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "packages"),
-    [
-        ("bare", BASE),
-        pytest.param("cpu", BASE | {"torch", "torch_geometric", "numpy", "scipy"}, marks=pytest.mark.long),
-    ],
+    ("kind", "packages"), [("bare", BASE), ("cpu", BASE | {"torch", "torch_geometric", "numpy", "scipy"})]
 )
 def test_the_image_and_its_record_have_all_requirements(
     request: pytest.FixtureRequest, kind: str, packages: set[str]

@@ -201,14 +201,14 @@ touch ready; srun sleep 60"""
     assert (cluster.work / "begun").read_text().split() == ["0:0", "0:1", "1:0"]
 
 
-def test_cancelling_an_array_catches_elements_that_are_starting(make_cluster):
+@pytest.mark.parametrize("running", [4, *(pytest.param(count, marks=pytest.mark.long) for count in (0, 1, 9))])
+def test_cancelling_an_array_catches_elements_that_are_starting(make_cluster, running):
     cluster = make_cluster(nodes=4, cpus=4)
-    for running in (0, 1, 4, 9):
-        array = cluster.submit("sleep 60", "--array=0-99", "--output=/dev/null")
-        cluster.until(lambda: len(cluster.call("squeue", "-h", "-t", "R").split("\n")) > running, "starts")  # noqa: B023
-        cluster.call("scancel", array)
-        cluster.until(lambda: not cluster.call("squeue", "-h"), "the end of all")
-        assert set(cluster.field(array).split()) == {"CANCELLED"}
+    array = cluster.submit("sleep 60", "--array=0-99", "--output=/dev/null")
+    cluster.until(lambda: len(cluster.call("squeue", "-h", "-t", "R").split("\n")) > running, "starts")
+    cluster.call("scancel", array)
+    cluster.until(lambda: not cluster.call("squeue", "-h"), "the end of all")
+    assert set(cluster.field(array).split()) == {"CANCELLED"}
 
 
 def test_a_throttle_has_no_effect_outside_an_array(cluster):

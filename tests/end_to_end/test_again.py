@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from support.scenario import Stage
 
 from clusterctl.shared.record.layout import RunDir
@@ -36,6 +37,7 @@ while os.environ["WAITS"] == "yes" and not Path("go").exists():
 """
 
 
+@pytest.mark.long
 def test_rerun_uses_the_submitted_code_while_the_first_run_is_still_running(stage: Stage) -> None:
     (stage.folder / "train.py").write_text(PROGRAM)
     first = stage.submit(stage.write_job("train", JOB))

@@ -62,6 +62,7 @@ def test_a_program_in_an_image_gets_its_rank_and_its_code(stage: Stage, programs
     assert "--nv" not in argv
 
 
+@pytest.mark.long
 @pytest.mark.skipif(REAL, reason="Apptainer is installed here")
 def test_if_apptainer_is_missing_submit_warns_and_why_reports_it(
     stage: Stage, programs: Path, thin_image: ThinImage
@@ -73,6 +74,7 @@ def test_if_apptainer_is_missing_submit_warns_and_why_reports_it(
     assert (why["class"], why["cause"]) == ("launch", "Apptainer is not installed on the node")
 
 
+@pytest.mark.long
 def test_why_names_an_image_that_apptainer_cannot_read(stage: Stage, programs: Path) -> None:
     (stage.folder / "bad.sif").write_text("neither a SIF file nor a squashfs")
     text = f'workload = "command"\nargv = ["true"]\n[container]\nimage = "{stage.folder}/bad.sif"\n'

@@ -8,8 +8,6 @@ import pytest
 from support.named_jobs import NamedJobs
 from support.scenario import ON_BOTH, wait_until
 
-pytestmark = ON_BOTH
-
 # Each element creates begun.INDEX.RESTARTS, then waits for go.INDEX or go.all.
 ELEMENT = """touch begun.$SLURM_ARRAY_TASK_ID.${SLURM_RESTART_COUNT:-0}
 until [ -e go.$SLURM_ARRAY_TASK_ID ] || [ -e go.all ]; do sleep 0.1; done
@@ -21,6 +19,7 @@ def touch(queue: NamedJobs, *names: str) -> None:
         (queue.stage.folder / name).touch()
 
 
+@ON_BOTH  # the others on Slurm only in `make test-long`
 def test_elements_start_in_order_up_to_the_limit(queue: NamedJobs) -> None:
     queue.submit("sweep", ELEMENT, "--array=0-5%2")
     limit = "PENDING JobArrayTaskLimit"
@@ -134,6 +133,7 @@ def test_only_scancel_with_batch_signals_the_script_of_an_element(
     assert [path.name for path in queue.stage.folder.glob("heard.*")] == ["heard.1"] * heard
 
 
+@pytest.mark.long
 def test_a_job_waits_for_a_whole_array_or_for_one_element(queue: NamedJobs) -> None:
     queue.submit("sweep", ELEMENT, "--array=0-2%1")
     kill = "--kill-on-invalid-dep=yes"

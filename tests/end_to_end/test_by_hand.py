@@ -129,7 +129,7 @@ def test_a_run_is_not_called_queued_before_slurm_agrees_to_start_it_again(stage:
     fake.chmod(0o755)
     setup = json.dumps([f"export PATH={programs}:$PATH"])
     program = (
-        "import os, sys, time, clusterctl.runs as run\n"
+        "import os, sys, time, clusterctl.program as run\n"
         "again = os.environ['CLUSTERCTL_ATTEMPT'] != '0'\n"
         "with run.checkpoint(1) as folder: (folder / 'state').touch()\n"
         "again or time.sleep(600)\n"
@@ -148,7 +148,7 @@ def test_a_run_is_not_called_queued_before_slurm_agrees_to_start_it_again(stage:
 
 
 def test_an_empty_folder_of_an_attempt_disturbs_nothing(stage: Stage) -> None:
-    program = "import time, clusterctl.runs as run\nfor step in range(1, 80): run.log(step=step); time.sleep(0.1)"
+    program = "import time, clusterctl.program as run\nfor step in range(1, 80): run.log(step=step); time.sleep(0.1)"
     run = stage.submit(stage.write_job("folder", command(program)))
     wait_until(lambda: begun(run.attempt(0)))
     run.attempt(1).path.mkdir()

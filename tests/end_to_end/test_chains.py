@@ -58,6 +58,7 @@ def chain(stage: Stage) -> Chain:
     return Chain(stage)
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_a_broken_chain_is_explained_and_continues_once_its_runs_are_resumed(chain: Chain) -> None:
     fetch = chain.submit("fetch")
@@ -117,6 +118,7 @@ def test_a_run_after_a_sweep_waits_for_all_its_runs(chain: Chain) -> None:
     chain.wait(best, "finished")
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_a_dependent_run_waits_through_a_requeue(chain: Chain) -> None:
     train = chain.submit("train")
@@ -130,6 +132,7 @@ def test_a_dependent_run_waits_through_a_requeue(chain: Chain) -> None:
     chain.wait(evaluate, "finished")
 
 
+@pytest.mark.long
 def test_a_dependency_that_has_ended_is_judged_by_its_run_directory(chain: Chain) -> None:
     chain.end("good")
     chain.end("bad", "3")
@@ -144,6 +147,7 @@ def test_a_dependency_that_has_ended_is_judged_by_its_run_directory(chain: Chain
     assert f"error: {bad.id} has not finished: failed" in refused.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
 def test_every_command_in_the_guide_works(stage: Stage) -> None:
     (stage.folder / "jobs").mkdir()

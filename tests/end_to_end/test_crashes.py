@@ -39,7 +39,9 @@ def killed_at(stage: Stage, name: str, when: str) -> list[RunDir]:
 
 
 # Before sbatch nothing has reached the back end, so one back end is enough in `make test`.
-@pytest.mark.parametrize("name", BEFORE_SBATCH)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) for name in BEFORE_SBATCH[:-1]] + BEFORE_SBATCH[-1:]
+)
 def test_a_submit_killed_before_sbatch_leaves_no_job_behind(stage: Stage, name: str) -> None:
     killed_at(stage, name, "before")
     assert stage.call("status", "--cluster", stage.cluster).returncode == 0
@@ -50,7 +52,9 @@ def test_a_submit_killed_before_sbatch_leaves_no_job_behind(stage: Stage, name: 
 
 
 @ON_SLURM
-@pytest.mark.parametrize(("name", "when"), [("call_sbatch", "after"), ("adopt", "before")])
+@pytest.mark.parametrize(
+    ("name", "when"), [("call_sbatch", "after"), pytest.param("adopt", "before", marks=pytest.mark.long)]
+)
 def test_a_submit_killed_after_sbatch_is_adopted_by_the_next_command(stage: Stage, name: str, when: str) -> None:
     (run,) = killed_at(stage, name, when)
     assert not run.submission_json.exists()
@@ -60,6 +64,7 @@ def test_a_submit_killed_after_sbatch_is_adopted_by_the_next_command(stage: Stag
     assert len(run.attempts()) == 1
 
 
+@pytest.mark.long
 def test_a_held_job_of_a_killed_submit_is_adopted_and_can_be_cancelled(stage: Stage) -> None:
     argv = [sys.executable, "-c", KILLED, "adopt", "before", stage.write_job("crash", JOB), "--hold"]
     subprocess.run([*argv, "--cluster", stage.cluster], cwd=stage.folder, env=stage.environment, check=False)

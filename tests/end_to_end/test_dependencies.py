@@ -8,9 +8,8 @@ import pytest
 from support.named_jobs import NamedJobs
 from support.scenario import ON_BOTH, wait_until
 
-pytestmark = ON_BOTH
 
-
+@ON_BOTH  # the others on Slurm only in `make test-long`
 def test_a_job_starts_once_all_its_dependencies_are_satisfied(queue: NamedJobs) -> None:
     queue.submit("held", "true", "--hold")
     queue.submit("bad", "exit 3", "--hold")

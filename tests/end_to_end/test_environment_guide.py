@@ -7,12 +7,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
 from support.guide import follow
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "your-environment.md"
 FOLDER = Path("/tmp/environment-guide")
 
 
+@pytest.mark.long
 def test_every_command_in_the_guide_works(tmp_path: Path) -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     (FOLDER / "project" / "jobs").mkdir(parents=True)

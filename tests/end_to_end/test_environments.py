@@ -38,11 +38,13 @@ def environments_in(stage: Stage, setup: list[str], argv: list[str], *words: str
     ("setup", "expected"),
     [
         (["source @/other/bin/activate"], "other"),
-        (["source @/conda/bin/activate third"], "conda/envs/third"),
-        (['module() { PATH="@/$2/bin:$PATH"; }', "module load module"], "module"),
+        pytest.param(["source @/conda/bin/activate third"], "conda/envs/third", marks=pytest.mark.long),
+        pytest.param(['module() { PATH="@/$2/bin:$PATH"; }', "module load module"], "module", marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("argv", [["python", "ask.py"], ["bash", "-c", "exec python3 ask.py"]])
+@pytest.mark.parametrize(
+    "argv", [pytest.param(["python", "ask.py"], marks=pytest.mark.long), ["bash", "-c", "exec python3 ask.py"]]
+)
 def test_every_command_comes_from_the_environment_activated_in_setup(
     stage: Stage, environments: Path, setup: list[str], expected: str, argv: list[str]
 ) -> None:

@@ -110,6 +110,7 @@ def test_errors_on_the_remote_machine_are_reported_here(stage: FarStage) -> None
     assert not stage.runs.exists() or not list(stage.runs.glob("[!.]*"))
 
 
+@pytest.mark.long
 def test_a_confirmation_is_asked_and_answered_here(stage: FarStage) -> None:
     run = RunDir(stage.runs / stage.do("submit", stage.write_job("short", program("print(1)")), "--wait").strip())
     assert "TO REMOVE" in stage.do("clean", "--older-than", "0d", answer="n\n")
@@ -267,6 +268,7 @@ def test_completion_never_waits_for_the_machine(far_shared: Path, tmp_path: Path
         assert time.monotonic() - began < 15
 
 
+@pytest.mark.long
 def test_completion_offers_the_names_of_remote_runs(stage: FarStage) -> None:
     run = stage.do("submit", "cora", "--hold").strip()
 

@@ -50,6 +50,7 @@ def test_a_remote_run_behaves_like_a_local_one(here: FarStage) -> None:
         run.fetch()
 
 
+@pytest.mark.long
 def test_remote_errors_are_raised_here_with_the_same_type(here: FarStage) -> None:
     with pytest.raises(clusterctl.NotFoundError, match="no runs? "):
         clusterctl.find("nothing", cluster="far")
@@ -64,6 +65,7 @@ def test_remote_errors_are_raised_here_with_the_same_type(here: FarStage) -> Non
     assert run.status().stage is Stage.CANCELLED
 
 
+@pytest.mark.long
 def test_a_remote_sweep_behaves_like_a_local_one(here: FarStage) -> None:
     program = ["python", "-c", "print('{seed}')"]
     sweep = clusterctl.sweep(program=program, axes={"seed": [1, 2]}, cluster="far")

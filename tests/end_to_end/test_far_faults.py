@@ -79,6 +79,7 @@ def cut_after(stage: FarStage, direction: str, size: int) -> None:
 
 # Byte offsets into a submission over an existing connection: the request takes 2,000 bytes, the manifest of 400 files
 # 15,000, and the files 1,640,000.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("direction", "size"),
     [
@@ -139,7 +140,8 @@ def test_submit_waits_for_a_machine_that_is_temporarily_unreachable(stage: FarSt
     require_one_run(stage, submitting)
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 60])
+@pytest.mark.long
+@pytest.mark.parametrize("size", [1, 60])
 def test_submit_survives_a_broken_connection_in_the_answer(stage: FarStage, size: int) -> None:
     gate = Gate(stand_in(stage, "sbatch"), "after")
     submitting = submission(stage)
@@ -197,6 +199,7 @@ def test_logs_and_status_continue_after_a_break_without_repeating_lines(stage: F
     assert errors.count("reconnected to far") == 1
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_command_that_opened_the_connection_but_not_the_connection(stage: FarStage) -> None:
     """The command also started the ProxyCommand of the connection."""
     stage.far.cut()

@@ -102,9 +102,8 @@ def test_without_a_recent_python_there_is_an_error_with_a_hint(stage: FarStage) 
     assert "no runs yet" in messages(stage)
 
 
-@pytest.mark.parametrize(
-    "shell", ["bash", pytest.param("fish", marks=pytest.mark.long), pytest.param("tcsh", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("shell", ["bash", "fish", "tcsh"])
 def test_output_of_a_login_shell_is_ignored(far: Far, tmp_path: Path, shell: str) -> None:
     if shell != "bash":
         if shutil.which(shell) is None:

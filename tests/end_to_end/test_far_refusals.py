@@ -182,6 +182,7 @@ def test_a_command_needs_at_most_three_round_trips(far_shared: Path, tmp_path: P
         assert time.monotonic() - began < 30
 
 
+@pytest.mark.long
 def test_forbidden_port_forwarding_and_exhausted_sessions_are_errors(far_shared: Path, tmp_path: Path) -> None:
     with (
         made(far_shared, server={"AllowTcpForwarding": "no", "MaxSessions": "1"}) as far,

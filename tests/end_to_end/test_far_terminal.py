@@ -53,6 +53,7 @@ def wait_for_text(shell: Terminal, text: str) -> str:
     )
 
 
+@pytest.mark.long
 def test_ssh_asks_in_the_terminal_and_ctrl_c_then_goes_to_the_command(shell: Terminal, stage: FarStage) -> None:
     run_command(shell, "status")
     wait_for_text(shell, QUESTION)
@@ -101,6 +102,7 @@ def test_the_monitor_reacts_to_keys_and_terminal_resizes(shell: Terminal, stage:
     wait_for_text(shell, "42")  # the terminal modes are restored
 
 
+@pytest.mark.long
 def test_attach_opens_a_shell_on_the_node(shell: Terminal, stage: FarStage) -> None:
     connect(shell)
     job = stage.write_job("long", 'workload = "command"\nargv = ["sleep", "600"]\n[resources]\nnodes = 1\n')

@@ -47,6 +47,7 @@ print(helper.GREETING, sys.prefix, Path("/srv/own.txt").exists(), Path("/boot").
     ]
 
 
+@pytest.mark.long
 def test_a_rank_failing_in_the_image_keeps_its_exit_code_and_ends_the_others(
     stage: Stage, thin_image: ThinImage
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.far import Far
 from support.guide import follow
 from support.scenario import CLUSTERCTL
@@ -11,6 +12,7 @@ from support.scenario import CLUSTERCTL
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "from-your-laptop.md"
 
 
+@pytest.mark.long
 def test_every_command_in_the_guide_works(far: Far, tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     environment = far.environment

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.stamp import stamp
 
@@ -21,6 +23,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.long
 def test_large_logs_and_a_sparse_one_are_merged_within_100_megabytes(
     fabricate: Callable[..., RunDir], tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ STEPS = 30
 # As in docs/guides/surviving.md, but retries its own file operations; its first attempt waits at step 20.
 PROGRAM = f"""
 import json, os, time
-import clusterctl.runs as run
+import clusterctl.program as run
 def again(call):
     while True:
         try:

@@ -94,6 +94,7 @@ def test_healthy_nodes_pass_every_check_and_the_run_starts(stage: Stage, scratch
     assert nodes_of(run, 0) == ["node1", "node2"]
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_a_node_with_an_unwritable_scratch_folder_is_named_and_excluded(stage: Stage, scratch: Path) -> None:
     (scratch / "node2").rmdir()

@@ -15,7 +15,7 @@ THROUGH_A_HOST = True
 
 WEBHOOK = '[notify]\nurl_variable = "HOOK"\n'
 RESTARTED_THEN_FAILED = """
-import os, clusterctl.runs as run
+import os, clusterctl.program as run
 run.log(step=1, loss=0.5)
 if os.environ["CLUSTERCTL_ATTEMPT"] == "0":
     run.request_restart(1)
@@ -23,7 +23,7 @@ run.log(step=2, loss=0.25)
 raise ValueError("no good")
 """
 STALLED_THEN_FINISHED = """
-import os, time, clusterctl.runs as run
+import os, time, clusterctl.program as run
 for step in range(1, 30):
     run.log(step=step, loss=1 / step)
     time.sleep(0.05)
@@ -94,6 +94,7 @@ def test_the_watchdog_notifies_of_a_stall_and_the_script_of_the_end(stage: Stage
     assert finished.startswith("noted finished after")
 
 
+@pytest.mark.long
 @ON_THIS_MACHINE
 def test_notify_sends_what_the_run_could_not(stage: Stage, server: WebHook) -> None:
     live, stage.environment["HOOK"] = stage.environment["HOOK"], dead_url()

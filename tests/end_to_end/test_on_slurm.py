@@ -39,10 +39,11 @@ SHOW_GPUS = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))"
 @pytest.mark.parametrize(
     ("resources", "seen"),
     [
-        ("gpus_per_node = 2", ["0,1", "0,1"]),
-        ('gpus_per_node = "a100:2"', ["0,1", "0,1"]),
+        pytest.param("gpus_per_node = 2", ["0,1", "0,1"], marks=pytest.mark.long),
+        pytest.param('gpus_per_node = "a100:2"', ["0,1", "0,1"], marks=pytest.mark.long),
         ('gpus_per_node = 2\ngpu_bind = "map_gpu:1,0"', ["1", "0"]),
-        ('gpus_per_node = 2\ngpu_bind = "none"', None),  # unset by Slurm 22.05, 0,1 since
+        # unset by Slurm 22.05, 0,1 since
+        pytest.param('gpus_per_node = 2\ngpu_bind = "none"', None, marks=pytest.mark.long),
         ('gpus_per_task = "1"\ntasks_per_node = 2', ["0", "1"]),
     ],
 )
@@ -125,6 +126,7 @@ def test_a_run_is_submitted_from_inside_an_allocation(stage: Stage) -> None:
     assert (shown, ranks) == (job_id(run), "4")
 
 
+@pytest.mark.long
 def test_a_manual_requeue_starts_a_second_attempt_in_its_own_folder(stage: Stage) -> None:
     program = "import os, time; print('attempt', os.environ['CLUSTERCTL_ATTEMPT'], flush=True); time.sleep(600)"
     run = stage.submit(stage.write_job("requeued", command(program, "")))
@@ -156,6 +158,7 @@ time.sleep(600 if os.environ["CLUSTERCTL_ATTEMPT"] == "0" else 0)
     assert "attempt 1" in stage.log(run, 0, attempt=1)
 
 
+@pytest.mark.long
 def test_a_manual_scancel_is_shown_as_cancelled(stage: Stage) -> None:
     run = stage.submit(stage.write_job("scancelled", command("import time; time.sleep(600)", "")))
     wait_until(lambda: begun(run.attempt(0)))
@@ -163,6 +166,7 @@ def test_a_manual_scancel_is_shown_as_cancelled(stage: Stage) -> None:
     stage.wait_for_stage(run, "cancelled", seconds=30)
 
 
+@pytest.mark.long
 def test_while_the_controller_is_down_nothing_hangs_and_nothing_is_lost(stage: Stage, sandbox: RunningSandbox) -> None:
     run = stage.submit(stage.write_job("steady", command("import time; time.sleep(600)", "")))
     wait_until(lambda: begun(run.attempt(0)))
@@ -183,6 +187,7 @@ def test_while_the_controller_is_down_nothing_hangs_and_nothing_is_lost(stage: S
     stage.wait_for_stage(run, "cancelled", seconds=30)
 
 
+@pytest.mark.long
 def test_an_unanswered_submission_is_found_again_if_slurm_accepted_it(stage: Stage, sandbox: RunningSandbox) -> None:
     job = stage.write_job("unanswered", command("print('ran')", ""))
     with sandbox.paused("slurmctld"):  # it accepts connections and never answers: the worst kind of outage

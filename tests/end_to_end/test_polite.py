@@ -97,6 +97,7 @@ def test_ten_viewers_of_a_hundred_runs_query_slurm_at_most_seven_times_a_minute(
         sandbox.call("scancel", "--me", "--name=held")
 
 
+@pytest.mark.long
 def test_a_cancelled_run_is_shown_immediately_despite_the_polling_floor(stage: Stage) -> None:
     slow_cluster(stage, "10m")
     stage.cluster = "slow"

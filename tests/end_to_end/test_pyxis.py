@@ -107,6 +107,7 @@ time.sleep(600)
     wait_until(lambda: not pyxis.containers, 20, "the containers to be removed")
 
 
+@pytest.mark.long
 def test_a_warning_while_the_image_is_being_unpacked_requeues_the_run(
     site: Stage, pyxis: Pyxis, thin_image: ThinImage
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_warning_while_the_image_is_being_unpacked_requeues_the_run(
     assert "up" in site.log(run, 0, attempt=1)
 
 
+@pytest.mark.long
 def test_leftovers_of_an_earlier_start_are_removed_before_the_next(
     site: Stage, pyxis: Pyxis, thin_image: ThinImage
 ) -> None:
@@ -147,6 +149,7 @@ def held(site: Stage) -> Iterator[str]:
     wait_until(lambda: not list((site.runs / ".warm").iterdir()), 20, "the holder to clean up")
 
 
+@pytest.mark.long
 def test_an_image_is_imported_once_and_removed_with_the_allocation(
     site: Stage, pyxis: Pyxis, held: str, thin_image: ThinImage
 ) -> None:
@@ -167,6 +170,7 @@ def test_an_image_is_imported_once_and_removed_with_the_allocation(
     wait_until(lambda: not pyxis.containers, 20, "the holder to remove the image")
 
 
+@pytest.mark.long
 def test_a_partially_imported_image_is_not_used(site: Stage, pyxis: Pyxis, held: str, thin_image: ThinImage) -> None:
     job = site.write_job("boxed", command(thin_image, "pass"))
     full = pyxis.bring("full")

@@ -33,10 +33,10 @@ def command(program: str, shape: str = SHAPE) -> str:
 def test_a_users_program_gets_its_rank_its_peers_and_its_code(stage: Stage) -> None:
     (stage.folder / "helper.py").write_text("GREETING = 'hallo'\n")
     program = """
-import os, helper, clusterctl.runs
+import os, helper, clusterctl.program
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OWN")
 print(helper.GREETING, *(os.environ[name] for name in names))
-clusterctl.runs.log(step=7, loss=0.25)
+clusterctl.program.log(step=7, loss=0.25)
 """
     job = stage.write_job("own", command(program, f'{SHAPE}[env]\nOWN = "it\'s $HOME"\n'))
     run = stage.submit(job, "--wait")
@@ -49,6 +49,7 @@ clusterctl.runs.log(step=7, loss=0.25)
     assert (status["stage"], status["exit_code"], status["loss"], status["step"]) == ("finished", 0, 0.25, 7)
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_reddit_trains_on_real_data_and_its_accuracy_is_in_the_json(stage: Stage) -> None:
     run = stage.submit(stage.write_job("cora", REDDIT), "--wait")
@@ -70,6 +71,7 @@ def test_synthetic_needs_no_data(stage: Stage) -> None:
     assert stage.status(run)["test_accuracy"] > 0.3
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_a_failing_rank_ends_the_other_ranks_and_the_run_within_seconds(stage: Stage) -> None:
     program = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)"
@@ -102,6 +104,7 @@ def test_a_killed_rank_does_not_leave_its_peers_in_a_collective(stage: Stage) ->
     assert alive(run) == []
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_cancel_ends_a_run_and_reports_it(stage: Stage) -> None:
     run = stage.submit(stage.write_job("endless", command("import time; time.sleep(600)")))
@@ -115,6 +118,7 @@ def test_cancel_ends_a_run_and_reports_it(stage: Stage) -> None:
     assert "cancelled" in again.stderr + again.stdout
 
 
+@pytest.mark.long
 def test_the_time_limit_warns_first_and_then_ends_the_run(stage: Stage) -> None:
     program = """
 import signal, time
@@ -132,7 +136,16 @@ while True: time.sleep(0.1)
     assert all("warned" in stage.log(run, rank) for rank in range(2))
 
 
-@pytest.mark.parametrize("name", ["two words", "it's", 'a "q"', "$HOME `id`", "größe-数", "#1; exit 9 &"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$HOME `id`",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ["two words", "it's", 'a "q"', "größe-数", "#1; exit 9 &"]
+        ),
+    ],
+)
 def test_runs_and_data_live_in_folders_of_any_name(stage: Stage, name: str) -> None:
     folder = stage.folder.parent / name
     folder.mkdir()
@@ -169,6 +182,7 @@ def test_two_concurrent_runs_do_not_interfere(stage: Stage) -> None:
     assert ports[0] != ports[1]
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_a_held_run_waits_until_it_is_released(stage: Stage) -> None:
     run = stage.submit(stage.write_job("held", command("print('ran')", "")), "--hold")
@@ -177,6 +191,7 @@ def test_a_held_run_waits_until_it_is_released(stage: Stage) -> None:
     stage.wait_for_stage(run, "finished")
 
 
+@pytest.mark.long
 def test_wait_times_out_and_the_run_continues(stage: Stage) -> None:
     job = stage.write_job("slow", command("import time; time.sleep(600)", ""))
     done = stage.call("submit", job, "--cluster", stage.cluster, "--wait", "--timeout", "1")

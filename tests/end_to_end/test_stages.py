@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from support.scenario import ON_SLURM_AND_FAR, Stage
 
 from clusterctl.shared.record.layout import RunDir
@@ -23,6 +24,7 @@ name = "evaluate"
 """
 
 
+@pytest.mark.long
 @ON_SLURM_AND_FAR
 def test_resuming_a_failed_stage_resumes_the_later_ones(stage: Stage) -> None:
     job = stage.write_job("pipeline", PIPELINE)

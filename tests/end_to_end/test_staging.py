@@ -98,6 +98,7 @@ def test_ranks_import_from_one_copy_per_node_and_attempt_which_is_removed(stage:
     wait_until(lambda: left(site) == ["of-another-user"], 60, "the copies to be removed")
 
 
+@pytest.mark.long
 def test_leftovers_of_a_killed_run_are_removed_by_the_next(stage: Stage, site: Path) -> None:
     text = JOB.format(environment=site / "environment")
     stay = text.replace('"train.py"', '"train.py", "stay"').replace("[resources]", "[resources]\nrequeue = false")
@@ -111,6 +112,7 @@ def test_leftovers_of_a_killed_run_are_removed_by_the_next(stage: Stage, site: P
     wait_until(lambda: left(site) == ["of-another-user"], 60, "the copies of both runs to be removed")
 
 
+@pytest.mark.long
 def test_without_local_scratch_ranks_import_from_the_shared_file_system_and_host_log_notes_it(
     stage: Stage, site: Path
 ) -> None:

@@ -37,6 +37,7 @@ def test_a_program_runs_without_a_job_file_and_gets_its_arguments_unchanged(stag
     assert [change["key"] for change in json.loads(differing.stdout)["configuration"]] == ["resources.nodes"]
 
 
+@pytest.mark.long
 def test_a_run_without_a_job_file_is_resumed(stage: Stage) -> None:
     program = "import os, pathlib; pathlib.Path('went-on').mkdir(exist_ok='RESUMED' in os.environ); raise SystemExit(1)"
     done = stage.call("submit", "--cluster", stage.cluster, "--wait", "--", "python", "-c", program)
@@ -49,6 +50,7 @@ def test_a_run_without_a_job_file_is_resumed(stage: Stage) -> None:
     assert again.startswith(f"clusterctl submit --cluster {stage.cluster} -- python -c ")
 
 
+@pytest.mark.long
 @pytest.mark.here
 def test_init_writes_a_cluster_and_a_job_that_run(stage: Stage) -> None:
     """On the emulator, its stand-ins are on PATH: they answer some queries, and init reports the others."""

@@ -271,6 +271,7 @@ def test_the_program_in_the_guide_survives_a_warning(stage: Stage) -> None:
     assert len(list(run.checkpoints.iterdir())) == 2
 
 
+@pytest.mark.long
 def test_a_warning_before_the_program_starts_is_honoured_at_its_first_step(stage: Stage) -> None:
     """Slurm sends one at the start of a job whose time limit is shorter than the lead."""
     guide = (GUIDES / "surviving.md").read_text()
@@ -285,6 +286,7 @@ def test_a_warning_before_the_program_starts_is_honoured_at_its_first_step(stage
     assert len(run.attempts()) == 2
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_the_shell_snippet_in_the_guide_requests_a_restart(stage: Stage) -> None:
     guide = (GUIDES / "surviving.md").read_text()

@@ -62,6 +62,7 @@ class SweepOnStage:
         return self.directory.run(place)
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_a_throttled_sweep_fails_partly_and_is_resumed(stage: Stage) -> None:
     sweep = SweepOnStage(stage, "--sweep", "env.VALUE=good,bad", "--sweep", "place=a,b", "--at-once", "2")
@@ -87,6 +88,7 @@ def test_cancelling_a_sweep_cancels_running_and_queued_runs(stage: Stage) -> Non
     sweep.wait_for(*["cancelled"] * 5)
 
 
+@pytest.mark.long
 def test_a_sweep_element_can_be_cancelled_and_resumed_alone(stage: Stage) -> None:
     sweep = SweepOnStage(stage, "--sweep", "place=1..3", "--hold")
     assert sweep.stages() == ["queued"] * 3
@@ -100,6 +102,7 @@ def test_a_sweep_element_can_be_cancelled_and_resumed_alone(stage: Stage) -> Non
     assert "_" not in stage.job_id(second)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
 def test_runs_of_a_killed_submit_are_found_in_their_array(stage: Stage) -> None:
     sweep = SweepOnStage(stage, "--sweep", "place=1..2")
@@ -124,6 +127,7 @@ def test_every_command_in_the_guide_works(stage: Stage) -> None:
     assert follow(GUIDE.read_text(), stage.folder, environment) >= 7
 
 
+@pytest.mark.long
 def test_only_the_run_that_requests_a_restart_is_restarted(stage: Stage) -> None:
     program = """
 import os, pathlib, sys

@@ -6,6 +6,7 @@ import json
 import tarfile
 from typing import Any
 
+import pytest
 from support.scenario import Stage, wait_until
 
 THROUGH_A_HOST = True
@@ -27,6 +28,7 @@ while not Path("go").exists():
 """
 
 
+@pytest.mark.long
 def test_clean_keeps_unfinished_runs_and_their_dependencies(stage: Stage) -> None:
     def typed(*words: str) -> dict[str, Any]:
         done = stage.call(*words, "--cluster", stage.cluster, "-o", "json")

@@ -14,7 +14,7 @@ THROUGH_A_HOST = True
 
 # Two attempts: the second one repeats steps 3 and 4.
 PROGRAM = """
-import os, pathlib, clusterctl.runs as run
+import os, pathlib, clusterctl.program as run
 again = os.environ["CLUSTERCTL_ATTEMPT"] != "0"
 for step in range(3, 7) if again else range(1, 5):
     run.log(step=step, loss=step + 0.5 * again)
@@ -47,6 +47,7 @@ def test_the_node_copies_each_point_once_through_a_restart(stage: Stage) -> None
     assert points(run) == ONCE
 
 
+@pytest.mark.long
 @pytest.mark.here
 def test_nodes_copy_nothing_if_the_login_node_does_the_tracking(stage: Stage) -> None:
     run = stage.submit(stage.write_job("tracked", JOB), "--set", "track.where=login", "--wait")

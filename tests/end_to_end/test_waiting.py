@@ -31,6 +31,7 @@ def back_end(sandbox: RunningSandbox) -> str:
     return sandbox.cluster
 
 
+@pytest.mark.long
 def test_why_suggests_a_smaller_run_that_starts_immediately(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XDG_STATE_HOME", "SLURM_CONF"):
         monkeypatch.setenv(name, stage.environment[name])

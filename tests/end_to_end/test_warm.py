@@ -34,6 +34,7 @@ def held(stage: Stage) -> Iterator[str]:
     wait_until(lambda: not list(marks.iterdir()), 20, "the holder to clean up")
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_several_runs_use_the_held_nodes(stage: Stage, held: str) -> None:
     job = stage.write_job("warm", JOB)
@@ -55,8 +56,11 @@ def test_several_runs_use_the_held_nodes(stage: Stage, held: str) -> None:
     assert json.loads(third.attempt(0).host_json.read_text())["nodes"].startswith("node[")
 
 
-def test_too_many_nodes_or_an_unknown_allocation_is_refused_without_a_run(stage: Stage, held: str) -> None:
+def test_a_run_uses_the_held_nodes_but_too_many_or_an_unknown_allocation_is_refused(stage: Stage, held: str) -> None:
     job = stage.write_job("large", JOB)
+    run = stage.submit(job, "--in-allocation", held, "--wait")
+    assert stage.job_id(run) == held
+    assert stage.log(run, 3).split()[:4] == ["rank", "3", "of", "4"]
     before = set(stage.runs.glob("large-*"))
     large = stage.call("submit", job, "--cluster", stage.cluster, "--in-allocation", held, "--nodes", "3")
     assert (large.returncode, "--nodes 2" in large.stderr) == (2, True)

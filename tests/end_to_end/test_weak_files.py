@@ -13,7 +13,7 @@ from support.scenario import Stage
 
 JOB = """
 workload = "command"
-argv = ["python", "-c", "import clusterctl.runs as run; [run.log(step=step, loss=1 / step) for step in (1, 2, 3)]"]
+argv = ["python", "-c", "import clusterctl.program as run; [run.log(step=step, loss=1 / step) for step in (1, 2, 3)]"]
 """
 
 SLEEPER = """

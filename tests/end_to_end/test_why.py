@@ -1,6 +1,6 @@
 """How `clusterctl why` diagnoses faults: the class, the rank, and how soon.
 
-Each fault runs once here, and on both back ends in the long suite.
+Some faults run once here in `make test`; all run on both back ends in the long suite.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def test_an_exception_in_one_rank_is_the_cause_and_the_other_ranks_are_secondary
     assert f"next: clusterctl why {run.id}" in status.stderr
 
 
+@pytest.mark.long
 def test_a_missing_module_is_a_user_error(stage: Stage) -> None:
     run = stage.submit(stage.write_job("importing", command("import no_such_module")))
     stage.wait_for_stage(run, "failed")
@@ -74,6 +75,7 @@ def test_a_missing_module_is_a_user_error(stage: Stage) -> None:
     assert found["cause"] == "ModuleNotFoundError: No module named 'no_such_module'"
 
 
+@pytest.mark.long
 def test_a_killed_rank_is_found_within_ten_seconds_although_it_logged_nothing(stage: Stage) -> None:
     run = stage.submit(stage.write_job("killed", command(SLEEP_OR.format("pass"))))
     wait_until(lambda: len(begun(run.attempt(0))) == 4 and len(alive(run, rank=2)) == 2)
@@ -117,14 +119,14 @@ def test_the_watchdog_names_a_stopped_rank_and_ends_the_attempt(stage: Stage) ->
 
 
 STUCK = """
-import ctypes, os, time, clusterctl.runs
+import ctypes, os, time, clusterctl.program
 def stuck():
     ctypes.PyDLL(None).sleep(600)
 for step in range(1, 100000):
     if os.environ["RANK"] == "2" and step == 40:
         stuck()
     time.sleep(0.05)
-    clusterctl.runs.log(step=step, loss=0.5)
+    clusterctl.program.log(step=step, loss=0.5)
 """
 
 
@@ -169,6 +171,7 @@ def deadlocked(stage: Stage, action: str) -> RunDir:
     return stage.submit(stage.write_job("deadlocked", job))
 
 
+@pytest.mark.long
 def test_a_deadlock_without_logged_steps_is_restarted_if_the_job_asks_for_it(
     stage: Stage,
 ) -> None:
@@ -206,6 +209,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
 def test_a_full_disk_is_the_cause_although_no_rank_could_record_it(stage: Stage) -> None:

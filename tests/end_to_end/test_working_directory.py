@@ -87,6 +87,7 @@ def content(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.long
 @pytest.mark.here
 def test_identical_submissions_do_not_share_files_but_restarts_of_a_run_do(stage: Stage) -> None:
     write_project(stage.folder)
@@ -115,6 +116,7 @@ def _report_lists(stage: Stage, run: RunDir) -> None:
     assert "train.py" not in section
 
 
+@pytest.mark.long
 def test_the_working_directory_is_the_same_in_an_image(stage: Stage, thin_image: ThinImage) -> None:
     write_project(stage.folder)
     job = stage.write_job("twin", JOB + thin_image.table)
@@ -127,6 +129,7 @@ def test_the_working_directory_is_the_same_in_an_image(stage: Stage, thin_image:
     assert content(run.project) == before
 
 
+@pytest.mark.long
 def test_missing_code_is_a_launch_error_and_leaves_no_working_directory(stage: Stage) -> None:
     write_project(stage.folder)
     run = stage.submit(stage.write_job("gone", JOB), "--hold")

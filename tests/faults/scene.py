@@ -25,7 +25,7 @@ NODES, RANKS = 2, 4
 
 _PROGRAM = """
 import contextlib, json, os, time
-import clusterctl.runs as run
+import clusterctl.program as run
 rank, step, total = int(os.environ["RANK"]), 0, 0.0
 go = os.path.join(os.environ["CLUSTERCTL_RUN_DIR"], "go")
 if folder := run.latest_checkpoint():

@@ -280,9 +280,7 @@ def _largest(folder: Path) -> Path:
 
 TRAININGS = tuple(workload for workload in WORKLOADS if workload != "command")
 _WHY = "tests/end_to_end/test_why.py"
-_SURVIVAL = "tests/end_to_end/test_survival.py"
 _NODE_CHECK = "tests/end_to_end/test_node_check.py"
-_ON_SLURM = "tests/end_to_end/test_on_slurm.py"
 FAULTS = (
     Fault(name="kill-0", words="SIGKILL of rank 0", inflict=kill_first, cause=Cause.KILLED, rank=0),
     Fault(
@@ -291,7 +289,6 @@ FAULTS = (
         inflict=kill_another,
         cause=Cause.KILLED,
         rank=2,
-        tests=_WHY,
         seconds="0.8",
     ),
     Fault(
@@ -302,7 +299,7 @@ FAULTS = (
         rank=2,
         not_for=TRAININGS,
     ),
-    Fault(name="stop", words="SIGSTOP of a rank", inflict=stop, cause=Cause.HANG, rank=2, tests=_WHY, seconds="21"),
+    Fault(name="stop", words="SIGSTOP of a rank", inflict=stop, cause=Cause.HANG, rank=2, seconds="21"),
     Fault(
         name="deadlock",
         words='a deadlock in a program that logs no steps, with `watchdog.action = "restart"`',
@@ -420,16 +417,14 @@ FAULTS = (
         cause=Cause.TIME,
         settings={"resources.warning": "0"},
     ),
-    Fault(
-        name="scancel", words="scancel", inflict=cancel, outcome=Outcome.FAILS, cause=Cause.CANCELLED, tests=_ON_SLURM
-    ),
+    Fault(name="scancel", words="scancel", inflict=cancel, outcome=Outcome.FAILS, cause=Cause.CANCELLED),
     Fault(
         name="refused-cancel",
         words="`clusterctl cancel` while slurmctld is down",
         outcome=Outcome.UNHARMED,
         tests="tests/cli/test_commands.py",
     ),
-    Fault(name="requeue", words="scontrol requeue by hand", inflict=requeue, cause=Cause.PREEMPTED, tests=_SURVIVAL),
+    Fault(name="requeue", words="scontrol requeue by hand", inflict=requeue, cause=Cause.PREEMPTED),
     Fault(
         name="full",
         words="run directory full, then freed",

@@ -41,7 +41,10 @@ def assert_uniform(drawn: Tensor, expected: Tensor) -> None:
     assert float(((drawn - expected).square() / expected).sum()) <= free + 5 * (2 * free) ** 0.5
 
 
-@pytest.mark.parametrize(("degree", "count"), [(30, 10), (26, 25), (12, 1), (200, 5), (41, 5)])
+@pytest.mark.parametrize(
+    ("degree", "count"),
+    [(30, 10), (12, 1), *(pytest.param(*one, marks=pytest.mark.long) for one in [(26, 25), (200, 5), (41, 5)])],
+)
 def test_every_neighbour_is_equally_likely_with_and_without_a_window(degree: int, count: int) -> None:
     graph = one_list(torch.randperm(1000, generator=torch.Generator().manual_seed(0))[:degree])
     trials = 4000
@@ -55,6 +58,7 @@ def test_every_neighbour_is_equally_likely_with_and_without_a_window(degree: int
     assert_uniform(drawn, torch.full((degree,), trials * count / degree))
 
 
+@pytest.mark.long
 def test_without_a_window_every_pair_of_neighbours_is_equally_likely() -> None:
     graph, count, degree = one_list(torch.arange(9)), 3, 9
     trials = 4000
@@ -65,6 +69,7 @@ def test_without_a_window_every_pair_of_neighbours_is_equally_likely() -> None:
     assert_uniform(pairs, torch.full_like(pairs, trials * count * (count - 1) / (degree * (degree - 1))))
 
 
+@pytest.mark.long
 def test_each_duplicate_of_an_edge_is_equally_likely() -> None:
     """Each of a, a, a, b, c is equally likely at any place of the window; one number per source would bias them."""
     for sources in (torch.tensor([7, 7, 7, 2, 5]), torch.arange(60).repeat_interleave(2)):
@@ -98,6 +103,7 @@ def test_duplicates_are_counted_within_lists(monkeypatch: pytest.MonkeyPatch, at
     assert most([2, 2, 2, 2], [2, 2], []) == 4
 
 
+@pytest.mark.long
 @settings(deadline=None)  # the first example compiles
 @given(
     edges=st.sampled_from([0, 30, 500, 3000]),

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from support.pyg_graphs import BOUGHT, one_type, shop
 from torch import Tensor
 
+from clusterctl.engine.graph.pyg import relation
 from clusterctl.engine.graph.pyg.relation import Numbering
 from clusterctl.engine.graph.pyg.weights import first
-from clusterctl.pyg import LinkNeighborLoader, NeighborLoader, relation
+from clusterctl.pyg import LinkNeighborLoader, NeighborLoader
 
 pytest.importorskip("numba")  # optional for users; `make setup` installs it
 from clusterctl.engine.graph.pyg.compiled import CompiledNumbering, first_compiled

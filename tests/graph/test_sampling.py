@@ -110,7 +110,7 @@ def test_with_replacement_every_node_with_neighbours_gets_the_full_fan_out_of_it
         assert set(sampled) <= set(own)
 
 
-@pytest.mark.parametrize("count", [2, 25])
+@pytest.mark.parametrize("count", [2, pytest.param(25, marks=pytest.mark.long)])
 def test_the_mean_over_neighbours_drawn_with_replacement_is_unbiased(random_graph: MakeGraph, count: int) -> None:
     """The bound is five standard deviations of the mean."""
     graph = random_graph()

@@ -26,8 +26,8 @@ from clusterctl.launcher.submission import code_files, snapshot
 from clusterctl.launcher.submission.code_files import CodeFile, LargeCode, largest
 from clusterctl.launcher.submission.git import git_state
 from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
-from clusterctl.runs import file_systems
 from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.record import file_systems
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from support.damage import healthy
 from support.damage import write as write_run
 from support.mistake import CONFIG, NOT_FOUND, SLURM, Desk, check_message, check_plain
 
-from clusterctl import __version__, cli
+from clusterctl import __version__
+from clusterctl.launcher import cli
 from clusterctl.shared.record.layout import RUN_FORMAT, RunDir
 
 Fabricate = Callable[..., RunDir]

@@ -90,8 +90,8 @@ def commands(err: str) -> list[str]:
 @pytest.mark.parametrize(
     ("job", "data", "settings", "smaller"),
     [
-        ("reddit", "reddit", "", []),
-        ("deep-sage", "reddit", "", ["--scale", "0.0003"]),
+        pytest.param("reddit", "reddit", "", [], marks=pytest.mark.long),
+        pytest.param("deep-sage", "reddit", "", ["--scale", "0.0003"], marks=pytest.mark.long),
         ("taobao", "taobao", " --set train.lr=2e-3", ["--scale", "0.0003"]),
     ],
 )

@@ -11,7 +11,7 @@ from support.counted import counted
 
 from clusterctl.launcher.observe.comparison import CodeChange, FileChange, code_changes, line_differences
 from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
-from clusterctl.runs import file_systems
+from clusterctl.shared.record import file_systems
 
 
 def snapshot(folder: Path, files: dict[str, str | bytes]) -> Path:

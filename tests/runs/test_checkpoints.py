@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import recorded
 
-from clusterctl.runs import checkpoints
+from clusterctl.shared.record import checkpoints
 from clusterctl.shared.record.checkpoints import Name, Superseded, candidates, lineage
 from clusterctl.shared.record.layout import Attempt, RunDir
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher.submission.script import part
-from clusterctl.runs import file_systems
+from clusterctl.shared.record import file_systems
 from clusterctl.shared.record.file_systems import LATE_SECONDS, PROMPT, MountPoint, lateness, mounts
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.runs import checkpoints, marks
 from clusterctl.shared.node.events import Events
+from clusterctl.shared.record import checkpoints, marks
 from clusterctl.shared.record.files import (
     Lines,
     NotAFile,

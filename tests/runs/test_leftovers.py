@@ -17,7 +17,7 @@ from support.ranks import ENTRY, environments
 from support.scenario import wait_until
 
 from clusterctl.launcher.submission.plan import ON_NODES
-from clusterctl.runs import leftovers
+from clusterctl.shared.node import leftovers
 from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import CommandTrain, Job, to_record

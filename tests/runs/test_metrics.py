@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from clusterctl.program import log, phase
-from clusterctl.runs import metrics
+from clusterctl.shared.record import metrics
 from clusterctl.shared.record.files import read_lines
 from clusterctl.shared.record.heartbeats import Heart
 from clusterctl.shared.record.layout import Attempt, current_attempt

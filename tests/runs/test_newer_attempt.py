@@ -15,8 +15,8 @@ from support.ranks import ENTRY
 from support.recorded import claim, recorded
 from support.scenario import wait_until
 
-from clusterctl.runs import checkpoints
 from clusterctl.shared.node.entry import Fence
+from clusterctl.shared.record import checkpoints
 from clusterctl.shared.record.checkpoints import SuccessorWatch
 from clusterctl.shared.record.fields import Fields
 from clusterctl.shared.record.files import write_json

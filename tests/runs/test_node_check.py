@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.runs import node_check
+from clusterctl.shared.node import node_check
 from clusterctl.shared.node.node_check import Limits, clock_problem, disk_problem
 
 LIMITS = Limits(seconds=10, clock_seconds=5, scratch="", scratch_size=1, shared_memory=1)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.runs import files, node_writer
+from clusterctl.shared.node import node_writer
 from clusterctl.shared.node.node_writer import NodeFiles
+from clusterctl.shared.record import files
 from clusterctl.shared.record.files import read_lines
 from clusterctl.shared.record.layout import Attempt, RunDir
 

@@ -12,8 +12,8 @@ import pytest
 from support.recorded import write_beat
 from support.scenario import wait_until
 
-from clusterctl.runs import node_watch
-from clusterctl.runs import node_watch as judgement
+from clusterctl.shared.node import node_watch
+from clusterctl.shared.node import node_watch as judgement
 from clusterctl.shared.node.node_watch import NodeWatch
 from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.heartbeats import Beat, read_beats

@@ -19,7 +19,7 @@ from support.ranks import environments
 from support.recorded import beat_of, recorded
 from support.scenario import wait_until
 
-from clusterctl.runs import node_link, node_writer
+from clusterctl.shared.node import node_link, node_writer
 from clusterctl.shared.node.node_link import address
 from clusterctl.shared.node.node_watch import NodeWatch
 from clusterctl.shared.node.node_writer import NodeWriter

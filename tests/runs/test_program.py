@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from clusterctl.runs import checkpoints, program
+from clusterctl import program
 from clusterctl.shared.errors import TaskError
+from clusterctl.shared.record import checkpoints
 from clusterctl.shared.record.layout import Attempt, RunDir
 
 

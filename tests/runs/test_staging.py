@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.runs import staging
+from clusterctl.shared.node import staging
 from clusterctl.shared.node.staged_imports import read_folders
 from clusterctl.shared.node.staging import fill, main, remove_leftovers, unpack
 

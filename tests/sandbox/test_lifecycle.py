@@ -79,12 +79,12 @@ def test_down_reports_that_no_sandbox_is_running(sandbox_home: RunningSandbox) -
 @pytest.mark.parametrize(
     ("part", "command"),
     [
-        ("munged", "munged"),
         ("slurmctld", "slurmctld"),
-        ("switch", "sleep"),
-        ("node1", "slurmd"),
         ("node1", "unshare"),
-        ("node1", "sh"),
+        *(
+            pytest.param(*one, marks=pytest.mark.long)
+            for one in [("munged", "munged"), ("switch", "sleep"), ("node1", "slurmd"), ("node1", "sh")]
+        ),
     ],
 )
 def test_up_and_down_work_after_a_daemon_was_killed(sandbox_home: RunningSandbox, part: str, command: str) -> None:

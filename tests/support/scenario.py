@@ -29,6 +29,9 @@ ON_SLURM_AND_FAR = pytest.mark.parametrize("back_end", [*_ON_SLURM, FAR], indire
 ON_BOTH = pytest.mark.parametrize("back_end", ["emulator", "sandbox"], indirect=True)
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 
+# Stages of runs that have ended, and the seconds until that is certain: files of an end may be half a minute late.
+_ENDED = {"finished": 0, "failed": 45, "timed-out": 45, "cancelled": 45}
+
 
 def wait_until(
     condition: Callable[[], object], seconds: float = 60, what: str = "the condition", every: float = 0.05
@@ -111,17 +114,23 @@ class Stage:
         return dict(record)
 
     def wait_for_stage(self, run: RunDir, *stages: str, seconds: float = 90) -> dict[str, Any]:
-        asked, seen = -math.inf, None
+        asked, seen, pause, ended = -math.inf, None, 1.0, math.inf
 
         def status() -> dict[str, Any] | None:
-            """Ask once a second, as each call is a process, and at once when an attempt starts or the run ends."""
-            nonlocal asked, seen
+            """Ask at once when an attempt starts or the run ends, otherwise rarely: each call is a process."""
+            nonlocal asked, seen, pause, ended
             marks = _marks(run)
-            if marks == seen and time.monotonic() < asked + 1:
+            if marks == seen and time.monotonic() < asked + pause:
                 return None
+            pause = min(3, 1.5 * pause) if marks == seen else 1
             seen, found = marks, self.status(run)
             asked = time.monotonic()
-            return found if found["stage"] in stages else None
+            if (stage := found["stage"]) in stages:
+                return found
+            ended = min(ended, asked) if stage in _ENDED else math.inf
+            if asked >= ended + _ENDED.get(stage, 0):
+                raise AssertionError(f"{run.id} has ended: {stage}, not {' or '.join(stages)}: {found}")
+            return None
 
         return dict(wait_until(status, seconds, f"{run.id} to be {' or '.join(stages)}", every=0.1))
 
@@ -149,6 +158,6 @@ def ending(stage: Stage) -> Iterator[Stage]:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-        left = [path.name for path in stage.runs.glob("[!.]*")] if stage.runs.is_dir() else []
-        if left:
+        found = [*stage.runs.glob("[!.]*")] if stage.runs.is_dir() else []
+        if left := [path.name for path in found if not RunDir(path).finished_json.exists()]:
             stage.call("cancel", "--yes", "--cluster", stage.cluster, *left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -15,8 +16,12 @@ _ON_THE_SANDBOX = (
     "end_to_end/test_waiting.py",
     "sandbox/test_jobs.py",
 )
+# These read the parsed modules of support/sources.py.
+_ON_SOURCES = ("test_files_of_strangers.py", "test_layers.py", "test_names.py")
 _SANDBOX = "the sandbox"
 _BACK_END = "the sandbox as a back end"
+_SANDBOX_ID = re.compile(r"(\[|-)sandbox(-|\])")
+_SOURCES = "the sources"
 # The longest groups start first.
 _LONGEST = (
     _SANDBOX,
@@ -54,10 +59,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 def _group(nodeid: str) -> str:
     """The tests of a group run on one worker, one after the other."""
-    path = nodeid.partition("::")[0].removeprefix("tests/")
+    path, _, test = nodeid.removeprefix("tests/").partition("::")
     if path in _ON_THE_SANDBOX:
         return _SANDBOX
-    return _BACK_END if "[sandbox" in nodeid else path
+    if path in _ON_SOURCES:
+        return _SOURCES
+    return _BACK_END if path.startswith("end_to_end/") and _SANDBOX_ID.search(test) else path
 
 
 def _rank(group: str) -> int:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.ranks import run_program
 
 from clusterctl.shared.record.layout import RunDir
@@ -29,6 +30,7 @@ with joined(context), torch.autocast("cpu", torch.bfloat16):
 """
 
 
+@pytest.mark.long
 def test_changing_batch_sizes_do_not_fill_memory_with_compiled_matmuls(tmp_path: Path) -> None:
     (grown,) = run_program(PROGRAM, RunDir(tmp_path).attempt(0), [1])  # 500 MB if every size is cached
     assert float(grown.splitlines()[-1]) < 50

@@ -74,6 +74,7 @@ def test_ranks_share_a_secret_that_only_their_user_can_read(tmp_path: Path) -> N
     assert attempt.secret.read_text() not in attempt.rendezvous.read_text()
 
 
+@pytest.mark.long
 def test_every_rank_detects_a_wrong_secret_before_sending_anything(tmp_path: Path) -> None:
     """Even one that can sign the roll: here, only the proof of a rank is wrong."""
     wrong = "prove = secret.prove\nimport clusterctl.engine.task.task as t\n"

@@ -50,6 +50,7 @@ print(json.dumps(result))
 """
 
 
+@pytest.mark.long
 def test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks_with_dropout_and_padding(tmp_path: Path) -> None:
     results: dict[int, dict[str, Any]] = {}
     for tasks_per_node in ([1], [1, 2]):

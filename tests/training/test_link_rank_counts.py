@@ -11,6 +11,8 @@ from support.ranks import run_program
 
 from clusterctl.shared.record.layout import RunDir
 
+pytestmark = pytest.mark.long  # test_rank_counts covers node classification in the same way
+
 GLOBAL_BATCH = 24
 PROGRAM = f"""
 import json, sys, torch

@@ -67,8 +67,15 @@ def test_with_replacement_every_node_with_neighbours_gets_fan_out_of_them(
         assert torch.equal(block.offsets.diff(), ((graph.degree[block.nodes] > 0) * count).int())
 
 
-@pytest.mark.parametrize("model", ["sage", "gcn"])
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("model", "cached"),
+    [
+        ("sage", False),
+        ("gcn", True),
+        pytest.param("sage", True, marks=pytest.mark.long),
+        pytest.param("gcn", False, marks=pytest.mark.long),
+    ],
+)
 def test_bfloat16_keeps_weights_and_gradients_in_float32_and_stays_close(
     random_graph: MakeGraph, lone_task: Task, model: str, cached: bool
 ) -> None:

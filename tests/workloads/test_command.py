@@ -396,11 +396,11 @@ def test_a_program_that_logs_no_steps_is_watched_by_its_activity(tmp_path: Path)
 BEATING = """
 import os, time
 from pathlib import Path
-import clusterctl.runs
+import clusterctl.program
 from clusterctl.shared.record.heartbeats import read_beats
 from clusterctl.shared.record.layout import current_attempt
-for step in range(1, 6): clusterctl.runs.log(step=step, loss=0.5)
-clusterctl.runs.phase("evaluating")
+for step in range(1, 6): clusterctl.program.log(step=step, loss=0.5)
+clusterctl.program.phase("evaluating")
 path, rank, deadline = current_attempt().beats(0), int(os.environ["RANK"]), time.monotonic() + 30
 while ((beat := read_beats(path).get(rank)) is None or beat.phase != "evaluating") and time.monotonic() < deadline:
     time.sleep(0.05)

@@ -63,6 +63,7 @@ def test_pygs_class_reads_a_generated_reddit(tmp_path: Path) -> None:
         assert torch.equal(own, theirs)
 
 
+@pytest.mark.long
 def test_a_generated_taobao_has_the_documented_statistics(tmp_path: Path) -> None:
     taobao_like.write(tmp_path, SCALE, 3)
     lines = [line.split(",") for line in (tmp_path / "raw" / "UserBehavior.csv").read_text().splitlines()]

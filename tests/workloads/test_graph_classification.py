@@ -20,6 +20,7 @@ def job_of(file: str, **train: object) -> Job:
     return from_record(Job, record, parse=True)
 
 
+@pytest.mark.long
 def test_folds_are_labelled_and_test_every_graph_once(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs" / "gin")
     done = run_job(job_of("imdb-gin.toml", folds=3, epochs=2, profile=[2, 4]), run, [2])

@@ -71,6 +71,7 @@ def test_missing_data_fails_with_a_hint_and_no_traceback() -> None:
     ]
 
 
+@pytest.mark.long
 def test_torchrun_runs_the_same_program_without_slurm_or_a_run_directory(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = ["-m", "clusterctl.engine.workloads.reddit", f"data.root={CORA}", "train.epochs=2", "train.lr=0.01"]

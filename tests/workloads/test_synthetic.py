@@ -50,6 +50,7 @@ def test_edges_have_the_given_homophily_and_the_rest_is_fake_dataset() -> None:
     assert {(target, source) for source, target in pairs} == pairs  # both directions
 
 
+@pytest.mark.long
 def test_the_default_gcn_learns_well_above_chance(tmp_path: Path) -> None:
     train = SyntheticTrain(avg_num_nodes=4000, batch_size=64, epochs=6, schedule="cosine")
     run = RunDir(tmp_path / "runs" / "gcn")

@@ -107,6 +107,7 @@ def test_the_least_recently_used_runs_are_dropped() -> None:
     assert few.get("0", object) is not first
 
 
+@pytest.mark.long
 def test_500_runs_are_read_once_and_then_only_statted(serve: Serve, fabricate: Fabricate) -> None:
     for number in range(MANY):
         fabricate(f"cora-20260101-{number:06}-00a1", ENDED)

@@ -177,6 +177,7 @@ def test_hostile_text_is_escaped(sweep, metric: str | None) -> None:
         ElementTree.fromstring(svg)
 
 
+@pytest.mark.long
 def test_a_thousand_runs_are_a_page_of_a_few_megabytes(sweep) -> None:
     chance = random.Random(1)
     runs = []

@@ -1,0 +1,73 @@
+#!/bin/bash
+#SBATCH --job-name=cora
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=1
+#SBATCH --time=00:20:00
+#SBATCH --signal=USR2@120
+#SBATCH --requeue
+#SBATCH --chdir=/runs/cora-20260102-030405-abcd
+#SBATCH --output=/runs/cora-20260102-030405-abcd/slurm.log
+#SBATCH --open-mode=append
+# Rendered by clusterctl 0.0.0; the run directory is the record of what happened.
+
+# shell.sh
+
+cctl_run=/runs/cora-20260102-030405-abcd
+cctl_ranks=4
+cctl_restarts=20 # how often the job may be requeued
+cctl_dropped=(
+  PYTHONPATH
+)
+cctl_exports=(
+  OMP_NUM_THREADS=1
+  MALLOC_MMAP_MAX_=0
+  MALLOC_TRIM_THRESHOLD_=100000000000
+  GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+  PYTHONPATH=/runs/.code/0123/lib
+  CLUSTERCTL_INTERFACE=ib0
+  NVIDIA_VISIBLE_DEVICES=void
+  NVIDIA_DRIVER_CAPABILITIES=compute,utility
+)
+cctl_python= # for tasks on the host
+cctl_python_is_named=
+cctl_setup='
+module purge
+export NCCL_SOCKET_IFNAME=ib0' # the lines of the cluster file and of the job
+cctl_srun=(
+  srun
+  --kill-on-bad-exit=1
+  --cpus-per-task=1
+  --mpi=none
+  --unbuffered
+  --input=none
+  --gpu-bind=none
+  --chdir=/runs/cora-20260102-030405-abcd/work
+)
+cctl_task=(
+  sh -c 'for n in $0; do eval "[ -z \"\${$n+x}\" ] || export APPTAINERENV_$n=\"\$$n\""; done; exec "$@"' 'CLUSTERCTL_ATTEMPT CLUSTERCTL_INTERFACE CLUSTERCTL_RUN_DIR GLIBC_TUNABLES MALLOC_MMAP_MAX_ MALLOC_TRIM_THRESHOLD_ NCCL_SOCKET_IFNAME NVIDIA_DRIVER_CAPABILITIES NVIDIA_VISIBLE_DEVICES OMP_NUM_THREADS PYTHONPATH' apptainer exec
+  --no-eval
+  --no-mount=cwd
+  --no-home
+  --writable-tmpfs
+  --bind=/runs:/runs
+  --bind=/data:/data:ro
+  --bind=/data/cora:/data/cora:ro
+  --pwd=/runs/cora-20260102-030405-abcd/work '/images/it'"'"'s.sqsh' sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/cora-20260102-030405-abcd
+)
+cctl_in_image= # what only a task in its image sees
+cctl_node_check=()
+cctl_staging=()
+cctl_opening=()
+cctl_closing=()
+cctl_ending=(
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/leftovers.py
+)
+cctl_notifier=()
+cctl_tracker=()
+
+# work.sh
+
+# setup.sh
+
+# batch.sh

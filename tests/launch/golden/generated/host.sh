@@ -1,0 +1,57 @@
+#!/bin/bash
+#SBATCH --job-name=cora
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=1
+#SBATCH --time=00:20:00
+#SBATCH --signal=USR2@120
+#SBATCH --requeue
+#SBATCH --chdir=/runs/cora-20260102-030405-abcd
+#SBATCH --output=/runs/cora-20260102-030405-abcd/slurm.log
+#SBATCH --open-mode=append
+# Rendered by clusterctl 0.0.0; the run directory is the record of what happened.
+
+# shell.sh
+
+cctl_run=/runs/cora-20260102-030405-abcd
+cctl_ranks=4
+cctl_restarts=20 # how often the job may be requeued
+cctl_dropped=()
+cctl_exports=(
+  OMP_NUM_THREADS=1
+  MALLOC_MMAP_MAX_=0
+  MALLOC_TRIM_THRESHOLD_=100000000000
+  GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+  PYTHONPATH=/runs/.code/0123/lib
+)
+cctl_python=/venv/bin/python # for tasks on the host
+cctl_python_is_named=
+cctl_setup='' # the lines of the cluster file and of the job
+cctl_srun=(
+  srun
+  --kill-on-bad-exit=1
+  --cpus-per-task=1
+  --mpi=none
+  --unbuffered
+  --input=none
+  --chdir=/runs/cora-20260102-030405-abcd/work
+)
+cctl_task=(
+  /venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/cora-20260102-030405-abcd
+)
+cctl_in_image= # what only a task in its image sees
+cctl_node_check=()
+cctl_staging=()
+cctl_opening=()
+cctl_closing=()
+cctl_ending=(
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/leftovers.py
+)
+cctl_notifier=()
+cctl_tracker=()
+
+# work.sh
+
+# setup.sh
+
+# batch.sh
