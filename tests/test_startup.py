@@ -41,7 +41,13 @@ def loaded(tmp_path: Path, *words: str) -> set[str]:
 def test_help_imports_click_and_no_command(tmp_path: Path) -> None:
     modules = loaded(tmp_path, "--help")
     ours = {name for name in modules if name.startswith("clusterctl")}
-    assert ours == {"clusterctl", "clusterctl.launcher.cli", "clusterctl.shared.errors"}
+    assert ours == {
+        "clusterctl",
+        "clusterctl.launcher",
+        "clusterctl.launcher.cli",
+        "clusterctl.shared",
+        "clusterctl.shared.errors",
+    }
     assert not modules & (HEAVY | {"rich", "subprocess", "dataclasses"})
 
 
@@ -64,7 +70,7 @@ def test_status_imports_nothing_for_planning_runs(tmp_path: Path) -> None:
     planning = {
         "clusterctl.launcher.submission.plan",
         "clusterctl.launcher.submission.script",
-        "clusterctl.launcher.containers.pyxis",
+        "clusterctl.launcher.containers.runtimes",
     }
     assert not loaded(tmp_path, "status", "-a") & planning
 

@@ -1,4 +1,4 @@
-"""For a user's own program (`workload = "command"`): metrics, checkpoints, stop marks, restart marks.
+"""For a user's own program (`workload = "command"`): metrics, checkpoints, stop requests, restart requests.
 
     import clusterctl.program as run
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.vocabulary import Number
 
 STOP_FILE = "CLUSTERCTL_STOP_FILE"  # created at the warning; one per task, on its node
-RESTART_FILE = "CLUSTERCTL_RESTART_FILE"  # creating this file marks a restart
+RESTART_FILE = "CLUSTERCTL_RESTART_FILE"  # creating this file requests a restart
 CHECKPOINTS = "CLUSTERCTL_CHECKPOINTS"
 KEEP = "CLUSTERCTL_CHECKPOINTS_KEPT"
 _LOOK_SECONDS = 0.2

@@ -25,7 +25,7 @@ from clusterctl.launcher.checks.surroundings import (
 )
 from clusterctl.launcher.checks.verify import judge
 from clusterctl.launcher.containers.contents import Contents
-from clusterctl.launcher.containers.pyxis import ContainerView
+from clusterctl.launcher.containers.runtimes import ContainerView
 from clusterctl.launcher.submission.plan import Programs
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.spec import Cluster, Container, Emulator

@@ -10,7 +10,7 @@ from clusterctl.launcher.checks.check import Check, Verdict
 from clusterctl.launcher.checks.container_rules import container_rules
 from clusterctl.launcher.checks.surroundings import ContainerFacts, Seen
 from clusterctl.launcher.containers.contents import Contents, inside, overridden, parse_environment
-from clusterctl.launcher.containers.pyxis import ContainerView, Mount
+from clusterctl.launcher.containers.runtimes import ContainerView, Mount
 from clusterctl.shared.errors import SlurmError
 
 PYTHON = "/opt/venv/bin/python"

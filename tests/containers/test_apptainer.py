@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from clusterctl.launcher.containers.pyxis import ContainerView, Mount, is_address, runner
+from clusterctl.launcher.containers.runtimes import ContainerView, Mount, is_address, runner
 from clusterctl.shared.errors import ConfigError
 
 VIEW = ContainerView(

@@ -21,7 +21,7 @@ from support.thin_image import ThinImage, make_thin
 import clusterctl
 from clusterctl.launcher.containers import unpacked
 from clusterctl.launcher.containers.enter import own_workdir, program
-from clusterctl.launcher.containers.pyxis import FLAGS, ContainerView, Mount
+from clusterctl.launcher.containers.runtimes import FLAGS, ContainerView, Mount
 from clusterctl.shared.errors import Cause, ClusterctlError, TaskError
 
 RUNNER = [sys.executable, "-I", "-S", str(Path(clusterctl.__file__).parent / "launcher" / "containers")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.launcher.containers.pyxis import Mount, check_image, make_view
+from clusterctl.launcher.containers.runtimes import Mount, check_image, make_view
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.spec import Container
 

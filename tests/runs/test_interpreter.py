@@ -121,7 +121,7 @@ def test_a_task_imports_its_own_modules_before_those_of_the_project(
     hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{SOURCE.parent}:{hostile}")
-    words = [sys.executable, "-u", str(SOURCE / "runs" / "__main__.py"), str(tmp_path / "no-run")]
+    words = [sys.executable, "-u", str(SOURCE / "shared" / "node" / "__main__.py"), str(tmp_path / "no-run")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert "no run.json in" in done.stderr
     assert ran(hostile) == ""

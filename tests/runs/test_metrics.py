@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from clusterctl import program as face
 from clusterctl.program import log, phase
 from clusterctl.shared.record import metrics
 from clusterctl.shared.record.files import read_lines
@@ -144,8 +145,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     monkeypatch.setenv("CLUSTERCTL_ATTEMPT", "0")
     attempt = current_attempt()
     assert attempt is not None
-    monkeypatch.setattr(metrics, "_writer", cache(lambda: MetricsWriter(attempt, 0)))
-    monkeypatch.setattr(metrics, "_heart", cache(Heart))
+    monkeypatch.setattr(face, "_writer", cache(lambda: MetricsWriter(attempt, 0)))
+    monkeypatch.setattr(face, "_heart", cache(Heart))
     monkeypatch.setattr(metrics, "_said", set())
     return attempt
 
@@ -189,7 +190,7 @@ def test_what_is_no_number_is_left_out_and_said_once(
 def test_a_step_may_be_any_whole_number(program: Attempt, step: Any) -> None:
     log(step=step, loss=0.5)
     assert [(record["step"], type(record["step"])) for record in records(program)] == [(5, int)]
-    assert metrics._heart().step == 5
+    assert face._heart().step == 5
 
 
 def test_numbers_that_are_not_finite_and_steps_that_are_no_numbers_do_no_harm(program: Attempt) -> None:
@@ -207,12 +208,12 @@ def test_a_disk_that_is_full_or_gone_never_ends_a_training(
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(metrics, "_writer", fail)
-    monkeypatch.setattr(metrics, "_heart", fail)
+    monkeypatch.setattr(face, "_writer", fail)
+    monkeypatch.setattr(face, "_heart", fail)
     for step in (1, 2):
         log(step=step, loss=0.5)
     phase("evaluating")
-    monkeypatch.setattr(metrics, "_heart", cache(Heart))
+    monkeypatch.setattr(face, "_heart", cache(Heart))
     phase("no such phase")
     assert capsys.readouterr().err.splitlines() == [
         "clusterctl: metrics are not written: No space left on device",

@@ -183,7 +183,8 @@ def test_confirmation_takes_as_long_as_heartbeats_may_be_late(
     slept: list[float] = []
     monkeypatch.setattr(node_watch, "lateness", lambda path: 70.0)
     # not time.sleep itself, which threads of other tests may call
-    monkeypatch.setattr(judgement, "time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic))
+    clocks = SimpleNamespace(sleep=slept.append, monotonic=time.monotonic, time=time.time)
+    monkeypatch.setattr(judgement, "time", clocks)
     node_of(attempt).look_until_sure(WAITING, TRAINING)
     assert slept
     assert all(seconds > 70 for seconds in slept)

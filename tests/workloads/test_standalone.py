@@ -62,7 +62,7 @@ def test_a_job_file_with_invalid_toml_fails_with_its_name(job_file: Path) -> Non
 
 
 def test_missing_data_fails_with_a_hint_and_no_traceback() -> None:
-    words = ["-m", "clusterctl.engine.workloads.reddit", "data.root=/no/such"]
+    words = ["-m", "clusterctl.train", "reddit", "data.root=/no/such"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
@@ -74,7 +74,7 @@ def test_missing_data_fails_with_a_hint_and_no_traceback() -> None:
 @pytest.mark.long
 def test_torchrun_runs_the_same_program_without_slurm_or_a_run_directory(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words = ["-m", "clusterctl.engine.workloads.reddit", f"data.root={CORA}", "train.epochs=2", "train.lr=0.01"]
+    words = ["-m", "clusterctl.train", "reddit", f"data.root={CORA}", "train.epochs=2", "train.lr=0.01"]
     words.append("train.batch_size=256")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CLUSTERCTL_")}
     environment["CLUSTERCTL_DATA_CACHE"] = str(tmp_path / "cache")

@@ -14,7 +14,7 @@ from clusterctl.launcher.containers import contents as files
 from clusterctl.launcher.containers.contents import remove as remove
 from clusterctl.launcher.containers.contents import verify as verify
 from clusterctl.launcher.containers.listener import SILENT, ProgressListener
-from clusterctl.launcher.containers.pyxis import ContainerView, Mount
+from clusterctl.launcher.containers.runtimes import ContainerView, Mount
 from clusterctl.launcher.containers.unpacked import is_here
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.interpreter import isolated

@@ -19,9 +19,9 @@ from clusterctl.launcher.checks.interpreters import OLDEST_PYTHON
 from clusterctl.launcher.checks.machine_rules import missing_apptainer
 from clusterctl.launcher.checks.surroundings import ContainerFacts, Seen
 from clusterctl.launcher.config import expanded
-from clusterctl.launcher.containers import pyxis, unpacked
+from clusterctl.launcher.containers import runtimes, unpacked
 from clusterctl.launcher.containers.contents import Contents, Unreadable, is_squashfs, look_into, overridden
-from clusterctl.launcher.containers.pyxis import IMAGE_PYTHON, check_image, make_view
+from clusterctl.launcher.containers.runtimes import IMAGE_PYTHON, check_image, make_view
 from clusterctl.launcher.submission.plan import brings_code
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.files import exists
@@ -44,7 +44,7 @@ def look_at_cluster_image(cluster: Cluster) -> ContainerFacts | None:
         return None
     if image.startswith((".", "~")):
         image = str(expanded(image).absolute())
-    if not (cluster.runtime == "pyxis" and pyxis.is_address(image)):
+    if not (cluster.runtime == "apptainer" and runtimes.is_address(image)):
         check_image(image)
     facts = ContainerFacts(
         view=make_view(image, cluster.container, [], cluster.env, None),
@@ -68,7 +68,7 @@ def look_at_image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFact
         brings_packages="PYTHONPATH" in job.env,
         srun_help=slurm.answer("srun", "--help") if cluster.runtime == "pyxis" else None,
         runtime=cluster.runtime,
-        has_apptainer=shutil.which("pyxis", path=slurm.environment.get("PATH")) is not None,
+        has_apptainer=shutil.which("apptainer", path=slurm.environment.get("PATH")) is not None,
         gpus=job.resources.gpus_per_node or 0,
         data_root=job.data.root,
         environment=slurm.environment,
@@ -135,7 +135,7 @@ def _pyxis(facts: ContainerFacts) -> Iterator[Check]:
 
 
 def _apptainer(facts: ContainerFacts) -> Iterator[Check]:
-    if facts.runtime == "pyxis" and not facts.has_apptainer:
+    if facts.runtime == "apptainer" and not facts.has_apptainer:
         yield missing_apptainer("image")
 
 
@@ -150,7 +150,7 @@ def _image(facts: ContainerFacts) -> Iterator[Check]:
     elif facts.problem:
         hint = f"clusterctl image verify {shlex.quote(image)}"
         yield fail("image", f"cannot read the image: {image}: {facts.problem}", hint)
-    elif not facts.squashfs and facts.runtime == "pyxis":
+    elif not facts.squashfs and facts.runtime == "apptainer":
         return  # a .sif file, whose contents are not inspected
     elif not facts.squashfs:
         hint = f"convert it: clusterctl image import {shlex.quote(image)}"

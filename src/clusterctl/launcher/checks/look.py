@@ -31,7 +31,7 @@ from clusterctl.launcher.checks.surroundings import (
 from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import expanded, runs_folder, state_path
 from clusterctl.launcher.config.delivery import delivered
-from clusterctl.launcher.containers.pyxis import IMAGE_PYTHON
+from clusterctl.launcher.containers.runtimes import IMAGE_PYTHON
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.fits import asked_of, gpus_by_type, has_features
 from clusterctl.launcher.submission.module_archives import standard_libraries

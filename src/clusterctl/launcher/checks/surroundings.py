@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.containers.contents import Contents
-    from clusterctl.launcher.containers.pyxis import ContainerView
+    from clusterctl.launcher.containers.runtimes import ContainerView
     from clusterctl.launcher.submission.plan import Programs
     from clusterctl.shared.spec import Batches, Cluster
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from clusterctl.launcher.containers.contents import inside, parse_environment
-from clusterctl.launcher.containers.pyxis import ContainerView
+from clusterctl.launcher.containers.runtimes import ContainerView
 from clusterctl.launcher.containers.unpacked import hold, release
 from clusterctl.shared.errors import Cause, ClusterctlError, TaskError
 from clusterctl.shared.record.files import read_whole
@@ -23,7 +23,7 @@ from clusterctl.shared.record.files import read_whole
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from clusterctl.launcher.containers.pyxis import Mount
+    from clusterctl.launcher.containers.runtimes import Mount
 
 
 # enroot starts a login shell: /etc/profile and profile.d set PATH.

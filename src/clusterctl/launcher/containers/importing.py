@@ -19,7 +19,7 @@ from clusterctl.launcher.containers import contents as files
 from clusterctl.launcher.containers.archive import ImageConfig, open_archive
 from clusterctl.launcher.containers.contents import Image, unsquashfs
 from clusterctl.launcher.containers.engine import Engine, failure, find_engine, follow
-from clusterctl.launcher.containers.pyxis import check_image
+from clusterctl.launcher.containers.runtimes import check_image
 from clusterctl.launcher.containers.squashfs import COMPRESSION, Member, members_of, members_of_stream, pack
 from clusterctl.shared.errors import ConfigError, ImageError, NotFoundError
 from clusterctl.shared.record.once import once

@@ -1,4 +1,4 @@
-"""The process behind each job: it waits for virtual_cluster, runs the batch script, and ends the job."""
+"""The process behind each job: it waits for slots, runs the batch script, and ends the job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _CONTROL = 0  # standard input is the job's pipe
-_LOOK_AGAIN_SECONDS = 1.0  # a killed supervisor frees its virtual_cluster without notifying the others
+_LOOK_AGAIN_SECONDS = 1.0  # a killed supervisor frees its slots without notifying the others
 _GRACE_SECONDS = 10.0  # from the preemption warning to the end of the job, as in the sandbox's slurm.conf
 _NO_OUTPUT = 53  # the wait status that Slurm gives a job whose log cannot be opened
 _REASONS = {

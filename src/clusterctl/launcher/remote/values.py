@@ -55,9 +55,10 @@ TYPES: dict[str, tuple[str, ...]] = {
         "Checkpoint", "Container", "Data", "Job", "NodeCheck", "Resources", "Restart", "Watchdog",
     ),
     "clusterctl.shared.spec.notify": ("Notify", "Track"),
+    "clusterctl.shared.spec.batches": ("Batches", "TrainingSet"),
     "clusterctl.shared.spec.train": (
-        "Batches", "CommandTrain", "DeepSageTrain", "GraphClassificationTrain", "LinkPredictionTrain", "LoopTrain",
-        "NodeClassificationTrain", "NodeTrain", "RedditTrain", "SyntheticTrain", "TaobaoTrain", "Train", "TrainingSet",
+        "CommandTrain", "DeepSageTrain", "GraphClassificationTrain", "LinkPredictionTrain", "LoopTrain",
+        "NodeClassificationTrain", "NodeTrain", "RedditTrain", "SyntheticTrain", "TaobaoTrain", "Train",
     ),
 }  # fmt: skip
 _MODULES = {name: module for module, names in TYPES.items() for name in names}

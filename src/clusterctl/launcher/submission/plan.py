@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config import images_folder
-from clusterctl.launcher.containers import pyxis
+from clusterctl.launcher.containers import runtimes
 from clusterctl.launcher.containers.contents import name_of
-from clusterctl.launcher.containers.pyxis import IMAGE_MARK, IMAGE_PYTHON, Mount, check_image, make_view, removing
+from clusterctl.launcher.containers.runtimes import IMAGE_MARK, IMAGE_PYTHON, Mount, check_image, make_view, removing
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.node.staging import PREFIX
 from clusterctl.shared.record.interpreter import isolated, with_packages
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.containers.pyxis import ContainerView
+    from clusterctl.launcher.containers.runtimes import ContainerView
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster, Job, Resources
 
@@ -252,7 +252,7 @@ def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView
     environment |= {name for line in (*cluster.setup, *job.setup) for name in _EXPORTED.findall(line)}
     if job.resources.gpus_per_node:
         environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's value overrides the image's
-    if cluster.runtime == "pyxis" and pyxis.is_address(job.container.image):
+    if cluster.runtime == "apptainer" and runtimes.is_address(job.container.image):
         image = job.container.image
     elif not (image := check_image(job.container.image)).startswith("/") and cluster.runtime != "pyxis":
         image = str(images_folder(cluster) / f"{name_of(image)}.sqsh")  # `submit` imports it there
@@ -264,8 +264,8 @@ def _runner(resolved: Resolved, view: ContainerView | None, builtin: tuple[str, 
     """The words before each task's command. Empty with pyxis, whose flags are srun's."""
     if view is None or resolved.cluster.runtime == "pyxis":
         return ()
-    if resolved.cluster.runtime == "pyxis":
-        return pyxis.runner(view, gpus=bool(resolved.job.resources.gpus_per_node))
+    if resolved.cluster.runtime == "apptainer":
+        return runtimes.runner(view, gpus=bool(resolved.job.resources.gpus_per_node))
     return (*builtin, *view.flags(), "--")
 
 

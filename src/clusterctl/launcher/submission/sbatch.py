@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
-import uuid
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
-
-from submitit.slurm.slurm import SlurmExecutor
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.submission.script import render
 from clusterctl.shared.errors import SlurmError
-from clusterctl.shared.record.files import write_text
 from clusterctl.shared.record.ownership import open_own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from clusterctl.launcher.submission.plan import Plan
@@ -85,7 +81,10 @@ def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, s
     sbatch gets the script as an open file: from here on, nobody can exchange it or a folder above it. Raises NotOurs if
     somebody has, SlurmRefused if there is certainly no job, SlurmError if there may be one.
     """
-    from submitit.core.utils import FailedSubmissionError
+
+    from submitit.core.utils import FailedSubmissionError  # late: slow
+
+    from clusterctl.launcher.submission.executor import Executor
 
     maybe = f"if Slurm accepted the job, `clusterctl status {batch.name}` finds it"
 
@@ -188,32 +187,3 @@ def refusal(text: str) -> SlurmRefused:
     hint = _HINTS.get(part, "`clusterctl submit --dry-run`")
     words = lines[-1] if lines else "no reason given"
     return SlurmRefused("sbatch refused the job", words, hint, for_size=part in _FOR_SIZE)
-
-
-# submitit's executor with our script and our call of sbatch; pickling and file names remain submitit's.
-
-
-class Executor(SlurmExecutor):  # type: ignore[misc]  # submitit has no types here
-    """Submits `script` through `send`, which gets the file and returns sbatch's output.
-
-    submitit's own `_submit_command` passes this process's environment to sbatch and prints its errors: neither works in
-    a program with several threads.
-    """
-
-    def __init__(self, folder: Path, script: str, send: Callable[[Path], str], tasks: int) -> None:
-        super().__init__(folder)
-        self._script = script
-        self._send = send
-        self._tasks = tasks
-
-    def _submit_command(self, command: str) -> Any:  # noqa: ARG002 - submitit's signature
-        file = self.folder / f".submission_file_{uuid.uuid4().hex}.sh"
-        write_text(file, self._script)
-        job_id = self._get_job_id_from_submission_command(self._send(file))
-        job = self.job_class(folder=self.folder, job_id=job_id, tasks=list(range(self._tasks)))
-        job.paths.move_temporary_file(file, "submission_file", keep_as_symlink=True)
-        return job
-
-    @classmethod
-    def affinity(cls) -> int:
-        return 2  # submitit would look for srun on PATH, which does not include the emulator's

@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.containers.pyxis import IMAGE_MARK
+from clusterctl.launcher.containers.runtimes import IMAGE_MARK
 from clusterctl.launcher.submission.plan import ON_NODE
 
 if TYPE_CHECKING:

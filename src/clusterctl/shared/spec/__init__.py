@@ -1,5 +1,6 @@
 """What users can specify: jobs, clusters, workloads. Frozen dataclasses, standard library only."""
 
+from clusterctl.shared.spec.batches import Batches, TrainingSet, batch_key
 from clusterctl.shared.spec.cluster import Cluster, Emulator
 from clusterctl.shared.spec.job import Checkpoint, Container, Data, Job, Resources, Watchdog
 from clusterctl.shared.spec.records import from_record, to_record
@@ -7,7 +8,6 @@ from clusterctl.shared.spec.train import (
     BUILT_IN,
     PROFILED_STEPS,
     WORKLOADS,
-    Batches,
     CommandTrain,
     DeepSageTrain,
     GatOptions,
@@ -20,8 +20,6 @@ from clusterctl.shared.spec.train import (
     SyntheticTrain,
     TaobaoTrain,
     Train,
-    TrainingSet,
-    batch_key,
 )
 
 __all__ = [

@@ -53,7 +53,7 @@ cctl_task=(
   --bind=/runs:/runs
   --bind=/data:/data:ro
   --bind=/data/cora:/data/cora:ro
-  --pwd=/runs/cora-20260102-030405-abcd/work '/images/it'"'"'s.sqsh' sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/cora-20260102-030405-abcd
+  --pwd=/runs/cora-20260102-030405-abcd/work '/images/it'"'"'s.sqsh' sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/cora-20260102-030405-abcd
 )
 cctl_in_image= # what only a task in its image sees
 cctl_node_check=()
@@ -61,7 +61,7 @@ cctl_staging=()
 cctl_opening=()
 cctl_closing=()
 cctl_ending=(
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/leftovers.py
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/shared/node/leftovers.py
 )
 cctl_notifier=()
 cctl_tracker=()

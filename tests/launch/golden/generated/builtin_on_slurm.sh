@@ -45,7 +45,7 @@ cctl_srun=(
   --chdir=/runs/cora-20260102-030405-abcd/work
 )
 cctl_task=(
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/containers
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/launcher/containers
   '--container-image=/images/it'"'"'s.sqsh'
   --container-mounts=/runs:/runs,/data:/data:ro,/data/cora:/data/cora:ro
   --container-workdir=/runs/cora-20260102-030405-abcd/work
@@ -54,18 +54,18 @@ cctl_task=(
   --no-container-remap-root
   --no-container-entrypoint
   --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,GLIBC_TUNABLES,MALLOC_MMAP_MAX_,MALLOC_TRIM_THRESHOLD_,NCCL_SOCKET_IFNAME,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH
-  -- sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/cora-20260102-030405-abcd
+  -- sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/cora-20260102-030405-abcd
 )
 cctl_in_image= # what only a task in its image sees
 cctl_node_check=()
 cctl_staging=()
 cctl_opening=()
 cctl_closing=(
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/containers
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/launcher/containers
   --release '/images/it'"'"'s.sqsh'
 )
 cctl_ending=(
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/leftovers.py
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/shared/node/leftovers.py
 )
 cctl_notifier=()
 cctl_tracker=()

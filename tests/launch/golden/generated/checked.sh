@@ -37,17 +37,17 @@ cctl_srun=(
   --chdir=/runs/cora-20260102-030405-abcd/work
 )
 cctl_task=(
-  /venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/cora-20260102-030405-abcd
+  /venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/cora-20260102-030405-abcd
 )
 cctl_in_image= # what only a task in its image sees
 cctl_node_check=(
-  10 /venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py node_check 10 5 '$TMPDIR' 1024 64
+  10 /venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py node_check 10 5 '$TMPDIR' 1024 64
 )
 cctl_staging=()
 cctl_opening=()
 cctl_closing=()
 cctl_ending=(
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/leftovers.py
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/shared/node/leftovers.py
 )
 cctl_notifier=()
 cctl_tracker=()

@@ -61,7 +61,7 @@ cctl_srun=(
   --chdir=/runs/big-20260102-030405-abcd/work
 )
 cctl_task=(
-  sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/big-20260102-030405-abcd
+  sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/big-20260102-030405-abcd
 )
 cctl_in_image=/clusterctl-image # what only a task in its image sees
 cctl_node_check=()
@@ -72,7 +72,7 @@ for name in $(enroot list | grep -Ex "pyxis_($SLURM_JOB_ID)?$0"); do enroot remo
 )
 cctl_closing=()
 cctl_ending=(
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/leftovers.py
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/shared/node/leftovers.py
 )
 cctl_notifier=()
 cctl_tracker=()

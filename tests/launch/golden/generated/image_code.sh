@@ -62,7 +62,7 @@ for name in $(enroot list | grep -Ex "pyxis_($SLURM_JOB_ID)?$0"); do enroot remo
 )
 cctl_closing=()
 cctl_ending=(
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/leftovers.py
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/shared/node/leftovers.py
 )
 cctl_notifier=()
 cctl_tracker=()

@@ -45,12 +45,12 @@ cctl_srun=(
   --chdir=/runs/big-20260102-030405-abcd/work
 )
 cctl_task=(
-  sh -c 'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd /venv/bin/python -u /runs/.code/0123/lib/clusterctl/runs/__main__.py /runs/big-20260102-030405-abcd
+  sh -c 'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd /venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/big-20260102-030405-abcd
 )
 cctl_in_image= # what only a task in its image sees
 cctl_node_check=()
 cctl_staging=(
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/staging.py /local/scratch/clusterctl-stage-big-20260102-030405-abcd
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/shared/node/staging.py /local/scratch/clusterctl-stage-big-20260102-030405-abcd
   /runs/.code/0123/lib /runs/.code/0123/lib.tar
   /runs/big-20260102-030405-abcd/work /runs/.code/0123/project.tar
   /venv /runs/big-20260102-030405-abcd/environments/0.tar
@@ -62,7 +62,7 @@ cctl_closing=(
   sh -c 'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"; rm -rf "$s"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd
 )
 cctl_ending=(
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/leftovers.py
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/shared/node/leftovers.py
 )
 cctl_notifier=()
 cctl_tracker=()

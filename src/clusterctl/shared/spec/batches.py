@@ -1,0 +1,82 @@
+"""How training examples are divided: an epoch into steps, and each step among the ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterctl.shared.spec.train import LoopTrain, Train
+
+
+def batch_key(train: Train) -> str:
+    """The key of `train` that sets the batch size."""
+    return "global_batch_size" if isinstance(train, LoopTrain) and train.global_batch_size else "batch_size"
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """The examples of one epoch. `exact`: counted, not estimated."""
+
+    size: int
+    unit: str  # what an example is, in the plural
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of a training on `ranks` ranks. `examples` is None while the training set is unknown."""
+
+    train: LoopTrain
+    ranks: int
+    examples: TrainingSet | None = None
+
+    @property
+    def size(self) -> int:
+        """The global batch: examples of all ranks together in a full step."""
+        return self.train.global_batch_size or (self.train.batch_size or 1) * self.ranks
+
+    @property
+    def steps(self) -> int | None:
+        """Steps per epoch."""
+        return None if self.examples is None else -(-self.examples.size // self.size)
+
+    @property
+    def per_rank(self) -> int:
+        """The largest share of any rank in a full step."""
+        return -(-self.size // self.ranks)
+
+    @property
+    def too_large(self) -> str:
+        """The problem if the batch of several ranks exceeds the training set; otherwise empty."""
+        if self.examples is None or self.ranks == 1 or self.size <= self.examples.size:
+            return ""
+        text = f"the global batch of {self._size_in_words} exceeds the training set of {self._examples_in_words}"
+        idle = self.ranks - self.examples.size
+        return f"{text}: each epoch is a single step" + (f", and {idle:,} ranks train only on padding" * (idle > 0))
+
+    @property
+    def remedy(self) -> str:
+        """What to set if the batch is `too_large`."""
+        if self.train.global_batch_size:
+            return "lower train.global_batch_size"
+        return "set train.global_batch_size instead of train.batch_size: it stays the same for any number of ranks"
+
+    def __str__(self) -> str:
+        batch = f"global batch {self._size_in_words}"
+        if self.examples is None:
+            return f"{batch}; the log shows the steps per epoch once the data set is prepared"
+        about = "" if self.examples.exact else "about "
+        plural = "s" * (self.steps != 1)
+        return f"{batch}; {about}{self.steps:,} step{plural} per epoch of {self._examples_in_words}"
+
+    @property
+    def _size_in_words(self) -> str:
+        least, most = self.size // self.ranks, self.per_rank
+        if self.ranks == 1:
+            return f"{self.size:,}"
+        share = f"{most:,}" if least == most else f"{least:,} or {most:,}"
+        return f"{self.size:,} ({self.ranks:,} ranks x {share})"
+
+    @property
+    def _examples_in_words(self) -> str:
+        assert self.examples is not None
+        return f"{'' if self.examples.exact else 'about '}{self.examples.size:,} {self.examples.unit}"
