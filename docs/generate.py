@@ -32,7 +32,7 @@ def reference() -> dict[Path, str]:
         **{DOCS / "reference" / folder / name: text for folder, found in pages.items() for name, text in found.items()},
         SITE: navigation(pages),
         DOCS / "faults.md": faults(),
-        SCHEMAS.with_name("cli") / "commands.json": commands_file(),
+        SCHEMAS.parent / "launcher" / "cli" / "commands.json": commands_file(),
         **{SCHEMAS / f"{name}.json": _output("config", "schema", name) for name in ("job", "cluster")},
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from contextlib import contextmanager
 from itertools import groupby
@@ -92,6 +91,8 @@ class Free(NamedTuple):
 def lease(machine: Machine) -> Iterator[None]:
     """Only one process at a time decides. The lease is a socket address, which the kernel frees with its process."""
     place = machine.root.stat()
+    import socket  # late: most stand-ins never decide
+
     with socket.socket(socket.AF_UNIX) as held:
         while True:
             try:
