@@ -395,6 +395,7 @@ unset "${cctl_dropped[@]}"
 export "${cctl_exports[@]}"
 cctl_traps=$(trap -p TERM URG)
 cctl_watch_setup
+# shellcheck disable=SC2034 # read by the trap of setup.sh
 cctl_first=$LINENO && eval "$cctl_setup"$'\n\ncctl_complete=yes' # the lines of the cluster file and of the job
 cctl_plain_shell
 cctl_setup_is_over
