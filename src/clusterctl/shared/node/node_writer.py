@@ -103,7 +103,10 @@ class NodeWriter:
             [
                 (lambda: self._files.has_events, self._write_events),
                 (lambda: self._files.has_samples, self._files.write_samples),
-                (self._neighbour_due, self._look_at_neighbour),
+                (
+                    lambda: self._watch is not None and self.nodes > 1 and self.clock() >= self._neighbour_at,
+                    self._look_at_neighbour,
+                ),
             ]
         )
 
@@ -133,7 +136,11 @@ class NodeWriter:
 
     def tick(self) -> None:
         """Called once a second."""
-        self._look_for_newer()
+        if self._newer is None:
+            with suppress(OSError):  # the file system may be unavailable for a while
+                self._newer = self._successor.look()
+                for process in self.processes if self._newer is not None else ():
+                    process.send("newer", number=self._newer)
         if self._watch is not None:
             self._watch.look({rank: beat for rank, beat in self.beats.items() if rank in self._locals})
             self._answer_alarm(self._watch)
@@ -150,9 +157,6 @@ class NodeWriter:
                 act()
                 return True
         return False
-
-    def _neighbour_due(self) -> bool:
-        return self._watch is not None and self.nodes > 1 and self.clock() >= self._neighbour_at
 
     def _look_at_neighbour(self) -> None:
         assert self._watch is not None
@@ -279,15 +283,6 @@ class NodeWriter:
 
     # --- the attempt
 
-    def _look_for_newer(self) -> None:
-        if self._newer is not None:
-            return
-        with suppress(OSError):  # the file system may be unavailable for a while
-            self._newer = self._successor.look()
-            if self._newer is not None:
-                for process in self.processes:
-                    process.send("newer", number=self._newer)
-
     def _answer_alarm(self, watch: NodeWatch) -> None:
         """Request the ranks' stacks, signal those that do not answer, and make all exit if the attempt ends."""
         now = self.clock()
@@ -302,8 +297,10 @@ class NodeWriter:
             return
         if hang.prodded is None and hang.silent and now >= hang.since + ANSWER_SECONDS and watch.alarm == "hang":
             hang.prodded = now
-            for process in hang.silent:
-                self._prod(process)
+            # While C code holds the GIL, no Python code runs, but a C signal handler does.
+            for process in [one for one in hang.silent if one.stacks is not None]:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process.pid, DUMP_SIGNAL)
         elif hang.prodded is not None and now >= hang.prodded + _PRODDED_SECONDS:
             for process in self.processes:  # the signal may have woken one up, which then answers too
                 self._read_stacks(process)
@@ -314,12 +311,6 @@ class NodeWriter:
             watch.end()
             for process in self.processes:
                 process.send("leave")
-
-    def _prod(self, process: Client) -> None:
-        """Send DUMP_SIGNAL: while C code holds the GIL, no Python code runs, but a C signal handler does."""
-        if process.stacks is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(process.pid, DUMP_SIGNAL)
 
     def _read_stacks(self, process: Client) -> None:
         """Record faulthandler's output as an event of the rank, once."""
