@@ -172,8 +172,13 @@ class Checkpoints:
             return
         if first_warning:
             self._save(position, parts, wait=True)
-            if self._task.restarts:
-                self._leave(attempt, position)
+            if self._task.restarts:  # request a restart, and exit once the request is written
+                if self._task.place.rank == 0:
+                    names = [checkpoints.parse_name(path.name) for path in checkpoints.candidates(attempt)]
+                    made = any(name and name.attempt == attempt.number for name in names)
+                    request_restart(attempt, "warned", step=position.step, progress=made)
+                dist.barrier(self._task.agreeing)
+                raise SystemExit(EXIT_RESTART)
         elif stop.due:
             self._save(position, parts, wait=False)
 
@@ -190,15 +195,6 @@ class Checkpoints:
         """Wait until the pending checkpoint is written."""
         if self._writer:
             self._writer.join()
-
-    def _leave(self, attempt: Attempt, position: Position) -> None:
-        """Request a restart, and exit once the request is written."""
-        if self._task.place.rank == 0:
-            names = [checkpoints.parse_name(path.name) for path in checkpoints.candidates(attempt)]
-            made = any(name and name.attempt == attempt.number for name in names)
-            request_restart(attempt, "warned", step=position.step, progress=made)
-        dist.barrier(self._task.agreeing)
-        raise SystemExit(EXIT_RESTART)
 
     def _may_resume(self, attempt: Attempt) -> bool:
         """Whether the run may be resumed later: it was not cancelled, and there is no newer attempt."""

@@ -21,7 +21,7 @@ from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_
 from clusterctl.engine.graph.rgat import Rgat, fan_outs, layer_hops, relations_by_layer
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.training.node_objective import accuracies
-from clusterctl.engine.training.objective import PRECISIONS, class_loss
+from clusterctl.engine.training.objective import PRECISIONS, class_loss, rows_of
 from clusterctl.engine.training.own_model import options_of
 from clusterctl.shared.errors import Cause, TaskError
 
@@ -98,10 +98,9 @@ class RelationNodeClassification:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         x, fetch = self._graph.x, prepared.fetch
         if fetch:
-            self._task.clock.enter("gathering")
-            x = fetch.rows()
-            self._task.clock.note(fetch.numbers)
-        self._task.clock.enter("compute", "forward")
+            x = rows_of(fetch, self._task.clock)
+        else:
+            self._task.clock.enter("compute", "forward")
         randomness = (self._seed, batch.epoch, batch.step)
         with self._precision.autocast(self._graph.y.device):
             outputs = self.model(prepared.hops, prepared.nodes, x, randomness, gathered=fetch is not None)[self._type]
