@@ -1,4 +1,6 @@
-"""Attention over neighbours, in plain torch on any device; on a CPU large hops go to `compiled_attention`.
+"""Attention over neighbours, its convolution `GatConv`, and the network `Gat`.
+
+In plain torch on any device; on a CPU, large hops are computed in loops that numba compiles.
 
 Brody, Alon and Yahav, "How attentive are graph attention networks?" (2022), known as GATv2.
 """
@@ -204,7 +206,7 @@ _FAST = {"reassoc", "contract", "nsz"}
 def attend_compiled(
     left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None
 ) -> Tensor:
-    """Like `attention.attend`."""
+    """Like `attend`."""
     return _Attend.apply(left, right, attention, edges.columns, edges.offsets, factors)  # type: ignore[no-any-return, no-untyped-call]
 
 

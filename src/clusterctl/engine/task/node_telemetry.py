@@ -1,6 +1,7 @@
 """Telemetry of a node during a run: a thread of its local rank 0 takes a sample every few seconds.
 
-The node's writer adds the heartbeats of its ranks and writes the sample.
+It reads the GPUs with NVML (`NodeGpus`), the rest from /proc and the job's cgroup (`NodeUsage`). The node's writer adds
+the heartbeats of its ranks and writes the sample.
 
 `attempts/<n>/telemetry/<node>.jsonl`, one JSON object per line:
 
@@ -10,7 +11,7 @@ The node's writer adds the heartbeats of its ranks and writes the sample.
 
 `cpu` is the number of processors in use; memory is in bytes, rates are in bytes per second, power in watts, temperature
 in degrees Celsius; utilisation, sm_activity and memory_activity (the share of time in which a GPU's memory was read or
-written) in percent. `seconds` is the length of the sample; old samples are averaged (`runs.samples`).
+written) in percent. `seconds` is the length of the sample; old samples are averaged (`node_writer.SampleFile`).
 """
 
 from __future__ import annotations

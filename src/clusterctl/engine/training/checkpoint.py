@@ -2,7 +2,7 @@
 
 All ranks call everything here at the same step. The state is copied at the step boundary, and a thread writes it while
 training continues. The thread talks to its peers through rank 0's store, so that its collectives do not interleave
-with those of the training.
+with those of the training. `write` and `read` are the file format: every rank writes its own rows, any number can read.
 """
 
 from __future__ import annotations

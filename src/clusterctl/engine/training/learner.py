@@ -1,4 +1,4 @@
-"""One training step: the parameters, their optimizers, and the update from a batch."""
+"""One training step: the parameters, their optimizers (Adam), and the update from a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Link prediction between users and items: binary cross-entropy with one negative per positive, exact AUC."""
+"""Link prediction between users and items: binary cross-entropy with one negative per positive, exact `auc`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The training loop: epochs of steps with exact evaluation in between, and the same results for any number of ranks.
 
-`fit` does the bookkeeping: epochs, metrics, checkpoints. `Learner.train_step` does the arithmetic of one step.
+`fit` does the bookkeeping: epochs, metrics, checkpoints. `Learner.train_step` does the arithmetic of one step, and
+`CapturedStep` the same as CUDA graphs. `Best` keeps the best weights, `Halving` stops the worse runs of a sweep.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The interface between the training loop and a learning problem, and the number formats."""
+"""The interface between the training loop and a learning problem; number formats, losses and clock that these share."""
 
 from __future__ import annotations
 

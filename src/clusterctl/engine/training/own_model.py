@@ -1,4 +1,8 @@
-"""Finds, builds and calls a model from the user's code, with error messages that name the layer."""
+"""Finds, builds, calls and trains a model from the user's code, with error messages that name the layer.
+
+`OwnModel` is its forward pass. `OwnTraining` is what it needs in training: equal buffers on all ranks, a report of
+parameters that no loss depends on, and the check that losses are finite.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Node classification on a graph with several types of nodes and edges: cross-entropy, exact accuracy."""
+"""Node classification on a graph with several types of nodes and edges: cross-entropy, exact accuracy.
+
+Evaluation infers all nodes layer by layer, split over the ranks (`infer`).
+"""
 
 from __future__ import annotations
 

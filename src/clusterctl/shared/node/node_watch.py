@@ -1,6 +1,6 @@
 """The watchdog of a node: its writer watches the ranks' heartbeats in memory and ends the attempt if one is stuck.
 
-The first node to notice reads the heartbeats of all nodes (`judgement`) and writes `hang.json`, or `hang-report.json`
+The first node to notice reads the heartbeats of all nodes (`Judge`) and writes `hang.json`, or `hang-report.json`
 if the alarm is only a report. Each node also checks the next node's heartbeats from time to time: ranks that do not
 depend on each other may continue while a node is frozen.
 """

@@ -1,7 +1,7 @@
 """The writer of a node: a small process that writes the data of the node's ranks, and watches them.
 
 A rank that cannot connect to the node's address starts a writer (`node_link`); a second writer cannot bind the address
-and exits. It exits after its last rank. Each second it writes to one file (`node_files`): the heartbeats, or another
+and exits. It exits after its last rank. Each second it writes to one file (`NodeFiles`): the heartbeats, or another
 one with waiting data; these take turns. Urgent data is written at once. It is a separate process, so that a rank whose
 native code holds the GIL does not silence the others; it imports only the standard library.
 """
@@ -344,7 +344,7 @@ def main() -> None:
         raise
 
 
-# The files of a node's writer (`runs.node_writer`), and the data waiting to be written to them.
+# The files of a node's writer, and the data waiting to be written to them.
 
 
 _MOST_LEFT = 1 << 22  # bytes of events kept while the disk is full

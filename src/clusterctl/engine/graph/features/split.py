@@ -1,7 +1,7 @@
 """Features that are split over the nodes of a run: each node holds a part, and fetches other rows from its peers.
 
 A node holds the rows of its ranks' slices (`own_slice`), so evaluation reads each rank's own nodes without an exchange.
-Frequently read rows of other nodes can be replicated.
+Frequently read rows of other nodes can be replicated. `RowExchange` sends rows from node to node.
 """
 
 from __future__ import annotations
