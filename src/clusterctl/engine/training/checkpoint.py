@@ -237,23 +237,8 @@ class Checkpoints:
     # In the writing thread
 
     def _write(self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any]) -> None:
-        """Write one checkpoint. If it fails, record that and continue training."""
+        """Write one checkpoint. If that fails on one rank, all ranks record that and continue training."""
         began, rank, events = time.monotonic(), self._task.place.rank, self._task.events
-        try:
-            self._write_or_raise(attempt, step, staged, facts)
-        except Exception as error:  # a full disk, a lost peer: training can continue without this checkpoint
-            why = reason(error)
-            if rank == 0:
-                print(f"checkpoint of step {step} failed: {why}", file=sys.stderr, flush=True)
-            events.record("checkpoint-failed", step=step, why=why)
-            return
-        if rank == 0:
-            name = str(checkpoints.Name(attempt.number, step))
-            events.record("checkpoint", name=name, step=step, seconds=time.monotonic() - began)
-
-    def _write_or_raise(self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any]) -> None:
-        """All ranks call this; an error on one rank is raised on all of them."""
-        rank, talk = self._task.place.rank, self._task.writing.begin()
         aside = checkpoints.aside_folder(attempt, step)
 
         def write_own() -> dict[str, Any]:
@@ -266,14 +251,25 @@ class Checkpoints:
                 checkpoints.prune(attempt, self._task.checkpoint.keep)
 
         try:
-            talk.from_first(lambda: checkpoints.write_aside(attempt, step).name)
-            written = talk.to_first(write_own)
-            talk.from_first(complete)
-            talk.end()
-        except BaseException:
+            talk = self._task.writing.begin()
+            try:
+                talk.from_first(lambda: checkpoints.write_aside(attempt, step).name)
+                written = talk.to_first(write_own)
+                talk.from_first(complete)
+                talk.end()
+            except BaseException:
+                if rank == 0:
+                    shutil.rmtree(aside, ignore_errors=True)
+                raise
+        except Exception as error:  # a full disk, a lost peer: training can continue without this checkpoint
+            why = reason(error)
             if rank == 0:
-                shutil.rmtree(aside, ignore_errors=True)
-            raise
+                print(f"checkpoint of step {step} failed: {why}", file=sys.stderr, flush=True)
+            events.record("checkpoint-failed", step=step, why=why)
+            return
+        if rank == 0:
+            name = str(checkpoints.Name(attempt.number, step))
+            events.record("checkpoint", name=name, step=step, seconds=time.monotonic() - began)
 
 
 def fingerprint(train: LoopTrain) -> dict[str, Any]:

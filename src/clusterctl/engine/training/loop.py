@@ -31,7 +31,6 @@ from clusterctl.shared.spec import Batches, TrainingSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from torch import Tensor, nn
 
@@ -257,23 +256,24 @@ class Halving:
         """
         assert self._rungs is not None
         rung = self._rungs / str(epoch)
-        better, others, stops = from_first(lambda: self._judge(rung, score), self._task.agreeing)
+
+        def judged() -> tuple[int, int, bool]:
+            """The number of better runs, the number of other runs, and whether this run stops."""
+            own = make_private(rung) / f"{self._place}.json"
+            known = read_fields(own)
+            if not known.absent and not known.problem:
+                return known.whole("better") or 0, known.whole("others") or 0, known.flag("stops")
+            scores = [read_fields(path).number("score") for path in rung.glob("[0-9]*.json")]
+            others = [other for other in scores if other is not None]
+            better = sum(other > score for other in others)
+            stops = better > len(others) / 2
+            write_json(own, {"score": score, "better": better, "others": len(others), "stops": stops})
+            return better, len(others), stops
+
+        better, others, stops = from_first(judged, self._task.agreeing)
         if stops and self._task.place.rank == 0:
             print(f"stopped early: {better} of {others} other runs were better at epoch {epoch}", flush=True)
         return bool(stops)
-
-    def _judge(self, rung: Path, score: float) -> tuple[int, int, bool]:
-        """The number of better runs, the number of other runs, and whether this run stops."""
-        own = make_private(rung) / f"{self._place}.json"
-        known = read_fields(own)
-        if not known.absent and not known.problem:
-            return known.whole("better") or 0, known.whole("others") or 0, known.flag("stops")
-        scores = [read_fields(path).number("score") for path in rung.glob("[0-9]*.json")]
-        others = [other for other in scores if other is not None]
-        better = sum(other > score for other in others)
-        stops = better > len(others) / 2
-        write_json(own, {"score": score, "better": better, "others": len(others), "stops": stops})
-        return better, len(others), stops
 
 
 # A step as two CUDA graphs: the host launches each with one call instead of launching hundreds of kernels.

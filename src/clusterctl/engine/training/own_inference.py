@@ -82,8 +82,12 @@ class OwnInference:
         """The part of the model with the largest difference, relative to its largest output, and that difference."""
         alone = hop_into(self._graph, targets)
         if not self._own.by_layer:
-            first, second = (self._output(seeds)[: len(targets)] for seeds in (targets, alone.places[:_SEEDS_AT_ONCE]))
-            return "forward", _relative(first, second)
+            sampler, outputs = self._whole_sampler(), []
+            for seeds in (targets, alone.places[:_SEEDS_AT_ONCE]):
+                blocks = sampler.sample(seeds, 0, 0)
+                rows = self._own.outputs(sampled_hops(blocks, None), self._stored(blocks[0].nodes))
+                outputs.append(rows[: len(targets)])
+            return "forward", _relative(*outputs)
         together = hop_into(self._graph, alone.places)
         order = together.places.argsort()
         row = order[torch.searchsorted(together.places[order], alone.places)]  # of each row of `alone` in `together`
@@ -96,10 +100,6 @@ class OwnInference:
             worst = max(worst, (f"layer {number}", difference), key=lambda found: found[1])
             x = torch.rand(len(together.places), theirs.size(1), device=x.device, dtype=theirs.dtype)
         return worst
-
-    def _output(self, seeds: Tensor) -> Tensor:
-        blocks = self._whole_sampler().sample(seeds, 0, 0)
-        return self._own.outputs(sampled_hops(blocks, None), self._stored(blocks[0].nodes))
 
     def _stored(self, nodes: Tensor) -> Tensor:
         rows = self._graph.x.index_select(0, nodes.to(self._graph.x.device))

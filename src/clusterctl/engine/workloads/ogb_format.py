@@ -199,18 +199,31 @@ def _labelled(
     nodes: int, features: Iterable[FileRows], labels: Iterable[FileRows], split: Path, scratch: Path
 ) -> Labelled:
     """The nodes with their classes, and the splits, ascending."""
-    y, unlabelled = _labels(nodes, labels)
+    y = np.full(nodes, -1, dtype=np.int64)  # -1: a node without a label (NaN)
+    found = 0
+    for piece in labels:
+        where, missing = piece.path, np.isnan(piece.rows)
+        if piece.rows.shape[1] != 1:
+            raise bad_data(f"{where} has {piece.rows.shape[1]} labels for each node", "a node has one class")
+        whole = missing | ((piece.rows >= 0) & (piece.rows % 1 == 0))
+        piece.require(whole, "is not a class", "classes are whole numbers from 0, and nan for a node without one")
+        if found + len(piece.rows) <= nodes:
+            y[found : found + len(piece.rows)] = np.where(missing, -1, piece.rows)[:, 0]
+        found += len(piece.rows)
+    _require_count(where, found, nodes, "nodes")
+    if (y < 0).all():
+        raise bad_data(f"{where} has no labels", _WHOLE)
     parts = []
     for name in _SPLITS:
         of_split = []
         for piece in text_rows(split / f"{name}.csv.gz", np.int64, columns=1):
             _require_nodes(piece, nodes)
-            piece.require(~unlabelled[piece.rows], "is a node without a label", "remove it from the splits")
+            piece.require(y[piece.rows] >= 0, "is a node without a label", "remove it from the splits")
             of_split.append(piece.rows[:, 0])
         parts.append(torch.from_numpy(np.sort(np.concatenate(of_split))))
     train, val, test = parts
     x = _features(nodes, features, scratch / "features")
-    return Labelled(x, y, train, val, test, num_classes=int(y.max()) + 1)
+    return Labelled(x, torch.from_numpy(y), train, val, test, num_classes=int(y.max()) + 1)
 
 
 def _features(nodes: int, pieces: Iterable[FileRows], path: Path) -> Tensor:
@@ -226,25 +239,6 @@ def _features(nodes: int, pieces: Iterable[FileRows], path: Path) -> Tensor:
     if not columns:
         raise bad_data(f"{where} has no features", _WHOLE)
     return torch.from_file(str(path), shared=True, size=nodes * columns, dtype=torch.float32).view(nodes, columns)
-
-
-def _labels(nodes: int, pieces: Iterable[FileRows]) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """int64 [nodes] classes, -1 for a node without a label (NaN), and the mask of those."""
-    y = np.full(nodes, -1, dtype=np.int64)
-    found = 0
-    for piece in pieces:
-        where, missing = piece.path, np.isnan(piece.rows)
-        if piece.rows.shape[1] != 1:
-            raise bad_data(f"{where} has {piece.rows.shape[1]} labels for each node", "a node has one class")
-        whole = missing | ((piece.rows >= 0) & (piece.rows % 1 == 0))
-        piece.require(whole, "is not a class", "classes are whole numbers from 0, and nan for a node without one")
-        if found + len(piece.rows) <= nodes:
-            y[found : found + len(piece.rows)] = np.where(missing, -1, piece.rows)[:, 0]
-        found += len(piece.rows)
-    _require_count(where, found, nodes, "nodes")
-    if (y < 0).all():
-        raise bad_data(f"{where} has no labels", _WHOLE)
-    return torch.from_numpy(y), y < 0
 
 
 def _split_folder(root: Path, pattern: str) -> Path:

@@ -271,8 +271,14 @@ class Judge:
     def looks(self) -> Looks | None:
         """The snapshots, once they have been taken; starts taking them if no node does. Never blocks."""
         if self._looks is None and self._has_lease():
-            self._looks = []
-            threading.Thread(target=self._look_twice, args=(self._looks,), name="judgement", daemon=True).start()
+            looks = self._looks = []
+
+            def look_twice() -> None:
+                earlier = self._beats()
+                time.sleep(CONFIRM_SECONDS + self._late)
+                looks.append(Looks(earlier, self._beats()))
+
+            threading.Thread(target=look_twice, name="judgement", daemon=True).start()
         return self._looks[0] if self._looks else None
 
     def drop(self) -> None:
@@ -296,11 +302,6 @@ class Judge:
         except OSError:  # retried at the next call
             return False
         return True
-
-    def _look_twice(self, looks: list[Looks]) -> None:
-        earlier = self._beats()
-        time.sleep(CONFIRM_SECONDS + self._late)
-        looks.append(Looks(earlier, self._beats()))
 
     def _beats(self) -> dict[int, Beat]:
         with ThreadPoolExecutor(min(_READERS, self._nodes), "judgement") as pool:

@@ -193,8 +193,12 @@ class NodeWriter:
         kind = message.text("kind")
         if kind == "hello":
             self._greet(process, message)
-        elif process.role and kind == "beat":
-            self._take_beat(process, parse_beat(message.table("beat")))
+        elif process.role and kind == "beat" and (beat := parse_beat(message.table("beat"))) is not None:
+            # A program's beats replace those of the task that started it; when it has ended, its step is kept.
+            if process.role != "task" or beat.phase == ENDED or not self._program_of(process.rank):
+                last = self.beats.get(process.rank)
+                step = beat.step if last is None else max(beat.step, last.step)
+                self.beats[process.rank] = replace(beat, step=step, gpu_idle=self._gpu_idle)
         elif process.role and kind == "record":
             self._take_record(process, message)
         elif process.role and kind == "sample":
@@ -215,14 +219,6 @@ class NodeWriter:
             self._watch = NodeWatch(self.attempt, self.node, self.nodes, ranks, watchdog, self.clock, self._notify)
         if self._newer is not None:
             process.send("newer", number=self._newer)
-
-    def _take_beat(self, process: Client, beat: Beat | None) -> None:
-        """A program's beats replace those of the task that started it; when it has ended, its step is kept."""
-        last = self.beats.get(process.rank)
-        if beat is None or (process.role == "task" and beat.phase != ENDED and self._program_of(process.rank)):
-            return
-        step = beat.step if last is None else max(beat.step, last.step)
-        self.beats[process.rank] = replace(beat, step=step, gpu_idle=self._gpu_idle)
 
     def _program_of(self, rank: int) -> Client | None:
         return next((one for one in self.processes if one.rank == rank and one.role == "program"), None)
