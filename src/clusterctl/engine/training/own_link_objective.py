@@ -125,16 +125,7 @@ class OwnLinkPrediction:
         self._training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._task.device):
-            if self._own.by_layer:
-                own_outputs = self._inference.rows(own)
-            else:
-                nodes = torch.arange(own.start, own.stop, device=self._graph.indptr.device)
-                parts = (outputs for _, outputs in self._inference.rows_at_once(nodes))
-                if (first := next(parts, None)) is None:  # this rank has no nodes
-                    own_outputs = self._features.piece(0, 0)
-                else:
-                    own_outputs = own_rows(chain([first], parts), len(own), self._features.spill)
-            rows = self._inference.of_all(own_outputs)
+            rows = self._inference.of_all(self._rows(own))
             found = {
                 split: auc(*(self._scored(rows, getattr(self._graph, name)) for name in (split, f"{split}_negatives")))
                 for split in splits
@@ -147,6 +138,17 @@ class OwnLinkPrediction:
 
     def load(self, state: PartState) -> None:
         self._training.load(state)
+
+    def _rows(self, own: range) -> Tensor:
+        """The model's outputs for this rank's nodes."""
+        if self._own.by_layer:
+            return self._inference.rows(own)
+        nodes = torch.arange(own.start, own.stop, device=self._graph.indptr.device)
+        parts = (rows for _, rows in self._inference.rows_at_once(nodes))
+        first = next(parts, None)
+        if first is None:  # this rank has no nodes
+            return self._features.piece(0, 0)
+        return own_rows(chain([first], parts), len(own), self._features.spill)
 
     def _scored(self, rows: Features, pairs: Tensor) -> Tensor:
         """The scores of this rank's slice of the pairs."""
