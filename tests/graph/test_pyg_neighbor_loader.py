@@ -16,7 +16,7 @@ from torch_geometric.testing.feature_store import MyFeatureStore
 from torch_geometric.testing.graph_store import MyGraphStore
 from torch_geometric.utils import k_hop_subgraph
 
-from clusterctl.engine.graph import pyg
+from clusterctl import pyg
 from clusterctl.pyg import NeighborLoader
 
 SEEDS = torch.tensor([3, 17, 8, 41])
