@@ -53,37 +53,6 @@ _LETTING_GO_SECONDS = 0.05
 _asked: set[Attempt] = set()  # attempts in which this process has asked for a checkpoint
 
 
-@cache
-def _writer() -> MetricsWriter:
-    writer = MetricsWriter(current_attempt(), Place.from_environment().rank)
-    atexit.register(writer.write_left_out)
-    atexit.register(_let_go)
-    return writer
-
-
-def _let_go() -> None:
-    """Let torch's threads run once more before the interpreter shuts down.
-
-    A gloo thread that frees its last work during shutdown is killed by Python and takes the process with it: "terminate
-    called without an active exception" (torch 2.13, github.com/pytorch/pytorch/issues/190489). An additional thread of
-    ours makes that likely.
-    """
-    if "torch.distributed" in sys.modules:
-        time.sleep(_LETTING_GO_SECONDS)
-
-
-@cache
-def _heart() -> Heart:
-    """This program's heart: from the first step on, it sends the rank's heartbeats."""
-    heart, attempt = Heart(), current_attempt()
-    heart.enter(Stage.TRAINING)
-    if attempt is not None:
-        from clusterctl.shared.node.answers import beating  # late: not needed by a program that logs no steps
-
-        beating(heart, attempt, Place.from_environment())
-    return heart
-
-
 def log(**values: Number) -> None:
     """Record numbers of the running program: `log(step=3, loss=0.7)`; `clusterctl status` shows them.
 
@@ -100,7 +69,10 @@ def log(**values: Number) -> None:
     except Exception as error:
         say_once(f"metrics are not written: {reason(error)}")
     if type(step := values.get("step")) is int:
-        _beat(step)
+        try:
+            _heart().beat(step)
+        except Exception as error:
+            say_once(f"heartbeats are not sent: {reason(error)}")
 
 
 def phase(name: str) -> None:
@@ -113,18 +85,6 @@ def phase(name: str) -> None:
         _heart().enter(Stage(name).value)
     except Exception as error:
         say_once(f"phase {name!r} is not reported: {reason(error)}")
-
-
-def _beat(step: int) -> None:
-    try:
-        _heart().beat(step)
-    except Exception as error:
-        say_once(f"heartbeats are not sent: {reason(error)}")
-
-
-def whole_step(step: Any) -> int:
-    """A step, which may be a number of NumPy or torch."""
-    return int(step.item() if hasattr(step, "item") else step)
 
 
 def stop_requested() -> bool:
@@ -145,50 +105,20 @@ def latest_checkpoint() -> Path | None:
         return None
     first = attempt not in _asked and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
     _asked.add(attempt)
-    leads = Place.from_environment().rank == 0
-    return _choose(attempt, leads=leads and first) if leads or not first else _take_rank_0s(attempt)
-
-
-def _choose(attempt: Attempt, *, leads: bool) -> Path | None:
-    """Find the checkpoint; the leader records its choice."""
+    if first and Place.from_environment().rank != 0:
+        return _take_rank_0s(attempt)
     for folder in checkpoints.candidates(attempt):
         wrong = _wrong_with(folder)
         if not wrong:
-            if leads:
-                checkpoints.note_origin(attempt, folder)
-            return folder
-        if leads:
+            chosen = folder
+            break
+        if first:
             print(f"checkpoint {folder.name} is passed over: {wrong}", flush=True)  # noqa: T201 - into the rank's log
-    if leads:
-        checkpoints.note_origin(attempt, None)
-    return None
-
-
-def _take_rank_0s(attempt: Attempt) -> Path | None:
-    """Wait for rank 0's choice, since files do not become visible on all nodes at the same time.
-
-    See docs/decisions/late-and-weak-file-systems.md.
-    """
-    deadline = time.monotonic() + _CHOICE_SECONDS
-    while (origin := checkpoints.read_origin(attempt)) is None:
-        if time.monotonic() > deadline:
-            message = f"rank 0 did not choose a checkpoint within {_CHOICE_SECONDS:.0f} s"
-            raise TaskError(message, "call latest_checkpoint() on rank 0 as well")
-        time.sleep(_LOOK_SECONDS)
-    if origin.name is None:
-        return None
-    folder = RunDir(attempt.path.parents[1]).checkpoints / str(origin.name)
-    deadline = time.monotonic() + _ARRIVAL_SECONDS
-    while wrong := _wrong_with(folder):
-        if time.monotonic() > deadline:
-            raise TaskError(f"checkpoint {folder.name}, which rank 0 resumes from: {wrong}", cause=Cause.NODE)
-        time.sleep(_LOOK_SECONDS)
-    return folder
-
-
-def _wrong_with(folder: Path) -> str:
-    manifest = checkpoints.read_manifest(folder)
-    return "it is incomplete" if manifest is None else checkpoints.damage(folder, manifest)
+    else:
+        chosen = None
+    if first:
+        checkpoints.note_origin(attempt, chosen)
+    return chosen
 
 
 @contextmanager
@@ -227,3 +157,66 @@ def request_restart(step: int | None = None) -> NoReturn:
     elif attempt is not None:
         marks.wait_for_request(attempt)
     raise SystemExit(EXIT_RESTART)
+
+
+def whole_step(step: Any) -> int:
+    """A step, which may be a number of NumPy or torch."""
+    return int(step.item() if hasattr(step, "item") else step)
+
+
+def _take_rank_0s(attempt: Attempt) -> Path | None:
+    """Wait for rank 0's choice, since files do not become visible on all nodes at the same time.
+
+    See docs/decisions/late-and-weak-file-systems.md.
+    """
+    deadline = time.monotonic() + _CHOICE_SECONDS
+    while (origin := checkpoints.read_origin(attempt)) is None:
+        if time.monotonic() > deadline:
+            message = f"rank 0 did not choose a checkpoint within {_CHOICE_SECONDS:.0f} s"
+            raise TaskError(message, "call latest_checkpoint() on rank 0 as well")
+        time.sleep(_LOOK_SECONDS)
+    if origin.name is None:
+        return None
+    folder = RunDir(attempt.path.parents[1]).checkpoints / str(origin.name)
+    deadline = time.monotonic() + _ARRIVAL_SECONDS
+    while wrong := _wrong_with(folder):
+        if time.monotonic() > deadline:
+            raise TaskError(f"checkpoint {folder.name}, which rank 0 resumes from: {wrong}", cause=Cause.NODE)
+        time.sleep(_LOOK_SECONDS)
+    return folder
+
+
+def _wrong_with(folder: Path) -> str:
+    manifest = checkpoints.read_manifest(folder)
+    return "it is incomplete" if manifest is None else checkpoints.damage(folder, manifest)
+
+
+@cache
+def _writer() -> MetricsWriter:
+    writer = MetricsWriter(current_attempt(), Place.from_environment().rank)
+    atexit.register(writer.write_left_out)
+    atexit.register(_let_go)
+    return writer
+
+
+@cache
+def _heart() -> Heart:
+    """This program's heart: from the first step on, it sends the rank's heartbeats."""
+    heart, attempt = Heart(), current_attempt()
+    heart.enter(Stage.TRAINING)
+    if attempt is not None:
+        from clusterctl.shared.node.answers import beating  # late: not needed by a program that logs no steps
+
+        beating(heart, attempt, Place.from_environment())
+    return heart
+
+
+def _let_go() -> None:
+    """Let torch's threads run once more before the interpreter shuts down.
+
+    A gloo thread that frees its last work during shutdown is killed by Python and takes the process with it: "terminate
+    called without an active exception" (torch 2.13, github.com/pytorch/pytorch/issues/190489). An additional thread of
+    ours makes that likely.
+    """
+    if "torch.distributed" in sys.modules:
+        time.sleep(_LETTING_GO_SECONDS)

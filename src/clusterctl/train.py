@@ -41,25 +41,22 @@ def job_from_words(workload: str, words: Sequence[str]) -> Job:
     words = list(words)
     record: dict[str, Any] = {"name": workload, "workload": workload}
     if words and "=" not in words[0]:
-        record |= _read_file(Path(words.pop(0)))
+        path = Path(words.pop(0))
+        try:
+            of_file = tomllib.loads(read_whole(path).decode())
+        except OSError as error:
+            raise NotFoundError(f"cannot read job file {path}: {error.strerror}") from None
+        except ValueError as error:  # invalid TOML or UTF-8
+            raise ConfigError(f"{path}: {error}") from None
+        data = of_file.get("data")
+        if isinstance(data, dict) and isinstance(data.get("root"), str):
+            data["root"] = str(path.parent.resolve() / data["root"])
+        record |= {"name": path.stem, **of_file}
     for word in words:
         put(record, *parse_override(word, record["workload"]))
     if record["workload"] != workload:
         raise ConfigError(f"the job's workload is {record['workload']}, but this program runs {workload}")
     return from_record(Job, record, parse=True)
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        record = tomllib.loads(read_whole(path).decode())
-    except OSError as error:
-        raise NotFoundError(f"cannot read job file {path}: {error.strerror}") from None
-    except ValueError as error:  # invalid TOML or UTF-8
-        raise ConfigError(f"{path}: {error}") from None
-    data = record.get("data")
-    if isinstance(data, dict) and isinstance(data.get("root"), str):
-        data["root"] = str(path.parent.resolve() / data["root"])
-    return {"name": path.stem, **record}
 
 
 if __name__ == "__main__":

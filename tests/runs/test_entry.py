@@ -39,9 +39,9 @@ def started(run: RunDir, body: str) -> tuple[subprocess.CompletedProcess[str], l
     (run.path / "workload.py").write_text(WORKLOAD.format(body=body))
     program = (
         "import sys, workload\n"
-        "from clusterctl.shared.node.entry import Entry\n"
+        "from clusterctl.shared.node.entry import run_task\n"
         "sys.modules['clusterctl.engine.workloads.command'] = workload\n"
-        "Entry(sys.argv[1])()\n"
+        "run_task(sys.argv[1])\n"
     )
     environment = {**os.environ, "CLUSTERCTL_RUN_DIR": str(run.path), "CLUSTERCTL_ATTEMPT": "0"}
     environment |= {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "PYTHONPATH": str(run.path)}

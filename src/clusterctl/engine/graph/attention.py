@@ -1,4 +1,6 @@
-"""Attention over neighbours, in plain torch on any device; on a CPU large hops go to `compiled_attention`.
+"""Attention over neighbours, its convolution `GatConv`, and the network `Gat`.
+
+In plain torch on any device; on a CPU, large hops are computed in loops that numba compiles.
 
 Brody, Alon and Yahav, "How attentive are graph attention networks?" (2022), known as GATv2.
 """
@@ -135,9 +137,15 @@ def attend(left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods,
     `left` [rows, heads * channels] holds the projected rows of sources, `right` [targets, heads * channels] those of
     targets; `attention` is [heads, channels]. Sums are in float32 or float64; the result has the dtype of `left`.
     """
-    if _worth_compiling(left, edges):
+    is_plain = left.device.type != "cpu" or edges.edge_mask is not None  # the compiled loops do not support padding
+    if not is_plain and edges.columns.numel() * left.size(1) >= WORTH_COMPILING and _has_numba():
         return attend_compiled(left, right, attention, edges, factors)
     return attend_plain(left, right, attention, edges, factors)
+
+
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None
 
 
 def attend_plain(
@@ -187,18 +195,6 @@ class _SelectRows(torch.autograd.Function):
         return F.embedding_bag(order, gradients[0], bounds, mode="sum", include_last_offset=True), None
 
 
-def _worth_compiling(left: Tensor, edges: Neighborhoods) -> bool:
-    """Whether numba pays off and is installed. The compiled loops do not support padding."""
-    work = edges.columns.numel() * left.size(1)
-    plain = left.device.type != "cpu" or edges.edge_mask is not None
-    return not plain and work >= WORTH_COMPILING and _has_numba()
-
-
-@cache
-def _has_numba() -> bool:
-    return find_spec("numba") is not None
-
-
 # Attention over neighbours in loops that numba compiles, forward and backward: no tensor of edges x channels.
 
 
@@ -210,7 +206,7 @@ _FAST = {"reassoc", "contract", "nsz"}
 def attend_compiled(
     left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None
 ) -> Tensor:
-    """Like `attention.attend`."""
+    """Like `attend`."""
     return _Attend.apply(left, right, attention, edges.columns, edges.offsets, factors)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -399,8 +395,12 @@ class Gat(nn.Module):
         """The new rows of the hop's targets, the first rows of `x` [rows, channels]."""
         if i > 0:
             x = hop.dropout(x, self._options.dropout)
-        edges = self._edges(hop.neighborhoods)
-        return self._received(i, edges, self.send(i, x), x[: hop.targets], self._factors(i, hop, edges))
+        edges, factors = self._edges(hop.neighborhoods), None
+        if hop.randomness is not None and (share := self._options.attention_dropout):
+            sources, targets = (hop.nodes.index_select(0, rows) for rows in (edges.columns, edges.targets()))
+            key = stream(Purpose.DROPOUT, *hop.randomness, _ATTENTION)
+            factors = dropped(sources, targets, self._convolution(i).attention, share, key)
+        return self._received(i, edges, self.send(i, x), x[: hop.targets], factors)
 
     def send(self, i: int, x: Tensor) -> Tensor:
         """The messages of the rows `x` to their neighbours in layer `i`."""
@@ -416,15 +416,6 @@ class Gat(nn.Module):
 
     def _edges(self, edges: Neighborhoods) -> Neighborhoods:
         return edges.with_self_loops() if self._options.self_loops else edges
-
-    def _factors(self, i: int, hop: Hop, edges: Neighborhoods) -> Tensor | None:
-        """The factors of attention dropout, or None."""
-        share = self._options.attention_dropout
-        if hop.randomness is None or not share:
-            return None
-        sources, targets = (hop.nodes.index_select(0, rows) for rows in (edges.columns, edges.targets()))
-        key = stream(Purpose.DROPOUT, *hop.randomness, _ATTENTION)
-        return dropped(sources, targets, self._convolution(i).attention, share, key)
 
     def _convolution(self, i: int) -> GatConv:
         return cast("GatConv", self.layers[i])

@@ -1,4 +1,7 @@
-"""One hop of a sampled neighbourhood: a bipartite piece of the graph from source rows to target nodes."""
+"""One hop of a sampled neighbourhood: a bipartite piece of the graph from source rows to target nodes.
+
+Also how ranks divide the work on a whole graph (`own_slice`, `slices`), and how tensors reach a GPU (`moved`).
+"""
 
 from __future__ import annotations
 

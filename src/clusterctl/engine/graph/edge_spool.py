@@ -75,31 +75,25 @@ def adjacency(
     `shuffled` lists the sources of every target in one random order of all nodes, instead of ascending.
     """
     order = shuffled_order(num_sources).to(torch.int32).numpy() if shuffled else None
-    place = None if order is None else _inverse(order)
-    indptr = _offsets(spool, num_targets, undirected)
-    places = np.empty(int(indptr[-1]), dtype=np.int32)
-    _fill(places, indptr[:-1].copy(), _keys(spool, place, undirected))
     place = None
-    _tidy_rows(places, indptr)
-    places.resize(int(indptr[-1]), refcheck=False)  # in place: a copy would double the memory
     if order is not None:
-        _renumber(places, order)
-    return torch.from_numpy(indptr), torch.from_numpy(places)
-
-
-def _inverse(order: Ends) -> Ends:
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    return place
-
-
-def _offsets(spool: EdgeSpool, num_targets: int, undirected: bool) -> Numbers:
-    """The offsets of each target's edges, int64 [targets + 1], including duplicates."""
-    indptr = np.zeros(num_targets + 1, dtype=np.int64)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order), dtype=np.int32)
+    indptr = np.zeros(num_targets + 1, dtype=np.int64)  # counts repeated edges at first
     for sources, targets in spool.read():
         for ends in (sources, targets) if undirected else (targets,):
             np.add.at(indptr, ends.astype(np.int64) + 1, 1)
-    return np.cumsum(indptr, out=indptr)
+    np.cumsum(indptr, out=indptr)
+    places = np.empty(int(indptr[-1]), dtype=np.int32)
+    _fill(places, indptr[:-1].copy(), _keys(spool, place, undirected))
+    del place
+    _tidy_rows(places, indptr)
+    places.resize(int(indptr[-1]), refcheck=False)  # in place: a copy would double the memory
+    if order is not None:
+        for start in range(0, len(places), _EDGES_AT_ONCE):
+            piece = places[start : start + _EDGES_AT_ONCE]
+            piece[:] = order[piece]
+    return torch.from_numpy(indptr), torch.from_numpy(places)
 
 
 def _keys(spool: EdgeSpool, place: Ends | None, undirected: bool) -> Iterator[Numbers]:
@@ -141,10 +135,3 @@ def _tidy_rows(places: Ends, indptr: Numbers) -> None:
         written += len(keys)
         first = last
     indptr[-1] = written
-
-
-def _renumber(places: Ends, order: Ends) -> None:
-    """Replace these places in the order by the nodes there, in place."""
-    for start in range(0, len(places), _EDGES_AT_ONCE):
-        piece = places[start : start + _EDGES_AT_ONCE]
-        piece[:] = order[piece]

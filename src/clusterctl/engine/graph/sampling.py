@@ -106,11 +106,14 @@ class HeteroSampler:
         nodes = {node_type: seeds.get(node_type, empty) for node_type in self._graph.num_nodes}
         hops = []
         for hop in range(self._hops):
-            found = {
-                edge_type: self._sampled(edge_type, nodes[edge_type[2]], hop, (epoch, step), excluded or {})
-                for edge_type, counts in self._fan_out.items()
-                if hop < len(counts) and counts[hop] != 0
-            }
+            found = {}
+            for edge_type, counts in self._fan_out.items():
+                if hop < len(counts) and counts[hop] != 0:
+                    key = stream(Purpose.SAMPLING, self._seed, epoch, step, hop, self._numbers[edge_type])
+                    relation, absent = self._graph.relation(edge_type), (excluded or {}).get(edge_type)
+                    found[edge_type] = self._sample_neighbors(
+                        relation, nodes[edge_type[2]], counts[hop], key, absent, replace=self._replace
+                    )
             blocks, targets = {}, nodes
             nodes = dict(nodes)
             for source in dict.fromkeys(edge_type[0] for edge_type in found):
@@ -125,14 +128,6 @@ class HeteroSampler:
                     blocks[edge_type] = Block(relation, targets[edge_type[2]], offsets, neighbors, own_columns)
             hops.append(blocks)
         return HeteroSample(hops, nodes)
-
-    def _sampled(
-        self, edge_type: EdgeType, nodes: Tensor, hop: int, when: tuple[int, int], excluded: Mapping[EdgeType, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        key = stream(Purpose.SAMPLING, self._seed, *when, hop, self._numbers[edge_type])
-        count = self._fan_out[edge_type][hop]
-        relation, absent = self._graph.relation(edge_type), excluded.get(edge_type)
-        return self._sample_neighbors(relation, nodes, count, key, absent, replace=self._replace)
 
 
 class _Engine(NamedTuple):

@@ -1,6 +1,6 @@
 """Arrays that all ranks of a node share: one memory-mapped file, so a node holds one copy for any number of ranks.
 
-Ranks import only torch. The code that reads the data set's own format runs once, in the preparation (see `runs.once`).
+Ranks import only torch. The code that reads the data set's own format runs once, when it is prepared (`record.once`).
 The file has a checksum of each array, which one rank per node verifies when a run opens it; a damaged file is rebuilt.
 """
 

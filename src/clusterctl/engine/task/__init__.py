@@ -1,5 +1,5 @@
 """Inside each task, below the training: rendezvous of the ranks, their groups and devices, and work done only once.
 
 `meeting` publishes and finds the address (standard library only: `workload = "command"` needs it without torch),
-`rendezvous` connects the ranks and calls the roll, `device` picks a device, `task` combines them.
+`rendezvous` connects the ranks and calls the roll, `task` picks a device and combines them.
 """

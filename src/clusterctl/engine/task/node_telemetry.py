@@ -1,6 +1,7 @@
 """Telemetry of a node during a run: a thread of its local rank 0 takes a sample every few seconds.
 
-The node's writer adds the heartbeats of its ranks and writes the sample.
+It reads the GPUs with NVML (`NodeGpus`), the rest from /proc and the job's cgroup (`NodeUsage`). The node's writer adds
+the heartbeats of its ranks and writes the sample.
 
 `attempts/<n>/telemetry/<node>.jsonl`, one JSON object per line:
 
@@ -10,7 +11,7 @@ The node's writer adds the heartbeats of its ranks and writes the sample.
 
 `cpu` is the number of processors in use; memory is in bytes, rates are in bytes per second, power in watts, temperature
 in degrees Celsius; utilisation, sm_activity and memory_activity (the share of time in which a GPU's memory was read or
-written) in percent. `seconds` is the length of the sample; old samples are averaged (`runs.samples`).
+written) in percent. `seconds` is the length of the sample; old samples are averaged (`node_writer.SampleFile`).
 """
 
 from __future__ import annotations
@@ -44,6 +45,45 @@ _SHORTEST_SECONDS = 0.5  # of a last sample, unless it is the only one
 _LAST_SECONDS = 1.0  # how long the last sample may take: /proc may block
 _RATES = ("disk_read", "disk_write", "net_in", "net_out")
 _OLD_SECONDS = 6 * INTERVAL_SECONDS
+
+
+def start_telemetry(
+    link: NodeLink | None, place: Place, environment: Mapping[str, str] = os.environ
+) -> Callable[[], None]:
+    """Sample this node as long as this process lives, if it is local rank 0 and there is a writer to send to.
+
+    Returns a function that takes a last sample; call it while everything that should count is still alive.
+    All samples are taken in the thread: reading /proc of a process that waits for a dead file system blocks.
+    """
+    if link is None or place.local_rank != 0:
+        return lambda: None
+    node = node_name(environment)
+
+    def send(sample: Sample) -> bool:
+        return link.send({"kind": "sample", "node": node, "sample": sample})
+
+    ended = threading.Event()
+
+    def sample() -> None:
+        try:
+            gpus = find_gpus(environment)
+            telemetry = NodeTelemetry(NodeUsage(environment), gpus.read if gpus else list, send)
+            for pause in chain(_FIRST_SECONDS, repeat(INTERVAL_SECONDS)):
+                last = ended.wait(pause)
+                telemetry.sample(last=last)
+                if last:
+                    return
+        except Exception as error:  # a machine without telemetry can still train
+            print(f"telemetry stopped: {type(error).__name__}: {error}", file=sys.stderr)
+
+    thread = threading.Thread(target=sample, name="telemetry", daemon=True)
+    thread.start()
+
+    def end() -> None:
+        ended.set()
+        thread.join(_LAST_SECONDS)
+
+    return end
 
 
 class NodeTelemetry:
@@ -87,36 +127,6 @@ def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:
     }
 
 
-def start_telemetry(
-    link: NodeLink | None, place: Place, environment: Mapping[str, str] = os.environ
-) -> Callable[[], None]:
-    """Sample this node as long as this process lives, if it is local rank 0 and there is a writer to send to.
-
-    Returns a function that takes a last sample; call it while everything that should count is still alive.
-    All samples are taken in the thread: reading /proc of a process that waits for a dead file system blocks.
-    """
-    if link is None or place.local_rank != 0:
-        return lambda: None
-    node = node_name(environment)
-
-    def send(sample: Sample) -> bool:
-        return link.send({"kind": "sample", "node": node, "sample": sample})
-
-    def make() -> NodeTelemetry:
-        gpus = find_gpus(environment)
-        return NodeTelemetry(NodeUsage(environment), gpus.read if gpus else list, send)
-
-    ended = threading.Event()
-    thread = threading.Thread(target=_sample, args=(make, ended), name="telemetry", daemon=True)
-    thread.start()
-
-    def end() -> None:
-        ended.set()
-        thread.join(_LAST_SECONDS)
-
-    return end
-
-
 class GpuReadings:
     """The activity of this node's GPUs, for any of its ranks: from the latest sample, which the node's writer sends.
 
@@ -137,18 +147,6 @@ class GpuReadings:
 
     def __call__(self) -> tuple[GpuReading, ...]:
         return self._known if self._clock() - self._time <= _OLD_SECONDS else ()
-
-
-def _sample(make: Callable[[], NodeTelemetry], ended: threading.Event) -> None:
-    try:
-        telemetry = make()
-        for pause in chain(_FIRST_SECONDS, repeat(INTERVAL_SECONDS)):
-            last = ended.wait(pause)
-            telemetry.sample(last=last)
-            if last:
-                return
-    except Exception as error:  # a machine without telemetry can still train
-        print(f"telemetry stopped: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 # The activity of a node's GPUs, read with NVML (package nvidia-ml-py, which may be missing).
@@ -172,7 +170,14 @@ class NodeGpus:
         return [self._read(*gpu) for gpu in self._gpus]
 
     def _read(self, index: int, handle: Any, activity: Any) -> Gpu:
-        nvml, reported = self._nvml, self._reported
+        nvml = self._nvml
+
+        def reported(ask: Callable[[], Any]) -> Any:
+            try:
+                return ask()
+            except nvml.NVMLError:
+                return None
+
         power = reported(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         rates = reported(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         return {
@@ -186,12 +191,6 @@ class NodeGpus:
             "temperature": reported(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
             "sm_activity": reported(activity) if activity else None,
         }
-
-    def _reported(self, ask: Callable[[], Any]) -> Any:
-        try:
-            return ask()
-        except self._nvml.NVMLError:
-            return None
 
     def _activity_of(self, handle: Any) -> Any:
         """A function that returns how busy the multiprocessors were since the last call, in %; None before Hopper.
@@ -307,8 +306,17 @@ class NodeUsage:
         """The current usage."""
         memory = self._add_up_processes()
         ticks, read, written = self._totals
-        cpu_seconds = _cpu_seconds(self._processors) if self._processors else ticks / _TICKS
-        memory = _memory_in(self._memory) if self._memory else memory
+        cpu_seconds = ticks / _TICKS
+        if folder := self._processors:
+            usage = folder / "cpuacct.usage"
+            in_v1 = usage.exists()
+            cpu_seconds = int(usage.read_text()) / 1e9 if in_v1 else _named(folder / "cpu.stat", "usage_usec") / 1e6
+        if folder := self._memory:  # without cached files, which the kernel would reclaim first
+            first = folder / "memory.usage_in_bytes"
+            if first.exists():
+                memory = int(first.read_text()) - _named(folder / "memory.stat", "total_inactive_file")
+            else:
+                memory = int((folder / "memory.current").read_text()) - _named(folder / "memory.stat", "inactive_file")
         return Usage(cpu_seconds, memory, self._memory_limit(), read, written, *self._network())
 
     @property
@@ -393,19 +401,6 @@ class NodeUsage:
                 received += 4 * int((port / "port_rcv_data").read_text())  # counted in words of four bytes
                 sent += 4 * int((port / "port_xmit_data").read_text())
         return received, sent
-
-
-def _cpu_seconds(cgroup: Path) -> float:
-    usage = cgroup / "cpuacct.usage"
-    return int(usage.read_text()) / 1e9 if usage.exists() else _named(cgroup / "cpu.stat", "usage_usec") / 1e6
-
-
-def _memory_in(cgroup: Path) -> int:
-    """The job's memory without cached files, which the kernel would reclaim first."""
-    first = cgroup / "memory.usage_in_bytes"
-    if first.exists():
-        return int(first.read_text()) - _named(cgroup / "memory.stat", "total_inactive_file")
-    return int((cgroup / "memory.current").read_text()) - _named(cgroup / "memory.stat", "inactive_file")
 
 
 def _named(path: Path, name: str) -> int:

@@ -102,26 +102,19 @@ def call_roll(store: Store, place: Place, gpu: str = "", own_secret: bytes | Non
     if place.rank == 0:
         collected = store.multi_get([f"roll/{rank}" for rank in range(place.world_size)])
         store.set("roll", json.dumps([answer.decode(errors="replace") for answer in collected]))
-    answers = _listed(store.get("roll"))
-    if len(answers) != place.world_size:
-        raise stranger("the roll call in place of rank 0")
-    return [_member(own_secret, rank, answer) for rank, answer in enumerate(answers)]
-
-
-def _listed(roll: bytes) -> list[str]:
-    """The entries of a roll; empty if it is malformed, since anyone may have put it into the store."""
     try:
-        found = json.loads(roll)
-    except (ValueError, RecursionError):
-        return []
-    return [str(entry) for entry in found] if isinstance(found, list) else []
-
-
-def _member(own_secret: bytes | None, rank: int, answer: str) -> Member:
-    tag, brace, rest = answer.partition("{")
-    if not hmac.compare_digest(tag, _signed(own_secret, rank, brace + rest)):
-        raise stranger(f"the roll call as rank {rank}")
-    return Member(**json.loads(brace + rest))
+        answers = json.loads(store.get("roll"))
+    except (ValueError, RecursionError):  # anyone may have put it into the store
+        answers = None
+    if not isinstance(answers, list) or len(answers) != place.world_size:
+        raise stranger("the roll call in place of rank 0")
+    members = []
+    for rank, answer in enumerate(answers):
+        tag, brace, rest = str(answer).partition("{")
+        if not hmac.compare_digest(tag, _signed(own_secret, rank, brace + rest)):
+            raise stranger(f"the roll call as rank {rank}")
+        members.append(Member(**json.loads(brace + rest)))
+    return members
 
 
 def _signed(own_secret: bytes | None, rank: int, entry: str) -> str:

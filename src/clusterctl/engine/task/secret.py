@@ -1,4 +1,4 @@
-"""Proving that a rank knows the attempt's secret (`runs.secret`).
+"""Proving that a rank knows the attempt's secret (`record.secret`).
 
 Anyone who reaches rank 0's port can join: TCPStore does not authenticate, and gloo and NCCL send plain text. So every
 group of ranks proves that it knows the secret before anything else is sent (docs/security.md).

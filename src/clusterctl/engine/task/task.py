@@ -1,4 +1,7 @@
-"""One connected rank: everything that a workload needs from its environment."""
+"""One connected rank: everything that a workload needs from its environment. Start with `joined`.
+
+Above it are the choice of the rank's device, and what ranks send each other outside their process groups.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 All ranks call everything here at the same step. The state is copied at the step boundary, and a thread writes it while
 training continues. The thread talks to its peers through rank 0's store, so that its collectives do not interleave
-with those of the training.
+with those of the training. `write` and `read` are the file format: every rank writes its own rows, any number can read.
 """
 
 from __future__ import annotations
@@ -172,8 +172,13 @@ class Checkpoints:
             return
         if first_warning:
             self._save(position, parts, wait=True)
-            if self._task.restarts:
-                self._leave(attempt, position)
+            if self._task.restarts:  # request a restart, and exit once the request is written
+                if self._task.place.rank == 0:
+                    names = [checkpoints.parse_name(path.name) for path in checkpoints.candidates(attempt)]
+                    made = any(name and name.attempt == attempt.number for name in names)
+                    request_restart(attempt, "warned", step=position.step, progress=made)
+                dist.barrier(self._task.agreeing)
+                raise SystemExit(EXIT_RESTART)
         elif stop.due:
             self._save(position, parts, wait=False)
 
@@ -190,15 +195,6 @@ class Checkpoints:
         """Wait until the pending checkpoint is written."""
         if self._writer:
             self._writer.join()
-
-    def _leave(self, attempt: Attempt, position: Position) -> None:
-        """Request a restart, and exit once the request is written."""
-        if self._task.place.rank == 0:
-            names = [checkpoints.parse_name(path.name) for path in checkpoints.candidates(attempt)]
-            made = any(name and name.attempt == attempt.number for name in names)
-            request_restart(attempt, "warned", step=position.step, progress=made)
-        dist.barrier(self._task.agreeing)
-        raise SystemExit(EXIT_RESTART)
 
     def _may_resume(self, attempt: Attempt) -> bool:
         """Whether the run may be resumed later: it was not cancelled, and there is no newer attempt."""
@@ -241,23 +237,8 @@ class Checkpoints:
     # In the writing thread
 
     def _write(self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any]) -> None:
-        """Write one checkpoint. If it fails, record that and continue training."""
+        """Write one checkpoint. If that fails on one rank, all ranks record that and continue training."""
         began, rank, events = time.monotonic(), self._task.place.rank, self._task.events
-        try:
-            self._write_or_raise(attempt, step, staged, facts)
-        except Exception as error:  # a full disk, a lost peer: training can continue without this checkpoint
-            why = reason(error)
-            if rank == 0:
-                print(f"checkpoint of step {step} failed: {why}", file=sys.stderr, flush=True)
-            events.record("checkpoint-failed", step=step, why=why)
-            return
-        if rank == 0:
-            name = str(checkpoints.Name(attempt.number, step))
-            events.record("checkpoint", name=name, step=step, seconds=time.monotonic() - began)
-
-    def _write_or_raise(self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any]) -> None:
-        """All ranks call this; an error on one rank is raised on all of them."""
-        rank, talk = self._task.place.rank, self._task.writing.begin()
         aside = checkpoints.aside_folder(attempt, step)
 
         def write_own() -> dict[str, Any]:
@@ -270,14 +251,25 @@ class Checkpoints:
                 checkpoints.prune(attempt, self._task.checkpoint.keep)
 
         try:
-            talk.from_first(lambda: checkpoints.write_aside(attempt, step).name)
-            written = talk.to_first(write_own)
-            talk.from_first(complete)
-            talk.end()
-        except BaseException:
+            talk = self._task.writing.begin()
+            try:
+                talk.from_first(lambda: checkpoints.write_aside(attempt, step).name)
+                written = talk.to_first(write_own)
+                talk.from_first(complete)
+                talk.end()
+            except BaseException:
+                if rank == 0:
+                    shutil.rmtree(aside, ignore_errors=True)
+                raise
+        except Exception as error:  # a full disk, a lost peer: training can continue without this checkpoint
+            why = reason(error)
             if rank == 0:
-                shutil.rmtree(aside, ignore_errors=True)
-            raise
+                print(f"checkpoint of step {step} failed: {why}", file=sys.stderr, flush=True)
+            events.record("checkpoint-failed", step=step, why=why)
+            return
+        if rank == 0:
+            name = str(checkpoints.Name(attempt.number, step))
+            events.record("checkpoint", name=name, step=step, seconds=time.monotonic() - began)
 
 
 def fingerprint(train: LoopTrain) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One training step: the parameters, their optimizers, and the update from a batch."""
+"""One training step: the parameters, their optimizers (Adam), and the update from a batch."""
 
 from __future__ import annotations
 
@@ -162,19 +162,14 @@ class TableAdam:
     def step(self, lr_scale: float = 1.0) -> None:
         """Update the rows, with the learning rate scaled by `lr_scale`."""
         self._steps += 1
+        lr = lr_scale * self._lr
         if self._table.lazy:
-            self._move_touched(lr_scale * self._lr)
-        else:
-            self._move_all(lr_scale * self._lr)
-
-    def _move_touched(self, lr: float) -> None:
-        places = (self._table.rows, self._mean, self._square)
-        rows, mean, square = (place[self._touched] for place in places)
-        adam_step(rows, self.gradients, mean, square, lr, self._weight_decay, self._steps)
-        for place, new in zip(places, (rows, mean, square), strict=True):
-            place[self._touched] = new
-
-    def _move_all(self, lr: float) -> None:
+            places = (self._table.rows, self._mean, self._square)
+            rows, mean, square = (place[self._touched] for place in places)
+            adam_step(rows, self.gradients, mean, square, lr, self._weight_decay, self._steps)
+            for place, new in zip(places, (rows, mean, square), strict=True):
+                place[self._touched] = new
+            return
         table, (touched, order) = self._table.rows, self._touched.sort()
         is_whole = table.is_cuda or table.numel() <= _NUMBERS_AT_ONCE
         at_once = max(1, table.size(0) if is_whole else _NUMBERS_AT_ONCE // table.size(1))
@@ -227,7 +222,14 @@ def adam_step(
     float32 tensors.
     """
     if not FUSED:
-        _plain_step(values, gradients, mean, square, float(lr), weight_decay, int(steps))
+        lr, steps = float(lr), int(steps)
+        if weight_decay:
+            gradients = gradients.add(values, alpha=weight_decay)
+        mean.lerp_(gradients, 1 - _BETA1)
+        square.mul_(_BETA2).addcmul_(gradients, gradients, value=1 - _BETA2)
+        scale = (1 - _BETA2**steps) ** 0.5  # of the root of the square; factored out of the division to save a pass
+        step_size = lr * scale / (1 - _BETA1**steps)
+        values.addcdiv_(mean, square.sqrt().add_(_EPSILON * scale), value=-step_size)
         return
     if isinstance(steps, torch.Tensor):
         count = steps
@@ -238,15 +240,3 @@ def adam_step(
         lr=cast("float", lr), beta1=_BETA1, beta2=_BETA2, weight_decay=weight_decay, eps=_EPSILON,
         amsgrad=False, maximize=False,
     )  # fmt: skip
-
-
-def _plain_step(
-    values: Tensor, gradients: Tensor, mean: Tensor, square: Tensor, lr: float, weight_decay: float, steps: int
-) -> None:
-    if weight_decay:
-        gradients = gradients.add(values, alpha=weight_decay)
-    mean.lerp_(gradients, 1 - _BETA1)
-    square.mul_(_BETA2).addcmul_(gradients, gradients, value=1 - _BETA2)
-    scale = (1 - _BETA2**steps) ** 0.5  # of the root of the square; factored out of the division to save a pass
-    step_size = lr * scale / (1 - _BETA1**steps)
-    values.addcdiv_(mean, square.sqrt().add_(_EPSILON * scale), value=-step_size)

@@ -1,4 +1,4 @@
-"""Link prediction between users and items: binary cross-entropy with one negative per positive, exact AUC."""
+"""Link prediction between users and items: binary cross-entropy with one negative per positive, exact `auc`."""
 
 from __future__ import annotations
 
@@ -164,23 +164,20 @@ def auc(positive: Tensor, negative: Tensor) -> Auc:
     Every rank gathers all negatives and counts the wins of its own positives: O(n log n) for n scores, in exact
     integers.
     """
-    below, positive = _gathered(negative).sort().values, positive.contiguous()
+    # The numbers of scores may differ between ranks, so each rank sends as many as the longest has.
+    world = dist.get_world_size()
+    lengths = torch.zeros(world, dtype=torch.int64, device=negative.device)
+    lengths[dist.get_rank()] = negative.numel()
+    dist.all_reduce(lengths)
+    longest = int(lengths.max())
+    padded = negative.new_zeros(longest)
+    padded[: negative.numel()] = negative
+    table = negative.new_empty(world, longest)
+    dist.all_gather(list(table), padded)
+    everywhere = torch.cat([row[:length] for row, length in zip(table, lengths.tolist(), strict=True)])
+    below, positive = everywhere.sort().values, positive.contiguous()
     wins = torch.searchsorted(below, positive).sum() + torch.searchsorted(below, positive, right=True).sum()
     counts = torch.stack([wins, wins.new_tensor(positive.numel())])
     dist.all_reduce(counts)
     half_wins, positives = counts.tolist()
     return Auc(half_wins, positives, below.numel())
-
-
-def _gathered(scores: Tensor) -> Tensor:
-    """The scores of all ranks; their numbers may differ."""
-    world = dist.get_world_size()
-    counts = torch.zeros(world, dtype=torch.int64, device=scores.device)
-    counts[dist.get_rank()] = scores.numel()
-    dist.all_reduce(counts)
-    longest = int(counts.max())
-    padded = scores.new_zeros(longest)
-    padded[: scores.numel()] = scores
-    table = scores.new_empty(world, longest)
-    dist.all_gather(list(table), padded)
-    return torch.cat([row[:count] for row, count in zip(table, counts.tolist(), strict=True)])

@@ -1,6 +1,7 @@
 """The training loop: epochs of steps with exact evaluation in between, and the same results for any number of ranks.
 
-`fit` does the bookkeeping: epochs, metrics, checkpoints. `Learner.train_step` does the arithmetic of one step.
+`fit` does the bookkeeping: epochs, metrics, checkpoints. `Learner.train_step` does the arithmetic of one step, and
+`CapturedStep` the same as CUDA graphs. `Best` keeps the best weights, `Halving` stops the worse runs of a sweep.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from clusterctl.shared.spec import Batches, TrainingSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from torch import Tensor, nn
 
@@ -123,6 +123,14 @@ def fit(
     return scores["test"]
 
 
+def _evaluated(objective: Objective[Any], splits: Sequence[str], log: TrainingLog) -> Mapping[str, Score]:
+    log.evaluating()
+    objective.model.eval()
+    scores = objective.evaluate(splits)
+    log.scores(scores)
+    return scores
+
+
 def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Iterator[tuple[T, P]]:
     """Each item with the result of `prepare`, in order; an error in `prepare` is raised at its item.
 
@@ -138,6 +146,21 @@ def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Iterator[tuple[
                 yield ready, prepared.result()
         for ready, prepared in waiting:
             yield ready, prepared.result()
+
+
+def lr_scale(schedule: str, warmup: float, step: int, steps: int) -> float:
+    """The factor of the learning rate at `step`, counted from 0, of `steps`.
+
+    It rises linearly to 1 over the fraction `warmup` of the steps. Then it stays constant ("constant"), or falls along
+    half a cosine ("cosine") that would reach 0 one step after the last.
+    """
+    rising = int(warmup * steps + 0.5)
+    if step < rising:
+        return (step + 1) / rising
+    if schedule == "constant":
+        return 1.0
+    first = max(0, rising - 1)  # the step with scale 1
+    return (1 + math.cos(math.pi * (step - first) / (steps - first))) / 2
 
 
 class Best:
@@ -207,29 +230,6 @@ def _copy(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
         target.copy_(source)
 
 
-def lr_scale(schedule: str, warmup: float, step: int, steps: int) -> float:
-    """The factor of the learning rate at `step`, counted from 0, of `steps`.
-
-    It rises linearly to 1 over the fraction `warmup` of the steps. Then it stays constant ("constant"), or falls along
-    half a cosine ("cosine") that would reach 0 one step after the last.
-    """
-    rising = int(warmup * steps + 0.5)
-    if step < rising:
-        return (step + 1) / rising
-    if schedule == "constant":
-        return 1.0
-    first = max(0, rising - 1)  # the step with scale 1
-    return (1 + math.cos(math.pi * (step - first) / (steps - first))) / 2
-
-
-def _evaluated(objective: Objective[Any], splits: Sequence[str], log: TrainingLog) -> Mapping[str, Score]:
-    log.evaluating()
-    objective.model.eval()
-    scores = objective.evaluate(splits)
-    log.scores(scores)
-    return scores
-
-
 # Asynchronous successive halving: a run of a sweep stops early if other runs did better at the same epoch.
 
 
@@ -256,23 +256,24 @@ class Halving:
         """
         assert self._rungs is not None
         rung = self._rungs / str(epoch)
-        better, others, stops = from_first(lambda: self._judge(rung, score), self._task.agreeing)
+
+        def judged() -> tuple[int, int, bool]:
+            """The number of better runs, the number of other runs, and whether this run stops."""
+            own = make_private(rung) / f"{self._place}.json"
+            known = read_fields(own)
+            if not known.absent and not known.problem:
+                return known.whole("better") or 0, known.whole("others") or 0, known.flag("stops")
+            scores = [read_fields(path).number("score") for path in rung.glob("[0-9]*.json")]
+            others = [other for other in scores if other is not None]
+            better = sum(other > score for other in others)
+            stops = better > len(others) / 2
+            write_json(own, {"score": score, "better": better, "others": len(others), "stops": stops})
+            return better, len(others), stops
+
+        better, others, stops = from_first(judged, self._task.agreeing)
         if stops and self._task.place.rank == 0:
             print(f"stopped early: {better} of {others} other runs were better at epoch {epoch}", flush=True)
         return bool(stops)
-
-    def _judge(self, rung: Path, score: float) -> tuple[int, int, bool]:
-        """The number of better runs, the number of other runs, and whether this run stops."""
-        own = make_private(rung) / f"{self._place}.json"
-        known = read_fields(own)
-        if not known.absent and not known.problem:
-            return known.whole("better") or 0, known.whole("others") or 0, known.flag("stops")
-        scores = [read_fields(path).number("score") for path in rung.glob("[0-9]*.json")]
-        others = [other for other in scores if other is not None]
-        better = sum(other > score for other in others)
-        stops = better > len(others) / 2
-        write_json(own, {"score": score, "better": better, "others": len(others), "stops": stops})
-        return better, len(others), stops
 
 
 # A step as two CUDA graphs: the host launches each with one call instead of launching hundreds of kernels.
@@ -304,7 +305,14 @@ class CapturedStep:
         """Like `Learner.train_step`, but nothing is prepared. A collective."""
         flat, optimizer = self._learner.flat, self._learner.optimizer
         self._clock.enter("compute", "forward")
-        self._fill(batch)
+        # Copy the batch into the buffers of the graphs; the weights are scaled to give a mean.
+        weights = batch.weights.to(flat.values.dtype) / batch.total
+        if self._batch is None:
+            keys = self._keys
+            self._batch = Batch(keys.epoch, keys.step, batch.seeds.clone(), weights, 1, batch.seeds[:0])
+        self._batch.seeds.copy_(batch.seeds)
+        self._batch.weights.copy_(weights)
+        self._keys.fill(batch.epoch, batch.step)
         with self._clock.paused():
             self._differentiate()
         self._clock.count(nodes=batch.total, edges=self._clock.work["edges"])  # constant over steps
@@ -313,16 +321,6 @@ class CapturedStep:
         optimizer.advance(lr_scale)
         self._move()
         return QueuedStep(reading, lap)
-
-    def _fill(self, batch: Batch) -> None:
-        """Copy the batch into the buffers of the graphs; the weights are scaled to give a mean."""
-        weights = batch.weights.to(self._learner.flat.values.dtype) / batch.total
-        if self._batch is None:
-            keys = self._keys
-            self._batch = Batch(keys.epoch, keys.step, batch.seeds.clone(), weights, 1, batch.seeds[:0])
-        self._batch.seeds.copy_(batch.seeds)
-        self._batch.weights.copy_(weights)
-        self._keys.fill(batch.epoch, batch.step)
 
     def _forward_and_backward(self) -> None:
         batch = self._batch
@@ -346,20 +344,19 @@ class _Repeated:
     def __call__(self) -> None:
         if self._left:
             self._left -= 1
-            _on_side_stream(self._work) if self._on_gpu else self._work()
+            if not self._on_gpu:
+                self._work()
+                return
+            # On a side stream, as a capture will, ordered with the current stream.
+            usual, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(usual)
+            with torch.cuda.stream(side):
+                self._work()
+            usual.wait_stream(side)
             return
         if self._repeat is None:
             self._repeat = self._capture(self._work)  # does not execute it
         self._repeat()
-
-
-def _on_side_stream(work: Callable[[], None]) -> None:
-    """Run the work on a side stream, as a capture will, ordered with the current stream."""
-    usual, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(usual)
-    with torch.cuda.stream(side):
-        work()
-    usual.wait_stream(side)
 
 
 def _cuda_graph(work: Callable[[], None]) -> Callable[[], None]:

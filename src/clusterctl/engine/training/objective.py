@@ -1,4 +1,4 @@
-"""The interface between the training loop and a learning problem, and the number formats."""
+"""The interface between the training loop and a learning problem; number formats, losses and clock that these share."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from clusterctl.engine.task.step_clock import StepClock
     from clusterctl.engine.training.epoch_plan import Batch
 
 
 Prepared = TypeVar("Prepared")
+Rows = TypeVar("Rows")
+RowsOut = TypeVar("RowsOut", covariant=True)
 
 
 class Score(Protocol):
@@ -48,6 +51,17 @@ class Accuracy(NamedTuple):
     @property
     def share(self) -> float:
         return self.correct / self.total if self.total else 0.0
+
+
+class Fetching(Protocol[RowsOut]):
+    """Rows on their way: a `Fetch`, or several by type."""
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Metrics of the fetch, once it has arrived."""
+
+    def rows(self) -> RowsOut:
+        """Wait for the rows."""
 
 
 class Precision(NamedTuple):
@@ -95,6 +109,15 @@ class Objective(Protocol[Prepared]):
 
     def evaluate(self, splits: Sequence[str]) -> Mapping[str, Score]:
         """The exact score on each of `splits` ("val", "test"), over all ranks."""
+
+
+def rows_of(fetch: Fetching[Rows], clock: StepClock) -> Rows:
+    """The rows fetched for a step, with the wait for them on the clock. Its compute begins afterwards."""
+    clock.enter("gathering")
+    rows = fetch.rows()
+    clock.note(fetch.numbers)
+    clock.enter("compute", "forward")
+    return rows
 
 
 # One rank's part of a step's mean loss: the parts of all ranks add up to the mean over the seeds of all ranks.

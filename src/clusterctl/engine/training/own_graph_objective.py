@@ -60,10 +60,8 @@ class OwnGraphClassification(GraphClassification):
 
     def loss(self, batch: Batch, prepared: Graphs) -> Tensor:
         self._training.begin_step(self._seed, batch.epoch, batch.step)
-        loss = super().loss(batch, prepared)
-        if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU this check would synchronize
-            raise self._training.no_number("forward" if prepared.rows.rows.isfinite().all() else "")
-        return loss
+        rows = prepared.rows.rows
+        return self._training.finite(super().loss(batch, prepared), lambda: "forward" if rows.isfinite().all() else "")
 
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
         self._training.agree_on_buffers()

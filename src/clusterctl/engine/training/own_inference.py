@@ -82,8 +82,12 @@ class OwnInference:
         """The part of the model with the largest difference, relative to its largest output, and that difference."""
         alone = hop_into(self._graph, targets)
         if not self._own.by_layer:
-            first, second = (self._output(seeds)[: len(targets)] for seeds in (targets, alone.places[:_SEEDS_AT_ONCE]))
-            return "forward", _relative(first, second)
+            sampler, outputs = self._whole_sampler(), []
+            for seeds in (targets, alone.places[:_SEEDS_AT_ONCE]):
+                blocks = sampler.sample(seeds, 0, 0)
+                rows = self._own.outputs(sampled_hops(blocks, None), self._stored(blocks[0].nodes))
+                outputs.append(rows[: len(targets)])
+            return "forward", _relative(*outputs)
         together = hop_into(self._graph, alone.places)
         order = together.places.argsort()
         row = order[torch.searchsorted(together.places[order], alone.places)]  # of each row of `alone` in `together`
@@ -97,10 +101,6 @@ class OwnInference:
             x = torch.rand(len(together.places), theirs.size(1), device=x.device, dtype=theirs.dtype)
         return worst
 
-    def _output(self, seeds: Tensor) -> Tensor:
-        blocks = self._whole_sampler().sample(seeds, 0, 0)
-        return self._own.outputs(sampled_hops(blocks, None), self._stored(blocks[0].nodes))
-
     def _stored(self, nodes: Tensor) -> Tensor:
         rows = self._graph.x.index_select(0, nodes.to(self._graph.x.device))
         return rows.to(self._task.device, next(self._own.model.parameters()).dtype)
@@ -110,46 +110,18 @@ class OwnInference:
 
         Each piece is `finish`ed and kept in memory; without it, outputs are where the features say.
         """
-        model = self._own.model
-        in_memory = self._features.spill is None  # else neighbours' messages are fetched hop by hop
-        if isinstance(model, Gat) and in_memory:
-            rows = self._by_sending(model, nodes)
+        model, features, spill = self._own.model, self._features, self._features.spill
+        if isinstance(model, Gat) and spill is None:  # else neighbours' messages are fetched hop by hop
+            # In every layer, the messages of each node are computed once and shared.
+            piece: Callable[[slice], Tensor] = partial(own_piece, features, nodes)
+            for number in range(self._depth):
+                sending = (model.send(number, piece(part)) for part in slices(len(nodes), NODES_AT_ONCE))
+                like = model.send(number, piece(slice(0, 0)))
+                sent = shared_rows(sending, like, self._graph.num_nodes, self._task)
+                pieces = whole_neighborhoods(self._graph, nodes, _MOST_EDGES)
+                rows = torch.cat([model.receive(number, edges, sent, piece(part)) for part, edges in pieces])
+                piece = rows.__getitem__
             return finish(rows) if finish else rows
-        return self._by_layer(nodes, finish)
-
-    def rows_at_once(self, nodes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """These nodes in chunks, int64, with their outputs: all layers at once, on the full neighbourhood.
-
-        Every rank must iterate to the end, each over its own nodes.
-        """
-        sampler = self._whole_sampler()
-        for seeds in torch.split(nodes, _SEEDS_AT_ONCE):
-            blocks = sampler.sample(seeds, 0, 0)
-            x = self._features.fetch(blocks[0].nodes).rows()
-            yield seeds, self._own.outputs(sampled_hops(blocks, None), x)
-        self._features.settle()
-
-    def _whole_sampler(self) -> NeighborSampler:
-        return NeighborSampler(self._graph, (*[-1] * self._depth, 0), 0)
-
-    def of_all(self, rows: Tensor) -> Features:
-        """All nodes' rows, from each rank's own, where the features say. A collective."""
-        return rows_of_all([rows], self._like(rows), self._graph.num_nodes, self._task, self._features.spill)
-
-    def _by_sending(self, model: Gat, nodes: range) -> Tensor:
-        """In every layer, the messages of each node are computed once and shared."""
-        piece: Callable[[slice], Tensor] = partial(own_piece, self._features, nodes)
-        for number in range(self._depth):
-            sending = (model.send(number, piece(part)) for part in slices(len(nodes), NODES_AT_ONCE))
-            like = model.send(number, piece(slice(0, 0)))
-            sent = shared_rows(sending, like, self._graph.num_nodes, self._task)
-            pieces = whole_neighborhoods(self._graph, nodes, _MOST_EDGES)
-            rows = torch.cat([model.receive(number, edges, sent, piece(part)) for part, edges in pieces])
-            piece = rows.__getitem__
-        return rows
-
-    def _by_layer(self, nodes: range, finish: Callable[[Tensor], Tensor] | None) -> Tensor:
-        features, spill = self._features, self._features.spill
         for number in range(self._depth):
             last = number == self._depth - 1
             finished = finish if last else None
@@ -172,11 +144,28 @@ class OwnInference:
             yield self._own.layer(number, hop, fetch.rows(), last=last)
         features.settle()
 
-    def _like(self, rows: Tensor) -> Tensor:
-        """An empty table as wide as rank 0's: a rank without nodes does not know the width of a layer."""
-        width = torch.tensor([rows.size(1)], device=rows.device)  # NCCL does not support CPU tensors
+    def rows_at_once(self, nodes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """These nodes in chunks, int64, with their outputs: all layers at once, on the full neighbourhood.
+
+        Every rank must iterate to the end, each over its own nodes.
+        """
+        sampler = self._whole_sampler()
+        for seeds in torch.split(nodes, _SEEDS_AT_ONCE):
+            blocks = sampler.sample(seeds, 0, 0)
+            x = self._features.fetch(blocks[0].nodes).rows()
+            yield seeds, self._own.outputs(sampled_hops(blocks, None), x)
+        self._features.settle()
+
+    def _whole_sampler(self) -> NeighborSampler:
+        return NeighborSampler(self._graph, (*[-1] * self._depth, 0), 0)
+
+    def of_all(self, rows: Tensor) -> Features:
+        """All nodes' rows, from each rank's own, where the features say. A collective."""
+        # A rank without nodes does not know the width of a layer. NCCL does not support CPU tensors.
+        width = torch.tensor([rows.size(1)], device=rows.device)
         dist.broadcast(width, 0)
-        return rows.new_empty(0, int(width))
+        like = rows.new_empty(0, int(width))
+        return rows_of_all([rows], like, self._graph.num_nodes, self._task, self._features.spill)
 
 
 def _relative(one: Tensor, other: Tensor) -> float:

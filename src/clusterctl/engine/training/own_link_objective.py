@@ -20,7 +20,7 @@ from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.storage import FeatureGraph
 from clusterctl.engine.training.link_objective import Auc, auc
-from clusterctl.engine.training.objective import PRECISIONS, link_loss
+from clusterctl.engine.training.objective import PRECISIONS, link_loss, rows_of
 from clusterctl.engine.training.own_inference import OwnInference
 from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built
 from clusterctl.shared.errors import Cause, TaskError
@@ -106,20 +106,18 @@ class OwnLinkPrediction:
     def loss(self, batch: Batch, prepared: LinkSample) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         self._training.begin_step(self._seed, batch.epoch, batch.step)
-        self._task.clock.enter("gathering")
-        x = prepared.fetch.rows()
-        self._task.clock.note(prepared.fetch.numbers)
-        self._task.clock.enter("compute", "forward")
+        x = rows_of(prepared.fetch, self._task.clock)
         with self._precision.autocast(x.device):
             rows = self._own.outputs(prepared.hops, x)
             scores = self._scores(*(rows.index_select(0, side) for side in prepared.pairs))
         edges = sum(hop.edge_index.size(1) for hop in prepared.hops)
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
-        loss = link_loss(scores, batch.weights, batch.total)
-        if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU this check would synchronize
+
+        def where() -> str:
             with self._precision.autocast(x.device):
-                raise self._training.no_number(self._own.where_it_breaks(prepared.hops, x))
-        return loss
+                return self._own.where_it_breaks(prepared.hops, x)
+
+        return self._training.finite(link_loss(scores, batch.weights, batch.total), where)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:

@@ -1,4 +1,8 @@
-"""Finds, builds and calls a model from the user's code, with error messages that name the layer."""
+"""Finds, builds, calls and trains a model from the user's code, with error messages that name the layer.
+
+`OwnModel` is its forward pass. `OwnTraining` is what it needs in training: equal buffers on all ranks, a report of
+parameters that no loss depends on, and the check that losses are finite.
+"""
 
 from __future__ import annotations
 
@@ -122,17 +126,15 @@ class OwnModel:
     def outputs(self, hops: Sequence[Hop], x: Tensor) -> Tensor:
         """The scores of the last hop's targets [targets, classes]. Raises TaskError if they have another shape."""
         if not self.by_layer:
-            return self._shaped(self._whole(hops, x), (hops[-1].targets, self.classes), "forward")
+            try:
+                rows = self.model(list(hops), x)
+            except Exception as error:
+                message = f"{self.name}: forward fails on {len(hops)} hops, x {[*x.shape]}: {described(error)}"
+                raise TaskError(message, cause=Cause.USER) from error
+            return self._shaped(rows, (hops[-1].targets, self.classes), "forward")
         for number, hop in enumerate(hops):
             x = self.layer(number, hop, x, last=number == len(hops) - 1)
         return x
-
-    def _whole(self, hops: Sequence[Hop], x: Tensor) -> Any:
-        try:
-            return self.model(list(hops), x)
-        except Exception as error:
-            message = f"{self.name}: forward fails on {len(hops)} hops, x {[*x.shape]}: {described(error)}"
-            raise TaskError(message, cause=Cause.USER) from error
 
     def layer(self, number: int, hop: Hop, x: Tensor, *, last: bool) -> Tensor:
         """The new rows of the hop's targets. Raises TaskError if the number of rows is wrong."""
@@ -237,13 +239,18 @@ class OwnTraining:
                 put(tensor, state.same[name])
                 self._agreed[name] = _Seen(tensor)
 
-    def no_number(self, place: str) -> TaskError:
-        """The error for a loss that is not finite; `place` is the part of the model that caused it; empty: the data."""
-        if not place:
+    def finite(self, loss: Tensor, where: Callable[[], str]) -> Tensor:
+        """The loss of a step. Raises TaskError if it is not finite, except on a GPU, where looking would synchronize.
+
+        `where` returns the part of the model that caused it; empty: the data.
+        """
+        if loss.device.type != "cpu" or loss.isfinite():
+            return loss
+        if not (place := where()):
             message = "the loss is not finite: the features x of the data have NaN or infinity"
-            return TaskError(message, "fill them where the data is made, or leave those nodes out", Cause.DATA)
+            raise TaskError(message, "fill them where the data is made, or leave those nodes out", Cause.DATA)
         message = f"the loss is not finite: {place} of {self._name} gives NaN or infinity"
-        return TaskError(message, "lower train.lr, or set train.clip_norm = 1", Cause.USER)
+        raise TaskError(message, "lower train.lr, or set train.clip_norm = 1", Cause.USER)
 
 
 class _Seen:

@@ -15,7 +15,7 @@ from clusterctl.engine.graph.hops import sampled_hops
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.engine.training.node_objective import accuracies, best_class, chosen_labor, seeds_of
-from clusterctl.engine.training.objective import PRECISIONS, class_loss
+from clusterctl.engine.training.objective import PRECISIONS, class_loss, rows_of
 from clusterctl.engine.training.own_inference import OwnInference
 from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in
 from clusterctl.shared.spec import BUILT_IN, Batches
@@ -91,21 +91,19 @@ class OwnNodeClassification:
     def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         self._training.begin_step(self._seed, batch.epoch, batch.step)
-        self._task.clock.enter("gathering")
-        x = prepared.fetch.rows()
-        self._task.clock.note(prepared.fetch.numbers)
-        self._task.clock.enter("compute", "forward")
+        x = rows_of(prepared.fetch, self._task.clock)
         with self._precision.autocast(x.device):
             outputs = self._own.outputs(prepared.hops, x)
         edges = sum(hop.edge_index.size(1) for hop in prepared.hops)
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
         scores = outputs.to(self._precision.weights)
         loss = class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
-        if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU this check would synchronize
+
+        def where() -> str:
             with self._precision.autocast(x.device):
-                place = self._own.where_it_breaks(prepared.hops, x)
-            raise self._training.no_number(place)
-        return loss
+                return self._own.where_it_breaks(prepared.hops, x)
+
+        return self._training.finite(loss, where)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:

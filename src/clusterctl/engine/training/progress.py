@@ -1,6 +1,7 @@
 """The progress of a training on an asynchronous device: a step's loss is read once the next step is queued.
 
 On a GPU the host only queues work. If it waited for each loss, the queue would run empty after every step.
+`TrainingLog` is the training's output: metrics, and a line per epoch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Node classification on a graph with several types of nodes and edges: cross-entropy, exact accuracy."""
+"""Node classification on a graph with several types of nodes and edges: cross-entropy, exact accuracy.
+
+Evaluation infers all nodes layer by layer, split over the ranks (`infer`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_
 from clusterctl.engine.graph.rgat import Rgat, fan_outs, layer_hops, relations_by_layer
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.training.node_objective import accuracies
-from clusterctl.engine.training.objective import PRECISIONS, class_loss
+from clusterctl.engine.training.objective import PRECISIONS, class_loss, rows_of
 from clusterctl.engine.training.own_model import options_of
 from clusterctl.shared.errors import Cause, TaskError
 
@@ -98,10 +101,9 @@ class RelationNodeClassification:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         x, fetch = self._graph.x, prepared.fetch
         if fetch:
-            self._task.clock.enter("gathering")
-            x = fetch.rows()
-            self._task.clock.note(fetch.numbers)
-        self._task.clock.enter("compute", "forward")
+            x = rows_of(fetch, self._task.clock)
+        else:
+            self._task.clock.enter("compute", "forward")
         randomness = (self._seed, batch.epoch, batch.step)
         with self._precision.autocast(self._graph.y.device):
             outputs = self.model(prepared.hops, prepared.nodes, x, randomness, gathered=fetch is not None)[self._type]

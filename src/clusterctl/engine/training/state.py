@@ -89,7 +89,15 @@ def put(target: Tensor, flat: Tensor) -> None:
 
 def pieces(parts: Mapping[str, Stateful], rank: int, world_size: int) -> dict[str, Sharded]:
     """The rows that `rank` writes, by "part.tensor": views of the live tensors."""
-    return _by_name(parts, lambda tensor: _share(tensor, rank, world_size))
+
+    def share(tensor: Tensor) -> Sharded:
+        rows = tensor.size(0)
+        if tensor.numel() < _MIN_SPLIT:
+            return Sharded(tensor if rank == 0 else tensor[:0], 0, rows)
+        start, stop = rows * rank // world_size, rows * (rank + 1) // world_size
+        return Sharded(tensor[start:stop], start, rows)
+
+    return _by_name(parts, share)
 
 
 def wholes(parts: Mapping[str, Stateful]) -> dict[str, Sharded]:
@@ -114,22 +122,13 @@ class Staging:
 
     def copy(self, live: Mapping[str, Sharded]) -> dict[str, Sharded]:
         """Copies of the current pieces."""
-        copies = {name: piece._replace(rows=self._copied(name, piece.rows)) for name, piece in live.items()}
+        copies = {}
+        for name, piece in live.items():
+            rows, buffer = piece.rows, self._buffers.get(name)
+            if buffer is None or buffer.shape != rows.shape or buffer.dtype != rows.dtype:
+                buffer = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=rows.is_cuda)
+                self._buffers[name] = buffer
+            copies[name] = piece._replace(rows=buffer.copy_(rows.detach(), non_blocking=True))
         if any(piece.rows.is_cuda for piece in live.values()):
             torch.cuda.synchronize()
         return copies
-
-    def _copied(self, name: str, rows: Tensor) -> Tensor:
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.shape != rows.shape or buffer.dtype != rows.dtype:
-            buffer = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=rows.is_cuda)
-            self._buffers[name] = buffer
-        return buffer.copy_(rows.detach(), non_blocking=True)
-
-
-def _share(tensor: Tensor, rank: int, world_size: int) -> Sharded:
-    rows = tensor.size(0)
-    if tensor.numel() < _MIN_SPLIT:
-        return Sharded(tensor if rank == 0 else tensor[:0], 0, rows)
-    start, stop = rows * rank // world_size, rows * (rank + 1) // world_size
-    return Sharded(tensor[start:stop], start, rows)

@@ -61,9 +61,23 @@ class StepTrace:
         """The `count` items; waiting for an item and using it are part of its step."""
         items = iter(items)
         for _ in range(count if self._first else 0):
-            self._begin()
+            self._step += 1
+            if self._step == self._first:
+                self._recording = _recorder(self._task.device.type)
+                self._recording.__enter__()
+                # Otherwise Python crashes at exit (torch 2.13).
+                atexit.register(self._recording.__exit__, None, None, None)
+            if self._recording:
+                self._open(f"ProfilerStep#{self._done + self._step}")
+                self._task.clock.listener = self._stage
+                self._stage("wait for batch")
             yield next(items)
-            self._end()
+            self._task.clock.listener = None
+            while self._regions:
+                self._regions.pop().__exit__(None, None, None)
+            if self._recording and self._step == self._last:
+                self._write(self._recording)
+                self._task.clock.restart("sampling")  # do not charge the writing to a step
         yield from items
 
     def close(self) -> None:
@@ -72,25 +86,6 @@ class StepTrace:
             self._write(self._recording)
         elif self._step < self._first and self._task.place.rank == 0:
             print(f"no trace: the training ended before step {self._first}", flush=True)
-
-    def _begin(self) -> None:
-        self._step += 1
-        if self._step == self._first:
-            self._recording = _recorder(self._task.device.type)
-            self._recording.__enter__()
-            atexit.register(self._recording.__exit__, None, None, None)  # otherwise Python crashes at exit (torch 2.13)
-        if self._recording:
-            self._open(f"ProfilerStep#{self._done + self._step}")
-            self._task.clock.listener = self._stage
-            self._stage("wait for batch")
-
-    def _end(self) -> None:
-        self._task.clock.listener = None
-        while self._regions:
-            self._regions.pop().__exit__(None, None, None)
-        if self._recording and self._step == self._last:
-            self._write(self._recording)
-            self._task.clock.restart("sampling")  # do not charge the writing to a step
 
     def _stage(self, name: str) -> None:
         if len(self._regions) > 1:

@@ -24,7 +24,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from clusterctl.engine.task import meeting
 from clusterctl.engine.task.node_telemetry import GpuReadings, start_telemetry
@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.shared.node.events import Context
-    from clusterctl.shared.node.launchers import Worker
     from clusterctl.shared.node.signals import StopRequest
-    from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.record.place import Place
 
 
@@ -84,10 +82,8 @@ def main(context: Context) -> None:
     start_telemetry(events.link, place)
     events.stage(Stage.RENDEZVOUS)
     with ExitStack() as stack:
-        variables = _variables(place, attempt, stack)
         stop_file = own_folder(stack) / "stop"
-        if attempt is not None:
-            variables |= _places(attempt, job, stop_file)
+        variables = _variables(context, job, stop_file, stack)
         events.stage(Stage.TRAINING)
         child = _start([program, *job.argv[1:]], {**os.environ, **variables})
         stop.before_leaving = lambda: end_own([child.pid])
@@ -100,49 +96,16 @@ def main(context: Context) -> None:
         code = _wait(child, stop, stop_file, int(variables["MASTER_PORT"]) if place.rank == 0 else None, times)
     if stop.leaving:  # the program was killed by the thread that ends this process
         threading.Event().wait()
-    if code == 0:
-        return
-    number = killing_signal(code)
-    worker = _killed_worker(attempt, place) if code == 1 else None
-    if worker is not None:
-        number = killing_signal(worker.exit_code)
-    requested = code == EXIT_RESTART and attempt is not None and asked_for_restart(attempt)
-    if not _terminated(stop, number) and not requested:
-        events.exception(_ended(job.argv, code, number, worker))
-    raise SystemExit(code) if number is None else KilledBy(number)
+    if code != 0:
+        _exit_like(code, job.argv, context)
 
 
-def killing_signal(code: int) -> int | None:
-    """The signal that killed the program, from Popen's code or that of a shell around it; None if it exited."""
-    return -code if code < 0 else code - 128 if code - 128 in _CRASHES else None
+def _variables(context: Context, job: CommandJob, stop_file: Path, stack: ExitStack) -> dict[str, str]:
+    """torchrun's variables for this rank, with rank 0's address, whose port stays reserved within `stack`.
 
-
-def _killed_worker(attempt: Attempt | None, place: Place) -> Worker | None:
-    """The worker whose death made the program, torchrun or accelerate, exit with 1; None if it was not killed."""
-    from clusterctl.shared.node.launchers import read_summary  # late: only for a program that fails
-
-    summary = read_summary(attempt.log(place.rank, "err")) if attempt else None
-    return summary.first if summary and killing_signal(summary.first.exit_code) else None
-
-
-def _terminated(stop: StopRequest, number: int | None) -> bool:
-    """Whether this task got TERM, maybe a moment after the same signal killed its program."""
-    deadline = time.monotonic() + (_TERM_SECONDS if number == signal.SIGTERM else 0)
-    while not stop.terminated and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return stop.terminated
-
-
-def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) -> int:
-    """The number of ranks on this node, from Slurm's list of tasks per node: "2(x3),1" means 2, 2, 2, 1."""
-    counts: list[int] = []
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
-        counts += [int(count)] * int(times or 1)
-    return counts[place.node_rank] if place.node_rank < len(counts) else place.world_size // place.nodes
-
-
-def _variables(place: Place, attempt: Attempt | None, stack: ExitStack) -> dict[str, str]:
-    """torchrun's variables for this rank, and rank 0's address, whose port stays reserved within `stack`."""
+    Also paths for programs that save and resume (`clusterctl.program`); a shell script can use them, too.
+    """
+    place, attempt = context.place, context.attempt
     if attempt is None or place.rank == 0:
         holder = stack.enter_context(meeting.reserve_port(meeting.own_address(place)))
         host, port = holder.getsockname()
@@ -150,6 +113,16 @@ def _variables(place: Place, attempt: Attempt | None, stack: ExitStack) -> dict[
             meeting.publish(attempt, host, port)
     else:
         host, port = meeting.find(attempt)
+    paths: dict[str, str] = {}
+    if attempt is not None:
+        folder = RunDir(attempt.path.parents[1]).checkpoints
+        with_retries(lambda: folder.mkdir(mode=0o700, exist_ok=True))
+        paths = {
+            STOP_FILE: str(stop_file),
+            RESTART_FILE: str(restart_file(attempt)),
+            CHECKPOINTS: str(folder),
+            KEEP: str(job.checkpoints_kept),
+        }
     return {
         "RANK": str(place.rank),
         "WORLD_SIZE": str(place.world_size),
@@ -159,19 +132,16 @@ def _variables(place: Place, attempt: Attempt | None, stack: ExitStack) -> dict[
         "GROUP_RANK": str(place.node_rank),
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
+        **paths,
     }
 
 
-def _places(attempt: Attempt, job: CommandJob, stop_file: Path) -> dict[str, str]:
-    """Paths for programs that save and resume (`runs.program`); a shell script can use them, too."""
-    run = RunDir(attempt.path.parents[1])
-    with_retries(lambda: run.checkpoints.mkdir(mode=0o700, exist_ok=True))
-    return {
-        STOP_FILE: str(stop_file),
-        RESTART_FILE: str(restart_file(attempt)),
-        CHECKPOINTS: str(run.checkpoints),
-        KEEP: str(job.checkpoints_kept),
-    }
+def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) -> int:
+    """The number of ranks on this node, from Slurm's list of tasks per node: "2(x3),1" means 2, 2, 2, 1."""
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        counts += [int(count)] * int(times or 1)
+    return counts[place.node_rank] if place.node_rank < len(counts) else place.world_size // place.nodes
 
 
 def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -254,14 +224,37 @@ def takes(pid: int, number: signal.Signals) -> bool:
     return has_signal(pid, number, "SigCgt", "SigBlk")
 
 
-def _ended(argv: Sequence[str], code: int, number: int | None, worker: Worker | None) -> ProgramEnded:
-    name = textwrap.shorten(" ".join(argv), 60)
-    if worker is not None:
-        name += ": a worker" if worker.rank is None else f": worker {worker.rank}"
-    if number is None:
-        return ProgramEnded(f"{name} exited with {code}", code)
-    by = next((known.name for known in signal.Signals if known == number), f"signal {number}")  # a real-time signal
-    return ProgramEnded(f"{name} was killed by {by}", 128 + number, number)
+def _exit_like(code: int, argv: Sequence[str], context: Context) -> NoReturn:
+    """Exit like the program, which has failed; first record why, unless it was asked to end, or asks for a restart."""
+    attempt, stop = context.attempt, context.stop
+    number, worker = killing_signal(code), None
+    if code == 1 and attempt is not None:  # what torchrun and accelerate exit with when a worker was killed
+        from clusterctl.shared.node.launchers import read_summary  # late: only for a program that fails
+
+        summary = read_summary(attempt.log(context.place.rank, "err"))
+        if summary and killing_signal(summary.first.exit_code):
+            worker, number = summary.first, killing_signal(summary.first.exit_code)
+    requested = code == EXIT_RESTART and attempt is not None and asked_for_restart(attempt)
+    # TERM may reach this task a moment after it has killed the program.
+    deadline = time.monotonic() + (_TERM_SECONDS if number == signal.SIGTERM else 0)
+    while not stop.terminated and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if not stop.terminated and not requested:
+        name = textwrap.shorten(" ".join(argv), 60)
+        if worker is not None:
+            name += ": a worker" if worker.rank is None else f": worker {worker.rank}"
+        if number is None:
+            ended = ProgramEnded(f"{name} exited with {code}", code)
+        else:
+            by = next((known.name for known in signal.Signals if known == number), f"signal {number}")  # real-time
+            ended = ProgramEnded(f"{name} was killed by {by}", 128 + number, number)
+        context.events.exception(ended)
+    raise SystemExit(code) if number is None else KilledBy(number)
+
+
+def killing_signal(code: int) -> int | None:
+    """The signal that killed the program, from Popen's code or that of a shell around it; None if it exited."""
+    return -code if code < 0 else code - 128 if code - 128 in _CRASHES else None
 
 
 # A temporary folder on the node, which is removed when its process ends.

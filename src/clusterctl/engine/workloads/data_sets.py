@@ -85,7 +85,15 @@ def data_set(name: str) -> DataSet:
 
 def generate(name: str, scale: float, seed: int, root: Path) -> str:
     """Write the data set into `root`, atomically; returns a summary. Raises UsageError if there is one already."""
-    write, score, unit = _generator(name)
+    from clusterctl.engine.workloads.generated import igb_like, ogb_like, reddit_like, taobao_like
+
+    write, score, unit = reddit_like.write, "accuracy", "edges"
+    if name == IGB:
+        write = igb_like.write
+    elif name in _OGB_DATA_SETS:
+        write = partial(ogb_like.write, name)
+    elif name != "reddit":
+        write, score, unit = taobao_like.write, "AUC", "events"
     if existing := [part for part in ("raw", "processed") if (root / part).exists()]:
         raise UsageError(f"a data set exists already: {root}/{existing[0]}", "use another --root, or remove it")
     root.mkdir(parents=True, exist_ok=True)
@@ -101,17 +109,6 @@ def generate(name: str, scale: float, seed: int, root: Path) -> str:
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return f"{root}: the best possible {score} is {best:.4f}"
-
-
-def _generator(name: str) -> tuple[Callable[..., float], str, str]:
-    """The function that writes such a data set, its score, and the unit of its progress."""
-    from clusterctl.engine.workloads.generated import igb_like, ogb_like, reddit_like, taobao_like
-
-    if name == IGB:
-        return igb_like.write, "accuracy", "edges"
-    if name in _OGB_DATA_SETS:
-        return partial(ogb_like.write, name), "accuracy", "edges"
-    return (reddit_like.write, "accuracy", "edges") if name == "reddit" else (taobao_like.write, "AUC", "events")
 
 
 def prepare(name: str, root: Path, cache: Path, order: str = "given", disk_precision: str = "given") -> str:

@@ -77,7 +77,15 @@ def read_raw(root: Path, scratch: Path, *, undirected: bool = True) -> LabelledH
                 indptr[edge_type], indices[edge_type] = adjacency(
                     spool, counts[target], counts[source], undirected=undirected and source == target, shuffled=False
                 )
-    y = _labels(folder / PAPER / "node_label_19.npy", counts[PAPER])
+    path = folder / PAPER / "node_label_19.npy"
+    values = _table(path, 1)[:, 0]
+    if len(values) != counts[PAPER]:
+        raise bad_data(f"{path} has {len(values)} labels for {counts[PAPER]} papers", _WHOLE)
+    y = torch.where(values.isfinite() & (values >= 0), values, -1).long()  # -1: a paper without a label
+    if counts[PAPER] == ALL_PAPERS:
+        y[LABELLED:] = -1
+    if int(y.max()) >= CLASSES or int(y.max()) < 0:
+        raise bad_data(f"{path} has classes up to {int(y.max())}", f"they are numbered from 0 to {CLASSES - 1}")
     known = (y >= 0).nonzero().squeeze(1)
     train, val, test = known.tensor_split([round(share * known.numel()) for share in SPLIT])
     return LabelledHeteroGraph(counts, indptr, indices, x, PAPER, y, train, val, test, CLASSES)
@@ -87,19 +95,6 @@ def reverse(relation: EdgeType) -> EdgeType:
     """The reverse relation; a relation between nodes of one type is its own reverse."""
     source, name, target = relation
     return relation if source == target else (target, f"rev_{name}", source)
-
-
-def _labels(path: Path, papers: int) -> Tensor:
-    """int64 [papers] classes, -1 for a paper without a label."""
-    values = _table(path, 1)[:, 0]
-    if len(values) != papers:
-        raise bad_data(f"{path} has {len(values)} labels for {papers} papers", _WHOLE)
-    y = torch.where(values.isfinite() & (values >= 0), values, -1).long()
-    if papers == ALL_PAPERS:
-        y[LABELLED:] = -1
-    if int(y.max()) >= CLASSES or int(y.max()) < 0:
-        raise bad_data(f"{path} has classes up to {int(y.max())}", f"they are numbered from 0 to {CLASSES - 1}")
-    return y
 
 
 def _table(path: Path, columns: int) -> Tensor:

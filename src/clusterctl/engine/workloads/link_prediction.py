@@ -53,10 +53,12 @@ def link_graph(result: Any, name: str, notes: list[str] | None = None) -> LinkGr
     if loops := edges.size(1) - int(proper.sum()):
         given.notes.append(f"{loops} self loops in edge_index are not used")
     edges = edges[:, proper]
-    part = _parts(edges, nodes)
+    # Which twentieth of all pairs each edge belongs to.
+    low, high = edges.min(0).values, edges.max(0).values
+    part = below(draws(stream(Purpose.SPLIT, _SPLIT_SEED), low * nodes + high), torch.tensor(_TWENTIETHS))
     splits = {
-        split: torch.unique(edges[:, (part >= low) & (part < high)], dim=1)
-        for split, low, high in (("val", 0, _VAL), ("test", _VAL, _VAL + _TEST))
+        split: torch.unique(edges[:, (part >= first) & (part < end)], dim=1)
+        for split, first, end in (("val", 0, _VAL), ("test", _VAL, _VAL + _TEST))
     }
     empty = [split for split, pairs in splits.items() if pairs.numel() == 0]
     if empty or not bool((part >= _VAL + _TEST).any()):
@@ -73,18 +75,9 @@ def link_graph(result: Any, name: str, notes: list[str] | None = None) -> LinkGr
     )
 
 
-def _parts(edges: Tensor, nodes: int) -> Tensor:
-    """Which twentieth of all pairs each edge belongs to, int64 [edges]."""
-    low, high = edges.min(0).values, edges.max(0).values
-    return below(draws(stream(Purpose.SPLIT, _SPLIT_SEED), low * nodes + high), torch.tensor(_TWENTIETHS))
-
-
 def _negatives(edges: Tensor, nodes: int, counts: list[int]) -> list[Tensor]:
     """For each split, `counts` pairs without an edge in either direction, int64 [2, pairs]."""
-    everything = Adjacency(*compressed(torch.cat([edges, edges.flip(0), _loops(nodes)], 1), nodes))
+    loops = torch.arange(nodes).expand(2, -1)
+    everything = Adjacency(*compressed(torch.cat([edges, edges.flip(0), loops], 1), nodes))
     found = torch.stack(negatives(everything, nodes, torch.arange(sum(counts)), seed=_SPLIT_SEED, epoch=0))
     return list(torch.split(found, counts, dim=1))
-
-
-def _loops(nodes: int) -> Tensor:
-    return torch.arange(nodes).expand(2, -1)

@@ -26,7 +26,7 @@ from clusterctl.engine.workloads.number_files import ArchivedArray, bad_data, te
 from clusterctl.shared.spec.train import NODE_LAYOUTS, OGB_ARCHIVES, OGB_RELATIONS, OGB_TABLES, likeliest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from clusterctl.engine.graph.storage import EdgeType
     from clusterctl.engine.workloads.number_files import FileRows
@@ -90,12 +90,28 @@ def read_raw(root: Path, scratch: Path, *, undirected: bool = True) -> Graph:
 
     Repeated edges count once, as in PyG's Reddit. Nothing is written outside `scratch`. Raises TaskError.
     """
-    layout = _layout_of(root)
+    layout, raw = _layout_of(root), root / "raw"
     if layout == OGB_RELATIONS:
-        return _read_labelled_type(root, scratch, undirected)
-    read = _read_archives if layout == OGB_ARCHIVES else _read_tables
+        counts = _node_counts(raw)
+        node_type, labelled = _labelled_type(root, counts, scratch)
+        own = [relation for relation in _edge_types(raw, counts) if relation[0] == relation[2] == node_type]
+        if not own:
+            hint = f"only {node_type} nodes have labels"
+            raise bad_data(f"{root}: no relation between nodes of type {node_type}", hint)
+        indptr, indices = _relation(root, own, counts, scratch, undirected=undirected, shuffled=True)
+        return Graph(indptr, indices, **labelled._asdict())
     with EdgeSpool(scratch) as spool:
-        nodes, features, labels = read(root / "raw", spool)
+        if layout == OGB_ARCHIVES:
+            data = raw / "data.npz"
+            nodes, edges = _one(data, "num_nodes_list", MOST_NODES), _one(data, "num_edges_list")
+            _spool_array(spool, ArchivedArray(data, "edge_index"), nodes, edges)
+            features = ArchivedArray(data, "node_feat").rows()
+            labels = ArchivedArray(raw / "node-label.npz", "node_label").rows()
+        else:
+            nodes = _count(raw / "num-node-list.csv.gz", MOST_NODES)
+            _spool_lines(spool, raw / "edge.csv.gz", nodes, nodes, _count(raw / "num-edge-list.csv.gz"))
+            features = text_rows(raw / "node-feat.csv.gz", np.float32)
+            labels = text_rows(raw / "node-label.csv.gz", np.float64, columns=1)
     indptr, indices = adjacency(spool, nodes, nodes, undirected=undirected, shuffled=True)
     labelled = _labelled(nodes, features, labels, _split_folder(root, "split/*"), scratch)
     return Graph(indptr, indices, **labelled._asdict())
@@ -114,32 +130,6 @@ def read_relations(root: Path, scratch: Path) -> Relations:
         if other != node_type and path.exists():
             graph.x[other] = _features(count, text_rows(path, np.float32), scratch / f"features-{number}")
     return Relations(graph, node_type, labelled)
-
-
-def _read_tables(raw: Path, spool: EdgeSpool) -> tuple[int, Iterator[FileRows], Iterator[FileRows]]:
-    """Returns the number of nodes, their features and labels; writes the edges to the spool."""
-    nodes = _count(raw / "num-node-list.csv.gz", MOST_NODES)
-    _spool_lines(spool, raw / "edge.csv.gz", nodes, nodes, _count(raw / "num-edge-list.csv.gz"))
-    features = text_rows(raw / "node-feat.csv.gz", np.float32)
-    return nodes, features, text_rows(raw / "node-label.csv.gz", np.float64, columns=1)
-
-
-def _read_archives(raw: Path, spool: EdgeSpool) -> tuple[int, Iterator[FileRows], Iterator[FileRows]]:
-    """Like `_read_tables`."""
-    data = raw / "data.npz"
-    nodes, edges = _one(data, "num_nodes_list", MOST_NODES), _one(data, "num_edges_list")
-    _spool_array(spool, ArchivedArray(data, "edge_index"), nodes, edges)
-    return nodes, ArchivedArray(data, "node_feat").rows(), ArchivedArray(raw / "node-label.npz", "node_label").rows()
-
-
-def _read_labelled_type(root: Path, scratch: Path, undirected: bool) -> Graph:
-    nodes = _node_counts(root / "raw")
-    node_type, labelled = _labelled_type(root, nodes, scratch)
-    own = [relation for relation in _edge_types(root / "raw", nodes) if relation[0] == relation[2] == node_type]
-    if not own:
-        raise bad_data(f"{root}: no relation between nodes of type {node_type}", f"only {node_type} nodes have labels")
-    indptr, indices = _relation(root, own, nodes, scratch, undirected=undirected, shuffled=True)
-    return Graph(indptr, indices, **labelled._asdict())
 
 
 def _relation(
@@ -208,10 +198,32 @@ def _labelled_type(root: Path, nodes: dict[str, int], scratch: Path) -> tuple[st
 def _labelled(
     nodes: int, features: Iterable[FileRows], labels: Iterable[FileRows], split: Path, scratch: Path
 ) -> Labelled:
-    y, unlabelled = _labels(nodes, labels)
-    train, val, test = (_part(split / f"{part}.csv.gz", nodes, unlabelled) for part in _SPLITS)
+    """The nodes with their classes, and the splits, ascending."""
+    y = np.full(nodes, -1, dtype=np.int64)  # -1: a node without a label (NaN)
+    found = 0
+    for piece in labels:
+        where, missing = piece.path, np.isnan(piece.rows)
+        if piece.rows.shape[1] != 1:
+            raise bad_data(f"{where} has {piece.rows.shape[1]} labels for each node", "a node has one class")
+        whole = missing | ((piece.rows >= 0) & (piece.rows % 1 == 0))
+        piece.require(whole, "is not a class", "classes are whole numbers from 0, and nan for a node without one")
+        if found + len(piece.rows) <= nodes:
+            y[found : found + len(piece.rows)] = np.where(missing, -1, piece.rows)[:, 0]
+        found += len(piece.rows)
+    _require_count(where, found, nodes, "nodes")
+    if (y < 0).all():
+        raise bad_data(f"{where} has no labels", _WHOLE)
+    parts = []
+    for name in _SPLITS:
+        of_split = []
+        for piece in text_rows(split / f"{name}.csv.gz", np.int64, columns=1):
+            _require_nodes(piece, nodes)
+            piece.require(y[piece.rows] >= 0, "is a node without a label", "remove it from the splits")
+            of_split.append(piece.rows[:, 0])
+        parts.append(torch.from_numpy(np.sort(np.concatenate(of_split))))
+    train, val, test = parts
     x = _features(nodes, features, scratch / "features")
-    return Labelled(x, y, train, val, test, num_classes=int(y.max()) + 1)
+    return Labelled(x, torch.from_numpy(y), train, val, test, num_classes=int(y.max()) + 1)
 
 
 def _features(nodes: int, pieces: Iterable[FileRows], path: Path) -> Tensor:
@@ -227,35 +239,6 @@ def _features(nodes: int, pieces: Iterable[FileRows], path: Path) -> Tensor:
     if not columns:
         raise bad_data(f"{where} has no features", _WHOLE)
     return torch.from_file(str(path), shared=True, size=nodes * columns, dtype=torch.float32).view(nodes, columns)
-
-
-def _labels(nodes: int, pieces: Iterable[FileRows]) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """int64 [nodes] classes, -1 for a node without a label (NaN), and the mask of those."""
-    y = np.full(nodes, -1, dtype=np.int64)
-    found = 0
-    for piece in pieces:
-        where, missing = piece.path, np.isnan(piece.rows)
-        if piece.rows.shape[1] != 1:
-            raise bad_data(f"{where} has {piece.rows.shape[1]} labels for each node", "a node has one class")
-        whole = missing | ((piece.rows >= 0) & (piece.rows % 1 == 0))
-        piece.require(whole, "is not a class", "classes are whole numbers from 0, and nan for a node without one")
-        if found + len(piece.rows) <= nodes:
-            y[found : found + len(piece.rows)] = np.where(missing, -1, piece.rows)[:, 0]
-        found += len(piece.rows)
-    _require_count(where, found, nodes, "nodes")
-    if (y < 0).all():
-        raise bad_data(f"{where} has no labels", _WHOLE)
-    return torch.from_numpy(y), y < 0
-
-
-def _part(path: Path, nodes: int, unlabelled: np.ndarray[Any, np.dtype[np.bool_]]) -> Tensor:
-    """The nodes of a split, int64, ascending."""
-    parts = []
-    for piece in text_rows(path, np.int64, columns=1):
-        _require_nodes(piece, nodes)
-        piece.require(~unlabelled[piece.rows], "is a node without a label", "remove it from the splits")
-        parts.append(piece.rows[:, 0])
-    return torch.from_numpy(np.sort(np.concatenate(parts)))
 
 
 def _split_folder(root: Path, pattern: str) -> Path:

@@ -89,7 +89,9 @@ class Given:
                 raise self.wrong(f"it returned {len(graphs)} graphs, and this workload trains on one", hint)
             (result,) = graphs
         if _kind(result) != kind:
-            raise self.wrong(f"it returned {type(result).__name__}", _hint_for(_kind(result), kind) or hint)
+            homogeneous = 'return its to_homogeneous(), or use train.model = "rgat" of workload "node-classification"'
+            hints = {"HeteroData": homogeneous, "Data": 'train.model = "rgat" trains on HeteroData'}
+            raise self.wrong(f"it returned {type(result).__name__}", hints.get(_kind(result), hint))
         return result
 
     def several(self, result: Any, hint: str) -> list[Any]:
@@ -262,12 +264,6 @@ def _kind(value: Any) -> str:
     return next((kind for kind in ("HeteroData", "Data") if kind in names), "")
 
 
-def _hint_for(kind: str, wanted: str) -> str:
-    if (kind, wanted) == ("HeteroData", "Data"):
-        return 'return its to_homogeneous(), or use train.model = "rgat" of workload "node-classification"'
-    return 'train.model = "rgat" trains on HeteroData' if kind == "Data" else ""
-
-
 def _attributes(store: Any) -> Sequence[str]:
     return [str(key) for key, value in store.to_dict().items() if value is not None]
 
@@ -299,6 +295,14 @@ def files_below(root: Path) -> Iterator[list[Any]]:
         raise TaskError(message, "does it exist on all nodes?", Cause.DATA) from error
 
 
+def code_digest(module: str) -> str:
+    """A digest of the source of `module` and of all modules of the user's project that it imports, also indirectly."""
+    digest, roots = hashlib.sha256(), _project_folders(module)
+    for path in sorted(_imported(module, roots)):
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
 def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
     """The regular files in a folder, or the file itself; through links, but in no folder twice."""
     status = folder.stat()
@@ -313,14 +317,6 @@ def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
             yield from _walk(path, seen)
         elif path.is_file():
             yield path
-
-
-def code_digest(module: str) -> str:
-    """A digest of the source of `module` and of all modules of the user's project that it imports, also indirectly."""
-    digest, roots = hashlib.sha256(), _project_folders(module)
-    for path in sorted(_imported(module, roots)):
-        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
 
 
 def _project_folders(module: str) -> list[Path]:

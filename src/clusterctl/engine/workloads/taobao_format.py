@@ -74,13 +74,8 @@ def read_events(root: Path) -> TaobaoEvents:
         raise TaskError(f"{path} has no events in the nine days", "is it the right file?", Cause.DATA)
     lines = lines[np.lexsort(lines.T[::-1])]  # by user, item, category, behaviour, time
     lines = lines[np.append(True, (lines[1:] != lines[:-1]).any(axis=1))]
-    (users, num_users), (items, num_items) = (_numbered(lines[:, column]) for column in (0, 1))
-    return TaobaoEvents(users, items, num_users, num_items)
-
-
-def _numbered(ids: Numbers) -> tuple[Numbers, int]:
-    known, numbers = np.unique(ids, return_inverse=True)
-    return numbers, len(known)
+    (user_ids, users), (item_ids, items) = (np.unique(lines[:, column], return_inverse=True) for column in (0, 1))
+    return TaobaoEvents(users, items, len(user_ids), len(item_ids))
 
 
 def _parsed(path: Path) -> Iterator[Numbers]:

@@ -24,9 +24,9 @@ def main() -> None:
 
         node_check.main(sys.argv[2:], users)
     else:
-        from clusterctl.shared.node.entry import Entry
+        from clusterctl.shared.node.entry import run_task
 
-        Entry(sys.argv[1], tuple(users))()
+        run_task(sys.argv[1], users)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,9 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGTERM
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterctl.shared.errors import Cause, ClusterctlError, TaskError
 from clusterctl.shared.node.answers import Answers, register_dump, stacks_text
@@ -31,95 +30,90 @@ from clusterctl.shared.record.stages import Stage
 from clusterctl.shared.record.stamp import stamped_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from clusterctl.shared.record.fields import Fields
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Run the job of `run_dir` as the task that the environment describes."""
+def run_task(run_dir: str, users_path: Sequence[str] = ()) -> NoReturn:
+    """Run the job of `run_dir` as the task that the environment describes, with a time on each output line, and exit.
 
-    run_dir: str
-    users_path: tuple[str, ...] = ()  # folders of PYTHONPATH that are not on the import path yet
-
-    def __call__(self) -> None:
-        """Run, prefix each output line with the time, and exit.
-
-        An attempt that a newer one has replaced exits with 0, whatever its events record: Slurm gave both the same job
-        and step ID, and its srun would otherwise kill the newer one's tasks.
-        """
-        attempt, leaving = current_attempt(), _Leaving()
-        try:
-            with stamped_output():
-                self._run(attempt)
+    `users_path` are the folders of PYTHONPATH that are not on the import path yet. An attempt that a newer one has
+    replaced exits with 0, whatever its events record: Slurm gave both the same job and step ID, and its srun would
+    otherwise kill the newer one's tasks.
+    """
+    attempt, leaving = current_attempt(), _Leaving()
+    try:
+        with stamped_output():
+            _run(attempt, run_dir, users_path)
+        leaving.code = 0
+    except BaseException as error:
+        if attempt is not None and newer_attempt(attempt) is not None:
             leaving.code = 0
-        except BaseException as error:
-            if attempt is not None and newer_attempt(attempt) is not None:
-                leaving.code = 0
-                raise SystemExit(0) from None
-            leaving.code = _exit_code(error)
-            if isinstance(error, Exception):
-                traceback.print_exception(error)
-                raise SystemExit(leaving.code) from None
-            raise
-        raise SystemExit(0)
+            raise SystemExit(0) from None
+        leaving.code = _exit_code(error)
+        if isinstance(error, Exception):
+            traceback.print_exception(error)
+            raise SystemExit(leaving.code) from None
+        raise
+    raise SystemExit(0)
 
-    def _run(self, attempt: Attempt | None) -> None:
-        """Install the signal handlers first, then import the task's code by name.
 
-        A ClusterctlError ends the task with a message and hint instead of a traceback.
-        """
-        place = Place.from_environment()
-        link = NodeLink(attempt, place, "task", register_dump()) if attempt else None
-        events = Events(attempt, place.rank, link)
-        stop = StopRequest()
-        stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED, SIGTERM))
-        stop.before_leaving = end_own
-        if attempt is not None and link is not None:
-            fence = Fence(attempt, lambda newer: _step_down(newer, events, stop))
-            answers = Answers(attempt, place.rank, events, lambda: stacks_of(events), stop.leave)
-            link.handlers = {"newer": fence.take, "alarm": answers.take, "leave": answers.leave}
-            link.open()
-            fence.watch(unless=lambda: link.connected)
-        events.began(place.local_rank, place.node_rank)
-        events.stage(Stage.IMPORTING)
-        pulse: Pulse | None = None
-        try:
-            record = _record(RunDir(Path(self.run_dir)))
-            if record is None:
-                hint = "the runs folder must be shared by all nodes"
-                raise TaskError(f"no run.json in {self.run_dir}", hint, cause=Cause.LAUNCH)
-            job = record["job"]
-            if link is not None:
-                link.introduce(watchdog=job["watchdog"])
-                pulse = Pulse(events.heart, link.beat)
-                pulse.start()
-            if job["workload"] != "command":  # whose program imports in its own process
-                sys.path[1:1] = [os.getcwd(), *self.users_path]  # noqa: PTH109
-            workload = importlib.import_module(f"clusterctl.engine.workloads.{job['workload'].replace('-', '_')}")
-            workload.main(Context(job, place, attempt, events, stop))
-        except (ClusterctlError, ModuleNotFoundError) as raised:
-            error = _explained(raised)
-            events.exception(error)
-            events.exit(error.exit_code)
-            print(error.text, file=sys.stderr)
-            raise SystemExit(error.exit_code) from None
-        except KilledBy as leaving:
-            events.killed(leaving.number)
-            raise
-        except SystemExit as leaving:
-            events.exit(_exit_code(leaving))
-            raise
-        except BaseException as error:
-            events.exception(error)
-            events.exit(1)
-            raise
-        else:
-            events.exit(0)
-        finally:
-            if pulse is not None:
-                pulse.end()
+def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> None:
+    """Install the signal handlers first, then import the task's code by name.
+
+    A ClusterctlError ends the task with a message and hint instead of a traceback.
+    """
+    place = Place.from_environment()
+    link = NodeLink(attempt, place, "task", register_dump()) if attempt else None
+    events = Events(attempt, place.rank, link)
+    stop = StopRequest()
+    stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED, SIGTERM))
+    stop.before_leaving = end_own
+    if attempt is not None and link is not None:
+        fence = Fence(attempt, lambda newer: _step_down(newer, events, stop))
+        answers = Answers(attempt, place.rank, events, lambda: stacks_of(events), stop.leave)
+        link.handlers = {"newer": fence.take, "alarm": answers.take, "leave": answers.leave}
+        link.open()
+        fence.watch(unless=lambda: link.connected)
+    events.began(place.local_rank, place.node_rank)
+    events.stage(Stage.IMPORTING)
+    pulse: Pulse | None = None
+    try:
+        record = _record(RunDir(Path(run_dir)))
+        if record is None:
+            hint = "the runs folder must be shared by all nodes"
+            raise TaskError(f"no run.json in {run_dir}", hint, cause=Cause.LAUNCH)
+        job = record["job"]
+        if link is not None:
+            link.introduce(watchdog=job["watchdog"])
+            pulse = Pulse(events.heart, link.beat)
+            pulse.start()
+        if job["workload"] != "command":  # whose program imports in its own process
+            sys.path[1:1] = [os.getcwd(), *users_path]  # noqa: PTH109
+        workload = importlib.import_module(f"clusterctl.engine.workloads.{job['workload'].replace('-', '_')}")
+        workload.main(Context(job, place, attempt, events, stop))
+    except (ClusterctlError, ModuleNotFoundError) as raised:
+        error = _explained(raised)
+        events.exception(error)
+        events.exit(error.exit_code)
+        print(error.text, file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except KilledBy as leaving:
+        events.killed(leaving.number)
+        raise
+    except SystemExit as leaving:
+        events.exit(_exit_code(leaving))
+        raise
+    except BaseException as error:
+        events.exception(error)
+        events.exit(1)
+        raise
+    else:
+        events.exit(0)
+    finally:
+        if pulse is not None:
+            pulse.end()
 
 
 def _record(run: RunDir) -> Any:
@@ -128,6 +122,33 @@ def _record(run: RunDir) -> Any:
     while (record := read_json(run.run_json)) is None and time.monotonic() < deadline:
         time.sleep(1)
     return record
+
+
+def stacks_of(events: Events) -> str:
+    """The stacks of the rank's program if it runs one that logs no steps, otherwise of this process."""
+    observer = events.heart.observer
+    return observer.stacks() if observer else stacks_text()
+
+
+def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
+    events.record("superseded", by=newer)
+    print(f"attempt {newer} of this run has started: this one exits", file=sys.stderr, flush=True)
+    stop.exit_code = 0  # see run_task
+    stop.terminate()
+
+
+def _explained(raised: ClusterctlError | ModuleNotFoundError) -> ClusterctlError:
+    if isinstance(raised, ClusterctlError):
+        return raised
+    hint = "install clusterctl[train] there, or set `python` in the cluster file to another interpreter"
+    return TaskError(f"{sys.executable} has no module {raised.name}", hint)
+
+
+def _exit_code(error: BaseException) -> int:
+    """Python's exit code for an uncaught exception."""
+    if not isinstance(error, SystemExit):
+        return 1
+    return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
 
 
 class Fence:
@@ -185,30 +206,3 @@ class _Leaving:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self.code)
-
-
-def _exit_code(error: BaseException) -> int:
-    """Python's exit code for an uncaught exception."""
-    if not isinstance(error, SystemExit):
-        return 1
-    return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-
-
-def stacks_of(events: Events) -> str:
-    """The stacks of the rank's program if it runs one that logs no steps, otherwise of this process."""
-    observer = events.heart.observer
-    return observer.stacks() if observer else stacks_text()
-
-
-def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
-    events.record("superseded", by=newer)
-    print(f"attempt {newer} of this run has started: this one exits", file=sys.stderr, flush=True)
-    stop.exit_code = 0  # see Entry
-    stop.terminate()
-
-
-def _explained(raised: ClusterctlError | ModuleNotFoundError) -> ClusterctlError:
-    if isinstance(raised, ClusterctlError):
-        return raised
-    hint = "install clusterctl[train] there, or set `python` in the cluster file to another interpreter"
-    return TaskError(f"{sys.executable} has no module {raised.name}", hint)

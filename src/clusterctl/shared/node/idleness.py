@@ -53,19 +53,26 @@ class Signs:
     gpus: Sequence[GpuReading] = ()
 
 
-def at_work(before: Signs, now: Signs, seconds: float) -> bool:
-    """Whether a program did any work in the `seconds` between two checks.
+def observe(pid: int, attempt: Attempt, place: Place, gpus: Callable[[], Sequence[GpuReading]]) -> Observer:
+    """Observe the program `pid` in a thread until this process ends.
 
-    A busy CPU counts unless all GPUs of the node are busy without memory activity: then it waits for them, as they
-    wait for other ranks.
+    Even the first check is in the thread: reading /proc of a process that waits for a dead file system may block.
     """
-    cpu_seconds, disk_bytes = (after - earlier for after, earlier in zip(now.used, before.used, strict=True))
-    if now.output_bytes != before.output_bytes or disk_bytes >= _LEAST_DISK * seconds:
-        return True
-    if any(gpu.memory > _RESTING_PERCENT for gpu in now.gpus):
-        return True
-    spinning = bool(now.gpus) and all(gpu.utilisation >= _SPINNING_PERCENT for gpu in now.gpus)
-    return not spinning and cpu_seconds >= _LEAST_PROCESSORS * seconds
+    observer = Observer(pid, attempt, place, gpus)
+
+    def look_forever() -> None:
+        while True:
+            try:
+                observer.look()
+            except Exception as error:  # the program must not suffer from an unusual machine
+                text = f"idleness is no longer checked: {type(error).__name__}: {error}"
+                print(text, file=sys.stderr)  # noqa: T201 - into the rank's log
+                observer.idle = 0.0
+                return
+            time.sleep(LOOK_SECONDS)
+
+    threading.Thread(target=look_forever, name="observer", daemon=True).start()
+    return observer
 
 
 class Observer:
@@ -88,7 +95,11 @@ class Observer:
 
     def look(self) -> None:
         """Record the program's activity since the last check, ignoring time in which this process did not run."""
-        now, signs = self._clock(), self._signs()
+        now, output_bytes = self._clock(), 0
+        for stream in ("out", "err"):
+            with suppress(OSError):
+                output_bytes += self._attempt.log(self._place.rank, stream).stat().st_size
+        signs = Signs(self._tree.used(), output_bytes, self._gpus())
         if self._last is None:
             self._time, self._last = now, signs
             return
@@ -105,14 +116,6 @@ class Observer:
     def stacks(self) -> str:
         """The program's stacks as far as available, and why there are no more."""
         return "\n".join([*self._python_stacks(), *self._tree.describe()])
-
-    def _signs(self) -> Signs:
-        return Signs(self._tree.used(), sum(map(self._size, ("out", "err"))), self._gpus())
-
-    def _size(self, stream: str) -> int:
-        with suppress(OSError):
-            return self._attempt.log(self._place.rank, stream).stat().st_size
-        return 0
 
     def _python_stacks(self) -> Iterator[str]:
         """From py-spy if installed, and from faulthandler in processes that handle the signal."""
@@ -136,6 +139,21 @@ class Observer:
                 return
 
 
+def at_work(before: Signs, now: Signs, seconds: float) -> bool:
+    """Whether a program did any work in the `seconds` between two checks.
+
+    A busy CPU counts unless all GPUs of the node are busy without memory activity: then it waits for them, as they
+    wait for other ranks.
+    """
+    cpu_seconds, disk_bytes = (after - earlier for after, earlier in zip(now.used, before.used, strict=True))
+    if now.output_bytes != before.output_bytes or disk_bytes >= _LEAST_DISK * seconds:
+        return True
+    if any(gpu.memory > _RESTING_PERCENT for gpu in now.gpus):
+        return True
+    spinning = bool(now.gpus) and all(gpu.utilisation >= _SPINNING_PERCENT for gpu in now.gpus)
+    return not spinning and cpu_seconds >= _LEAST_PROCESSORS * seconds
+
+
 def _py_spy(program: str, pid: int, seconds: float) -> str:
     argv = [program, "dump", "--nonblocking", "--pid", str(pid)]
     done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
@@ -143,34 +161,9 @@ def _py_spy(program: str, pid: int, seconds: float) -> str:
         _, _, stacks = done.stdout.rstrip().partition("\n")  # the first line has the program's arguments
         return f"process {pid}, by py-spy:\n{stacks}"
     last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return f"no Python stacks of process {pid}: py-spy: {last}{_what_ptrace_allows()}"
-
-
-def _what_ptrace_allows() -> str:
+    allowed = ""
     with suppress(OSError):
         scope = _PTRACE_SCOPE.read_text().strip()
         if scope in _SCOPES:
-            return f" (kernel.yama.ptrace_scope is {scope}: a process may trace {_SCOPES[scope]})"
-    return ""
-
-
-def observe(pid: int, attempt: Attempt, place: Place, gpus: Callable[[], Sequence[GpuReading]]) -> Observer:
-    """Observe the program `pid` in a thread until this process ends.
-
-    Even the first check is in the thread: reading /proc of a process that waits for a dead file system may block.
-    """
-    observer = Observer(pid, attempt, place, gpus)
-    threading.Thread(target=_observe_forever, args=(observer,), name="observer", daemon=True).start()
-    return observer
-
-
-def _observe_forever(observer: Observer) -> None:
-    while True:
-        try:
-            observer.look()
-        except Exception as error:  # the program must not suffer from an unusual machine
-            text = f"idleness is no longer checked: {type(error).__name__}: {error}"
-            print(text, file=sys.stderr)  # noqa: T201 - into the rank's log
-            observer.idle = 0.0
-            return
-        time.sleep(LOOK_SECONDS)
+            allowed = f" (kernel.yama.ptrace_scope is {scope}: a process may trace {_SCOPES[scope]})"
+    return f"no Python stacks of process {pid}: py-spy: {last}{allowed}"

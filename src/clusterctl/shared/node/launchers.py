@@ -72,16 +72,6 @@ class Summary:
     others: tuple[Worker, ...] = ()
 
 
-def summary_of(stderr: str) -> Summary | None:
-    """The summary with which `stderr` ends, or None: a program may print anything earlier, and go on."""
-    lines = _TIME.sub("", _COLOUR.sub("", stderr)).splitlines()
-    while lines and _AFTER.fullmatch(lines[-1]):
-        lines.pop()
-    if not lines:
-        return None
-    return _of_torchrun(lines) if _RULE.fullmatch(lines[-1]) else _of_accelerate(lines)
-
-
 def read_summary(log: Path) -> Summary | None:
     """The summary at the end of a rank's log of stderr; None if there is none, or the log cannot be read."""
     try:
@@ -89,6 +79,23 @@ def read_summary(log: Path) -> Summary | None:
     except OSError:
         return None
     return summary_of(content.decode(errors="replace"))
+
+
+def summary_of(stderr: str) -> Summary | None:
+    """The summary with which `stderr` ends, or None: a program may print anything earlier, and go on."""
+    lines = _TIME.sub("", _COLOUR.sub("", stderr)).splitlines()
+    while lines and _AFTER.fullmatch(lines[-1]):
+        lines.pop()
+    if not lines:
+        return None
+    if _RULE.fullmatch(lines[-1]):
+        return _of_torchrun(lines)
+    ended = _ONE_WORKER.fullmatch(lines[-1])
+    begun = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last):")]
+    if ended is None or not begun or not any(_ACCELERATE.match(line) for line in lines[begun[-1] :]):
+        return None
+    code = -int(ended["signal"]) if ended["signal"] else int(ended["code"])
+    return Summary("accelerate", Worker(code, rank=0, local_rank=0))
 
 
 def _of_torchrun(lines: list[str]) -> Summary | None:
@@ -122,17 +129,6 @@ def _of_torchrun(lines: list[str]) -> Summary | None:
     return Summary("torchrun", first, tuple(others))
 
 
-def _is_heading(line: str) -> bool:
-    words = line.strip()
-    return bool(
-        _RULE.fullmatch(line)
-        or _ENTRY.fullmatch(line)
-        or _FAILED.fullmatch(line)
-        or words.startswith("Root Cause")
-        or words in ("Failures:", "Other Failures:")
-    )
-
-
 def _worker(lines: list[str]) -> Worker | None:
     """The worker that these lines describe, up to the next entry. A traceback may continue on further lines."""
     fields: dict[str, str] = {}
@@ -158,10 +154,12 @@ def _worker(lines: list[str]) -> Worker | None:
     )
 
 
-def _of_accelerate(lines: list[str]) -> Summary | None:
-    ended = _ONE_WORKER.fullmatch(lines[-1])
-    begun = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last):")]
-    if ended is None or not begun or not any(_ACCELERATE.match(line) for line in lines[begun[-1] :]):
-        return None
-    code = -int(ended["signal"]) if ended["signal"] else int(ended["code"])
-    return Summary("accelerate", Worker(code, rank=0, local_rank=0))
+def _is_heading(line: str) -> bool:
+    words = line.strip()
+    return bool(
+        _RULE.fullmatch(line)
+        or _ENTRY.fullmatch(line)
+        or _FAILED.fullmatch(line)
+        or words.startswith("Root Cause")
+        or words in ("Failures:", "Other Failures:")
+    )

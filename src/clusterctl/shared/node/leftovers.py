@@ -35,7 +35,12 @@ _KILL_SECONDS = 10.0  # a process that waits for a dead disk ends later, without
 def main(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the warning is for the ranks
     before, run = int(words[0]), Path(environment[_RUN])
-    jobs = {number: job for number in range(before) if (job := _recorded_job(run / "attempts" / str(number)))}
+    jobs: dict[int, str] = {}
+    for number in range(before):
+        with suppress(OSError, ValueError):
+            record = json.loads((run / "attempts" / str(number) / "host.json").read_text())
+            if isinstance(record, dict) and isinstance(job := record.get("job_id"), str) and job:
+                jobs[number] = job
     step = environment.get(_STEP)
 
     def find() -> list[int]:
@@ -74,14 +79,6 @@ def _is_left(carried: Mapping[str, str], jobs: Mapping[int, str], current: str |
     if attempt == current and carried.get(_STEP, step) == step:
         return False
     return carried.get(_JOB) is not None and jobs.get(int(attempt)) == carried[_JOB]
-
-
-def _recorded_job(attempt: Path) -> str | None:
-    with suppress(OSError, ValueError):
-        record = json.loads((attempt / "host.json").read_text())
-        if isinstance(record, dict) and isinstance(record.get("job_id"), str):
-            return str(record["job_id"])
-    return None
 
 
 def _carriers(run: Path) -> list[tuple[int, dict[str, str]]]:

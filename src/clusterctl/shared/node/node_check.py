@@ -31,8 +31,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+EXIT_UNFIT = 69  # of the batch script; sysexits.h: service unavailable
+MEBIBYTE = 2**20
 _SHARED_MEMORY = "/dev/shm"
 _OWN_SHARE = 0.8  # of the timeout that srun has for all nodes
+
+
+def main(words: Sequence[str], users_path: Sequence[str] = ()) -> None:
+    """Check this node, or judge all of them. torch may be in `users_path`, folders of PYTHONPATH."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the warning is for the ranks
+    attempt = current_attempt()
+    assert attempt is not None
+    seconds, clock, scratch, *sizes = words
+    limits = Limits(float(seconds), float(clock), scratch, *map(float, sizes[:2]))
+    if sizes[2:] == ["--judge"]:
+        print(judge_attempt(attempt, sys.stdin.read().split(), limits.seconds))
+    else:
+        sys.path[1:1] = users_path
+        check_node(attempt, os.environ["SLURMD_NODENAME"], limits)
+        sys.stdout.flush()
+        os._exit(0)  # destroying a process group may wait for other processes
 
 
 @dataclass(frozen=True)
@@ -44,6 +62,36 @@ class Limits:
     scratch: str
     scratch_size: float
     shared_memory: float
+
+
+class Reached(StrEnum):
+    """A node's progress in its check."""
+
+    BEGUN = "begun"
+    IMPORTED = "imported"  # disks and clock are fine, and torch has been imported
+    MULTIPLIED = "multiplied"  # all checks that need no other node
+    ALL = "all"
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """A node's report: its progress, the seconds since its start, and its problem, if any."""
+
+    node: str
+    reached: Reached
+    seconds: float
+    problem: str = ""
+
+    def write(self, attempt: Attempt) -> None:
+        write_json(attempt.check / f"{self.node}.json", asdict(self))
+
+
+_DONE_ALONE = (Reached.MULTIPLIED, Reached.ALL)
+_NOT_DONE = {
+    None: "did not answer",
+    Reached.BEGUN: "had not checked its disks and imported torch",
+    Reached.IMPORTED: "had not multiplied two matrices",
+}
 
 
 class MeetingPlace(Attempt):
@@ -105,59 +153,6 @@ def clock_problem(shared: Path, most_seconds: float) -> str:
     return f"its clock is off by {-ahead:+.0f} s" if abs(ahead) > most_seconds else ""
 
 
-def main(words: Sequence[str], users_path: Sequence[str] = ()) -> None:
-    """Check this node, or judge all of them. torch may be in `users_path`, folders of PYTHONPATH."""
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the warning is for the ranks
-    attempt = current_attempt()
-    assert attempt is not None
-    seconds, clock, scratch, *sizes = words
-    limits = Limits(float(seconds), float(clock), scratch, *map(float, sizes[:2]))
-    if sizes[2:] == ["--judge"]:
-        print(judge_attempt(attempt, sys.stdin.read().split(), limits.seconds))
-    else:
-        sys.path[1:1] = users_path
-        check_node(attempt, os.environ["SLURMD_NODENAME"], limits)
-        sys.stdout.flush()
-        os._exit(0)  # destroying a process group may wait for other processes
-
-
-# Decides which nodes failed the check before the ranks start, from the nodes' reports (`runs.node_check`).
-
-
-EXIT_UNFIT = 69  # of the batch script; sysexits.h: service unavailable
-MEBIBYTE = 2**20
-
-
-class Reached(StrEnum):
-    """A node's progress in its check."""
-
-    BEGUN = "begun"
-    IMPORTED = "imported"  # disks and clock are fine, and torch has been imported
-    MULTIPLIED = "multiplied"  # all checks that need no other node
-    ALL = "all"
-
-
-_DONE_ALONE = (Reached.MULTIPLIED, Reached.ALL)
-_NOT_DONE = {
-    None: "did not answer",
-    Reached.BEGUN: "had not checked its disks and imported torch",
-    Reached.IMPORTED: "had not multiplied two matrices",
-}
-
-
-@dataclass(frozen=True)
-class NodeReport:
-    """A node's report: its progress, the seconds since its start, and its problem, if any."""
-
-    node: str
-    reached: Reached
-    seconds: float
-    problem: str = ""
-
-    def write(self, attempt: Attempt) -> None:
-        write_json(attempt.check / f"{self.node}.json", asdict(self))
-
-
 def judge(reports: Mapping[str, NodeReport], nodes: Sequence[str], seconds: float) -> dict[str, str]:
     """The nodes that failed, with their problems.
 
@@ -182,7 +177,11 @@ def judge_attempt(attempt: Attempt, nodes: Sequence[str], seconds: float) -> str
 
     Includes the exclusions of the job itself and of earlier attempts.
     """
-    reports = _reports(attempt, nodes)
+    reports = {}
+    for node in nodes:
+        fields = read_fields(attempt.check / f"{node}.json")
+        if reached := fields.member("reached", Reached):
+            reports[node] = NodeReport(node, reached, fields.number("seconds") or 0.0, fields.text("problem"))
     failed = judge(reports, nodes, seconds)
     alike = {node: reports[node].problem for node in nodes if node in reports and reports[node].problem}
     write_json(attempt.check_json, {"failed": failed})
@@ -210,12 +209,3 @@ def judge_attempt(attempt: Attempt, nodes: Sequence[str], seconds: float) -> str
 def failed_nodes(attempt: Attempt) -> dict[str, str]:
     """The nodes that failed the check of `attempt`, with their problems."""
     return read_fields(attempt.check_json).table("failed").named_texts()
-
-
-def _reports(attempt: Attempt, nodes: Sequence[str]) -> dict[str, NodeReport]:
-    found = {}
-    for node in nodes:
-        fields = read_fields(attempt.check / f"{node}.json")
-        if reached := fields.member("reached", Reached):
-            found[node] = NodeReport(node, reached, fields.number("seconds") or 0.0, fields.text("problem"))
-    return found

@@ -1,4 +1,4 @@
-"""A rank's connection to the writer of its node (`runs.node_writer`): a Unix socket with an abstract name.
+"""A rank's connection to the writer of its node (`node_writer`): a Unix socket with an abstract name.
 
 Such a name is not a file: nothing is left behind, and containers that share the node's network can use it. It is
 derived from the attempt's secret, and both ends ask the kernel for the user of the other process.

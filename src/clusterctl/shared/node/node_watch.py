@@ -1,6 +1,6 @@
 """The watchdog of a node: its writer watches the ranks' heartbeats in memory and ends the attempt if one is stuck.
 
-The first node to notice reads the heartbeats of all nodes (`judgement`) and writes `hang.json`, or `hang-report.json`
+The first node to notice reads the heartbeats of all nodes (`Judge`) and writes `hang.json`, or `hang-report.json`
 if the alarm is only a report. Each node also checks the next node's heartbeats from time to time: ranks that do not
 depend on each other may continue while a node is frozen.
 """
@@ -96,12 +96,23 @@ class NodeWatch:
         now = self.clock()
         for rank, beat in beats.items():
             self._still.setdefault(rank, Stillness()).look(beat, now)
-        if self.alarm != "hang" and self._unrest(beats):
+        # The kinds of idleness that matter to the job, starting with the GPUs', which ends it.
+        kinds = [
+            Idleness(IDLE_GPUS, self.settings.idle_gpu, lambda beat: beat.gpu_idle),
+            Idleness(IDLE, self.settings.idle, lambda beat: beat.idle),
+        ]
+        kinds = [kind for kind in kinds if kind.limit]
+        # In steady training, no file is read to look for alarms.
+        if self.alarm != "hang" and any(
+            self._still[rank].seconds > _UNREST * patience(self.settings, beat)
+            or any((kind.seconds(beat) or 0.0) > _UNREST * kind.limit for kind in kinds)
+            for rank, beat in beats.items()
+        ):
             with suppress(OSError):
                 self.alarm = alarm_of(self.attempt) or self.alarm
         if not self.settings.enabled or self.alarm == "hang" or (self.alarm and self.settings.action == "report"):
             return
-        idle = next((kind for kind in self._idleness() if kind.holds_for(beats.values())), None)
+        idle = next((kind for kind in kinds if kind.holds_for(beats.values())), None)
         if idle and now >= self._idle_look:
             self._look_at_idleness(idle, now)
         else:
@@ -118,22 +129,6 @@ class NodeWatch:
         assert self.raised is not None
         if self._action(self.raised) == "restart":
             request_restart(self.attempt, "hang", step=self.raised.step)
-
-    def _unrest(self, beats: Mapping[int, Beat]) -> bool:
-        """Whether a rank has made no progress for a while: in steady training no file is read to look for alarms."""
-        return any(
-            self._still[rank].seconds > _UNREST * patience(self.settings, beat)
-            or any((kind.seconds(beat) or 0.0) > _UNREST * kind.limit for kind in self._idleness())
-            for rank, beat in beats.items()
-        )
-
-    def _idleness(self) -> list[Idleness]:
-        """The kinds of idleness that matter to the job, starting with the GPUs', which ends it."""
-        kinds = (
-            Idleness(IDLE_GPUS, self.settings.idle_gpu, lambda beat: beat.gpu_idle),
-            Idleness(IDLE, self.settings.idle, lambda beat: beat.idle),
-        )
-        return [kind for kind in kinds if kind.limit]
 
     def _look_at_idleness(self, idle: Idleness, now: float) -> None:
         if (looks := self._judge.looks()) is None:
@@ -276,8 +271,14 @@ class Judge:
     def looks(self) -> Looks | None:
         """The snapshots, once they have been taken; starts taking them if no node does. Never blocks."""
         if self._looks is None and self._has_lease():
-            self._looks = []
-            threading.Thread(target=self._look_twice, args=(self._looks,), name="judgement", daemon=True).start()
+            looks = self._looks = []
+
+            def look_twice() -> None:
+                earlier = self._beats()
+                time.sleep(CONFIRM_SECONDS + self._late)
+                looks.append(Looks(earlier, self._beats()))
+
+            threading.Thread(target=look_twice, name="judgement", daemon=True).start()
         return self._looks[0] if self._looks else None
 
     def drop(self) -> None:
@@ -301,11 +302,6 @@ class Judge:
         except OSError:  # retried at the next call
             return False
         return True
-
-    def _look_twice(self, looks: list[Looks]) -> None:
-        earlier = self._beats()
-        time.sleep(CONFIRM_SECONDS + self._late)
-        looks.append(Looks(earlier, self._beats()))
 
     def _beats(self) -> dict[int, Beat]:
         with ThreadPoolExecutor(min(_READERS, self._nodes), "judgement") as pool:

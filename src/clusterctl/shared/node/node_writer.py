@@ -1,7 +1,7 @@
 """The writer of a node: a small process that writes the data of the node's ranks, and watches them.
 
 A rank that cannot connect to the node's address starts a writer (`node_link`); a second writer cannot bind the address
-and exits. It exits after its last rank. Each second it writes to one file (`node_files`): the heartbeats, or another
+and exits. It exits after its last rank. Each second it writes to one file (`NodeFiles`): the heartbeats, or another
 one with waiting data; these take turns. Urgent data is written at once. It is a separate process, so that a rank whose
 native code holds the GIL does not silence the others; it imports only the standard library.
 """
@@ -103,7 +103,10 @@ class NodeWriter:
             [
                 (lambda: self._files.has_events, self._write_events),
                 (lambda: self._files.has_samples, self._files.write_samples),
-                (self._neighbour_due, self._look_at_neighbour),
+                (
+                    lambda: self._watch is not None and self.nodes > 1 and self.clock() >= self._neighbour_at,
+                    self._look_at_neighbour,
+                ),
             ]
         )
 
@@ -133,7 +136,11 @@ class NodeWriter:
 
     def tick(self) -> None:
         """Called once a second."""
-        self._look_for_newer()
+        if self._newer is None:
+            with suppress(OSError):  # the file system may be unavailable for a while
+                self._newer = self._successor.look()
+                for process in self.processes if self._newer is not None else ():
+                    process.send("newer", number=self._newer)
         if self._watch is not None:
             self._watch.look({rank: beat for rank, beat in self.beats.items() if rank in self._locals})
             self._answer_alarm(self._watch)
@@ -150,9 +157,6 @@ class NodeWriter:
                 act()
                 return True
         return False
-
-    def _neighbour_due(self) -> bool:
-        return self._watch is not None and self.nodes > 1 and self.clock() >= self._neighbour_at
 
     def _look_at_neighbour(self) -> None:
         assert self._watch is not None
@@ -189,8 +193,12 @@ class NodeWriter:
         kind = message.text("kind")
         if kind == "hello":
             self._greet(process, message)
-        elif process.role and kind == "beat":
-            self._take_beat(process, parse_beat(message.table("beat")))
+        elif process.role and kind == "beat" and (beat := parse_beat(message.table("beat"))) is not None:
+            # A program's beats replace those of the task that started it; when it has ended, its step is kept.
+            if process.role != "task" or beat.phase == ENDED or not self._program_of(process.rank):
+                last = self.beats.get(process.rank)
+                step = beat.step if last is None else max(beat.step, last.step)
+                self.beats[process.rank] = replace(beat, step=step, gpu_idle=self._gpu_idle)
         elif process.role and kind == "record":
             self._take_record(process, message)
         elif process.role and kind == "sample":
@@ -211,14 +219,6 @@ class NodeWriter:
             self._watch = NodeWatch(self.attempt, self.node, self.nodes, ranks, watchdog, self.clock, self._notify)
         if self._newer is not None:
             process.send("newer", number=self._newer)
-
-    def _take_beat(self, process: Client, beat: Beat | None) -> None:
-        """A program's beats replace those of the task that started it; when it has ended, its step is kept."""
-        last = self.beats.get(process.rank)
-        if beat is None or (process.role == "task" and beat.phase != ENDED and self._program_of(process.rank)):
-            return
-        step = beat.step if last is None else max(beat.step, last.step)
-        self.beats[process.rank] = replace(beat, step=step, gpu_idle=self._gpu_idle)
 
     def _program_of(self, rank: int) -> Client | None:
         return next((one for one in self.processes if one.rank == rank and one.role == "program"), None)
@@ -279,15 +279,6 @@ class NodeWriter:
 
     # --- the attempt
 
-    def _look_for_newer(self) -> None:
-        if self._newer is not None:
-            return
-        with suppress(OSError):  # the file system may be unavailable for a while
-            self._newer = self._successor.look()
-            if self._newer is not None:
-                for process in self.processes:
-                    process.send("newer", number=self._newer)
-
     def _answer_alarm(self, watch: NodeWatch) -> None:
         """Request the ranks' stacks, signal those that do not answer, and make all exit if the attempt ends."""
         now = self.clock()
@@ -302,8 +293,10 @@ class NodeWriter:
             return
         if hang.prodded is None and hang.silent and now >= hang.since + ANSWER_SECONDS and watch.alarm == "hang":
             hang.prodded = now
-            for process in hang.silent:
-                self._prod(process)
+            # While C code holds the GIL, no Python code runs, but a C signal handler does.
+            for process in [one for one in hang.silent if one.stacks is not None]:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process.pid, DUMP_SIGNAL)
         elif hang.prodded is not None and now >= hang.prodded + _PRODDED_SECONDS:
             for process in self.processes:  # the signal may have woken one up, which then answers too
                 self._read_stacks(process)
@@ -314,12 +307,6 @@ class NodeWriter:
             watch.end()
             for process in self.processes:
                 process.send("leave")
-
-    def _prod(self, process: Client) -> None:
-        """Send DUMP_SIGNAL: while C code holds the GIL, no Python code runs, but a C signal handler does."""
-        if process.stacks is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(process.pid, DUMP_SIGNAL)
 
     def _read_stacks(self, process: Client) -> None:
         """Record faulthandler's output as an event of the rank, once."""
@@ -353,7 +340,7 @@ def main() -> None:
         raise
 
 
-# The files of a node's writer (`runs.node_writer`), and the data waiting to be written to them.
+# The files of a node's writer, and the data waiting to be written to them.
 
 
 _MOST_LEFT = 1 << 22  # bytes of events kept while the disk is full

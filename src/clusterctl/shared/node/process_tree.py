@@ -85,7 +85,12 @@ class ProcessTree:
         members = self.members()
         for pid, stat in list(members.items())[:_MOST_DESCRIBED]:
             folder = self.proc / str(pid)
-            yield f"process {pid}: {self._program(folder)}"
+            program = ""
+            with suppress(OSError):  # `python train.py`: the first word, and the next one unless it is an option
+                first, *more = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                script = more[:1] if more and not more[0].startswith("-") else []
+                program = " ".join([first, *script])[:_LONGEST_PROGRAM]
+            yield f"process {pid}: {program}"
             yield f"  main thread {_STATES.get(stat.state, stat.state)}{self._sleeps_in(folder)}"
             with suppress(*_GONE):
                 yield from (f"    {line}" for line in (folder / "stack").read_text().splitlines())
@@ -109,14 +114,6 @@ class ProcessTree:
             state, parent, *fields = (folder / "stat").read_text().rpartition(")")[2].split()
             return Stat(state, int(parent), sum(map(int, fields[9:13])) / _TICKS)
         return None
-
-    def _program(self, folder: Path) -> str:
-        """`python train.py`: the first word, and the next one unless it is an option."""
-        with suppress(OSError):
-            program, *more = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            script = more[:1] if more and not more[0].startswith("-") else []
-            return " ".join([program, *script])[:_LONGEST_PROGRAM]
-        return ""
 
     def _sleeps_in(self, folder: Path) -> str:
         with suppress(OSError):

@@ -124,15 +124,12 @@ class FetchesByType:
 
     def _gather(self, nodes: Tables) -> Fetched[Tables]:
         found = {kind: features.gather(nodes[kind]) for kind, features in self._features.items()}
-        return Fetched({kind: one.rows for kind, one in found.items()}, _together([*found.values()]))
-
-
-def _together(fetches: list[Fetched[Tensor]]) -> dict[str, float]:
-    """The metrics of several fetches: their bytes, and the rate of all rows."""
-    counted = max(1, sum(fetch.counted for fetch in fetches))
-    numbers: dict[str, float] = {}
-    for fetch in fetches:
-        for name, value in fetch.numbers.items():
-            part = value * fetch.counted / counted if name == "cache_hit_rate" else value
-            numbers[name] = numbers.get(name, 0) + part
-    return {name: round(value, 4) for name, value in numbers.items()}
+        # The metrics of all types: their bytes, and the rate of all rows.
+        counted = max(1, sum(one.counted for one in found.values()))
+        numbers: dict[str, float] = {}
+        for one in found.values():
+            for name, value in one.numbers.items():
+                part = value * one.counted / counted if name == "cache_hit_rate" else value
+                numbers[name] = numbers.get(name, 0) + part
+        numbers = {name: round(value, 4) for name, value in numbers.items()}
+        return Fetched({kind: one.rows for kind, one in found.items()}, numbers)

@@ -23,12 +23,8 @@ from numba import types
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
-
-if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 PAGE = 4096  # O_DIRECT requires offsets, lengths and memory aligned to this on every file system
@@ -89,7 +85,9 @@ class RowFile:
 
     def _read(self, requests: Numbers, inside: Tensor, rows: Tensor, places: Tensor) -> None:
         """Read pieces of the file, and copy the rows `inside` each piece to their places."""
-        scratch = self._scratch()
+        if not hasattr(self._own, "memory"):  # this thread's own page-aligned buffer
+            self._own.memory = _own_pages(self._most)
+        scratch: mmap.mmap = self._own.memory
         view, content = memoryview(scratch), torch.frombuffer(scratch, dtype=torch.uint8)
         done = 0
         if self._compiled and convertible(self._dtype, rows.dtype):
@@ -111,13 +109,6 @@ class RowFile:
             done = reached
         if not self._direct:
             os.posix_fadvise(self._file, begin, len(view), os.POSIX_FADV_DONTNEED)
-
-    def _scratch(self) -> mmap.mmap:
-        """This thread's own page-aligned buffer."""
-        if not hasattr(self._own, "memory"):
-            self._own.memory = _own_pages(self._most)
-        memory: mmap.mmap = self._own.memory
-        return memory
 
     def close(self) -> None:
         """Wait for pending reads, and close the file."""
@@ -158,18 +149,14 @@ def _requests(offsets: Numbers, size: int) -> Numbers:
 def mapped_from(tensor: Tensor) -> tuple[str, int]:
     """The file that a tensor's memory is mapped from, and the offset of its first byte there (see proc(5))."""
     address = tensor.data_ptr()
-    for start, stop, offset, path in _mappings():
-        if start <= address < stop and path.startswith("/"):
-            return path, offset + address - start
-    raise ValueError("the features are not mapped from a file")
-
-
-def _mappings() -> Iterator[tuple[int, int, int, str]]:
     with Path("/proc/self/maps").open(encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
-            bounds, _, offset, _, _, *path = line.rstrip("\n").split(maxsplit=5)
+            bounds, _, offset, _, _, *rest = line.rstrip("\n").split(maxsplit=5)
+            path = (rest[0] if rest else "").replace("\\012", "\n")
             start, stop = (int(bound, 16) for bound in bounds.split("-"))
-            yield start, stop, int(offset, 16), (path[0] if path else "").replace("\\012", "\n")
+            if start <= address < stop and path.startswith("/"):
+                return path, int(offset, 16) + address - start
+    raise ValueError("the features are not mapped from a file")
 
 
 def _opened(path: str, direct: bool) -> tuple[int, bool]:
@@ -209,13 +196,9 @@ def read_rows(
 
     `scratch` [elements] is the reader's page-aligned memory, viewed as the file's dtype.
     """
-    stored, wanted = (_bits(tensor) for tensor in (scratch, rows))
+    # As unsigned integers: numpy has no bfloat16.
+    stored, wanted = (tensor.view(torch.uint8).numpy().view(_BITS[tensor.element_size()]) for tensor in (scratch, rows))
     return int(_read(file, requests, stored.ctypes.data, stored, inside.numpy(), wanted, places.numpy()))
-
-
-def _bits(tensor: Tensor) -> NDArray[Any]:
-    """The tensor's memory as unsigned integers: numpy has no bfloat16."""
-    return tensor.view(torch.uint8).numpy().view(_BITS[tensor.element_size()])
 
 
 @numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

@@ -106,7 +106,10 @@ class FeaturesOnDisk:
             shared_table(task, (max(1, most), width), dtype, host) as (self._cache, _),
         ):
             if leads and most:
-                self._fill(hottest(visits(), most))
+                read_often = hottest(visits(), most)
+                slots = torch.arange(read_often.numel())
+                self._slots[read_often] = slots.to(torch.int32) + 1  # 0 means not cached
+                self._file.begin(read_often, self._cache, slots).wait()
         self._fetches = FetchesAhead(self.gather)
 
     @property
@@ -138,9 +141,3 @@ class FeaturesOnDisk:
         hits = present.numel() / max(1, ids.numel())
         numbers = {"cache_hit_rate": round(hits, 4), "bytes_read": reading.size}
         return Fetched(rows.to(self._device), numbers, ids.numel())
-
-    def _fill(self, nodes: Tensor) -> None:
-        """Read the rows of these nodes, ascending, into the cache. Slots count from 1, as 0 means not cached."""
-        slots = torch.arange(nodes.numel())
-        self._slots[nodes] = slots.to(torch.int32) + 1
-        self._file.begin(nodes, self._cache, slots).wait()

@@ -1,7 +1,7 @@
 """Features that are split over the nodes of a run: each node holds a part, and fetches other rows from its peers.
 
 A node holds the rows of its ranks' slices (`own_slice`), so evaluation reads each rank's own nodes without an exchange.
-Frequently read rows of other nodes can be replicated.
+Frequently read rows of other nodes can be replicated. `RowExchange` sends rows from node to node.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class SplitFeatures:
         assert task.fetching is not None, "the features are split over several nodes"
         self._device, self._dtype = task.device, dtype
         total, width = table.shape
-        layout = Layout(dist.get_rank(), _node_of_each_rank(task), total)
+        numbers = [torch.empty(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+        dist.all_gather(numbers, torch.tensor([task.place.node_rank]), group=task.fetching)
+        layout = Layout(dist.get_rank(), tuple(map(int, numbers)), total)
         self._rank, self._size, self._peers = layout.rank, layout.size, layout.peers()
         self._first_rows = layout.first_rows()
         kept = min(table.dtype, dtype, key=lambda one: one.itemsize)
@@ -104,7 +106,12 @@ class SplitFeatures:
             if leads:
                 self._replicated.fill_(total)  # no node
             if leads and most:
-                self._replicate(file, visits(), layout.own_slices)
+                often = visits()
+                for number in layout.own_slices:
+                    often[number * self._size : (number + 1) * self._size] = 0
+                nodes = hottest(often, self._replicated.numel())
+                self._replicated[: nodes.numel()] = nodes
+                file.begin(nodes, self._replicas, torch.arange(nodes.numel())).wait()
         file.close()
         self._replicates = most > 0
         self._exchange = RowExchange(self._own, task.fetching)
@@ -144,21 +151,6 @@ class SplitFeatures:
             hits = 1 - missing.numel() / max(1, elsewhere.numel())
             numbers["cache_hit_rate"] = round(hits, 4)
         return Fetched(rows.to(self._device), numbers, elsewhere.numel())
-
-    def _replicate(self, file: RowFile, visits: Tensor, own_slices: list[int]) -> None:
-        """Read the rows of other nodes that are visited most often."""
-        for number in own_slices:
-            visits[number * self._size : (number + 1) * self._size] = 0
-        nodes = hottest(visits, self._replicated.numel())
-        self._replicated[: nodes.numel()] = nodes
-        file.begin(nodes, self._replicas, torch.arange(nodes.numel())).wait()
-
-
-def _node_of_each_rank(task: Task) -> tuple[int, ...]:
-    """A collective."""
-    found = [torch.empty(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, torch.tensor([task.place.node_rank]), group=task.fetching)
-    return tuple(int(node) for node in found)
 
 
 def _copy(table: Tensor, taken: Tensor, rows: Tensor, places: Tensor) -> None:

@@ -31,7 +31,7 @@ def sample_ranges_compiled(
 
 
 def end_by_time_compiled(start: Tensor, end: Tensor, latest: Tensor, time: Tensor, sources: Tensor | None) -> Tensor:
-    """Like `pyg_times.end_by_time`."""
+    """Like `relation.end_by_time`."""
     found = torch.empty_like(start)
     of_node = sources is not None
     by_edge = time.new_empty(0, dtype=torch.int64) if sources is None else sources
@@ -40,14 +40,14 @@ def end_by_time_compiled(start: Tensor, end: Tensor, latest: Tensor, time: Tenso
 
 
 def first_compiled(waits: Tensor, offsets: Tensor, count: int) -> Tensor:
-    """Like `pyg_weights.first`."""
+    """Like `weights.first`."""
     picks = torch.empty(count, offsets.numel() - 1, dtype=torch.int64)
     _first(waits.numpy(), offsets.numpy(), picks.numpy())
     return picks
 
 
 class CompiledNumbering:
-    """Like `pyg_numbering.Numbering`, with a hash table of rows, at most half full; -1 marks an empty slot."""
+    """Like `relation.Numbering`, with a hash table of rows, at most half full; -1 marks an empty slot."""
 
     def __init__(self, seeds: Tensor) -> None:
         self._ids = seeds.numpy().astype(np.int64)

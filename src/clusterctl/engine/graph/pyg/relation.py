@@ -1,4 +1,7 @@
-"""The edges of one type as PyG's samplers store them, and how a hop samples them."""
+"""The edges of one type as PyG's samplers store them, and how a hop samples them: by time if they have any.
+
+`Numbering` numbers the nodes that a sample finds.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class Relation:
     indices: Tensor  # integers [edges]: the sources
     times: Times | None = None
     weights: Tensor | None = None  # float64 [edges]
-    levels: Tensor | None = None  # `pyg_weights.summed_levels` of the weights, for draws with replacement
+    levels: Tensor | None = None  # `weights.summed_levels` of the weights, for draws with replacement
 
     def __post_init__(self) -> None:
         """Raise RuntimeError, worded as in pyg-lib, if PyG built wrong offsets: edges marked as sorted were not."""

@@ -166,17 +166,15 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
         seeds = {_ONLY: seed} if isinstance(seed, Tensor) else seed
         trees, key = None, stream(Purpose.SAMPLING, epoch, _digest(examples))
         if self.disjoint:
-            trees, key = self._trees(seeds, seed_time, examples), epoch
+            number = torch.arange(sum(nodes.numel() for nodes in seeds.values()))
+            own_example = examples[number % examples.numel()] if number.numel() else number
+            keys = draws(0, number // max(examples.numel(), 1)) + own_example
+            trees = Trees(draws(0, keys), self._latest(seeds, seed_time) if self.is_temporal else None)
+            key = epoch
         counts = self.num_neighbors.get_values(self.edge_types if self.is_hetero else None)
         counts = counts if self.is_hetero else {_HOMOGENEOUS: counts}
         sample = walk(self._graph, seeds, counts, key, replace=self.replace, trees=trees)
         return self._output(induced(self._graph, sample) if is_induced else sample)
-
-    def _trees(self, seeds: dict[str, Tensor], seed_time: Tensor | dict[str, Tensor] | None, examples: Tensor) -> Trees:
-        number = torch.arange(sum(nodes.numel() for nodes in seeds.values()))
-        own_example = examples[number % examples.numel()] if number.numel() else number
-        keys = draws(0, number // max(examples.numel(), 1)) + own_example
-        return Trees(draws(0, keys), self._latest(seeds, seed_time) if self.is_temporal else None)
 
     def _latest(self, seeds: dict[str, Tensor], seed_time: Tensor | dict[str, Tensor] | None) -> Tensor:
         if seed_time is not None:

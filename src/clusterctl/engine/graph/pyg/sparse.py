@@ -18,8 +18,6 @@ from clusterctl.engine.graph.storage import row_offsets
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from torch import Tensor
-
     from clusterctl.engine.graph.storage import EdgeType
 
 _VALUES = "adj_t_values"
@@ -36,8 +34,12 @@ class SparseAgain:
         """The batch, changed in place, or the result of the user's transform."""
         for edge_type, store in _stores(batch):
             if edge_type in self.layouts:
+                (sources, targets), layout = store["edge_index"], self.layouts[edge_type]
                 size = tuple(reversed(store.size()))
-                store["adj_t"] = _sparse(store["edge_index"], store[_VALUES], size, self.layouts[edge_type])
+                order = (targets * size[1] + sources).argsort(stable=True)
+                offsets = row_offsets(targets, size[0])
+                adjacency = torch.sparse_csr_tensor(offsets, sources[order], store[_VALUES][order], size)
+                store["adj_t"] = adjacency if layout == torch.sparse_csr else adjacency.to_sparse(layout=layout)
                 del store["edge_index"], store[_VALUES]
         return batch if self.transform is None else self.transform(batch)
 
@@ -71,10 +73,3 @@ def _stores(data: Any) -> Iterator[tuple[EdgeType | None, Any]]:
         yield None, data
     else:
         yield from data.edge_items()
-
-
-def _sparse(edge_index: Tensor, values: Tensor, size: tuple[int, int], layout: torch.layout) -> Tensor:
-    sources, targets = edge_index
-    order = (targets * size[1] + sources).argsort(stable=True)
-    adjacency = torch.sparse_csr_tensor(row_offsets(targets, size[0]), sources[order], values[order], size)
-    return adjacency if layout == torch.sparse_csr else adjacency.to_sparse(layout=layout)

@@ -94,24 +94,19 @@ def walk(
         for number, edge_type in enumerate(graph.relations):
             draw = Draw(counts[edge_type][hop], stream(Purpose.SAMPLING, key, hop, number), replace)
             hops.edges[edge_type].append(_sample_hop(hops, edge_type, draw))
-    return _sample(hops)
-
-
-def induced(graph: TypedGraph, sample: Neighborhood) -> Neighborhood:
-    """All edges among the nodes of a non-disjoint sample, by target, no longer separated into hops."""
-    found = {node_type: graph.by.numbering(nodes) for node_type, nodes in sample.nodes.items()}
-    edges = {}
-    for edge_type, relation in graph.relations.items():
-        source, _, target = edge_type
-        nodes = sample.nodes[target]
-        start = relation.indptr[nodes].to(torch.int64)
-        degree = relation.indptr[nodes + 1] - start
-        _, places = take(start, degree, -1, lambda drawn: drawn)
-        rows = found[source].find(relation.indices[places].to(torch.int64))
-        inside = (rows >= 0).nonzero().squeeze(1)
-        targets = torch.arange(nodes.numel()).repeat_interleave(degree, output_size=places.numel())
-        edges[edge_type] = Edges(rows[inside], targets[inside], places[inside])
-    return Neighborhood(sample.nodes, sample.trees, edges, None, None)
+    parted = {node_type: hops.nodes_and_trees(node_type, found.ids) for node_type, found in hops.found.items()}
+    owners = {node_type: own for node_type, (_, own) in parted.items() if own is not None}
+    for node_type, found in hops.found.items():
+        hops.ends[node_type].append(len(found))
+    return Neighborhood(
+        nodes={node_type: nodes for node_type, (nodes, _) in parted.items()},
+        trees=None if trees is None else owners,
+        edges={edge_type: _joined(parts) for edge_type, parts in hops.edges.items()},
+        num_nodes={
+            node_type: [after - before for before, after in pairwise(ends)] for node_type, ends in hops.ends.items()
+        },
+        num_edges={edge_type: [part.places.numel() for part in parts] for edge_type, parts in hops.edges.items()},
+    )
 
 
 def _start(graph: TypedGraph, seeds: Mapping[str, Tensor], trees: Trees | None) -> _Hops:
@@ -150,22 +145,6 @@ def _sample_hop(hops: _Hops, edge_type: EdgeType, draw: Draw) -> Edges:
     return Edges(hops.found[source].add(ids), targets, places)
 
 
-def _sample(hops: _Hops) -> Neighborhood:
-    parted = {node_type: hops.nodes_and_trees(node_type, found.ids) for node_type, found in hops.found.items()}
-    trees = {node_type: own for node_type, (_, own) in parted.items() if own is not None}
-    for node_type, found in hops.found.items():
-        hops.ends[node_type].append(len(found))
-    return Neighborhood(
-        nodes={node_type: nodes for node_type, (nodes, _) in parted.items()},
-        trees=None if hops.trees is None else trees,
-        edges={edge_type: _joined(parts) for edge_type, parts in hops.edges.items()},
-        num_nodes={
-            node_type: [after - before for before, after in pairwise(ends)] for node_type, ends in hops.ends.items()
-        },
-        num_edges={edge_type: [part.places.numel() for part in parts] for edge_type, parts in hops.edges.items()},
-    )
-
-
 def _joined(parts: list[Edges]) -> Edges:
     empty = torch.empty(0, dtype=torch.int64)
     return Edges(
@@ -173,3 +152,20 @@ def _joined(parts: list[Edges]) -> Edges:
         torch.cat([empty, *(part.targets for part in parts)]),
         torch.cat([empty, *(part.places for part in parts)]),
     )
+
+
+def induced(graph: TypedGraph, sample: Neighborhood) -> Neighborhood:
+    """All edges among the nodes of a non-disjoint sample, by target, no longer separated into hops."""
+    found = {node_type: graph.by.numbering(nodes) for node_type, nodes in sample.nodes.items()}
+    edges = {}
+    for edge_type, relation in graph.relations.items():
+        source, _, target = edge_type
+        nodes = sample.nodes[target]
+        start = relation.indptr[nodes].to(torch.int64)
+        degree = relation.indptr[nodes + 1] - start
+        _, places = take(start, degree, -1, lambda drawn: drawn)
+        rows = found[source].find(relation.indices[places].to(torch.int64))
+        inside = (rows >= 0).nonzero().squeeze(1)
+        targets = torch.arange(nodes.numel()).repeat_interleave(degree, output_size=places.numel())
+        edges[edge_type] = Edges(rows[inside], targets[inside], places[inside])
+    return Neighborhood(sample.nodes, sample.trees, edges, None, None)

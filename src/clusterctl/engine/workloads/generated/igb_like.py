@@ -76,7 +76,13 @@ def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], 
     """
     random = torch.Generator().manual_seed(seed)
     papers = max(CLASSES, round(ALL_PAPERS * scale))
-    nodes = {kind: _nodes(published(counts, papers), random) for kind, counts in NODES.items()}
+    nodes = {}
+    for kind, counts in NODES.items():
+        number = published(counts, papers)
+        weights = torch.randn(number, generator=random, dtype=torch.float64).mul_(_SIGMA).exp_()
+        classes = torch.randint(CLASSES, (number,), generator=random)
+        classes[:CLASSES] = torch.arange(CLASSES)  # no class is empty
+        nodes[kind] = NodesOfAType(weights, classes)
     for kind, own in nodes.items():
         _write_features(folder / "processed" / kind / "node_feat.npy", own.classes, random)
     _write_labels(folder / "processed" / PAPER / "node_label_19.npy", nodes[PAPER].classes, random)
@@ -96,13 +102,6 @@ def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], 
     truth = {"best_accuracy": BEST_ACCURACY, "scale": scale, "seed": seed}
     (folder / TRUTH_FILE).write_text(json.dumps(truth) + "\n")
     return BEST_ACCURACY
-
-
-def _nodes(count: int, random: torch.Generator) -> NodesOfAType:
-    weights = torch.randn(count, generator=random, dtype=torch.float64).mul_(_SIGMA).exp_()
-    classes = torch.randint(CLASSES, (count,), generator=random)
-    classes[:CLASSES] = torch.arange(CLASSES)  # no class is empty
-    return NodesOfAType(weights, classes)
 
 
 def _population(nodes: NodesOfAType) -> Population:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.storage import EdgeType
     from clusterctl.engine.workloads.generated.reddit_like import Community
 
-
-if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
 
 _EDGES_AT_ONCE = 1 << 20
@@ -71,7 +69,16 @@ def write(name: str, folder: Path, scale: float, seed: int, progress: Progress =
     """
     model = MODELS[name]
     truth = community(scale, seed, model.shape)
-    nodes, edges = _labelled_nodes(truth, model.labelled), _edges(truth, progress)
+    nodes, total = _labelled_nodes(truth, model.labelled), int(truth.degree.sum())
+
+    def counted_sources() -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+        done = 0
+        for piece in sources(truth):
+            yield piece.numpy()
+            done += piece.numel()
+            progress(done, total)
+
+    edges = EdgePieces(total, counted_sources, lambda: (piece.numpy() for piece in targets(truth)))
     if name == "ogbn-mag":
         counts = {"paper": len(nodes.labels)} | {kind: max(1, round(n * scale)) for kind, n in OTHER_NODES.items()}
         relations: dict[EdgeType, EdgePieces] = {
@@ -99,19 +106,6 @@ def _labelled_nodes(truth: Community, share: float) -> LabelledNodes:
     split = (parts[0].numpy(), parts[1].numpy(), parts[2].numpy())
     width = truth.centres.size(1)
     return LabelledNodes(lambda: (piece.numpy() for piece in features(truth)), width, labels.numpy(), split)
-
-
-def _edges(truth: Community, progress: Progress) -> EdgePieces:
-    total = int(truth.degree.sum())
-
-    def counted() -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-        done = 0
-        for piece in sources(truth):
-            yield piece.numpy()
-            done += piece.numel()
-            progress(done, total)
-
-    return EdgePieces(total, counted, lambda: (piece.numpy() for piece in targets(truth)))
 
 
 def _random_edges(counts: dict[str, int], relation: EdgeType, edges: int, random: torch.Generator) -> EdgePieces:
@@ -162,7 +156,12 @@ def write_archives(root: Path, nodes: LabelledNodes, edges: EdgePieces, split: s
     count = len(nodes.labels)
     (root / "raw").mkdir(parents=True)
     with ArchiveWriter(root / "raw" / "data.npz") as archive:
-        archive.put("edge_index", np.int64, (2, edges.total), _chained(edges.sources, edges.targets))
+        archive.put(
+            "edge_index",
+            np.int64,
+            (2, edges.total),
+            (piece for side in (edges.sources, edges.targets) for piece in side()),
+        )
         archive.put("node_feat", np.float32, (count, nodes.width), nodes.features())
         archive.put("num_nodes_list", np.int64, (1,), [np.array([count])])
         archive.put("num_edges_list", np.int64, (1,), [np.array([edges.total])])
@@ -211,22 +210,21 @@ def _write_split(folder: Path, nodes: LabelledNodes) -> None:
 
 def _write_text(path: Path, pieces: Iterable[Any]) -> None:
     """Write numbers, one row per line; floats with up to nine digits, which float32 needs."""
-    _write_lines(path, (line for piece in pieces for line in _lines(np.asarray(piece))))
 
+    def lines() -> Iterator[str]:
+        for piece in pieces:
+            rows = np.asarray(piece)
+            rows = rows.reshape(len(rows), -1)
+            if np.issubdtype(rows.dtype, np.integer):
+                yield from (",".join(map(str, row)) for row in rows.tolist())
+            else:
+                form = ",".join(["%.9g"] * rows.shape[1])
+                yield from (form % tuple(row) for row in rows.tolist())
 
-def _lines(rows: Array) -> Iterable[str]:
-    rows = rows.reshape(len(rows), -1)
-    if np.issubdtype(rows.dtype, np.integer):
-        return (",".join(map(str, row)) for row in rows.tolist())
-    form = ",".join(["%.9g"] * rows.shape[1])
-    return (form % tuple(row) for row in rows.tolist())
+    _write_lines(path, lines())
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt", compresslevel=_COMPRESSION, encoding="ascii", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
-
-
-def _chained(*parts: Callable[[], Iterable[Array]]) -> Iterable[Array]:
-    return (piece for part in parts for piece in part())
