@@ -67,7 +67,7 @@ class Case:
 
     @cached_property
     def first(self) -> Candidate | None:
-        return min(self.reports, key=_earliest, default=None)
+        return min(self.reports, key=lambda report: report.precedence, default=None)
 
     @cached_property
     def silent(self) -> list[RankTrace]:
@@ -89,23 +89,38 @@ class Rule(NamedTuple):
 
 def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     """The first cause of the end of `attempt`, and its consequences, by the first of RULES that applies."""
-    case = Case.of(attempt, trace)
+    case, record = Case.of(attempt, trace), trace.status.record
     evidence, found = next((rule.evidence, found) for rule in RULES if (found := rule.finding(case)))
-    if not evidence.may_be_certain and found.certainty == CERTAIN:
-        found = replace(found, certainty=LIKELY)
+    doubtful = found.certainty == CERTAIN and not evidence.may_be_certain
     rank = attempt.rank(found.rank) if found.rank is not None else None
-    if rank and not found.stage:
-        found = replace(found, stage=rank.stage)
-    if rank and rank.beat and rank.beat.step:
-        found = replace(found, step=rank.beat.step)
+    step = rank.beat.step if rank and rank.beat else 0
+    facts = [*found.facts]
     if attempt.setup and attempt.setup_ended is None:
-        flaws = flawed_lines(attempt, trace.status.record)
-        found = replace(found, facts=(*found.facts, *(f"failed before it: {line}" for line in flaws)))
-    if attempt.refused:
-        found = replace(found, facts=(*found.facts, f"not restarted: {_refusal(attempt, trace, attempt.refused)}"))
+        facts += [f"failed before it: {line}" for line in flawed_lines(attempt, record)]
+    if refused := attempt.refused:
+        if refused is Refusal.RESTART_LIMIT and record.allocation:  # by the script of an earlier version
+            refused = Refusal.IN_ALLOCATION
+        problem = f": {attempt.requeue_problem}" if attempt.requeue_problem else ""
+        facts.append(f"not restarted: {_REFUSALS[refused].format(limit=record.job.restart.limit)}{problem}")
     elif found.cause_class is Cause.PREEMPTED and _stage_after(attempt, trace) is Stage.PREEMPTED:
-        found = replace(found, facts=(*found.facts, f"not restarted: {_not_requeued(trace)}"))
-    return replace(found, attempt=attempt.number, secondary=_consequences(attempt, case.reports, found))
+        # Slurm did not start it again, and its script was not asked to.
+        mode = "Slurm cancels the jobs that it preempts there (PreemptMode=CANCEL), and left no time to save"
+        off = record.job.resources.requeue is False
+        facts.append(f"not restarted: {'resources.requeue is false' if off else mode}")
+    words = {candidate.rank: candidate.words for candidate in case.reports}
+    return replace(
+        found,
+        certainty=LIKELY if doubtful else found.certainty,
+        attempt=attempt.number,
+        stage=found.stage or (rank.stage if rank else ""),
+        step=step or found.step,
+        facts=tuple(facts),
+        secondary=tuple(
+            Consequence(other.rank, other.node, words.get(other.rank, "ended with the others"))
+            for other in attempt.ranks
+            if other.rank != found.rank and other.exit_code != 0
+        ),
+    )
 
 
 def _stage_after(attempt: AttemptTrace, trace: RunTrace) -> Stage | None:
@@ -113,78 +128,69 @@ def _stage_after(attempt: AttemptTrace, trace: RunTrace) -> Stage | None:
     return trace.job_of(attempt).stage if trace.ended_its_job(attempt) else None
 
 
-def _not_requeued(trace: RunTrace) -> str:
-    """Why Slurm did not start a preempted run again, whose script was not asked to."""
-    if trace.status.record.job.resources.requeue is False:
-        return "resources.requeue is false"
-    return "Slurm cancels the jobs that it preempts there (PreemptMode=CANCEL), and left no time to save"
-
-
-def _refusal(attempt: AttemptTrace, trace: RunTrace, refused: Refusal) -> str:
-    record = trace.status.record
-    if refused is Refusal.RESTART_LIMIT and record.allocation:  # by the script of an earlier version
-        refused = Refusal.IN_ALLOCATION
-    words = _REFUSALS[refused].format(limit=record.job.restart.limit)
-    return f"{words}: {attempt.requeue_problem}" if attempt.requeue_problem else words
-
-
 def _stuck(case: Case) -> Finding | None:
     """The watchdog's alarm, unless a rank had failed before it, all had ended, or Slurm has lost the node."""
-    alarm = case.attempt.alarm
-    if (
-        alarm is None
-        or _after_the_end(case.attempt, alarm.time)
-        or _came_before(case.first, alarm.time)
-        or _slurm_lost_them(case.attempt, case.ending)
-    ):
+    attempt, alarm = case.attempt, case.attempt.alarm
+    if alarm is None or _came_before(case.first, alarm.time):
         return None
-    return hang(case.attempt)
-
-
-def _after_the_end(attempt: AttemptTrace, moment: float) -> bool:
-    ends = [rank.ended for rank in attempt.ranks if rank.began]
-    ends = [attempt.end] if attempt.end is not None else ends
-    return bool(ends) and all(end is not None and end + CLOCK_SECONDS < moment for end in ends)
+    ends = [attempt.end] if attempt.end is not None else [rank.ended for rank in attempt.ranks if rank.began]
+    if ends and all(end is not None and end + CLOCK_SECONDS < alarm.time for end in ends):
+        return None
+    if case.ending and case.ending.cause is Cause.NODE:
+        # Slurm notices a lost node later than the watchdog. If all ranks were in a collective and no suspect is known,
+        # they were waiting for any node that Slurm lost.
+        suspects, lost = alarm.suspects or outside_collectives(attempt), lost_nodes(attempt.lines)
+        if all(attempt.rank(suspect).node in lost for suspect in suspects):
+            return None
+    return hang(attempt)
 
 
 def _from_outside(case: Case) -> Finding | None:
     """What Slurm or a person did to the whole job, unless a rank had failed before it."""
-    ending = case.ending
+    attempt, ending = case.attempt, case.ending
     sooner = ending and _came_before(case.first, ending.time - _SOONER_SECONDS if ending.time else None)
     if ending is None or (sooner and not case.by_the_end):
         return None
-    return _ended_from_outside(case.attempt, ending)
+    facts: tuple[str, ...] = ()
+    if ending.cause is Cause.TIME and attempt.start and attempt.end:  # it may have been stuck before
+        beats = [rank.beat for rank in attempt.ranks if rank.beat]
+        beats = [beat for beat in beats if beat.phase == Stage.TRAINING and beat.step]
+        still = min((beat.time - beat.still_since for beat in beats), default=0.0)
+        usual = max((beat.slow_seconds or 0.0 for beat in beats), default=0.0)
+        if attempt.reported:
+            facts = (f"it was stuck before: {noticed(attempt.reported)}",)
+        elif still > max(60.0, 10 * usual):
+            facts = (f"no rank had completed a step for {still:.0f} s",)
+    certainty = CERTAIN if ending.certain else LIKELY
+    return Finding(ending.cause, ending.words, certainty, node=ending.node, stage=attempt.rank(0).stage, facts=facts)
 
 
-def _unfit_nodes(case: Case) -> Finding | None:
-    if not case.attempt.unfit:
-        return None
-    (node, problem), *others = case.attempt.unfit.items()
-    facts = tuple(f"{other} also failed it: {words}" for other, words in others)
-    hint = "report it to the administrators of the cluster; to avoid the node, set resources.exclude"
-    return Finding(Cause.NODE, f"failed the node check: {problem}", CERTAIN, node=node, facts=facts, hint=hint)
+def _came_before(first: Candidate | None, moment: float | None) -> bool:
+    """Whether a rank had failed on its own before `moment` (None: unknown)."""
+    return first is not None and first.primary and moment is not None and first.time is not None and first.time < moment
 
 
-def _ended_in_setup(case: Case) -> Finding | None:
-    """A line of `setup` ended the batch script before any rank."""
+def _before_the_ranks(case: Case) -> Finding | None:
+    """What the batch script recorded instead of starting its ranks."""
     attempt = case.attempt
-    if attempt.setup_ended is None:
-        return None
-    ended, *others = flawed_lines(attempt, case.trace.status.record)
-    own = [line for line in attempt.lines if not line.startswith("clusterctl: ")]
-    said = own[-1:] if attempt.exit_code != 0 else []
-    hint = "correct `setup` in the job or cluster file, and submit it again"
-    return Finding(Cause.LAUNCH, ended, CERTAIN, facts=(*(f"also failed: {line}" for line in others), *said), hint=hint)
-
-
-def _no_work(case: Case) -> Finding | None:
-    """The run's working directory could not be created."""
-    attempt = case.attempt
-    if not attempt.no_work:
-        return None
-    cause, facts = (Cause.DISK, ()) if attempt.disk_full else (Cause.LAUNCH, attempt.lines[-1:])
-    reason = "the disk of the run directory is full" if attempt.disk_full else "the code could not be copied"
-    return Finding(cause, f"cannot create the run's working directory: {reason}", CERTAIN, facts=facts)
+    if attempt.unfit:
+        (node, problem), *unfit = attempt.unfit.items()
+        facts = [f"{other} also failed it: {words}" for other, words in unfit]
+        hint = "report it to the administrators of the cluster; to avoid the node, set resources.exclude"
+        words = f"failed the node check: {problem}"
+        return Finding(Cause.NODE, words, CERTAIN, node=node, facts=tuple(facts), hint=hint)
+    if attempt.setup_ended is not None:
+        ended, *flaws = flawed_lines(attempt, case.trace.status.record)
+        own = [line for line in attempt.lines if not line.startswith("clusterctl: ")]
+        facts = [*(f"also failed: {line}" for line in flaws), *(own[-1:] if attempt.exit_code != 0 else ())]
+        hint = "correct `setup` in the job or cluster file, and submit it again"
+        return Finding(Cause.LAUNCH, ended, CERTAIN, facts=tuple(facts), hint=hint)
+    if attempt.no_work:
+        words = "cannot create the run's working directory"
+        if attempt.disk_full:
+            return Finding(Cause.DISK, f"{words}: the disk of the run directory is full", CERTAIN)
+        return Finding(Cause.LAUNCH, f"{words}: the code could not be copied", CERTAIN, facts=attempt.lines[-1:])
+    return None
 
 
 def _full_disk(case: Case) -> Finding | None:
@@ -225,34 +231,19 @@ def _of_a_rank(case: Case) -> Finding | None:
     return found
 
 
-def _earliest(candidate: Candidate) -> tuple[int, bool, float, int]:
-    """Causes before echoes and survived errors, then by time, then by srun's order; without a time, only by order."""
-    time = candidate.time if candidate.time is not None else float("-inf") if candidate.order is not None else 1e18
-    return (
-        candidate.signature.level,
-        candidate.evidence is Evidence.ELSEWHERE,
-        time,
-        candidate.order if candidate.order is not None else 1 << 30,
-    )
-
-
-def _came_before(first: Candidate | None, moment: float | None) -> bool:
-    """Whether a rank had failed on its own before `moment` (None: unknown)."""
-    return first is not None and first.primary and moment is not None and first.time is not None and first.time < moment
-
-
-def _may_have_come_first(other: Candidate, first: Candidate) -> bool:
-    """Whether clock differences make it uncertain which of two ranks failed first."""
-    if other.time is None or first.time is None:
-        return True
-    return other.node != first.node and other.time - first.time < CLOCK_SECONDS
-
-
 def _reported_by(first: Candidate, reports: Iterable[Candidate], gone: list[RankTrace]) -> Finding:
+    """The finding of the `first` report. It is uncertain which of two came first if their clocks may differ."""
     close = [
         other
         for other in reports
-        if first.primary and other.primary and other.words != first.words and _may_have_come_first(other, first)
+        if first.primary
+        and other.primary
+        and other.words != first.words
+        and (
+            other.time is None
+            or first.time is None
+            or (other.node != first.node and other.time - first.time < CLOCK_SECONDS)
+        )
     ]
     facts = [
         *first.facts,
@@ -279,91 +270,6 @@ def _reported_by(first: Candidate, reports: Iterable[Candidate], gone: list[Rank
         hint=first.hint,
         facts=tuple(facts),
     )
-
-
-def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
-    """What ended the job from outside, from Slurm's log lines, cancel.json, and the job's state in Slurm."""
-    job, last, stage = trace.job_of(attempt), trace.ended_its_job(attempt), _stage_after(attempt, trace)
-    logged = job_ending(attempt)
-    terminated = attempt.signal == "TERM" or stage is Stage.CANCELLED
-    if job.cancelled and last and (logged is None or logged.cause is Cause.CANCELLED) and terminated:
-        when, by = job.cancelled
-        return Ending(Cause.CANCELLED, f"cancelled by {by}" if by else "cancelled", time=when)
-    if attempt.number < trace.attempts[-1].number and any(rank.superseded for rank in attempt.ranks):
-        words = "a newer attempt replaced it while it was still running: Slurm had lost contact with its node"
-        return Ending(Cause.NODE, words, certain=False)
-    if logged and logged.cause is Cause.CANCELLED and last:
-        return replace(logged, words=_cancelled_by(job))
-    if logged:
-        return logged
-    end = attempt.end or 0.0
-    accounted = [one for one in job.accounted if "." not in one.step] if last else []
-    states = {one.state for one in accounted}
-    if stage is Stage.TIMED_OUT or "TIMEOUT" in states:
-        return Ending(Cause.TIME, "the time limit was reached", time=end)
-    if "NODE_FAIL" in states:
-        return Ending(Cause.NODE, "Slurm lost a node of the job", time=end)
-    if stage is Stage.PREEMPTED or "PREEMPTED" in states:
-        return Ending(Cause.PREEMPTED, "another job took its nodes", time=end, certain=bool(states))
-    if stage is Stage.CANCELLED or "CANCELLED" in states:
-        return Ending(Cause.CANCELLED, _cancelled_by(job), time=end)
-    if attempt.exit_code is None and any(one.signal == SIGKILL for one in accounted):
-        return Ending(Cause.KILLED, f"its batch script was {BY_SIGKILL}", time=end)
-    if warned_before_start(attempt):
-        return _warned(attempt, trace, "before any rank had started")
-    if attempt.asked and attempt.alarm is None:
-        return _warned(attempt, trace, "saved a checkpoint and exited")
-    if (not last or attempt.requeued or attempt.requeuing) and attempt.signal == "TERM":
-        return Ending(Cause.PREEMPTED, "it was terminated from outside and restarted", time=end, certain=False)
-    if not last and attempt.exit_code is None and not attempt.arriving:
-        words = "its batch script ended without a message: its first node was lost, or the job was requeued"
-        return Ending(Cause.NODE, words, certain=False)
-    return None
-
-
-def _warned(attempt: AttemptTrace, trace: RunTrace, then: str) -> Ending:
-    """Slurm sends the same signal before a time limit and a preemption; the elapsed time tells them apart."""
-    end = attempt.end or 0.0
-    if reached_limit(replace(attempt, asked=True), trace.status.record.job.resources):
-        return Ending(Cause.TIME, f"it received the warning before its time limit, {then}", time=end)
-    words = f"it received the warning signal long before its time limit (a preemption, or manually), {then}"
-    return Ending(Cause.PREEMPTED, words, time=end)
-
-
-def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
-    """Whether the stuck ranks were on nodes that Slurm lost, which it notices later than the watchdog.
-
-    If all ranks were in a collective and no suspect is known, they were waiting for any node that Slurm lost.
-    """
-    if attempt.alarm is None or ending is None or ending.cause is not Cause.NODE:
-        return False
-    suspects, lost = attempt.alarm.suspects or outside_collectives(attempt), lost_nodes(attempt.lines)
-    return all(attempt.rank(suspect).node in lost for suspect in suspects)
-
-
-def _cancelled_by(job: JobTrace) -> str:
-    uid = next((accounted.by for accounted in job.accounted if accounted.by), "")
-    if not uid.isdecimal():
-        return "cancelled by scancel, not by clusterctl"
-    return f"cancelled by {user_name(int(uid))} with scancel"
-
-
-def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Finding:
-    facts = _stuck_before_the_end(attempt) if ending.cause is Cause.TIME and attempt.start and attempt.end else ()
-    certainty = CERTAIN if ending.certain else LIKELY
-    return Finding(ending.cause, ending.words, certainty, node=ending.node, stage=attempt.rank(0).stage, facts=facts)
-
-
-def _stuck_before_the_end(attempt: AttemptTrace) -> tuple[str, ...]:
-    """Evidence that a run was already stuck when it reached its time limit."""
-    if attempt.reported:
-        return (f"it was stuck before: {noticed(attempt.reported)}",)
-    beats = [rank.beat for rank in attempt.ranks if rank.beat and rank.beat.phase == Stage.TRAINING and rank.beat.step]
-    still = [beat.time - beat.still_since for beat in beats]
-    usual = max((beat.slow_seconds or 0.0 for beat in beats), default=0.0)
-    if beats and min(still) > max(60.0, 10 * usual):
-        return (f"no rank had completed a step for {min(still):.0f} s",)
-    return ()
 
 
 def _terminated(case: Case) -> Finding | None:
@@ -438,9 +344,7 @@ def _unexplained(case: Case) -> Finding:
 RULES = (
     Rule(Evidence.RECORDED, _stuck),
     Rule(Evidence.RECORDED, _from_outside),
-    Rule(Evidence.RECORDED, _unfit_nodes),
-    Rule(Evidence.RECORDED, _ended_in_setup),
-    Rule(Evidence.RECORDED, _no_work),
+    Rule(Evidence.RECORDED, _before_the_ranks),
     Rule(Evidence.RECORDED, _full_disk),
     Rule(Evidence.RECORDED, _before_any_rank),
     Rule(Evidence.RECORDED, _left_early),
@@ -450,15 +354,6 @@ RULES = (
     Rule(Evidence.RECORDED, _by_slurm),
     Rule(Evidence.NOTHING, _unexplained),
 )
-
-
-def _consequences(attempt: AttemptTrace, reports: Iterable[Candidate], found: Finding) -> tuple[Consequence, ...]:
-    words = {candidate.rank: candidate.words for candidate in reports}
-    return tuple(
-        Consequence(rank.rank, rank.node, words.get(rank.rank, "ended with the others"))
-        for rank in attempt.ranks
-        if rank.rank != found.rank and rank.exit_code != 0
-    )
 
 
 def counted(secondary: Iterable[Consequence]) -> list[str]:
@@ -490,8 +385,7 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(parts)}{more}"
 
 
-# What ended a whole job from outside, from the messages of srun, slurmstepd and pyxis.
-
+# What ended a whole job from outside: a person, Slurm, or a lost node.
 
 _NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
 # slurmd, which still answers, no longer knows the step of whose output srun has lost the connection.
@@ -518,6 +412,62 @@ class Ending:
     node: str = ""
     time: float = 0.0
     certain: bool = True
+
+
+def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
+    """What ended the job from outside, from Slurm's log lines, cancel.json, and the job's state in Slurm."""
+    job, last, stage = trace.job_of(attempt), trace.ended_its_job(attempt), _stage_after(attempt, trace)
+    logged = job_ending(attempt)
+    terminated = attempt.signal == "TERM" or stage is Stage.CANCELLED
+    if job.cancelled and last and (logged is None or logged.cause is Cause.CANCELLED) and terminated:
+        when, by = job.cancelled
+        return Ending(Cause.CANCELLED, f"cancelled by {by}" if by else "cancelled", time=when)
+    if attempt.number < trace.attempts[-1].number and any(rank.superseded for rank in attempt.ranks):
+        words = "a newer attempt replaced it while it was still running: Slurm had lost contact with its node"
+        return Ending(Cause.NODE, words, certain=False)
+    if logged and logged.cause is Cause.CANCELLED and last:
+        return replace(logged, words=_cancelled_by(job))
+    if logged:
+        return logged
+    end = attempt.end or 0.0
+    accounted = [one for one in job.accounted if "." not in one.step] if last else []
+    states = {one.state for one in accounted}
+    if stage is Stage.TIMED_OUT or "TIMEOUT" in states:
+        return Ending(Cause.TIME, "the time limit was reached", time=end)
+    if "NODE_FAIL" in states:
+        return Ending(Cause.NODE, "Slurm lost a node of the job", time=end)
+    if stage is Stage.PREEMPTED or "PREEMPTED" in states:
+        return Ending(Cause.PREEMPTED, "another job took its nodes", time=end, certain=bool(states))
+    if stage is Stage.CANCELLED or "CANCELLED" in states:
+        return Ending(Cause.CANCELLED, _cancelled_by(job), time=end)
+    if attempt.exit_code is None and any(one.signal == SIGKILL for one in accounted):
+        return Ending(Cause.KILLED, f"its batch script was {BY_SIGKILL}", time=end)
+    if warned_before_start(attempt):
+        return _warned(attempt, trace, "before any rank had started")
+    if attempt.asked and attempt.alarm is None:
+        return _warned(attempt, trace, "saved a checkpoint and exited")
+    if (not last or attempt.requeued or attempt.requeuing) and attempt.signal == "TERM":
+        return Ending(Cause.PREEMPTED, "it was terminated from outside and restarted", time=end, certain=False)
+    if not last and attempt.exit_code is None and not attempt.arriving:
+        words = "its batch script ended without a message: its first node was lost, or the job was requeued"
+        return Ending(Cause.NODE, words, certain=False)
+    return None
+
+
+def _warned(attempt: AttemptTrace, trace: RunTrace, then: str) -> Ending:
+    """Slurm sends the same signal before a time limit and a preemption; the elapsed time tells them apart."""
+    end = attempt.end or 0.0
+    if reached_limit(replace(attempt, asked=True), trace.status.record.job.resources):
+        return Ending(Cause.TIME, f"it received the warning before its time limit, {then}", time=end)
+    words = f"it received the warning signal long before its time limit (a preemption, or manually), {then}"
+    return Ending(Cause.PREEMPTED, words, time=end)
+
+
+def _cancelled_by(job: JobTrace) -> str:
+    uid = next((accounted.by for accounted in job.accounted if accounted.by), "")
+    if not uid.isdecimal():
+        return "cancelled by scancel, not by clusterctl"
+    return f"cancelled by {user_name(int(uid))} with scancel"
 
 
 def lost_nodes(lines: Iterable[str]) -> list[str]:
