@@ -47,7 +47,7 @@ from clusterctl.shared.spec.train import likeliest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from clusterctl.launcher.checks.surroundings import Answer, ContainerFacts
+    from clusterctl.launcher.checks.surroundings import Answer
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.slurm import Inventory
     from clusterctl.launcher.submission.plan import Plan
@@ -70,7 +70,8 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
 
     from clusterctl.launcher.checks.container_rules import look_at_cluster_image
 
-    runs = runs_folder(cluster)
+    runs, in_image = runs_folder(cluster), cluster.container.image is not None
+    named = cluster.python or (IMAGE_PYTHON if in_image else sys.executable)
     with ThreadPoolExecutor() as pool:
         container = pool.submit(look_at_cluster_image, cluster)
         python = find_interpreter(cluster.python or sys.executable, cluster.nodes_are_here)
@@ -82,7 +83,7 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
             runs=look_at(runs),
             open_files=_limits(resource.RLIMIT_NOFILE)[1],
             interpreter=interpreter.result() if interpreter else None,
-            programs=_programs(cluster),
+            programs=Programs(named, cluster.python is not None, cluster.setup, in_image),
             activation=activation(),
             container=container.result(),
             scratch=_scratch(cluster),
@@ -110,6 +111,11 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         python = find_interpreter(cluster.python, cluster.nodes_are_here)
     data = data_folder(job.workload)
     where, nodes, gpu_types = _nodes(job.resources, cluster, slurm)
+    container = None
+    if plan.view:
+        from clusterctl.launcher.checks.container_rules import look_at_image  # 10 ms, not needed for runs on the host
+
+        container = look_at_image(resolved, plan, slurm)
     return Surroundings(
         cluster=cluster,
         runs=look_at(runs_folder(cluster)),
@@ -118,7 +124,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         setup_problem=find_setup_problem(plan.setup, len(cluster.setup)),
         programs=Programs.of(plan) if job.workload == "command" else None,
         activation=activation(),
-        container=_image(resolved, plan, slurm) if plan.view else None,
+        container=container,
         scratch=_scratch(cluster) if plan.staging else None,
         environments=tuple(map(_environment, cluster.python_environments)) if plan.staging else (),
         wanted=WantedRun(
@@ -158,13 +164,6 @@ def _environment(path: str) -> Seen:
     return Seen(path, bool(standard_libraries(Path(path))))
 
 
-def _programs(cluster: Cluster) -> Programs:
-    """The programs of jobs without settings of their own."""
-    in_image = cluster.container.image is not None
-    python = cluster.python or (IMAGE_PYTHON if in_image else sys.executable)
-    return Programs(python, cluster.python is not None, cluster.setup, in_image)
-
-
 def activation(environment: Mapping[str, str] = os.environ, own: str = sys.prefix) -> str:
     """The command that activates this shell's environment; empty if it is `own`, clusterctl's.
 
@@ -177,12 +176,6 @@ def activation(environment: Mapping[str, str] = os.environ, own: str = sys.prefi
     if virtual or not conda or not base or os.path.realpath(conda) in map(os.path.realpath, (own, base)):
         return ""
     return f"source {shlex.quote(f'{base}/bin/activate')} {shlex.quote(conda)}"
-
-
-def _image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFacts | None:
-    from clusterctl.launcher.checks.container_rules import look_at_image  # 10 ms, not needed for runs on the host
-
-    return look_at_image(resolved, plan, slurm)
 
 
 def sizes(resources: Resources, inventory: Inventory) -> KnownNodes:
