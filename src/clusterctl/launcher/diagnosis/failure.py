@@ -20,7 +20,7 @@ from clusterctl.launcher.diagnosis.standstill import hang, left_early, noticed, 
 from clusterctl.launcher.observe.attempt import flawed_lines
 from clusterctl.launcher.observe.lines import pattern
 from clusterctl.launcher.observe.logs import time_of
-from clusterctl.launcher.observe.rank_events import deaths, ended_together
+from clusterctl.launcher.observe.rank_events import ended_together
 from clusterctl.launcher.observe.slurm_log import EndedBy, job_ends
 from clusterctl.launcher.observe.stage import reached_limit
 from clusterctl.shared.errors import Cause
@@ -276,7 +276,7 @@ def _terminated(case: Case) -> Finding | None:
     """Ranks that got TERM before srun ended the others, and no report of a cause."""
     if case.silent or (case.first and case.first.primary):
         return None
-    numbers = sorted({death.rank for death in deaths(case.attempt.lines) if death.code == EXIT_TERMINATED})
+    numbers = sorted({death.rank for death in case.attempt.deaths if death.code == EXIT_TERMINATED})
     if not numbers:
         return None
     words = f"ended by SIGTERM (exit code {EXIT_TERMINATED}): by kill or scancel --signal=TERM; nothing records by whom"
@@ -316,7 +316,7 @@ def _before_any_rank(case: Case) -> Finding | None:
     attempt = case.attempt
     if any(rank.began or rank.last_words for rank in attempt.ranks) or not (known := known_line(attempt.lines)):
         return None
-    return replace(known, node=next((death.node for death in deaths(attempt.lines)), ""))
+    return replace(known, node=next((death.node for death in attempt.deaths), ""))
 
 
 def _by_slurm(case: Case) -> Finding | None:

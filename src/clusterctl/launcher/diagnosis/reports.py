@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.launcher.diagnosis.finding import Evidence
 from clusterctl.launcher.diagnosis.last_words import LastWords, last_words
 from clusterctl.launcher.diagnosis.signatures import Detail, Level, Signature, most_specific, signature
-from clusterctl.launcher.observe.rank_events import deaths
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.heartbeats import EXIT_HUNG
@@ -172,7 +171,7 @@ class RankRule(NamedTuple):
 def candidates(attempt: AttemptTrace, *, out_of_memory: bool = False) -> list[Candidate]:
     """The most reliable report of each rank, one candidate per rank. `out_of_memory`: by Slurm's accounting."""
     known = {rank.rank: rank for rank in attempt.ranks}
-    died = {death.rank: death for death in reversed(deaths(attempt.lines)) if attempt.whole or death.rank in known}
+    died = {death.rank: death for death in reversed(attempt.deaths) if attempt.whole or death.rank in known}
     ranks = {rank: attempt.rank(rank) for rank in died} | known
     killed_on = {rank.node for rank in attempt.ranks if any(_is_oom_kill(line, attempt) for line in rank.last_words)}
     on_request = {EXIT_TERMINATED: True, EXIT_HUNG: attempt.alarm is not None, EXIT_RESTART: attempt.asked}

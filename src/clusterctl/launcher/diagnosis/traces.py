@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.observe.milestones import Cancellation
-    from clusterctl.launcher.observe.rank_events import Event
+    from clusterctl.launcher.observe.rank_events import Death, Event
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.launcher.slurm import Slurm
     from clusterctl.launcher.slurm.accounting import Accounted
@@ -119,6 +119,11 @@ class AttemptTrace(HostRecord):
 
     def rank(self, number: int) -> RankTrace:
         return self._by_number.get(number) or RankTrace(number)
+
+    @cached_property
+    def deaths(self) -> list[Death]:
+        """The ranks that failed on their own, as srun reported them."""
+        return deaths(self.lines)
 
     @cached_property
     def _by_number(self) -> dict[int, RankTrace]:

@@ -142,19 +142,16 @@ class _Asking:
         if settled(evidence) or not evidence.record.is_ours:
             return evidence
         if now >= self._next_question:
-            self._ask(now)
+            floor = float(self.cluster.polling_floor)
+            try:
+                self._snapshot = self.sources.slurm_of(self.cluster).snapshot()
+            except SlurmError:
+                self._snapshot = None
+            if self._snapshot and not self._snapshot.problem:
+                # It may come from another process, and be some seconds old.
+                self._pause = floor
+                self._next_question = now + min(floor, max(LOOK_SECONDS, self._snapshot.taken_at + floor - now))
+            else:
+                self._pause = min(_LONGEST_PAUSE_SECONDS, max(floor, 2 * self._pause))
+                self._next_question = now + self._pause
         return answered(evidence, self._snapshot) if self._snapshot else evidence
-
-    def _ask(self, now: float) -> None:
-        floor = float(self.cluster.polling_floor)
-        try:
-            self._snapshot = self.sources.slurm_of(self.cluster).snapshot()
-        except SlurmError:
-            self._snapshot = None
-        if self._snapshot and not self._snapshot.problem:
-            # It may come from another process, and be some seconds old.
-            self._pause = floor
-            self._next_question = now + min(floor, max(LOOK_SECONDS, self._snapshot.taken_at + floor - now))
-        else:
-            self._pause = min(_LONGEST_PAUSE_SECONDS, max(floor, 2 * self._pause))
-            self._next_question = now + self._pause

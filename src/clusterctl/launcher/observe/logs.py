@@ -254,17 +254,19 @@ class Logs:
     def file(self, source: Source) -> LogFile:
         file = self._files.get(source.path)
         if file is None:
-            offset = 0 if self._looked else self._first(source.path)  # a file that appears later is read in full
+            offset = 0
+            if not self._looked:  # a file that appears later is read in full
+                if self.tail is not None:
+                    offset = last_lines_offset(source.path, self.tail)
+                elif self.since is not None:
+                    offset = offset_of_time(source.path, self.since - _CLOCK_SECONDS, time_of)
             attempt = self.run.attempt(source.attempt)
             times = None if source.rank is None else WrittenTimes(attempt.log_times(source.rank), source.path)
-            start = self._start(attempt)  # the time of lines before the first with a time
+            if not self._starts.get(source.attempt):
+                self._starts[source.attempt] = read_host(attempt).start or 0.0
+            start = self._starts[source.attempt]  # the time of lines before the first with a time
             file = self._files[source.path] = LogFile(source, Growing(source.path, offset), start, times)
         return file
-
-    def _first(self, path: Path) -> int:
-        if self.tail is not None:
-            return last_lines_offset(path, self.tail)
-        return 0 if self.since is None else offset_of_time(path, self.since - _CLOCK_SECONDS, time_of)
 
     def _merged(self, files: Iterable[LogFile], *, ended: bool) -> Iterator[Line]:
         for _, together in itertools.groupby(files, key=lambda file: file.source.attempt):
@@ -273,11 +275,6 @@ class Logs:
             streams = [file.lines(place, block_bytes, ended=ended) for place, file in enumerate(found)]
             for _, _, line in heapq.merge(*streams) if len(streams) > 1 else itertools.chain(*streams):
                 yield line
-
-    def _start(self, attempt: Attempt) -> float:
-        if not self._starts.get(attempt.number):
-            self._starts[attempt.number] = read_host(attempt).start or 0.0
-        return self._starts[attempt.number]
 
     def _living(self, now: float) -> list[LogFile]:
         """The files that may still grow."""

@@ -93,7 +93,12 @@ def read_record(run: RunDir) -> RunRecord:
     if fields.absent or fields.problem:
         raise unreadable(run, run.run_json, fields.problem or "missing")
     if (version := fields.whole("schema_version")) not in READABLE_FORMATS:
-        raise _of_another_version(run, fields, version)
+        writer = fields.table("versions").text("clusterctl")
+        by = f" by clusterctl {writer}" if _VERSION.fullmatch(writer) else ""
+        written = f"written{by} in format {'without a version' if version is None else version}"
+        reads = f"clusterctl {__version__} reads format {RUN_FORMAT}"
+        hint = f"use clusterctl {writer} for this run" if by else "use the clusterctl that submitted this run"
+        raise ConfigError(f"cannot read {run.run_json}: {written}; {reads}", hint)
     try:
         record = _parse(run, fields)
         if all(is_trusted(status_of(path).st_uid) for path in (run.path, run.run_json)):
@@ -144,15 +149,6 @@ def _given(name: str, value: T | None) -> T:
 def unreadable(run: RunDir, path: Path | str, why: str) -> ConfigError:
     """The error for a run if `path` cannot be read."""
     return ConfigError(f"cannot read {path}: {why}", f"see its files with: ls {shlex.quote(str(run.path))}")
-
-
-def _of_another_version(run: RunDir, fields: Fields, found: int | None) -> ConfigError:
-    writer = fields.table("versions").text("clusterctl")
-    by = f" by clusterctl {writer}" if _VERSION.fullmatch(writer) else ""
-    written = f"written{by} in format {'without a version' if found is None else found}"
-    reads = f"clusterctl {__version__} reads format {RUN_FORMAT}"
-    hint = f"use clusterctl {writer} for this run" if by else "use the clusterctl that submitted this run"
-    return ConfigError(f"cannot read {run.run_json}: {written}; {reads}", hint)
 
 
 def read_spec(cls: type[Spec], text: str) -> Spec:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.slurm import QueuedJob
-    from clusterctl.shared.record.fields import Fields
     from clusterctl.shared.record.layout import RunDir
 
 
@@ -177,10 +176,8 @@ def kept(run: RunDir, job_id: str) -> tuple[tuple[Accounted, ...], float]:
     record = read_fields(run.accounting_json)
     if record.text("job_id") != job_id:
         return (), 0.0
-    lines = tuple(_line(line) for line in record.tables("lines"))
-    return lines if any(line.ended for line in lines) else (), record.moment("time") or 0.0
-
-
-def _line(fields: Fields) -> Accounted:
-    step, state, by, nodes = map(fields.text, ("step", "state", "by", "nodes"))
-    return Accounted(step, state, by, fields.whole("exit_code") or 0, fields.whole("signal") or 0, nodes)
+    lines = []
+    for one in record.tables("lines"):
+        step, state, by, nodes = map(one.text, ("step", "state", "by", "nodes"))
+        lines.append(Accounted(step, state, by, one.whole("exit_code") or 0, one.whole("signal") or 0, nodes))
+    return tuple(lines) if any(line.ended for line in lines) else (), record.moment("time") or 0.0
