@@ -1,4 +1,7 @@
-"""Runs the checks: `doctor` shows all results, `submit` and `resume` refuse if one is fatal."""
+"""Runs the checks: `doctor` shows all results, `submit` and `resume` refuse if one is fatal.
+
+The rules for notifications, local copies of code and trackers are here, too; RULES lists all of them in order.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,8 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Cluster
 
 
-# Checks whether notifications about the run can be sent.
-
-
 def notify_rules(found: Surroundings) -> Iterator[Check]:
-    """The webhook of the requested run. Its URL is not shown."""
+    """Whether notifications about the run can be sent to its webhook, whose URL is not shown."""
     wanted = found.wanted
     if wanted is None or (name := wanted.resolved.job.notify.url_variable) is None:
         return
@@ -60,10 +60,8 @@ def _is_url(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and text.isprintable() and " " not in text
 
 
-# Checks for `resources.stage_code`: the nodes' local disk and the Python environments to copy there.
-
-
 def staging_rules(found: Surroundings) -> Iterator[Check]:
+    """For `resources.stage_code`: the nodes' local disk, and the Python environments to copy there."""
     scratch, elsewhere = found.scratch, "set `local_scratch` in the cluster file to a folder on each node's local disk"
     slower = "ranks import from the shared file system"
     if scratch and not scratch.exists and not found.cluster.nodes_are_here:
@@ -80,11 +78,8 @@ def staging_rules(found: Surroundings) -> Iterator[Check]:
             yield fail("environments", f"not a Python environment: {environment.path}", hint)
 
 
-# Checks whether the run's node can copy its metrics to the trackers.
-
-
 def tracker_rules(found: Surroundings) -> Iterator[Check]:
-    """The library of each tracker. The run itself does not need them."""
+    """The library of each tracker, where the metrics are copied. The run itself does not need them."""
     if found.wanted is None:
         return
     for name in found.wanted.missing_trackers:

@@ -1,4 +1,4 @@
-"""The files of a run, parsed: the evidence that `stage` judges."""
+"""The files of a run, parsed: the evidence that `stage` judges, and the course of the loss that `learning` judges."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.vocabulary import Metric, Number
 
 
-# Of metrics.jsonl: the last evaluation may be hundreds of steps back, but not in a run that has ended.
 _LONGEST_SETUP_LINE = 100
 EXIT_NO_COMMAND = 127  # of a shell
+# Of metrics.jsonl: the last evaluation may be hundreds of steps back, but not in a run that has ended.
 _TAIL_BYTES, _TAIL_OF_ENDED_BYTES = 65536, 16384
 
 
@@ -257,8 +257,7 @@ def _with_its_ranks(
     )
 
 
-# The course of a training's loss, from both ends of its metrics, as judged by `diagnosis.learning`.
-
+# The course of a training's loss, from both ends of its metrics.
 
 LEAST_STEPS = 100  # of a training or fold: too few to draw conclusions below this
 _LEAST_LOSSES = 20  # at either end, for a meaningful mean

@@ -1,4 +1,8 @@
-"""Comparison of two runs: differences in configuration, code, versions and image, and their results."""
+"""Comparison of runs.
+
+`compare` finds the differences between two runs: configuration, code by file and line, versions, image, and results.
+`examine_sweep` and `examine_runs` rank several runs at one moment, with the curves of the best.
+"""
 
 from __future__ import annotations
 
@@ -200,8 +204,7 @@ def variables_in(path: Path) -> object:
         return None
 
 
-# Differences between the code snapshots of two runs, by file and, for text files, by line.
-
+# The code snapshots of two runs, by file and, for text files, by line.
 
 _LEFT_OUT = "__pycache__"
 _CHUNK = 2**20
@@ -322,8 +325,7 @@ def _lines(text: str) -> list[str]:
     return [*lines, last + _NO_NEWLINE] if last else lines
 
 
-# Several runs at one moment, for one report: their settings, their ranking, the curves of the best.
-
+# Several runs at one moment.
 
 MOST_CURVES = 32  # runs whose curves are read
 

@@ -31,15 +31,23 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.layout import RunDir
 
 
-# Values over time in constant memory, for thousands of ranks that need no curve each.
-
-
-_FIRST_SECONDS = 5.0  # weight of the first value, whose duration is unknown
+_FIRST_SECONDS = 5.0  # weight of the first value of a spread, whose duration is unknown
+_MOST_CURVES = 64  # a program may log under any number of names
+_RECENT_STEPS = 200
+_MOST_RANKS = 100_000
+_FEW_NODES = 32  # read in full; telemetry of more nodes is sampled to about the same total
+_MOST_SAMPLES, _LEAST_SAMPLES = 2048, 4  # of all nodes together, and of each
+_SAMPLE_BYTES = 2048
+_NODES_A_LOOK = 64
+_POINTS, _FEW_POINTS = 200, 24  # of a node's curve, if there are few nodes and if there are many
 
 
 @dataclass(slots=True)
 class Spread:
-    """The lowest, highest and newest of the added values; None before the first."""
+    """The lowest, highest and newest of the added values; None before the first.
+
+    In constant memory: thousands of ranks need no curve each.
+    """
 
     low: float | None = None
     high: float | None = None
@@ -60,16 +68,6 @@ class Spread:
     def mean(self) -> float | None:
         """The mean over time."""
         return self._total / self._seconds if self._seconds else None
-
-
-_MOST_CURVES = 64  # a program may log under any number of names
-_RECENT_STEPS = 200
-_MOST_RANKS = 100_000
-_FEW_NODES = 32  # read in full; telemetry of more nodes is sampled to about the same total
-_MOST_SAMPLES, _LEAST_SAMPLES = 2048, 4  # of all nodes together, and of each
-_SAMPLE_BYTES = 2048
-_NODES_A_LOOK = 64
-_POINTS, _FEW_POINTS = 200, 24  # of a node's curve, if there are few nodes and if there are many
 
 
 class NodeHistory:

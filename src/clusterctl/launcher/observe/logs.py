@@ -2,7 +2,8 @@
 
 The time of a line is the timestamp at its start, else the time at which it was written, else that of the line before.
 Within an attempt the lines of all files are merged by time, keeping the order within each file. Memory use is bounded,
-however large the logs are.
+however large the logs are. `LogPace` decides which files of a followed run to check, `WrittenTimes` reads the times at
+which lines without a timestamp were written.
 """
 
 from __future__ import annotations
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.layout import Attempt, RunDir
 
 
-# Which logs of a followed run to check, and when: rarely if nothing happens, whatever the number of ranks.
-
-
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.25, 2.0  # between two checks
 SIZES_A_SECOND, OPENS_A_SECOND = 1024, 24
 _LIVELY_SECONDS = 10.0  # a file that has grown is included in every check for this long
@@ -61,7 +59,10 @@ class Turns(Generic[File]):
 
 @dataclass
 class LogPace(Generic[File]):
-    """Decides for one reader; times are seconds by its clock."""
+    """Which files to check, and when: rarely if nothing happens, whatever the number of ranks.
+
+    For one reader; times are seconds by its clock.
+    """
 
     _looked: float | None = None
     _looked_at_all: float = 0.0
@@ -97,14 +98,11 @@ class LogPace(Generic[File]):
         self._pause = SHORTEST_SECONDS if found else min(2 * self._pause, LONGEST_SECONDS)
 
 
-# Reads the times at which log lines without a timestamp were written (`runs.log_times`).
-
-
 _BLOCK_BYTES = 2**13  # a thousand ranks hold one each
 
 
 class WrittenTimes:
-    """The times of one log, queried in order of offset."""
+    """The times at which one log was written (`record.stamp.LogTimes`), queried in order of offset."""
 
     def __init__(self, notes: Path, log: Path) -> None:
         self._growing = Growing(notes)

@@ -1,4 +1,4 @@
-"""Ranking of runs, by a named metric or their default ranking metric."""
+"""Ranking of runs by a metric, the best value that a run has reached, and the summary of a sweep."""
 
 from __future__ import annotations
 
@@ -58,9 +58,6 @@ def judged_by(metrics: Mapping[str, Number]) -> Metric | None:
     return next(scores, None) or next(own, None) or (KNOWN["loss"] if "loss" in metrics else None)
 
 
-# The best value a run has reached so far.
-
-
 def best_value(run: RunDir, newest: Mapping[str, Number]) -> tuple[Metric, Number] | None:
     """The best value of the run's ranking metric over all attempts, from a sample if the run is long.
 
@@ -79,12 +76,9 @@ def best_value(run: RunDir, newest: Mapping[str, Number]) -> tuple[Metric, Numbe
     return metric, max(finite) if metric.better is Better.HIGHER else min(finite)
 
 
-# The summary of a sweep: runs in each stage, the best so far, the estimated time left.
-
-
 @dataclass(frozen=True)
 class SweepSummary:
-    """A sweep at one moment."""
+    """A sweep at one moment: its runs in each stage, the best so far, and the estimated time left."""
 
     record: SweepRecord
     statuses: tuple[Status, ...]

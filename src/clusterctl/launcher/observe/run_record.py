@@ -1,4 +1,4 @@
-"""run.json, parsed: what was submitted, where and when."""
+"""run.json, parsed: what was submitted, where and when; and what the stages of the runs it depends on mean for it."""
 
 from __future__ import annotations
 
@@ -161,9 +161,6 @@ def read_spec(cls: type[Spec], text: str) -> Spec:
 def _read_spec(name: str, text: str, *, newer: bool) -> tuple[Any, tuple[str, ...]]:
     """A job or cluster, and the skipped keys. Cached, since many runs share the same job and cluster."""
     return from_stored(_SPECS[name], json.loads(text), newer=newer)
-
-
-# The runs that a run depends on, and what their stages mean for it; pure functions.
 
 
 class Condition(StrEnum):

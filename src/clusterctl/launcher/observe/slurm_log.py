@@ -1,7 +1,8 @@
 """slurm.log, parsed: what Slurm and the batch script wrote about the end of each attempt, or about a start in vain.
 
 All attempts of a run share this log. slurmstepd writes there whenever Slurm ends a job, and never about a job that ends
-by itself.
+by itself. What neither this log nor the run's other files show may be in Slurm's accounting: `accounted` asks once per
+run, and caches the answer in its directory.
 """
 
 from __future__ import annotations
@@ -106,9 +107,6 @@ def read_end(path: Path, attempt: int, job_id: str) -> LastLines:
     own = sections.get(attempt, () if len(sections) > 1 else sections.get(-1, ()))
     end = next(iter(job_ends(own, job_id)), None)
     return LastLines(end.by if end else None, started_in_vain(own))
-
-
-# The end of a job in Slurm's accounting, queried once per run and cached in its directory.
 
 
 AGAIN_SECONDS = 3600.0
