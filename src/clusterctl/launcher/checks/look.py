@@ -109,7 +109,12 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
     python = None
     if cluster.python and not job.container.image and not plan.setup:  # these may provide another interpreter
         python = find_interpreter(cluster.python, cluster.nodes_are_here)
-    data = data_folder(job.workload)
+    suggested, root = data_folder(job.workload), job.data.root and Path(job.data.root)
+    data = None
+    if root and job.data.load:  # the user's code reads it: its required files are unknown
+        data = Seen.at(root, cluster.nodes_are_here)
+    elif root:
+        data = _data_set(job.workload, root, cluster.nodes_are_here)
     where, nodes, gpu_types = _nodes(job.resources, cluster, slurm)
     container = None
     if plan.view:
@@ -130,9 +135,9 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         wanted=WantedRun(
             resolved=resolved,
             tasks=plan.tasks,
-            data=_data_of(job, cluster.nodes_are_here),
+            data=data,
             batches=batches(job),
-            data_here=data is not None and not _data_set(job.workload, Path(data), True).missing,
+            data_here=suggested is not None and not _data_set(job.workload, Path(suggested), True).missing,
             program=None if plan.setup else _program(job, plan),
             nodes_have_names=_nodes_have_names(job, cluster, slurm),
             modules=tuple(_modules(job, plan)),
@@ -249,15 +254,6 @@ def _data_set(workload: str, root: Path, nodes_are_here: bool) -> Seen:
     layouts = WORKLOADS[workload].data
     missing = [part for part in likeliest(layouts, root) if not any(root.glob(part))] if layouts else []
     return replace(Seen.at(root, nodes_are_here), missing=tuple(missing))
-
-
-def _data_of(job: Job, nodes_are_here: bool) -> Seen | None:
-    """The job's data set; its required files are known unless the user's code reads it."""
-    if not job.data.root:
-        return None
-    if job.data.load:
-        return Seen.at(Path(job.data.root), nodes_are_here)
-    return _data_set(job.workload, Path(job.data.root), nodes_are_here)
 
 
 def _code(job: Job, plan: Plan) -> Path | str | None:
