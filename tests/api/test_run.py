@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import clusterctl
+from clusterctl.launcher.observe.ranking import best_value
 from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.vocabulary import metric_of
 
 Fabricate = Callable[..., RunDir]
 A, B = "cora-20260101-000000-aaaa", "reddit-20260102-000000-bbbb"
@@ -23,6 +25,13 @@ def test_repeated_steps_count_once(fabricate: Fabricate) -> None:
     run = clusterctl.Run(fabricate(A, {"attempts/0/metrics.jsonl": first, "attempts/1/metrics.jsonl": second}).path)
     found = [(record["attempt"], record["step"], record["loss"]) for record in run.metrics()]
     assert found == [(0, 1, 1.0), (0, 2, 1.0), (1, 3, 0.5), (1, 4, 0.5)]
+
+
+def test_a_value_of_a_step_that_was_repeated_is_not_the_best(fabricate: Fabricate) -> None:
+    lucky, again = {"step": 3, "val_accuracy": 0.9}, {"step": 3, "val_accuracy": 0.6}
+    first = [{"step": 2, "val_accuracy": 0.7}, lucky]
+    run = fabricate(A, {"attempts/0/metrics.jsonl": first, "attempts/1/metrics.jsonl": [again]})
+    assert best_value(run, {"val_accuracy": 0.6}) == (metric_of("val_accuracy"), 0.7)
 
 
 def test_a_damaged_line_of_the_metrics_is_skipped(fabricate: Fabricate) -> None:

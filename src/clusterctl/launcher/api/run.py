@@ -6,7 +6,6 @@ Methods import what they need: `submit` returns a Run without using any of it.
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -58,16 +57,12 @@ class MetricRecords(list[dict[str, Any]]):
 def metric_records(run: RunDir) -> MetricRecords:
     """The records of all attempts. Steps that a later attempt repeated from a checkpoint count once."""
     from clusterctl.launcher.observe.lines import Growing, records_in
+    from clusterctl.launcher.observe.measurements import records_once
 
-    found: list[list[dict[str, Any]]] = []
-    undone_from = math.inf
-    for attempt in reversed(run.attempts()):
-        written = records_in(Growing(attempt.metrics).added())
-        records = [{"attempt": attempt.number, **record} for record in written]
-        found.append([one for one in records if type(one.get("step")) is not int or one["step"] < undone_from])
-        first = next((record["step"] for record in records if type(record.get("step")) is int), math.inf)
-        undone_from = min(undone_from, first)
-    return MetricRecords(one for records in reversed(found) for one in records)
+    found: dict[int, list[dict[str, Any]]] = {}  # by attempt, the newest first
+    for attempt, record in records_once(run.attempts(), lambda path: records_in(Growing(path).added())):
+        found.setdefault(attempt.number, []).append({"attempt": attempt.number, **record})
+    return MetricRecords(one for records in reversed(found.values()) for one in records)
 
 
 @dataclass(frozen=True)

@@ -114,66 +114,48 @@ def _shared(path: Path, nodes_are_here: bool) -> Seen:
 
 
 def container_rules(facts: ContainerFacts) -> Iterator[Check]:
-    rules = (_pyxis, _apptainer, _image, _machine, _mounts, _inside, _room, _gpus, _overridden)
-    problems = [check for rule in rules for check in rule(facts)]
-    yield from problems or [ok("image", _described(facts))]
-
-
-def _described(facts: ContainerFacts) -> str:
-    if facts.contents is None:
-        return f"{facts.view.image}, contents not inspected"
-    packages, minor = facts.contents.packages, facts.contents.minor_of(facts.python)
-    known = [f"{name} {packages[name]}" for name in _SHOWN if name in packages]
-    return ", ".join([facts.view.image, *([f"Python {minor}"] if minor else []), *known])
-
-
-def _pyxis(facts: ContainerFacts) -> Iterator[Check]:
+    problems = []
     if facts.srun_help is not None and "--container-image" not in facts.srun_help:
         message = "pyxis is not installed: srun --help shows no --container-image"
         hint = 'set container_runtime = "builtin" in the cluster file, or ask your administrator for pyxis'
-        yield Check("image", Verdict.FAIL, message, hint, error=SlurmError)
-
-
-def _apptainer(facts: ContainerFacts) -> Iterator[Check]:
+        problems.append(Check("image", Verdict.FAIL, message, hint, error=SlurmError))
     if facts.runtime == "apptainer" and not facts.has_apptainer:
-        yield missing_apptainer("image")
+        problems.append(missing_apptainer("image"))
+    problems += [*_image(facts), *_mounts(facts), *_inside(facts), *_start(facts)]
+    yield from problems
+    if problems:
+        return
+    words = [facts.view.image]
+    if facts.contents is None:
+        words.append("contents not inspected")
+    else:
+        packages, minor = facts.contents.packages, facts.contents.minor_of(facts.python)
+        words += [f"Python {minor}"] if minor else []
+        words += [f"{name} {packages[name]}" for name in _SHOWN if name in packages]
+    yield ok("image", ", ".join(words))
 
 
 def _image(facts: ContainerFacts) -> Iterator[Check]:
-    image = facts.view.image
-    if facts.image is None:
-        return
-    if not facts.image.there and not facts.image.visible:
+    """Whether the image is there, can be unpacked, and is for this architecture, usually that of the nodes, too."""
+    image, contents = facts.view.image, facts.contents
+    missing = facts.image is not None and not facts.image.there
+    if facts.image and missing and not facts.image.visible:
         yield warn("image", f"not on this machine: {image}", "the nodes must have it; its contents were not checked")
-    elif not facts.image.there:
+    elif missing:
         yield fail("image", f"no such image: {image}", "list images: clusterctl image list; or: clusterctl image build")
-    elif facts.problem:
+    elif facts.image and facts.problem:
         hint = f"clusterctl image verify {shlex.quote(image)}"
         yield fail("image", f"cannot read the image: {image}: {facts.problem}", hint)
-    elif not facts.squashfs and facts.runtime == "apptainer":
-        return  # a .sif file, whose contents are not inspected
-    elif not facts.squashfs:
+    elif facts.image and not facts.squashfs and facts.runtime != "apptainer":  # not a .sif, which is not inspected
         hint = f"convert it: clusterctl image import {shlex.quote(image)}"
         yield fail("image", f"not a squashfs: {image}", hint)
-    elif not facts.has_unsquashfs:
+    elif facts.image and facts.squashfs and not facts.has_unsquashfs:
         message = f"unsquashfs is not on PATH to {'unpack' if facts.unpacks_here else 'inspect'} {image}"
         yield (fail if facts.unpacks_here else warn)("image", message, "apt-get install squashfs-tools")
-
-
-def _machine(facts: ContainerFacts) -> Iterator[Check]:
-    """The nodes' architecture is unknown here; it is usually that of the login node."""
-    built_for = facts.contents.machine if facts.contents else None
-    if built_for and built_for != facts.machine:
-        message = f"the image is for {built_for}, but this machine is {facts.machine}: {facts.view.image}"
+    if contents and contents.machine and contents.machine != facts.machine:
+        message = f"the image is for {contents.machine}, but this machine is {facts.machine}: {image}"
         check = fail if facts.unpacks_here else warn
         yield check("image", message, "unless the nodes match it, import or build the image on a machine like them")
-
-
-def _gpus(facts: ContainerFacts) -> Iterator[Check]:
-    """Without pyxis nothing mounts the driver's libraries into the image."""
-    if facts.gpus and facts.runtime == "builtin" and not any("libcuda" in mount.target for mount in facts.view.mounts):
-        message = "without pyxis the image has the GPUs but not the driver's libraries"
-        yield warn("image", message, "mount libcuda.so.1 and libnvidia-ml.so.1 from the nodes")
 
 
 def _mounts(facts: ContainerFacts) -> Iterator[Check]:
@@ -203,7 +185,7 @@ def _inside(facts: ContainerFacts) -> Iterator[Check]:
     if contents is None or not python.startswith("/"):
         return
     place = contents.resolved(python)
-    if any(_is_below(place, mount.target) for mount in facts.view.mounts):
+    if any(f"{place}/".startswith(f"{mount.target.rstrip('/')}/") for mount in facts.view.mounts):
         return
     if contents.links and place not in contents.links:
         named = (path for path in contents.links if re.fullmatch(r"python3?", posixpath.basename(path)))
@@ -222,23 +204,18 @@ def _inside(facts: ContainerFacts) -> Iterator[Check]:
         yield fail("image", f"{python} in the image has no clusterctl", hint)
 
 
-def _room(facts: ContainerFacts) -> Iterator[Check]:
-    needed = facts.contents.unpacked_bytes if facts.contents else None
-    if needed is None or facts.rooms is None or any(room > needed for room in facts.rooms.values()):
-        return
-    rooms = ", ".join(f"{folder} ({room / 1e6:.0f} MB free)" for folder, room in facts.rooms.items()) or "no folder"
-    message = f"no room to unpack {facts.view.image}: {needed / 1e6:.0f} MB into {rooms}"
-    yield fail("image", message, "set CLUSTERCTL_UNPACK to a folder on a larger local disk")
-
-
-def _overridden(facts: ContainerFacts) -> Iterator[Check]:
-    if facts.contents is None:
-        return
-    names = overridden(facts.environment, facts.contents.environment, facts.view.environment)
-    if names:
+def _start(facts: ContainerFacts) -> Iterator[Check]:
+    """Whether it can be unpacked, and what its tasks would lack or see changed."""
+    contents = facts.contents
+    needed = contents.unpacked_bytes if contents else None
+    if needed is not None and facts.rooms is not None and not any(room > needed for room in facts.rooms.values()):
+        rooms = ", ".join(f"{folder} ({room / 1e6:.0f} MB free)" for folder, room in facts.rooms.items()) or "no folder"
+        message = f"no room to unpack {facts.view.image}: {needed / 1e6:.0f} MB into {rooms}"
+        yield fail("image", message, "set CLUSTERCTL_UNPACK to a folder on a larger local disk")
+    # Without pyxis nothing mounts the driver's libraries into the image.
+    if facts.gpus and facts.runtime == "builtin" and not any("libcuda" in mount.target for mount in facts.view.mounts):
+        message = "without pyxis the image has the GPUs but not the driver's libraries"
+        yield warn("image", message, "mount libcuda.so.1 and libnvidia-ml.so.1 from the nodes")
+    if contents and (names := overridden(facts.environment, contents.environment, facts.view.environment)):
         message = f"the image overrides variables of your environment: {', '.join(names)}"
         yield warn("image", message, "to keep your value, set it in the job file's [env]")
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -20,7 +20,7 @@ from clusterctl.shared.spec.values import GpuCount, plural
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clusterctl.launcher.checks.surroundings import Surroundings, WantedRun
+    from clusterctl.launcher.checks.surroundings import Surroundings
     from clusterctl.launcher.config import Resolved
     from clusterctl.shared.spec import Batches, Resources
 
@@ -33,17 +33,13 @@ def data_rules(found: Surroundings) -> Iterator[Check]:
     wanted = found.wanted
     if wanted is None:
         return
-    data = wanted.data
-    if data is None:
-        yield from _no_data(wanted)
-    elif data.visible and not data.there:
-        yield fail("data", f"no data: {data.path}: no such folder", NO_DATA)
-    elif data.there and data.missing:
-        missing = ", ".join(data.missing)
-        yield fail("data", f"no data: {data.path} lacks {missing}", "set data.root to the data set's folder")
-
-
-def _no_data(wanted: WantedRun) -> Iterator[Check]:
+    if data := wanted.data:
+        if data.visible and not data.there:
+            yield fail("data", f"no data: {data.path}: no such folder", NO_DATA)
+        elif data.there and data.missing:
+            missing = ", ".join(data.missing)
+            yield fail("data", f"no data: {data.path} lacks {missing}", "set data.root to the data set's folder")
+        return
     job = wanted.resolved.job
     layouts, data_set, example, loads = WORKLOADS[job.workload][1:]
     if not layouts or job.data.load or getattr(job.train, "generated", None):

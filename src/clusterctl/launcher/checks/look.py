@@ -47,7 +47,7 @@ from clusterctl.shared.spec.train import likeliest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from clusterctl.launcher.checks.surroundings import Answer, ContainerFacts
+    from clusterctl.launcher.checks.surroundings import Answer
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.slurm import Inventory
     from clusterctl.launcher.submission.plan import Plan
@@ -70,7 +70,8 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
 
     from clusterctl.launcher.checks.container_rules import look_at_cluster_image
 
-    runs = runs_folder(cluster)
+    runs, in_image = runs_folder(cluster), cluster.container.image is not None
+    named = cluster.python or (IMAGE_PYTHON if in_image else sys.executable)
     with ThreadPoolExecutor() as pool:
         container = pool.submit(look_at_cluster_image, cluster)
         python = find_interpreter(cluster.python or sys.executable, cluster.nodes_are_here)
@@ -82,7 +83,7 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
             runs=look_at(runs),
             open_files=_limits(resource.RLIMIT_NOFILE)[1],
             interpreter=interpreter.result() if interpreter else None,
-            programs=_programs(cluster),
+            programs=Programs(named, cluster.python is not None, cluster.setup, in_image),
             activation=activation(),
             container=container.result(),
             scratch=_scratch(cluster),
@@ -108,8 +109,18 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
     python = None
     if cluster.python and not job.container.image and not plan.setup:  # these may provide another interpreter
         python = find_interpreter(cluster.python, cluster.nodes_are_here)
-    data = data_folder(job.workload)
+    suggested, root = data_folder(job.workload), job.data.root and Path(job.data.root)
+    data = None
+    if root and job.data.load:  # the user's code reads it: its required files are unknown
+        data = Seen.at(root, cluster.nodes_are_here)
+    elif root:
+        data = _data_set(job.workload, root, cluster.nodes_are_here)
     where, nodes, gpu_types = _nodes(job.resources, cluster, slurm)
+    container = None
+    if plan.view:
+        from clusterctl.launcher.checks.container_rules import look_at_image  # 10 ms, not needed for runs on the host
+
+        container = look_at_image(resolved, plan, slurm)
     return Surroundings(
         cluster=cluster,
         runs=look_at(runs_folder(cluster)),
@@ -118,15 +129,15 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         setup_problem=find_setup_problem(plan.setup, len(cluster.setup)),
         programs=Programs.of(plan) if job.workload == "command" else None,
         activation=activation(),
-        container=_image(resolved, plan, slurm) if plan.view else None,
+        container=container,
         scratch=_scratch(cluster) if plan.staging else None,
         environments=tuple(map(_environment, cluster.python_environments)) if plan.staging else (),
         wanted=WantedRun(
             resolved=resolved,
             tasks=plan.tasks,
-            data=_data_of(job, cluster.nodes_are_here),
+            data=data,
             batches=batches(job),
-            data_here=data is not None and not _data_set(job.workload, Path(data), True).missing,
+            data_here=suggested is not None and not _data_set(job.workload, Path(suggested), True).missing,
             program=None if plan.setup else _program(job, plan),
             nodes_have_names=_nodes_have_names(job, cluster, slurm),
             modules=tuple(_modules(job, plan)),
@@ -158,13 +169,6 @@ def _environment(path: str) -> Seen:
     return Seen(path, bool(standard_libraries(Path(path))))
 
 
-def _programs(cluster: Cluster) -> Programs:
-    """The programs of jobs without settings of their own."""
-    in_image = cluster.container.image is not None
-    python = cluster.python or (IMAGE_PYTHON if in_image else sys.executable)
-    return Programs(python, cluster.python is not None, cluster.setup, in_image)
-
-
 def activation(environment: Mapping[str, str] = os.environ, own: str = sys.prefix) -> str:
     """The command that activates this shell's environment; empty if it is `own`, clusterctl's.
 
@@ -177,12 +181,6 @@ def activation(environment: Mapping[str, str] = os.environ, own: str = sys.prefi
     if virtual or not conda or not base or os.path.realpath(conda) in map(os.path.realpath, (own, base)):
         return ""
     return f"source {shlex.quote(f'{base}/bin/activate')} {shlex.quote(conda)}"
-
-
-def _image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFacts | None:
-    from clusterctl.launcher.checks.container_rules import look_at_image  # 10 ms, not needed for runs on the host
-
-    return look_at_image(resolved, plan, slurm)
 
 
 def sizes(resources: Resources, inventory: Inventory) -> KnownNodes:
@@ -256,15 +254,6 @@ def _data_set(workload: str, root: Path, nodes_are_here: bool) -> Seen:
     layouts = WORKLOADS[workload].data
     missing = [part for part in likeliest(layouts, root) if not any(root.glob(part))] if layouts else []
     return replace(Seen.at(root, nodes_are_here), missing=tuple(missing))
-
-
-def _data_of(job: Job, nodes_are_here: bool) -> Seen | None:
-    """The job's data set; its required files are known unless the user's code reads it."""
-    if not job.data.root:
-        return None
-    if job.data.load:
-        return Seen.at(Path(job.data.root), nodes_are_here)
-    return _data_set(job.workload, Path(job.data.root), nodes_are_here)
 
 
 def _code(job: Job, plan: Plan) -> Path | str | None:

@@ -15,7 +15,7 @@ from clusterctl.shared.spec.values import plural
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.launcher.checks.surroundings import Answer, Folder, Surroundings
+    from clusterctl.launcher.checks.surroundings import Folder, Surroundings
 
 LEAST_OPEN_FILES = 1024
 LEAST_PROCESSES = 512  # threads count, and every rank has dozens
@@ -38,11 +38,27 @@ def machine_rules(found: Surroundings) -> Iterator[Check]:
         yield _folder("state", node.state, "set XDG_STATE_HOME to a folder that you own")
         if node.images:
             yield _folder("images", node.images, "set `images` in the cluster file to a folder that you own")
-        yield _clock(node.clock_ahead)
+        ahead = node.clock_ahead
+        if ahead is None:
+            yield warn("clock", "cannot create a file to compare with", "fix the runs folder first")
+        elif abs(ahead) > MOST_SECONDS_AHEAD:
+            message = f"the runs file system's clock is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}"
+            hint = "ask your administrator to set up NTP; until then times of runs will be wrong"
+            yield warn("clock", message, hint)
+        else:
+            yield ok("clock", "agrees with the runs file system")
     yield from _space("runs", found.runs)
     if node and node.state.path != found.runs.path:
         yield from _space("state", node.state)
-    yield from _open_files(found)
+    if found.wanted is None:
+        yield _limit("open files", found.open_files, LEAST_OPEN_FILES, "-Hn")
+    elif found.wanted.resolved.job.workload != "command":
+        tasks = found.wanted.tasks
+        least = 3 * tasks + 64  # rank 0 has three connections to each rank: two in its store, one in the process group
+        if found.open_files < least:
+            message = f"the limit is {found.open_files} open files, but {tasks} ranks need {least}"
+            hint = "use fewer ranks, or ask your administrator to raise the limit: ulimit -Hn"
+            yield fail("open files", message, hint)
     if node:
         yield _limit("processes", node.processes, LEAST_PROCESSES, "-u")
         yield ok("git", "found") if node.git else warn("git", "not on PATH: runs will record no commit", "install git")
@@ -61,7 +77,14 @@ def cluster_rules(found: Surroundings) -> Iterator[Check]:
         yield fail("slurm", version.message, version.hint)
         return
     yield ok("slurm", version.strip().removeprefix("slurm ") or "no answer")
-    yield _controller(answers["ping"])
+    ping = answers["ping"]
+    if isinstance(ping, SlurmError):
+        yield fail("controller", ping.message, ping.hint)
+    elif re.search(r"\bUP\b", ping):
+        yield ok("controller", "answers")
+    else:
+        problem = ping.strip().replace("\n", "; ") or "no answer"
+        yield fail("controller", problem, "ask your administrator: scontrol ping")
     texts = {question: answer for question, answer in answers.items() if isinstance(answer, str)}
     if "partitions" in texts:
         yield _partition(texts["partitions"].split(), cluster.partition)
@@ -106,39 +129,10 @@ def _space(name: str, folder: Folder) -> Iterator[Check]:
         yield fail("space", message, f"df -i {shlex.quote(folder.path)}")
 
 
-def _open_files(found: Surroundings) -> Iterator[Check]:
-    if found.wanted is None:
-        yield _limit("open files", found.open_files, LEAST_OPEN_FILES, "-Hn")
-        return
-    tasks = found.wanted.tasks
-    least = 3 * tasks + 64  # rank 0 has three connections to each rank: two in its store, one in the process group
-    if found.open_files < least and found.wanted.resolved.job.workload != "command":
-        message = f"the limit is {found.open_files} open files, but {tasks} ranks need {least}"
-        yield fail("open files", message, "use fewer ranks, or ask your administrator to raise the limit: ulimit -Hn")
-
-
-def _clock(ahead: float | None) -> Check:
-    if ahead is None:
-        return warn("clock", "cannot create a file to compare with", "fix the runs folder first")
-    if abs(ahead) > MOST_SECONDS_AHEAD:
-        message = f"the runs file system's clock is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}"
-        return warn("clock", message, "ask your administrator to set up NTP; until then times of runs will be wrong")
-    return ok("clock", "agrees with the runs file system")
-
-
 def _limit(name: str, value: int, least: int, flag: str) -> Check:
     if value < least:
         return warn(name, f"at most {value}", f"ulimit {flag} {least}")
     return ok(name, "unlimited" if value >= 2**31 else f"up to {value}")
-
-
-def _controller(answer: Answer) -> Check:
-    if isinstance(answer, SlurmError):
-        return fail("controller", answer.message, answer.hint)
-    if re.search(r"\bUP\b", answer):
-        return ok("controller", "answers")
-    problem = answer.strip().replace("\n", "; ") or "no answer"
-    return fail("controller", problem, "ask your administrator: scontrol ping")
 
 
 def _partition(known: list[str], wanted: str | None) -> Check:

@@ -22,7 +22,6 @@ from clusterctl.shared.spec import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import IO
 
     from clusterctl.shared.spec import Job
 
@@ -56,11 +55,18 @@ def training_set(job: Job) -> TrainingSet | None:
                 return TrainingSet(nodes * 6 // 10, "nodes", exact=False)
             case NodeClassificationTrain(model="rgat", generated=scale) if scale and not (root or job.data.load):
                 return TrainingSet(round(IGB_PAPERS * scale) * 6 // 10, "nodes", exact=False)
-            case NodeTrain() if root:
-                return TrainingSet(_nodes(root), "nodes")
+            case NodeTrain() if root and (raw := root / "raw" / "reddit_data.npz").exists():
+                return TrainingSet(_once(_marked_nodes, raw), "nodes")
+            case NodeTrain() if root:  # in the layout of the Open Graph Benchmark
+                splits = (root / "split").glob
+                (split,) = (path for pattern in ("*", "*/*") for path in splits(f"{pattern}/train.csv.gz"))
+                return TrainingSet(_once(_lines_of_archive, split), "nodes")
             case GraphClassificationTrain() if root:
                 (labels,) = (root / "raw").glob("*_graph_labels.txt")
-                return TrainingSet(_of_eight_parts(_once(_graphs, labels)), "graphs")
+                graphs = _once(_graphs, labels)
+                # Without the first fold's test and validation parts, the two largest of ten; other folds have at most
+                # one more.
+                return TrainingSet(graphs - -(-graphs // 10) - -(-(graphs - 1) // 10), "graphs")
             case TaobaoTrain(generated=scale) if root or scale:  # 80 % of the pairs are for training
                 events = _once(_lines, root / "raw" / "UserBehavior.csv") if root else round(TAOBAO_EVENTS * scale)
                 return TrainingSet(events * 8 // 10, "edges", exact=False)
@@ -80,14 +86,6 @@ def _counted(count: Callable[[Path], int], file: Path, _: tuple[int, ...]) -> in
     return count(file)
 
 
-def _nodes(root: Path) -> int:
-    """The number of training nodes, in the layout of Reddit or of the Open Graph Benchmark."""
-    if (raw := root / "raw" / "reddit_data.npz").exists():
-        return _once(_marked_nodes, raw)
-    (split,) = (path for pattern in ("*", "*/*") for path in (root / "split").glob(f"{pattern}/train.csv.gz"))
-    return _once(_lines_of_archive, split)
-
-
 def _lines_of_archive(path: Path) -> int:
     import gzip
     import zlib
@@ -103,26 +101,21 @@ def _lines_of_archive(path: Path) -> int:
 
 
 def _marked_nodes(archive: Path) -> int:
-    """The number of nodes marked for training in node_types.npy."""
+    """The number of nodes marked for training in node_types.npy, an array of integers (numpy.lib.format)."""
     import zipfile
     import zlib
 
     try:
         with open_regular(archive) as file, zipfile.ZipFile(file) as members, members.open("node_types.npy") as array:
-            return _count(array, _TRAIN)
+            version = array.read(8)[6:7]
+            header = array.read(int.from_bytes(array.read(2 if version == b"\x01" else 4), "little"))
+            content = array.read(_MOST_BYTES + 1)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise ValueError(f"{archive} is damaged") from error
-
-
-def _count(file: IO[bytes], value: int) -> int:
-    """How often `value` occurs in an array (numpy.lib.format) of little-endian integers; ValueError for any other."""
-    version = file.read(8)[6:7]
-    header = file.read(int.from_bytes(file.read(2 if version == b"\x01" else 4), "little"))
     kind = re.search(rb"'descr': '[|<][iu]([1248])'", header)
-    content = file.read(_MOST_BYTES + 1)
     if kind is None or len(content) > _MOST_BYTES:
-        raise ValueError("not an array of integers, or too large to count here")
-    return memoryview(content).cast(_CODES[kind[1]]).tolist().count(value)
+        raise ValueError("not an array of little-endian integers, or too large to count here")
+    return memoryview(content).cast(_CODES[kind[1]]).tolist().count(_TRAIN)
 
 
 def _graphs(labels: Path) -> int:
@@ -131,11 +124,6 @@ def _graphs(labels: Path) -> int:
     if len(content) > _MOST_BYTES:
         raise ValueError("too many to count here")
     return len(content.split())
-
-
-def _of_eight_parts(graphs: int) -> int:
-    """Without the first fold's test and validation parts, the two largest of ten; other folds have at most one more."""
-    return graphs - -(-graphs // 10) - -(-(graphs - 1) // 10)
 
 
 def _lines(path: Path) -> int:

@@ -1,4 +1,7 @@
-"""Runs the checks: `doctor` shows all results, `submit` and `resume` refuse if one is fatal."""
+"""Runs the checks: `doctor` shows all results, `submit` and `resume` refuse if one is fatal.
+
+The rules for notifications, local copies of code and trackers are here, too; RULES lists all of them in order.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +33,15 @@ from clusterctl.shared.record.file_systems import LOCAL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from clusterctl.launcher.checks.surroundings import Folder, Surroundings
+    from clusterctl.launcher.checks.surroundings import Surroundings
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.slurm import Slurm
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.shared.spec import Cluster
 
 
-# Checks whether notifications about the run can be sent.
-
-
 def notify_rules(found: Surroundings) -> Iterator[Check]:
-    """The webhook of the requested run. Its URL is not shown."""
+    """Whether notifications about the run can be sent to its webhook, whose URL is not shown."""
     wanted = found.wanted
     if wanted is None or (name := wanted.resolved.job.notify.url_variable) is None:
         return
@@ -60,35 +60,26 @@ def _is_url(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and text.isprintable() and " " not in text
 
 
-# Checks for `resources.stage_code`: the nodes' local disk and the Python environments to copy there.
-
-
 def staging_rules(found: Surroundings) -> Iterator[Check]:
-    if found.scratch:
-        yield from _scratch(found.scratch, nodes_are_here=found.cluster.nodes_are_here)
+    """For `resources.stage_code`: the nodes' local disk, and the Python environments to copy there."""
+    scratch, elsewhere = found.scratch, "set `local_scratch` in the cluster file to a folder on each node's local disk"
+    slower = "ranks import from the shared file system"
+    if scratch and not scratch.exists and not found.cluster.nodes_are_here:
+        yield warn("scratch", f"not on this machine: {scratch.path}", "the nodes must have it; they were not checked")
+    elif scratch and not scratch.exists:
+        yield warn("scratch", f"no such folder: {scratch.path}: {slower}", elsewhere)
+    elif scratch and not scratch.writable:
+        yield warn("scratch", f"cannot write to {scratch.path}: {slower}", elsewhere)
+    elif scratch and scratch.file_system and scratch.file_system not in LOCAL:
+        yield warn("scratch", f"{scratch.path} is on {scratch.file_system}, not on a local disk", elsewhere)
     for environment in found.environments:
         if not environment.there:
             hint = "set `python_environments` in the cluster file to folders of venvs or conda environments"
             yield fail("environments", f"not a Python environment: {environment.path}", hint)
 
 
-def _scratch(scratch: Folder, *, nodes_are_here: bool) -> Iterator[Check]:
-    elsewhere = "set `local_scratch` in the cluster file to a folder on each node's local disk"
-    if not scratch.exists and not nodes_are_here:
-        yield warn("scratch", f"not on this machine: {scratch.path}", "the nodes must have it; they were not checked")
-    elif not scratch.exists:
-        yield warn("scratch", f"no such folder: {scratch.path}: ranks import from the shared file system", elsewhere)
-    elif not scratch.writable:
-        yield warn("scratch", f"cannot write to {scratch.path}: ranks import from the shared file system", elsewhere)
-    elif scratch.file_system and scratch.file_system not in LOCAL:
-        yield warn("scratch", f"{scratch.path} is on {scratch.file_system}, not on a local disk", elsewhere)
-
-
-# Checks whether the run's node can copy its metrics to the trackers.
-
-
 def tracker_rules(found: Surroundings) -> Iterator[Check]:
-    """The library of each tracker. The run itself does not need them."""
+    """The library of each tracker, where the metrics are copied. The run itself does not need them."""
     if found.wanted is None:
         return
     for name in found.wanted.missing_trackers:

@@ -6,6 +6,7 @@ A run may also depend on a sweep, which counts as one with all its runs.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ from clusterctl.shared.record.stages import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from clusterctl.launcher.observe.run_record import Predecessor
     from clusterctl.launcher.observe.stage import Status
@@ -67,19 +67,15 @@ def read_chain(status: Status, slurm_of: Callable[[Cluster], Slurm]) -> tuple[Li
     while waiting and len(found) < MOST_LINKS:
         named = (one.run for run in waiting for one in run.record.predecessors)
         ids = list(dict.fromkeys(run for run in named if run not in found))[:MOST_LINKS]
-        runs = {name: _runs_of(folder, name) for name in ids}
+        runs: dict[str, tuple[RunDir, ...]] = dict.fromkeys(ids, ())
+        for name in ids:
+            with suppress(ConfigError):
+                runs[name] = runs_of(folder, name)
         every = dict.fromkeys(run for several in runs.values() for run in several)
         read = {one.record.run: one for one in report(every, slurm_of).statuses}
         found |= {name: tuple(read[run] for run in runs[name] if run in read) for name in ids}
         waiting = [first for name in ids if (first := _not_started(found[name]))]
     return _links(status, found, {status.record.run.id})
-
-
-def _runs_of(folder: Path, name: str) -> tuple[RunDir, ...]:
-    try:
-        return runs_of(folder, name)
-    except ConfigError:
-        return ()
 
 
 def _not_started(statuses: Sequence[Status]) -> Status | None:

@@ -74,7 +74,9 @@ def diagnose_status(
     `seen` gets the events read, as in `gather`.
     """
     trace = gather(status, clock, seen=seen)
-    if _is_active(trace):
+    queued = status.stage is Stage.QUEUED
+    at_work = not (queued or status.stage.ended or status.suspended)
+    if at_work and trace.attempts and trace.attempts[-1].exit_code is None:
         trace = listen_again(trace, clock, sleep)
     found = judge(trace)
     waits = status.record.predecessors and not status.attempts and not trace.cancelled and status.sure
@@ -82,57 +84,105 @@ def diagnose_status(
         return replace(found, findings=(explained[0],), commands=explained[1])
     if accounting_may_help(found.headline):
         found = judge(with_accounting(trace, slurm_of))
-    if status.stage is Stage.QUEUED and status.job_id is not None:
-        return _with_the_queue(found, slurm_of)
-    return found
+    if not queued or status.job_id is None or not status.record.is_ours:
+        return found
+    from clusterctl.launcher.diagnosis.waiting import explain_waiting  # slow to import
 
-
-def _is_active(trace: RunTrace) -> bool:
-    """Whether its ranks should be working now."""
-    status = trace.status
-    has_nodes = bool(trace.attempts) and trace.attempts[-1].exit_code is None and status.stage is not Stage.QUEUED
-    return has_nodes and not status.stage.ended and not status.suspended
+    try:
+        waiting = explain_waiting(status, slurm_of(status.record.cluster))
+    except SlurmError as error:
+        return replace(found, unknown=(*found.unknown, f"why it is waiting: {error.message}"))
+    finding = replace(found.headline, cause=waiting.cause, facts=waiting.facts, hint=waiting.hint)
+    return replace(
+        found,
+        findings=(finding, *found.findings[1:]),
+        commands=waiting.commands,
+        unknown=_each_once(*found.unknown, *waiting.unknown),
+    )
 
 
 def judge(trace: RunTrace) -> Diagnosis:
     """The diagnosis of a run from the evidence gathered; a pure function."""
-    status, past, unknown = trace.status, trace.attempts[:-1], [*trace.unknown]
-    last = trace.attempts[-1] if trace.attempts else None
-    number = last.number if last else None
-    begun = last if last and last.number >= status.record.past_attempts else None  # not before a resume
-    if status.stage is Stage.FINISHED:
-        found: tuple[Finding, ...] = (Finding(Cause.FINISHED, "the run finished", attempt=number),)
-    elif status.stage is Stage.QUEUED:
-        found, past = (_waiting(trace),), trace.attempts
-    elif status.requeuing and last:
-        found, past = (_requeuing(last),), trace.attempts
-    elif status.stage.ended and begun and (line := started_in_vain(begun.job_lines)):
-        found, past = (_in_vain(line),), trace.attempts
-    elif cancelled := _cancelled_between(trace):
-        found, past = (cancelled,), trace.attempts
-    elif begun and (status.stage.ended or begun.exit_code is not None):  # the files may record it before Slurm does
-        found = (explain_attempt(begun, trace),)
-    elif status.stage.ended:
-        found, past = (_never_started(trace),), trace.attempts
-    elif last and not begun:
-        found, past = explain_running(replace(trace, attempts=())), trace.attempts
-    elif status.suspended:
-        found = (_suspended(number),)
-    else:
-        found = explain_running(trace)
-        unknown += unheard(trace)
+    status, last = trace.status, trace.attempts[-1] if trace.attempts else None
+    found, past, unknown = _by_stage(trace)
     if lesson := not_learning(status.attempt.course if status.attempt else None):
+        number = last.number if last else None
         found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, number, hint=lesson.hint))
     if last and (writers := ended_writers(last.ranks)):
         found = (replace(found[0], facts=(*found[0].facts, *writers)), *found[1:])
     if text := single_steps(status):
         fact = f"{text}; set train.global_batch_size instead of train.batch_size"
         found = (replace(found[0], facts=(*found[0].facts, fact)), *found[1:])
-    unknown += [notice.message for notice in newer_records([status.record])]
+    unknown = [*trace.unknown, *unknown, *(notice.message for notice in newer_records([status.record]))]
     if not status.sure:
         unknown.append("the job's state in Slurm: not queried, or no answer")
     history = tuple(explain_attempt(attempt, trace) for attempt in past)
     return Diagnosis(status, found, commands(trace, found[0]), _each_once(*unknown), history)
+
+
+def _by_stage(trace: RunTrace) -> tuple[tuple[Finding, ...], tuple[AttemptTrace, ...], list[str]]:
+    """The findings for the run's stage, the attempts that ended before, and what is not known yet."""
+    status, attempts, cancelled = trace.status, trace.attempts, trace.cancelled
+    last = attempts[-1] if attempts else None
+    number = last.number if last else None
+    begun = last if last and last.number >= status.record.past_attempts else None  # not before a resume
+    if status.stage is Stage.FINISHED:
+        return (Finding(Cause.FINISHED, "the run finished", attempt=number),), attempts[:-1], []
+    if status.stage is Stage.QUEUED:
+        cause = "waiting in the queue" + (f": {status.reason}" if status.reason else "")
+        return (Finding(Cause.PENDING, cause, hint="see Slurm's start estimate: squeue --me --start"),), attempts, []
+    if status.requeuing and last:
+        problem = last.requeue_problem or "no answer yet"
+        cause = f"its batch script asks Slurm to start it again, and holds its nodes meanwhile: {problem}"
+        hint = "the script repeats the request for ten minutes, then ends the job; resume it afterwards"
+        return (Finding(Cause.PENDING, cause, attempt=number, hint=hint),), attempts, []
+    if status.stage.ended and begun and (line := started_in_vain(begun.job_lines)):
+        known = known_line([line])
+        assert known is not None
+        disk = known_line([known.cause])
+        cause_class = Cause.DISK if disk and disk.cause_class is Cause.DISK else known.cause_class
+        return (Finding(cause_class, f"it was started again, but could not begin: {known.cause}"),), attempts, []
+    ended = last.end + 1 if last and last.end is not None else float("inf")  # the batch script records whole seconds
+    if status.stage is Stage.CANCELLED and cancelled and cancelled.time > ended:
+        cause = f"cancelled by {cancelled.by} while waiting to restart"
+        return (Finding(Cause.CANCELLED, cause, attempt=number),), attempts, []
+    if begun and (status.stage.ended or begun.exit_code is not None):  # the files may record it before Slurm does
+        return (explain_attempt(begun, trace),), attempts[:-1], []
+    if status.stage.ended:
+        return (_never_started(trace),), attempts, []
+    if last and not begun:
+        return explain_running(replace(trace, attempts=())), attempts, []
+    if status.suspended:
+        cause = "Slurm suspended the job and its processes (scontrol suspend, or gang scheduling)"
+        hint = "it continues when Slurm resumes the job"
+        return (Finding(Cause.PENDING, cause, attempt=number, hint=hint),), attempts[:-1], []
+    return explain_running(trace), attempts[:-1], unheard(trace)
+
+
+def _never_started(trace: RunTrace) -> Finding:
+    """Ended without an attempt: its batch script never got that far."""
+    if trace.cancelled:
+        by = trace.cancelled.by
+        return Finding(Cause.CANCELLED, f"cancelled by {by} before it started" if by else "cancelled before it started")
+    if trace.status.reason == NEVER_STARTS:
+        predecessors = trace.status.record.predecessors
+        runs = [one.run for one in predecessors if one.condition is Condition.FINISHED]
+        which = f"{'one of ' * (len(runs) > 1)}{', '.join(runs)}"
+        cause = f"cancelled by Slurm before it started: it depends on {which}, which did not finish"
+        return Finding(Cause.CANCELLED, cause, LIKELY)
+    if trace.status.stage is Stage.CANCELLED:
+        words = "cancelled by scancel before it started, not by clusterctl"
+        is_accounted = any(job.state == "CANCELLED" for job in trace.accounted)
+        return Finding(
+            Cause.CANCELLED, words, CERTAIN if is_accounted else LIKELY
+        )  # a controller may lose its queue, too
+    if known := known_line(trace.slurm_lines):
+        return known
+    if trace.status.attempt is not None and not trace.attempts:
+        return Finding(Cause.UNKNOWN, "its attempts' files can no longer be read", UNSURE)
+    if trace.status.stage is Stage.LOST:
+        return Finding(Cause.UNKNOWN, "Slurm no longer knows the job, and there is no record of how it ended", UNSURE)
+    return Finding(Cause.LAUNCH, "its batch script never started", LIKELY)
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -173,25 +223,6 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _with_the_queue(found: Diagnosis, slurm_of: SlurmOf) -> Diagnosis:
-    from clusterctl.launcher.diagnosis.waiting import explain_waiting  # slow to import
-
-    status = found.status
-    if not status.record.is_ours:
-        return found
-    try:
-        waiting = explain_waiting(status, slurm_of(status.record.cluster))
-    except SlurmError as error:
-        return replace(found, unknown=(*found.unknown, f"why it is waiting: {error.message}"))
-    finding = replace(found.headline, cause=waiting.cause, facts=waiting.facts, hint=waiting.hint)
-    return replace(
-        found,
-        findings=(finding, *found.findings[1:]),
-        commands=waiting.commands,
-        unknown=_each_once(*found.unknown, *waiting.unknown),
-    )
-
-
 def accounting_may_help(found: Finding) -> bool:
     """Whether Slurm's accounting may know more, such as who cancelled the run, or that its memory was short."""
     return found.certainty != CERTAIN or found.cause_class in (Cause.CANCELLED, Cause.KILLED)
@@ -199,67 +230,3 @@ def accounting_may_help(found: Finding) -> bool:
 
 def _each_once(*items: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(items))
-
-
-def _cancelled_between(trace: RunTrace) -> Finding | None:
-    """Cancelled after its last attempt had ended, while waiting for the next."""
-    if trace.status.stage is not Stage.CANCELLED or not trace.cancelled or not trace.attempts:
-        return None
-    last, (when, by) = trace.attempts[-1], trace.cancelled
-    if last.end is None or when <= last.end + 1:  # the batch script records whole seconds
-        return None
-    return Finding(Cause.CANCELLED, f"cancelled by {by} while waiting to restart", attempt=last.number)
-
-
-def _waiting(trace: RunTrace) -> Finding:
-    reason = trace.status.reason
-    cause = f"waiting in the queue: {reason}" if reason else "waiting in the queue"
-    return Finding(Cause.PENDING, cause, hint="see Slurm's start estimate: squeue --me --start")
-
-
-def _requeuing(last: AttemptTrace) -> Finding:
-    """The batch script repeats its request for some minutes, and holds the nodes meanwhile."""
-    problem = last.requeue_problem or "no answer yet"
-    cause = f"its batch script asks Slurm to start it again, and holds its nodes meanwhile: {problem}"
-    hint = "the script repeats the request for ten minutes, then ends the job; resume it afterwards"
-    return Finding(Cause.PENDING, cause, attempt=last.number, hint=hint)
-
-
-def _in_vain(line: str) -> Finding:
-    """A later start of its batch script could not begin another attempt."""
-    known = known_line([line])
-    assert known is not None
-    disk = known_line([known.cause])
-    cause_class = Cause.DISK if disk and disk.cause_class is Cause.DISK else known.cause_class
-    return Finding(cause_class, f"it was started again, but could not begin: {known.cause}")
-
-
-def _suspended(attempt: int | None) -> Finding:
-    cause = "Slurm suspended the job and its processes (scontrol suspend, or gang scheduling)"
-    return Finding(Cause.PENDING, cause, attempt=attempt, hint="it continues when Slurm resumes the job")
-
-
-def _never_started(trace: RunTrace) -> Finding:
-    """Ended without an attempt: its batch script never got that far."""
-    if trace.cancelled:
-        by = trace.cancelled.by
-        return Finding(Cause.CANCELLED, f"cancelled by {by} before it started" if by else "cancelled before it started")
-    if trace.status.reason == NEVER_STARTS:
-        predecessors = trace.status.record.predecessors
-        runs = [one.run for one in predecessors if one.condition is Condition.FINISHED]
-        which = f"{'one of ' * (len(runs) > 1)}{', '.join(runs)}"
-        cause = f"cancelled by Slurm before it started: it depends on {which}, which did not finish"
-        return Finding(Cause.CANCELLED, cause, LIKELY)
-    if trace.status.stage is Stage.CANCELLED:
-        words = "cancelled by scancel before it started, not by clusterctl"
-        is_accounted = any(job.state == "CANCELLED" for job in trace.accounted)
-        return Finding(
-            Cause.CANCELLED, words, CERTAIN if is_accounted else LIKELY
-        )  # a controller may lose its queue, too
-    if known := known_line(trace.slurm_lines):
-        return known
-    if trace.status.attempt is not None and not trace.attempts:
-        return Finding(Cause.UNKNOWN, "its attempts' files can no longer be read", UNSURE)
-    if trace.status.stage is Stage.LOST:
-        return Finding(Cause.UNKNOWN, "Slurm no longer knows the job, and there is no record of how it ended", UNSURE)
-    return Finding(Cause.LAUNCH, "its batch script never started", LIKELY)

@@ -113,9 +113,25 @@ def use_of(status: Status, history: History, now: float) -> Use:
     )
 
 
+def _before_training(spans: list[Span]) -> float:
+    if not spans:
+        return 0.0
+    training = next((span.start for span in spans if span.stage is Stage.TRAINING), None)
+    if training is None:
+        training = spans[-1].end or spans[-1].start
+    return training - spans[0].start
+
+
+def _seconds_a_step(history: History) -> float:
+    if (known := history.curves.get("seconds")) and (mean := known.mean()):
+        return mean
+    rate = history.curves.get("steps_per_second")
+    return 1 / mean if rate and (mean := rate.mean()) else 0.0
+
+
 def advise(use: Use) -> list[Advice]:
     """All advice that applies, the most expensive first; none for what was not measured."""
-    return [*_gpus(use), *_waiting_in_a_step(use), *_restarts(use), *_cpus(use), *_memory(use), *_time(use)]
+    return [*_gpus(use), *_time_lost(use), *_unused_requests(use)]
 
 
 def input_share(use: Use) -> float | None:
@@ -142,16 +158,14 @@ def _gpus(use: Use) -> Iterator[Advice]:
         yield Advice("GPUs unused", text, change if needed < use.gpus_per_node else "")
 
 
-def _waiting_in_a_step(use: Use) -> Iterator[Advice]:
+def _time_lost(use: Use) -> Iterator[Advice]:
+    """Waiting within a step, and restarts."""
     if (share := input_share(use) or 0) > MUCH:
         text = f"{share:.0%} of a step is spent waiting for input: sampling neighbours and gathering features."
         yield Advice("Input-bound", text, f"--set resources.cpus_per_task={2 * use.cpus_per_task}")
     if (share := _share(use, "communication") or 0) > MUCH:
         text = f"{share:.0%} of a step is communication between ranks: fewer nodes or a larger batch would cost less."
         yield Advice("Communication", text, f"--set train.{use.batch_key}=N, larger")
-
-
-def _restarts(use: Use) -> Iterator[Advice]:
     wasted = use.undone + use.restarting
     if use.restarts and use.held and wasted / use.held > WASTE:
         gpus = use.nodes * use.gpus_per_node
@@ -163,29 +177,19 @@ def _restarts(use: Use) -> Iterator[Advice]:
         yield Advice("Restarts", text, "more frequent checkpoints" if use.undone > use.restarting else "")
 
 
-def _cpus(use: Use) -> Iterator[Advice]:
-    asked = use.tasks_per_node * use.cpus_per_task
-    if use.cpu_busiest is None or use.cpus_per_task == 1 or use.held < _SHORTEST_SECONDS:
-        return
-    needed = max(1, math.ceil(use.cpu_busiest * _HEADROOM / use.tasks_per_node))
-    if use.cpu_busiest < UNUSED_SHARE * asked and needed < use.cpus_per_task:
-        text = f"No node used more than {use.cpu_busiest:.1f} of its {asked} CPUs."
-        yield Advice("Too many CPUs", text, f"--set resources.cpus_per_task={needed}")
-
-
-def _memory(use: Use) -> Iterator[Advice]:
-    if use.memory_asked is None or use.memory_highest is None or use.held < _SHORTEST_SECONDS:
-        return
-    if use.memory_highest < UNUSED_SHARE * use.memory_asked:
-        gigabytes = max(1, math.ceil(use.memory_highest * _HEADROOM / 2**30))
-        text = (
-            f"No node used more than {use.memory_highest / 2**30:.1f} of the {use.memory_asked / 2**30:.0f} GiB "
-            "of memory requested."
-        )
+def _unused_requests(use: Use) -> Iterator[Advice]:
+    """More CPUs, memory or time than it used."""
+    asked, busiest, highest = use.tasks_per_node * use.cpus_per_task, use.cpu_busiest, use.memory_highest
+    if busiest is not None and use.cpus_per_task != 1 and use.held >= _SHORTEST_SECONDS:
+        needed = max(1, math.ceil(busiest * _HEADROOM / use.tasks_per_node))
+        if busiest < UNUSED_SHARE * asked and needed < use.cpus_per_task:
+            text = f"No node used more than {busiest:.1f} of its {asked} CPUs."
+            yield Advice("Too many CPUs", text, f"--set resources.cpus_per_task={needed}")
+    memory = use.memory_asked if use.held >= _SHORTEST_SECONDS else None
+    if memory is not None and highest is not None and highest < UNUSED_SHARE * memory:
+        gigabytes = max(1, math.ceil(highest * _HEADROOM / 2**30))
+        text = f"No node used more than {highest / 2**30:.1f} of the {memory / 2**30:.0f} GiB of memory requested."
         yield Advice("Too much memory", text, f"--set resources.memory={gigabytes}G")
-
-
-def _time(use: Use) -> Iterator[Advice]:
     if use.finished and use.longest < SHORT * use.time_limit and use.time_limit > 2 * _SHORTEST_SECONDS:
         minutes = max(10, math.ceil(use.longest * 2 / 60))
         text = (
@@ -200,19 +204,3 @@ def _share(use: Use, *parts: str) -> float | None:
     if not whole or not any(part in use.split for part in parts):
         return None
     return sum(use.split.get(part, 0.0) for part in parts) / whole
-
-
-def _before_training(spans: list[Span]) -> float:
-    if not spans:
-        return 0.0
-    training = next((span.start for span in spans if span.stage is Stage.TRAINING), None)
-    if training is None:
-        training = spans[-1].end or spans[-1].start
-    return training - spans[0].start
-
-
-def _seconds_a_step(history: History) -> float:
-    if (known := history.curves.get("seconds")) and (mean := known.mean()):
-        return mean
-    rate = history.curves.get("steps_per_second")
-    return 1 / mean if rate and (mean := rate.mean()) else 0.0

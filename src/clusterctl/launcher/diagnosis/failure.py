@@ -20,7 +20,7 @@ from clusterctl.launcher.diagnosis.standstill import hang, left_early, noticed, 
 from clusterctl.launcher.observe.attempt import flawed_lines
 from clusterctl.launcher.observe.lines import pattern
 from clusterctl.launcher.observe.logs import time_of
-from clusterctl.launcher.observe.rank_events import deaths, ended_together
+from clusterctl.launcher.observe.rank_events import ended_together
 from clusterctl.launcher.observe.slurm_log import EndedBy, job_ends
 from clusterctl.launcher.observe.stage import reached_limit
 from clusterctl.shared.errors import Cause
@@ -67,7 +67,7 @@ class Case:
 
     @cached_property
     def first(self) -> Candidate | None:
-        return min(self.reports, key=_earliest, default=None)
+        return min(self.reports, key=lambda report: report.precedence, default=None)
 
     @cached_property
     def silent(self) -> list[RankTrace]:
@@ -89,23 +89,38 @@ class Rule(NamedTuple):
 
 def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     """The first cause of the end of `attempt`, and its consequences, by the first of RULES that applies."""
-    case = Case.of(attempt, trace)
+    case, record = Case.of(attempt, trace), trace.status.record
     evidence, found = next((rule.evidence, found) for rule in RULES if (found := rule.finding(case)))
-    if not evidence.may_be_certain and found.certainty == CERTAIN:
-        found = replace(found, certainty=LIKELY)
+    doubtful = found.certainty == CERTAIN and not evidence.may_be_certain
     rank = attempt.rank(found.rank) if found.rank is not None else None
-    if rank and not found.stage:
-        found = replace(found, stage=rank.stage)
-    if rank and rank.beat and rank.beat.step:
-        found = replace(found, step=rank.beat.step)
+    step = rank.beat.step if rank and rank.beat else 0
+    facts = [*found.facts]
     if attempt.setup and attempt.setup_ended is None:
-        flaws = flawed_lines(attempt, trace.status.record)
-        found = replace(found, facts=(*found.facts, *(f"failed before it: {line}" for line in flaws)))
-    if attempt.refused:
-        found = replace(found, facts=(*found.facts, f"not restarted: {_refusal(attempt, trace, attempt.refused)}"))
+        facts += [f"failed before it: {line}" for line in flawed_lines(attempt, record)]
+    if refused := attempt.refused:
+        if refused is Refusal.RESTART_LIMIT and record.allocation:  # by the script of an earlier version
+            refused = Refusal.IN_ALLOCATION
+        problem = f": {attempt.requeue_problem}" if attempt.requeue_problem else ""
+        facts.append(f"not restarted: {_REFUSALS[refused].format(limit=record.job.restart.limit)}{problem}")
     elif found.cause_class is Cause.PREEMPTED and _stage_after(attempt, trace) is Stage.PREEMPTED:
-        found = replace(found, facts=(*found.facts, f"not restarted: {_not_requeued(trace)}"))
-    return replace(found, attempt=attempt.number, secondary=_consequences(attempt, case.reports, found))
+        # Slurm did not start it again, and its script was not asked to.
+        mode = "Slurm cancels the jobs that it preempts there (PreemptMode=CANCEL), and left no time to save"
+        off = record.job.resources.requeue is False
+        facts.append(f"not restarted: {'resources.requeue is false' if off else mode}")
+    words = {candidate.rank: candidate.words for candidate in case.reports}
+    return replace(
+        found,
+        certainty=LIKELY if doubtful else found.certainty,
+        attempt=attempt.number,
+        stage=found.stage or (rank.stage if rank else ""),
+        step=step or found.step,
+        facts=tuple(facts),
+        secondary=tuple(
+            Consequence(other.rank, other.node, words.get(other.rank, "ended with the others"))
+            for other in attempt.ranks
+            if other.rank != found.rank and other.exit_code != 0
+        ),
+    )
 
 
 def _stage_after(attempt: AttemptTrace, trace: RunTrace) -> Stage | None:
@@ -113,78 +128,69 @@ def _stage_after(attempt: AttemptTrace, trace: RunTrace) -> Stage | None:
     return trace.job_of(attempt).stage if trace.ended_its_job(attempt) else None
 
 
-def _not_requeued(trace: RunTrace) -> str:
-    """Why Slurm did not start a preempted run again, whose script was not asked to."""
-    if trace.status.record.job.resources.requeue is False:
-        return "resources.requeue is false"
-    return "Slurm cancels the jobs that it preempts there (PreemptMode=CANCEL), and left no time to save"
-
-
-def _refusal(attempt: AttemptTrace, trace: RunTrace, refused: Refusal) -> str:
-    record = trace.status.record
-    if refused is Refusal.RESTART_LIMIT and record.allocation:  # by the script of an earlier version
-        refused = Refusal.IN_ALLOCATION
-    words = _REFUSALS[refused].format(limit=record.job.restart.limit)
-    return f"{words}: {attempt.requeue_problem}" if attempt.requeue_problem else words
-
-
 def _stuck(case: Case) -> Finding | None:
     """The watchdog's alarm, unless a rank had failed before it, all had ended, or Slurm has lost the node."""
-    alarm = case.attempt.alarm
-    if (
-        alarm is None
-        or _after_the_end(case.attempt, alarm.time)
-        or _came_before(case.first, alarm.time)
-        or _slurm_lost_them(case.attempt, case.ending)
-    ):
+    attempt, alarm = case.attempt, case.attempt.alarm
+    if alarm is None or _came_before(case.first, alarm.time):
         return None
-    return hang(case.attempt)
-
-
-def _after_the_end(attempt: AttemptTrace, moment: float) -> bool:
-    ends = [rank.ended for rank in attempt.ranks if rank.began]
-    ends = [attempt.end] if attempt.end is not None else ends
-    return bool(ends) and all(end is not None and end + CLOCK_SECONDS < moment for end in ends)
+    ends = [attempt.end] if attempt.end is not None else [rank.ended for rank in attempt.ranks if rank.began]
+    if ends and all(end is not None and end + CLOCK_SECONDS < alarm.time for end in ends):
+        return None
+    if case.ending and case.ending.cause is Cause.NODE:
+        # Slurm notices a lost node later than the watchdog. If all ranks were in a collective and no suspect is known,
+        # they were waiting for any node that Slurm lost.
+        suspects, lost = alarm.suspects or outside_collectives(attempt), lost_nodes(attempt.lines)
+        if all(attempt.rank(suspect).node in lost for suspect in suspects):
+            return None
+    return hang(attempt)
 
 
 def _from_outside(case: Case) -> Finding | None:
     """What Slurm or a person did to the whole job, unless a rank had failed before it."""
-    ending = case.ending
+    attempt, ending = case.attempt, case.ending
     sooner = ending and _came_before(case.first, ending.time - _SOONER_SECONDS if ending.time else None)
     if ending is None or (sooner and not case.by_the_end):
         return None
-    return _ended_from_outside(case.attempt, ending)
+    facts: tuple[str, ...] = ()
+    if ending.cause is Cause.TIME and attempt.start and attempt.end:  # it may have been stuck before
+        beats = [rank.beat for rank in attempt.ranks if rank.beat]
+        beats = [beat for beat in beats if beat.phase == Stage.TRAINING and beat.step]
+        still = min((beat.time - beat.still_since for beat in beats), default=0.0)
+        usual = max((beat.slow_seconds or 0.0 for beat in beats), default=0.0)
+        if attempt.reported:
+            facts = (f"it was stuck before: {noticed(attempt.reported)}",)
+        elif still > max(60.0, 10 * usual):
+            facts = (f"no rank had completed a step for {still:.0f} s",)
+    certainty = CERTAIN if ending.certain else LIKELY
+    return Finding(ending.cause, ending.words, certainty, node=ending.node, stage=attempt.rank(0).stage, facts=facts)
 
 
-def _unfit_nodes(case: Case) -> Finding | None:
-    if not case.attempt.unfit:
-        return None
-    (node, problem), *others = case.attempt.unfit.items()
-    facts = tuple(f"{other} also failed it: {words}" for other, words in others)
-    hint = "report it to the administrators of the cluster; to avoid the node, set resources.exclude"
-    return Finding(Cause.NODE, f"failed the node check: {problem}", CERTAIN, node=node, facts=facts, hint=hint)
+def _came_before(first: Candidate | None, moment: float | None) -> bool:
+    """Whether a rank had failed on its own before `moment` (None: unknown)."""
+    return first is not None and first.primary and moment is not None and first.time is not None and first.time < moment
 
 
-def _ended_in_setup(case: Case) -> Finding | None:
-    """A line of `setup` ended the batch script before any rank."""
+def _before_the_ranks(case: Case) -> Finding | None:
+    """What the batch script recorded instead of starting its ranks."""
     attempt = case.attempt
-    if attempt.setup_ended is None:
-        return None
-    ended, *others = flawed_lines(attempt, case.trace.status.record)
-    own = [line for line in attempt.lines if not line.startswith("clusterctl: ")]
-    said = own[-1:] if attempt.exit_code != 0 else []
-    hint = "correct `setup` in the job or cluster file, and submit it again"
-    return Finding(Cause.LAUNCH, ended, CERTAIN, facts=(*(f"also failed: {line}" for line in others), *said), hint=hint)
-
-
-def _no_work(case: Case) -> Finding | None:
-    """The run's working directory could not be created."""
-    attempt = case.attempt
-    if not attempt.no_work:
-        return None
-    cause, facts = (Cause.DISK, ()) if attempt.disk_full else (Cause.LAUNCH, attempt.lines[-1:])
-    reason = "the disk of the run directory is full" if attempt.disk_full else "the code could not be copied"
-    return Finding(cause, f"cannot create the run's working directory: {reason}", CERTAIN, facts=facts)
+    if attempt.unfit:
+        (node, problem), *unfit = attempt.unfit.items()
+        facts = [f"{other} also failed it: {words}" for other, words in unfit]
+        hint = "report it to the administrators of the cluster; to avoid the node, set resources.exclude"
+        words = f"failed the node check: {problem}"
+        return Finding(Cause.NODE, words, CERTAIN, node=node, facts=tuple(facts), hint=hint)
+    if attempt.setup_ended is not None:
+        ended, *flaws = flawed_lines(attempt, case.trace.status.record)
+        own = [line for line in attempt.lines if not line.startswith("clusterctl: ")]
+        facts = [*(f"also failed: {line}" for line in flaws), *(own[-1:] if attempt.exit_code != 0 else ())]
+        hint = "correct `setup` in the job or cluster file, and submit it again"
+        return Finding(Cause.LAUNCH, ended, CERTAIN, facts=tuple(facts), hint=hint)
+    if attempt.no_work:
+        words = "cannot create the run's working directory"
+        if attempt.disk_full:
+            return Finding(Cause.DISK, f"{words}: the disk of the run directory is full", CERTAIN)
+        return Finding(Cause.LAUNCH, f"{words}: the code could not be copied", CERTAIN, facts=attempt.lines[-1:])
+    return None
 
 
 def _full_disk(case: Case) -> Finding | None:
@@ -225,34 +231,19 @@ def _of_a_rank(case: Case) -> Finding | None:
     return found
 
 
-def _earliest(candidate: Candidate) -> tuple[int, bool, float, int]:
-    """Causes before echoes and survived errors, then by time, then by srun's order; without a time, only by order."""
-    time = candidate.time if candidate.time is not None else float("-inf") if candidate.order is not None else 1e18
-    return (
-        candidate.signature.level,
-        candidate.evidence is Evidence.ELSEWHERE,
-        time,
-        candidate.order if candidate.order is not None else 1 << 30,
-    )
-
-
-def _came_before(first: Candidate | None, moment: float | None) -> bool:
-    """Whether a rank had failed on its own before `moment` (None: unknown)."""
-    return first is not None and first.primary and moment is not None and first.time is not None and first.time < moment
-
-
-def _may_have_come_first(other: Candidate, first: Candidate) -> bool:
-    """Whether clock differences make it uncertain which of two ranks failed first."""
-    if other.time is None or first.time is None:
-        return True
-    return other.node != first.node and other.time - first.time < CLOCK_SECONDS
-
-
 def _reported_by(first: Candidate, reports: Iterable[Candidate], gone: list[RankTrace]) -> Finding:
+    """The finding of the `first` report. It is uncertain which of two came first if their clocks may differ."""
     close = [
         other
         for other in reports
-        if first.primary and other.primary and other.words != first.words and _may_have_come_first(other, first)
+        if first.primary
+        and other.primary
+        and other.words != first.words
+        and (
+            other.time is None
+            or first.time is None
+            or (other.node != first.node and other.time - first.time < CLOCK_SECONDS)
+        )
     ]
     facts = [
         *first.facts,
@@ -279,6 +270,148 @@ def _reported_by(first: Candidate, reports: Iterable[Candidate], gone: list[Rank
         hint=first.hint,
         facts=tuple(facts),
     )
+
+
+def _terminated(case: Case) -> Finding | None:
+    """Ranks that got TERM before srun ended the others, and no report of a cause."""
+    if case.silent or (case.first and case.first.primary):
+        return None
+    numbers = sorted({death.rank for death in case.attempt.deaths if death.code == EXIT_TERMINATED})
+    if not numbers:
+        return None
+    words = f"ended by SIGTERM (exit code {EXIT_TERMINATED}): by kill or scancel --signal=TERM; nothing records by whom"
+    if len(numbers) == case.attempt.tasks:
+        return Finding(Cause.KILLED, f"every rank was {words}", LIKELY)
+    also = (f"like {_ranks(numbers[1:])}",) if numbers[1:] else ()
+    first = case.attempt.rank(numbers[0])
+    return Finding(Cause.KILLED, f"was {words}", LIKELY, rank=first.rank, node=first.node, facts=also)
+
+
+def _died_silently(case: Case) -> Finding | None:
+    """A process killed by the kernel or along with its node leaves no message."""
+    attempt, silent = case.attempt, case.silent
+    if not silent or attempt.arriving:
+        return None
+    numbers = {rank.rank for rank in silent}
+    nodes = {rank.node for rank in attempt.ranks if rank.node}
+    gone = sorted(nodes - {rank.node for rank in attempt.ranks if rank.rank not in numbers})
+    if len(nodes) > 1 and gone and len(gone) < len(nodes):
+        words = f"no rank on {', '.join(gone)} left a record of its end: the node was lost"
+        return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=gone[0])
+    if attempt.signal == "LOST":
+        words = f"srun ended without a report on {_ranks([rank.rank for rank in silent])}: a node was lost"
+        return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
+    words = "ended without a message: killed from outside or by the kernel"
+    return Finding(Cause.KILLED, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
+
+
+def known_line(lines: Iterable[str]) -> Finding | None:
+    """The meaning of the most specific of `lines`, if it names a cause that no rank has reported."""
+    known = most_specific(lines)
+    return Finding(known.cause, known.words) if known and known.level is Level.PRIMARY else None
+
+
+def _before_any_rank(case: Case) -> Finding | None:
+    """What srun and pyxis report if no rank wrote anything, e.g. about importing a warm run's image."""
+    attempt = case.attempt
+    if any(rank.began or rank.last_words for rank in attempt.ranks) or not (known := known_line(attempt.lines)):
+        return None
+    return replace(known, node=next((death.node for death in attempt.deaths), ""))
+
+
+def _by_slurm(case: Case) -> Finding | None:
+    """What srun and slurmstepd wrote into the batch script's log."""
+    return known_line(line for line in case.attempt.lines if SLURMS_LINE.match(line))
+
+
+def _unexplained(case: Case) -> Finding:
+    attempt = case.attempt
+    if known := known_line(attempt.lines):
+        return known
+    if attempt.arriving:
+        words = "its nodes' last files are not visible on this machine yet"
+        return Finding(
+            Cause.UNKNOWN, words, UNSURE, hint="try again in a minute: its file system shows changes with a delay"
+        )
+    if attempt.exit_code is None:
+        return Finding(Cause.UNKNOWN, "its batch script ended without a message", UNSURE)
+    if not any(rank.began for rank in attempt.ranks):
+        return Finding(Cause.LAUNCH, f"no rank ever started: srun ended with exit code {attempt.exit_code}", LIKELY)
+    return Finding(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank reported why", UNSURE)
+
+
+# The order of precedence; Evidence (finding.py) lists which kinds can be certain.
+RULES = (
+    Rule(Evidence.RECORDED, _stuck),
+    Rule(Evidence.RECORDED, _from_outside),
+    Rule(Evidence.RECORDED, _before_the_ranks),
+    Rule(Evidence.RECORDED, _full_disk),
+    Rule(Evidence.RECORDED, _before_any_rank),
+    Rule(Evidence.RECORDED, _left_early),
+    Rule(Evidence.RECORDED, _terminated),
+    Rule(Evidence.LAST_WORDS, _of_a_rank),
+    Rule(Evidence.NOTHING, _died_silently),
+    Rule(Evidence.RECORDED, _by_slurm),
+    Rule(Evidence.NOTHING, _unexplained),
+)
+
+
+def counted(secondary: Iterable[Consequence]) -> list[str]:
+    """The consequences summarized: which ranks reported what, the most frequent first.
+
+    Messages that differ only in numbers (ports, addresses) share a line, with the text of the first rank.
+    """
+    alike: dict[str, list[Consequence]] = {}
+    for consequence in secondary:
+        alike.setdefault(pattern(consequence.cause), []).append(consequence)
+    groups = sorted(alike.values(), key=len, reverse=True)
+    lines = [f"{_ranks([one.rank for one in group])}: {group[0].cause}" for group in groups[:_MOST_CONSEQUENCES]]
+    left = [one.rank for group in groups[_MOST_CONSEQUENCES:] for one in group]
+    return [*lines, f"{_ranks(left)}: other messages"] if left else lines
+
+
+def _ranks(ranks: list[int]) -> str:
+    """Such as `rank 3` or `ranks 0-2, 5`; only the first of many stretches."""
+    stretches: list[list[int]] = []
+    for rank in sorted(ranks):
+        if stretches and rank == stretches[-1][-1] + 1:
+            stretches[-1].append(rank)
+        else:
+            stretches.append([rank])
+    shown = stretches if len(stretches) <= _MOST_STRETCHES else stretches[: _MOST_STRETCHES - 1]
+    parts = [str(first) if not more else f"{first}-{more[-1]}" for first, *more in shown]
+    left = len(ranks) - sum(map(len, shown))
+    more = f" and {left} more" if left else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(parts)}{more}"
+
+
+# What ended a whole job from outside: a person, Slurm, or a lost node.
+
+_NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
+# slurmd, which still answers, no longer knows the step of whose output srun has lost the connection.
+_STEP_GONE = re.compile(r"srun: error: Aborting, io error and missing step on node (?P<index>\d+)")
+_WARNED = re.compile(rf"terminated with signal {int(SIGUSR2)}\b")  # pyxis, about the process that unpacks the image
+_SRUN_KILLED = re.compile(
+    r'slurm_script: line \d+: +\d+ Killed +"\$\{(?:cctl_)?srun\[@\]\}" '
+)  # bash's message about its child
+_MEANINGS = {
+    EndedBy.CANCELLATION: (Cause.CANCELLED, "the job was cancelled"),
+    EndedBy.TIME_LIMIT: (Cause.TIME, "the time limit was reached"),
+    EndedBy.PREEMPTION: (Cause.PREEMPTED, "another job took its nodes"),
+    EndedBy.REQUEUE: (Cause.PREEMPTED, "the job was requeued (scontrol requeue, or a preemption)"),
+    EndedBy.NODE_FAILURE: (Cause.NODE, "Slurm lost a node of the job"),
+}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What ended a whole job from outside, and when (0: unknown)."""
+
+    cause: Cause
+    words: str
+    node: str = ""
+    time: float = 0.0
+    certain: bool = True
 
 
 def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
@@ -330,194 +463,11 @@ def _warned(attempt: AttemptTrace, trace: RunTrace, then: str) -> Ending:
     return Ending(Cause.PREEMPTED, words, time=end)
 
 
-def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
-    """Whether the stuck ranks were on nodes that Slurm lost, which it notices later than the watchdog.
-
-    If all ranks were in a collective and no suspect is known, they were waiting for any node that Slurm lost.
-    """
-    if attempt.alarm is None or ending is None or ending.cause is not Cause.NODE:
-        return False
-    suspects, lost = attempt.alarm.suspects or outside_collectives(attempt), lost_nodes(attempt.lines)
-    return all(attempt.rank(suspect).node in lost for suspect in suspects)
-
-
 def _cancelled_by(job: JobTrace) -> str:
     uid = next((accounted.by for accounted in job.accounted if accounted.by), "")
     if not uid.isdecimal():
         return "cancelled by scancel, not by clusterctl"
     return f"cancelled by {user_name(int(uid))} with scancel"
-
-
-def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Finding:
-    facts = _stuck_before_the_end(attempt) if ending.cause is Cause.TIME and attempt.start and attempt.end else ()
-    certainty = CERTAIN if ending.certain else LIKELY
-    return Finding(ending.cause, ending.words, certainty, node=ending.node, stage=attempt.rank(0).stage, facts=facts)
-
-
-def _stuck_before_the_end(attempt: AttemptTrace) -> tuple[str, ...]:
-    """Evidence that a run was already stuck when it reached its time limit."""
-    if attempt.reported:
-        return (f"it was stuck before: {noticed(attempt.reported)}",)
-    beats = [rank.beat for rank in attempt.ranks if rank.beat and rank.beat.phase == Stage.TRAINING and rank.beat.step]
-    still = [beat.time - beat.still_since for beat in beats]
-    usual = max((beat.slow_seconds or 0.0 for beat in beats), default=0.0)
-    if beats and min(still) > max(60.0, 10 * usual):
-        return (f"no rank had completed a step for {min(still):.0f} s",)
-    return ()
-
-
-def _terminated(case: Case) -> Finding | None:
-    """Ranks that got TERM before srun ended the others, and no report of a cause."""
-    if case.silent or (case.first and case.first.primary):
-        return None
-    numbers = sorted({death.rank for death in deaths(case.attempt.lines) if death.code == EXIT_TERMINATED})
-    if not numbers:
-        return None
-    words = f"ended by SIGTERM (exit code {EXIT_TERMINATED}): by kill or scancel --signal=TERM; nothing records by whom"
-    if len(numbers) == case.attempt.tasks:
-        return Finding(Cause.KILLED, f"every rank was {words}", LIKELY)
-    also = (f"like {_ranks(numbers[1:])}",) if numbers[1:] else ()
-    first = case.attempt.rank(numbers[0])
-    return Finding(Cause.KILLED, f"was {words}", LIKELY, rank=first.rank, node=first.node, facts=also)
-
-
-def _died_silently(case: Case) -> Finding | None:
-    """A process killed by the kernel or along with its node leaves no message."""
-    attempt, silent = case.attempt, case.silent
-    if not silent or attempt.arriving:
-        return None
-    numbers = {rank.rank for rank in silent}
-    nodes = {rank.node for rank in attempt.ranks if rank.node}
-    gone = sorted(nodes - {rank.node for rank in attempt.ranks if rank.rank not in numbers})
-    if len(nodes) > 1 and gone and len(gone) < len(nodes):
-        words = f"no rank on {', '.join(gone)} left a record of its end: the node was lost"
-        return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=gone[0])
-    if attempt.signal == "LOST":
-        words = f"srun ended without a report on {_ranks([rank.rank for rank in silent])}: a node was lost"
-        return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
-    words = "ended without a message: killed from outside or by the kernel"
-    return Finding(Cause.KILLED, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
-
-
-def known_line(lines: Iterable[str]) -> Finding | None:
-    """The meaning of the most specific of `lines`, if it names a cause that no rank has reported."""
-    known = most_specific(lines)
-    return Finding(known.cause, known.words) if known and known.level is Level.PRIMARY else None
-
-
-def _before_any_rank(case: Case) -> Finding | None:
-    """What srun and pyxis report if no rank wrote anything, e.g. about importing a warm run's image."""
-    attempt = case.attempt
-    if any(rank.began or rank.last_words for rank in attempt.ranks) or not (known := known_line(attempt.lines)):
-        return None
-    return replace(known, node=next((death.node for death in deaths(attempt.lines)), ""))
-
-
-def _by_slurm(case: Case) -> Finding | None:
-    """What srun and slurmstepd wrote into the batch script's log."""
-    return known_line(line for line in case.attempt.lines if SLURMS_LINE.match(line))
-
-
-def _unexplained(case: Case) -> Finding:
-    attempt = case.attempt
-    if known := known_line(attempt.lines):
-        return known
-    if attempt.arriving:
-        words = "its nodes' last files are not visible on this machine yet"
-        return Finding(
-            Cause.UNKNOWN, words, UNSURE, hint="try again in a minute: its file system shows changes with a delay"
-        )
-    if attempt.exit_code is None:
-        return Finding(Cause.UNKNOWN, "its batch script ended without a message", UNSURE)
-    if not any(rank.began for rank in attempt.ranks):
-        return Finding(Cause.LAUNCH, f"no rank ever started: srun ended with exit code {attempt.exit_code}", LIKELY)
-    return Finding(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank reported why", UNSURE)
-
-
-# The order of precedence; Evidence (finding.py) lists which kinds can be certain.
-RULES = (
-    Rule(Evidence.RECORDED, _stuck),
-    Rule(Evidence.RECORDED, _from_outside),
-    Rule(Evidence.RECORDED, _unfit_nodes),
-    Rule(Evidence.RECORDED, _ended_in_setup),
-    Rule(Evidence.RECORDED, _no_work),
-    Rule(Evidence.RECORDED, _full_disk),
-    Rule(Evidence.RECORDED, _before_any_rank),
-    Rule(Evidence.RECORDED, _left_early),
-    Rule(Evidence.RECORDED, _terminated),
-    Rule(Evidence.LAST_WORDS, _of_a_rank),
-    Rule(Evidence.NOTHING, _died_silently),
-    Rule(Evidence.RECORDED, _by_slurm),
-    Rule(Evidence.NOTHING, _unexplained),
-)
-
-
-def _consequences(attempt: AttemptTrace, reports: Iterable[Candidate], found: Finding) -> tuple[Consequence, ...]:
-    words = {candidate.rank: candidate.words for candidate in reports}
-    return tuple(
-        Consequence(rank.rank, rank.node, words.get(rank.rank, "ended with the others"))
-        for rank in attempt.ranks
-        if rank.rank != found.rank and rank.exit_code != 0
-    )
-
-
-def counted(secondary: Iterable[Consequence]) -> list[str]:
-    """The consequences summarized: which ranks reported what, the most frequent first.
-
-    Messages that differ only in numbers (ports, addresses) share a line, with the text of the first rank.
-    """
-    alike: dict[str, list[Consequence]] = {}
-    for consequence in secondary:
-        alike.setdefault(pattern(consequence.cause), []).append(consequence)
-    groups = sorted(alike.values(), key=len, reverse=True)
-    lines = [f"{_ranks([one.rank for one in group])}: {group[0].cause}" for group in groups[:_MOST_CONSEQUENCES]]
-    left = [one.rank for group in groups[_MOST_CONSEQUENCES:] for one in group]
-    return [*lines, f"{_ranks(left)}: other messages"] if left else lines
-
-
-def _ranks(ranks: list[int]) -> str:
-    """Such as `rank 3` or `ranks 0-2, 5`; only the first of many stretches."""
-    stretches: list[list[int]] = []
-    for rank in sorted(ranks):
-        if stretches and rank == stretches[-1][-1] + 1:
-            stretches[-1].append(rank)
-        else:
-            stretches.append([rank])
-    shown = stretches if len(stretches) <= _MOST_STRETCHES else stretches[: _MOST_STRETCHES - 1]
-    parts = [str(first) if not more else f"{first}-{more[-1]}" for first, *more in shown]
-    left = len(ranks) - sum(map(len, shown))
-    more = f" and {left} more" if left else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(parts)}{more}"
-
-
-# What ended a whole job from outside, from the messages of srun, slurmstepd and pyxis.
-
-
-_NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
-# slurmd, which still answers, no longer knows the step of whose output srun has lost the connection.
-_STEP_GONE = re.compile(r"srun: error: Aborting, io error and missing step on node (?P<index>\d+)")
-_WARNED = re.compile(rf"terminated with signal {int(SIGUSR2)}\b")  # pyxis, about the process that unpacks the image
-_SRUN_KILLED = re.compile(
-    r'slurm_script: line \d+: +\d+ Killed +"\$\{(?:cctl_)?srun\[@\]\}" '
-)  # bash's message about its child
-_MEANINGS = {
-    EndedBy.CANCELLATION: (Cause.CANCELLED, "the job was cancelled"),
-    EndedBy.TIME_LIMIT: (Cause.TIME, "the time limit was reached"),
-    EndedBy.PREEMPTION: (Cause.PREEMPTED, "another job took its nodes"),
-    EndedBy.REQUEUE: (Cause.PREEMPTED, "the job was requeued (scontrol requeue, or a preemption)"),
-    EndedBy.NODE_FAILURE: (Cause.NODE, "Slurm lost a node of the job"),
-}
-
-
-@dataclass(frozen=True)
-class Ending:
-    """What ended a whole job from outside, and when (0: unknown)."""
-
-    cause: Cause
-    words: str
-    node: str = ""
-    time: float = 0.0
-    certain: bool = True
 
 
 def lost_nodes(lines: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""One finding of `clusterctl why` about a run."""
+"""One finding of `clusterctl why` about a run, and what to type next for each class of cause."""
 
 from __future__ import annotations
 
@@ -80,9 +80,6 @@ class Finding:
         place = f"{self.place}: " if self.place else ""
         doubt = {LIKELY: " (likely)", UNSURE: " (uncertain)"}.get(self.certainty, "")
         return f"{place}{self.cause}{doubt}"
-
-
-# What to type next, for each class of cause.
 
 
 _SIZE = re.compile(r"([0-9]+)([KMGT]?B?)")

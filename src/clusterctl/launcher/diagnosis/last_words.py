@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.shared.node.launchers import Worker, summary_of
@@ -263,11 +264,15 @@ def _gives_no_reason(line: str) -> bool:
 @lru_cache(512)
 def last_words(stderr: tuple[str, ...]) -> LastWords:
     """Read the lines of a rank's stderr."""
-    kept = _before_the_end_of_the_step(stderr)
+    texts = takewhile(lambda text: not _CANCELLED.match(text), (plain(line).rstrip() for line in stderr))
+    kept = list(filter(None, texts))
     lines = _streams(kept)
-    processes = _by_stream(lines)
+    processes: dict[str, list[tuple[int, str]]] = {}  # the lines of each, numbered
+    for at, (text, stream) in enumerate(lines):
+        processes.setdefault(stream, []).append((at, text))
     found = sorted(
-        (error for name, stream in processes.items() for error in _errors(stream, name)), key=lambda error: error.last
+        (error for name, numbered in processes.items() for error in _errors(numbered, name)),
+        key=lambda error: error.last,
     )
     worker, inside, end = _summary(lines, found)
     for error in found:
@@ -300,17 +305,6 @@ def last_words(stderr: tuple[str, ...]) -> LastWords:
     )
 
 
-def _before_the_end_of_the_step(stderr: Iterable[str]) -> list[str]:
-    kept = []
-    for line in stderr:
-        text = plain(line).rstrip()
-        if _CANCELLED.match(text):
-            break
-        if text:
-            kept.append(text)
-    return kept
-
-
 def _streams(lines: Iterable[str]) -> list[StderrLine]:
     """The lines without the prefixes that name their process."""
     labelled = any(map(_LABELLED.match, lines))
@@ -324,14 +318,6 @@ def _streams(lines: Iterable[str]) -> list[StderrLine]:
             stream, text = "".join(filter(None, prefix.groups())), text[prefix.end() :]
         found.append(StderrLine(text, stream))
     return found
-
-
-def _by_stream(lines: Iterable[StderrLine]) -> dict[str, list[tuple[int, str]]]:
-    """The lines of each process, numbered."""
-    streams: dict[str, list[tuple[int, str]]] = {}
-    for at, line in enumerate(lines):
-        streams.setdefault(line.stream, []).append((at, line.text))
-    return streams
 
 
 def _errors(stream: Sequence[tuple[int, str]], name: str = "") -> list[PythonError]:

@@ -34,7 +34,40 @@ class NotLearning:
 
 def not_learning(course: Course | None) -> NotLearning | None:
     """Why the training of `course` is not learning; None if it is, if it is too early to tell, or in doubt."""
-    return (_broken(course) or _at_chance(course) or _flat(course)) if course else None
+    if course is None:
+        return None
+    if course.broken:
+        since = f" since step {course.broken_since}" if course.broken_since is not None else ""
+        hint = "lower train.lr, or limit the gradients: --set train.clip_norm=1.0"
+        if course.broken_since is not None and course.broken_since <= 1:  # no step has changed the weights before it
+            hint = "check the data for NaN and infinity, and the model's first outputs: no step came before"
+        return _finding(f"loss is {course.broken}", f"the loss is {course.broken}{since}", hint)
+    if course.newest is None:
+        return None
+    now, error_now = course.newest
+    if course.classes is not None:
+        # The loss and score of guessing, log(classes) and 1 / classes, depend on neither data nor model.
+        guess, chance = math.log(course.classes), 1 / course.classes
+        text = f"the loss of {number(now)} is that of a guess among {course.classes} classes"
+        at_chance = abs(now - guess) + _ERRORS * error_now <= SAME_LOSS * guess
+        if at_chance and course.score is not None:
+            metric, score = course.score
+            at_chance = score <= chance + SCORE_MARGIN * chance * (1 - chance)
+            text += f", and so is the {metric.label} of {metric.text(score)}"
+        if at_chance:
+            hint = "check that the labels depend on what the model sees; try another train.lr"
+            return _finding("loss at chance", text, hint)
+    if course.first is not None and course.steps >= 2 * LEAST_STEPS:
+        before, error_before = course.first
+        if abs(now - before) + _ERRORS * (error_before + error_now) < SAME_LOSS * abs(before):
+            text = f"the loss is {number(now)} at step {course.steps}, and was {number(before)} at the start"
+            hint = "check that the optimizer updates the model's weights; try another train.lr"
+            return _finding("loss is flat", text, hint)
+    return None
+
+
+def _finding(note: str, text: str, hint: str) -> NotLearning:
+    return NotLearning(f"not learning: {note}", f"the training is not learning: {text}", hint)
 
 
 def single_steps(status: Status) -> str:
@@ -47,44 +80,3 @@ def single_steps(status: Status) -> str:
         return ""
     batch = Batches(train, ranks).size
     return f"each epoch is a single step: the {ranks:,} ranks share a batch of {batch:,}, the whole training set"
-
-
-def _broken(course: Course) -> NotLearning | None:
-    if not course.broken:
-        return None
-    since = f" since step {course.broken_since}" if course.broken_since is not None else ""
-    hint = "lower train.lr, or limit the gradients: --set train.clip_norm=1.0"
-    if course.broken_since is not None and course.broken_since <= 1:  # no step has changed the weights before it
-        hint = "check the data for NaN and infinity, and the model's first outputs: no step came before"
-    return _finding(f"loss is {course.broken}", f"the loss is {course.broken}{since}", hint)
-
-
-def _at_chance(course: Course) -> NotLearning | None:
-    """Loss and score equal those of guessing, log(classes) and 1 / classes, which depend on neither data nor model."""
-    if course.classes is None or course.newest is None:
-        return None
-    (loss, error), guess, chance = course.newest, math.log(course.classes), 1 / course.classes
-    if abs(loss - guess) + _ERRORS * error > SAME_LOSS * guess:
-        return None
-    text = f"the loss of {number(loss)} is that of a guess among {course.classes} classes"
-    if course.score is not None:
-        metric, score = course.score
-        if not score <= chance + SCORE_MARGIN * chance * (1 - chance):
-            return None
-        text += f", and so is the {metric.label} of {metric.text(score)}"
-    return _finding("loss at chance", text, "check that the labels depend on what the model sees; try another train.lr")
-
-
-def _flat(course: Course) -> NotLearning | None:
-    """The loss is the same as in the first steps."""
-    if course.steps < 2 * LEAST_STEPS or course.first is None or course.newest is None:
-        return None
-    (before, error_before), (now, error_now) = course.first, course.newest
-    if abs(now - before) + _ERRORS * (error_before + error_now) >= SAME_LOSS * abs(before):
-        return None
-    text = f"the loss is {number(now)} at step {course.steps}, and was {number(before)} at the start"
-    return _finding("loss is flat", text, "check that the optimizer updates the model's weights; try another train.lr")
-
-
-def _finding(note: str, text: str, hint: str) -> NotLearning:
-    return NotLearning(f"not learning: {note}", f"the training is not learning: {text}", hint)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.launcher.diagnosis.finding import Evidence
 from clusterctl.launcher.diagnosis.last_words import LastWords, last_words
 from clusterctl.launcher.diagnosis.signatures import Detail, Level, Signature, most_specific, signature
-from clusterctl.launcher.observe.rank_events import deaths
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.heartbeats import EXIT_HUNG
@@ -79,6 +78,16 @@ _PYTHONS = (None, 1)  # the exit code of an exception, unless it is unknown
 _NOT_FOUND = (126, 127)  # a shell's, for a program that it cannot start
 _NO_LIBRARY = (1, 127)  # the dynamic linker's
 _SLURMS_NAME = re.compile(r"(?:slurmstepd|srun)[\w.-]*: (?:error|fatal): ")
+_COMPLAINT = re.compile(r"\b(error|fatal|fail(ed|ure)?|exception|invalid|cannot|could not)\b", re.IGNORECASE)
+_OWN_VERDICT = re.compile(
+    r"\[?\d{4}-\d\d|\[?\d\d:\d\d:\d\d|(?:.{0,60}\b)?(?:INFO|WARNING|ERROR|CRITICAL|FATAL)\b"
+    r"|(?:\S+: )?(?:error|fatal|failed|failure|abort\w*|giving up|stopp\w*|invalid|cannot|could not)\b"
+    r"|(?:epoch|step)\b",
+    re.IGNORECASE,
+)
+# pip's last lines are the same for a package that does not exist and for a node without a network.
+_FOUND_NOWHERE = re.compile(r"ERROR: (?:No matching distribution found|Could not find a version) ")
+_COULD_NOT_ASK = re.compile(r"after connection broken by")
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,13 @@ class Candidate:
     @property
     def primary(self) -> bool:
         return self.signature.level is Level.PRIMARY
+
+    @property
+    def precedence(self) -> tuple[int, bool, float, int]:
+        """Causes before echoes and survived errors, then by time, then by srun's order (alone without a time)."""
+        time = self.time if self.time is not None else float("-inf") if self.order is not None else 1e18
+        order = self.order if self.order is not None else 1 << 30
+        return self.signature.level, self.evidence is Evidence.ELSEWHERE, time, order
 
     @property
     def reliable(self) -> bool:
@@ -155,33 +171,27 @@ class RankRule(NamedTuple):
 def candidates(attempt: AttemptTrace, *, out_of_memory: bool = False) -> list[Candidate]:
     """The most reliable report of each rank, one candidate per rank. `out_of_memory`: by Slurm's accounting."""
     known = {rank.rank: rank for rank in attempt.ranks}
-    died = {death.rank: death for death in reversed(deaths(attempt.lines)) if attempt.whole or death.rank in known}
+    died = {death.rank: death for death in reversed(attempt.deaths) if attempt.whole or death.rank in known}
     ranks = {rank: attempt.rank(rank) for rank in died} | known
     killed_on = {rank.node for rank in attempt.ranks if any(_is_oom_kill(line, attempt) for line in rank.last_words)}
-    codes = _codes_on_request(attempt)
-    found = (
-        _candidate(rank, died.get(number), killed_on, codes, out_of_memory=out_of_memory)
-        for number, rank in sorted(ranks.items())
-    )
-    return [_without_impossible_time(candidate, attempt) for candidate in found if candidate]
+    on_request = {EXIT_TERMINATED: True, EXIT_HUNG: attempt.alarm is not None, EXIT_RESTART: attempt.asked}
+    earliest = (attempt.start or 0.0) - CLOCK_SECONDS
+    latest = (attempt.end or float("inf")) + CLOCK_SECONDS
+    found = []
+    for number, rank in sorted(ranks.items()):
+        # With these codes it did not fail on its own, even if srun reports its step as failed. A program that raised
+        # one may have its own meaning for it.
+        if rank.exit_code == 0 or (on_request.get(rank.exit_code or 0) and not rank.raised):
+            continue
+        if candidate := _candidate(rank, died.get(number), killed_on, out_of_memory=out_of_memory):
+            # A time before the batch script started or after it ended is from a wrong clock.
+            in_time = candidate.time is not None and earliest <= candidate.time <= latest
+            found.append(candidate if in_time else replace(candidate, time=None))
+    return found
 
 
-def _codes_on_request(attempt: AttemptTrace) -> frozenset[int]:
-    """The exit codes with which ranks leave on request: a program may have its own meaning for them."""
-    codes = {
-        EXIT_TERMINATED: True,
-        EXIT_HUNG: attempt.alarm is not None,
-        EXIT_RESTART: attempt.asked,
-    }
-    return frozenset(code for code, requested in codes.items() if requested)
-
-
-def _candidate(
-    rank: RankTrace, death: Death | None, killed_on: set[str], on_request: frozenset[int], *, out_of_memory: bool
-) -> Candidate | None:
-    """Why `rank` failed on its own; None if it exited with 0, even if srun reports its step as failed."""
-    if rank.exit_code == 0 or (rank.exit_code in on_request and not rank.raised):
-        return None
+def _candidate(rank: RankTrace, death: Death | None, killed_on: set[str], *, out_of_memory: bool) -> Candidate | None:
+    """Why `rank` failed, by the first of RANK_RULES that applies."""
     blank = Candidate(
         rank=rank.rank,
         node=rank.node or (death.node if death else ""),
@@ -210,20 +220,15 @@ def _is_oom_kill(line: str, attempt: AttemptTrace) -> bool:
     return ours and _OOM_KILL.match(line) is not None
 
 
-def _without_impossible_time(candidate: Candidate, attempt: AttemptTrace) -> Candidate:
-    """Drop a time before the batch script started or after it ended: that clock is wrong."""
-    earliest = (attempt.start or 0.0) - CLOCK_SECONDS
-    latest = (attempt.end or float("inf")) + CLOCK_SECONDS
-    known = candidate.time is not None and earliest <= candidate.time <= latest
-    return candidate if known else replace(candidate, time=None)
-
-
 def _exception(end: RankEnd, error: PythonError) -> Candidate:
     """What an exception means: the most specific line of its whole message, else of those that it was raised from."""
     if error.type == "KeyboardInterrupt":
         return end.says(Cause.KILLED, _interrupted("it"), traceback=error.text)
-    if error.parts:
-        return _group(end, error)
+    if error.parts:  # a group: the first of its parts that is a cause
+        read = [_exception(end, replace(error, message=(part,), causes=(), handling=())) for part in error.parts]
+        found = min(read, key=lambda one: one.signature.level)
+        alike = len({one.signature.cause for one in read}) == 1
+        return replace(found, words=_headline(error), certain=alike and all(one.certain for one in read))
     first, quotes = error.message[0], bool(QUOTING.match(error.type))
     own_class = _is_own_class(error)
     own_words = own_class and not any(map(_BY_SYSTEM.search, error.message))
@@ -245,13 +250,14 @@ def _exception(end: RankEnd, error: PythonError) -> Candidate:
     return end.says(known or Cause.USER, words, traceback=error.text, certain=certain)
 
 
-def _group(end: RankEnd, error: PythonError) -> Candidate:
-    """What a group of exceptions means: the first of its parts that is a cause; not certain if they differ."""
-    read = [_exception(end, replace(error, message=(part,), causes=(), handling=())) for part in error.parts]
-    found = min(read, key=lambda one: one.signature.level)
-    alike = len({one.signature.cause for one in read}) == 1
-    certain = alike and all(one.certain for one in read)
-    return replace(found, words=_headline(error), certain=certain)
+def _more_specific(end: RankEnd, vague: Candidate) -> Candidate:
+    """An exception that names only what failed, with the reason that stands elsewhere on stderr, if any does."""
+    if vague.signature.detail is Detail.REASON:
+        return vague
+    known = most_specific(end.words.telling)
+    if known is None or (known.level, known.detail) >= (vague.signature.level, vague.signature.detail):
+        return replace(vague, certain=False)
+    return replace(vague, signature=known, words=f"{vague.words}: {known.words}", certain=False)
 
 
 def _is_own_class(error: PythonError) -> bool:
@@ -307,21 +313,15 @@ def _task_exception(end: RankEnd) -> Candidate | None:
     return end.says(signature(name) or Cause.USER, name.splitlines()[0], traceback=raised.traceback)
 
 
-def _killed_worker(end: RankEnd) -> Candidate | None:
-    """A worker that a signal ended, according to torchrun, accelerate and the like."""
-    worker = end.words.worker
-    if worker is None or worker.exit_code >= 0:
-        return None
-    name = "its program" if worker.rank is None else f"the worker with rank {worker.rank}"
-    found = _ended_by(end, -worker.exit_code, name)
-    return replace(found, certain=found.certain and not end.words.concluded)
-
-
 def _killed(end: RankEnd) -> Candidate | None:
-    """A signal that ended the rank, or its program."""
-    number, raised = end.signal, end.rank.raised
-    if number is not None:
-        return _ended_by(end, number, "its program" if raised else "")
+    """A signal that ended a worker, according to torchrun, accelerate and the like, else the rank or its program."""
+    worker = end.words.worker
+    if worker and worker.exit_code < 0:
+        name = "its program" if worker.rank is None else f"the worker with rank {worker.rank}"
+        found = _ended_by(end, -worker.exit_code, name)
+        return replace(found, certain=found.certain and not end.words.concluded)
+    if end.signal is not None:
+        return _ended_by(end, end.signal, "its program" if end.rank.raised else "")
     if end.how and not end.how.startswith(("Exited with exit code", "Out Of Memory")):
         return end.says(Cause.KILLED, f"was killed: {end.how}")
     return None
@@ -393,7 +393,9 @@ def _exception_at_the_end(end: RankEnd) -> Candidate | None:
     # Python exits with 1 after an exception. With another code, the program went on: its last line says why it ended.
     usual = end.code in _PYTHONS
     errors = [
-        error for error in end.words.final if not error.after or (usual and error.may_go_on and not _goes_on(error))
+        error
+        for error in end.words.final
+        if not error.after or (usual and error.may_go_on and not any(map(_OWN_VERDICT.match, error.after)))
     ]
     errors = [error for error in errors if usual or not error.survived]
     read = []
@@ -411,35 +413,6 @@ def _killed_child(end: RankEnd) -> Candidate | None:
     return end.says(Cause.KILLED, f"a process of its program was killed: {line}", certain=False, hint=_MAYBE_MEMORY)
 
 
-def _more_specific(end: RankEnd, vague: Candidate) -> Candidate:
-    """An exception that names only what failed, with the reason that stands elsewhere on stderr, if any does."""
-    if vague.signature.detail is Detail.REASON:
-        return vague
-    known = most_specific(end.words.telling)
-    if known is None or (known.level, known.detail) >= (vague.signature.level, vague.signature.detail):
-        return replace(vague, certain=False)
-    return replace(vague, signature=known, words=f"{vague.words}: {known.words}", certain=False)
-
-
-def _goes_on(error: PythonError) -> bool:
-    """Whether the lines after an exception are the program's, and not further lines of its message."""
-    return any(_OWN_VERDICT.match(line) for line in error.after)
-
-
-_COMPLAINT = re.compile(r"\b(error|fatal|fail(ed|ure)?|exception|invalid|cannot|could not)\b", re.IGNORECASE)
-_OWN_VERDICT = re.compile(
-    r"\[?\d{4}-\d\d|\[?\d\d:\d\d:\d\d|(?:.{0,60}\b)?(?:INFO|WARNING|ERROR|CRITICAL|FATAL)\b"
-    r"|(?:\S+: )?(?:error|fatal|failed|failure|abort\w*|giving up|stopp\w*|invalid|cannot|could not)\b"
-    r"|(?:epoch|step)\b",
-    re.IGNORECASE,
-)
-
-
-# pip's last lines are the same for a package that does not exist and for a node without a network.
-_FOUND_NOWHERE = re.compile(r"ERROR: (?:No matching distribution found|Could not find a version) ")
-_COULD_NOT_ASK = re.compile(r"after connection broken by")
-
-
 def _own_last_line(end: RankEnd) -> Candidate | None:
     """The program's last line that may be a reason, beside its exit code."""
     line, code = end.words.last, end.code
@@ -449,7 +422,9 @@ def _own_last_line(end: RankEnd) -> Candidate | None:
     begin = (raised.message if raised else f"exited with {code}") + ": "
     known = signature(line)
     if known and (known.level is not Level.PRIMARY or known.detail is not Detail.REASON):
-        known = most_specific((line, *_by_the_same_tool(end, line)))
+        # A tool may report the reason first, and then what it led to: the lines with the same name in front.
+        name = line.partition(": ")[0]
+        known = most_specific((line, *(text for text in end.words.own if text.startswith(f"{name}: "))))
     elif known is None and _FOUND_NOWHERE.match(line):
         known = most_specific(text for text in end.words.own if _COULD_NOT_ASK.search(text))
     if known and known.cause is Cause.LAUNCH and "not found" in line and code not in _NOT_FOUND and end.rank.began:
@@ -459,25 +434,14 @@ def _own_last_line(end: RankEnd) -> Candidate | None:
         return end.says(known, known.words or line, certain=conclusive)
     if not end.rank.began:
         return end.says(Cause.LAUNCH, f"could not be started: exit code {code}: {line}", certain=False)
-    earlier = _earlier(end, line)
+    errors = [error.message[0] for error in end.words.errors]
+    phrases = [text.strip() for text in end.words.own if text.strip() != line and signature(text)]
+    earlier = [*errors, *phrases, *end.words.ended_children]  # which it may have survived
     facts = tuple(f"earlier on its stderr: {text}" for text in earlier[:2])
     meanings = filter(None, map(signature, earlier))
     lost_a_peer = any(meaning.level is Level.ECHO for meaning in meanings)  # which may be why it stopped
     level = Level.ECHO if lost_a_peer else Level.PRIMARY
     return end.says(Signature(Cause.USER, level), f"{begin}{line}", certain=not earlier, facts=facts)
-
-
-def _earlier(end: RankEnd, last: str) -> list[str]:
-    """Exceptions and known phrases before its last line, which it may have survived."""
-    errors = [error.message[0] for error in end.words.errors]
-    phrases = [line.strip() for line in end.words.own if line.strip() != last and signature(line)]
-    return [*errors, *phrases, *end.words.ended_children]
-
-
-def _by_the_same_tool(end: RankEnd, last: str) -> list[str]:
-    """The lines with the same name in front: a tool may report the reason first, and then what it led to."""
-    name = last.partition(": ")[0]
-    return [line for line in end.words.own if line.startswith(f"{name}: ")]
 
 
 # Elsewhere, and nothing
@@ -523,7 +487,6 @@ def _exit_code(end: RankEnd) -> Candidate | None:
 RANK_RULES = (
     RankRule(Evidence.RECORDED, _out_of_memory),
     RankRule(Evidence.RECORDED, _task_exception),
-    RankRule(Evidence.RECORDED, _killed_worker),
     RankRule(Evidence.RECORDED, _killed),
     RankRule(Evidence.LAST_WORDS, _before_it_began),
     RankRule(Evidence.LAST_WORDS, _failed_worker),

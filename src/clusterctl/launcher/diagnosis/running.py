@@ -29,10 +29,9 @@ from clusterctl.shared.record.stages import Stage
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from clusterctl.launcher.diagnosis.traces import AttemptTrace, RunTrace
-    from clusterctl.shared.spec import Watchdog
 
 LEAST_SLOWDOWN = 1.5
 LEAST_SECONDS = 0.002  # per step; less is noise
@@ -45,28 +44,26 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
         return (Finding(Cause.HEALTHY, "nodes allocated; its batch script has not started yet", LIKELY),)
     attempt = trace.attempts[-1]
     beats = {rank.rank: rank.beat for rank in attempt.ranks if rank.beat}
-    flaws = (f"failed: {line}" for line in flawed_lines(attempt, trace.status.record))
-    not_staged = (*flaws, *_not_staged(attempt.lines))
+    flaws = [f"failed: {line}" for line in flawed_lines(attempt, trace.status.record)]
+    if not_staged := {match["node"]: match["problem"] for match in map(_NOT_STAGED.search, attempt.lines) if match}:
+        node, problem = min(not_staged.items())
+        imports = f"{plural(len(not_staged), 'node')} {'import' if len(not_staged) > 1 else 'imports'}"
+        flaws.append(f"{imports} from the shared file system, which is slower; {node}: {problem}")
     if not beats:
         words = f"{trace.status.stage}; no rank has sent a heartbeat yet"
-        return (Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=not_staged),)
+        return (Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=tuple(flaws)),)
     if all(beat.phase == ENDED for beat in beats.values()) and len(beats) == attempt.tasks:
-        return (_all_ended(attempt),)
+        # Its batch script, which records how the attempt ended, is still to end.
+        unrecorded = "its batch script has not recorded the end yet"
+        if failed := _failed(attempt):
+            return (Finding(Cause.PENDING, f"{failed[0]}; {unrecorded}", facts=failed[1:]),)
+        words = f"all {attempt.tasks} ranks have exited; {unrecorded}"
+        return (Finding(Cause.HEALTHY, words, LIKELY, attempt.number),)
     idle = _idle(trace, attempt, beats) or _gpus_idle(trace, attempt, beats)
     wrong = (_stuck(trace, attempt, beats), idle, _slowed(attempt, beats))
     first, *others = [finding for finding in wrong if finding] or [_healthy(attempt, beats)]
     clocks = (f"the clock of {node} is off by {seconds:+.0f} s" for node, seconds in sorted(trace.clocks.items()))
-    return (replace(first, facts=(*first.facts, *not_staged, *clocks)), *others)
-
-
-def _not_staged(lines: Iterable[str]) -> tuple[str, ...]:
-    """The nodes that could not copy the modules to their local disks, and why the first one could not."""
-    found = {match["node"]: match["problem"] for line in lines if (match := _NOT_STAGED.search(line))}
-    if not found:
-        return ()
-    node, problem = min(found.items())
-    verb = "imports" if len(found) == 1 else "import"
-    return (f"{plural(len(found), 'node')} {verb} from the shared file system, which is slower; {node}: {problem}",)
+    return (replace(first, facts=(*first.facts, *flaws, *clocks)), *others)
 
 
 def unheard(trace: RunTrace) -> list[str]:
@@ -121,7 +118,10 @@ def _idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> 
     facts = [f"rank {gone.rank} had exited with 0 before" for gone in left_early(attempt)[:1]]
     if len({int((beat.idle or 0.0) / IDLE_SECONDS) for beat in present.values()}) > 1:
         facts.append(f"the last active rank was rank {last} on {beats[last].host}")
-    facts.append(noticed(attempt.reported) if attempt.reported else _coming(settings))
+    coming = "the watchdog is off"
+    if settings.enabled and settings.idle:
+        coming = _will(action(settings, logs_steps=False), "idle", settings.idle)
+    facts.append(noticed(attempt.reported) if attempt.reported else coming)
     hint = "" if attempt.reported else "log steps for a better diagnosis: see docs/guides/when-a-run-fails.md"
     traceback = whereabouts(attempt) if attempt.reported else ""
     return Finding(
@@ -150,13 +150,6 @@ def _gpus_idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]
     return Finding(Cause.IDLE_GPUS, words, CERTAIN, attempt.number, stage=present[0].phase, facts=facts)
 
 
-def _coming(settings: Watchdog) -> str:
-    """What the watchdog will do if the program stays idle."""
-    if not settings.enabled or not settings.idle:
-        return "the watchdog is off"
-    return _will(action(settings, logs_steps=False), "idle", settings.idle)
-
-
 def _will(what: str, setting: str, seconds: int) -> str:
     verb = {"restart": "restarts", "fail": "ends", "report": "reports"}[what]
     return f"the watchdog {verb} it after {seconds} s (watchdog.{setting}, watchdog.action)"
@@ -180,14 +173,6 @@ def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
     return replace(found, certainty=CERTAIN, facts=tuple(facts))
 
 
-def _all_ended(attempt: AttemptTrace) -> Finding:
-    """Between the end of the last rank and that of the batch script, which records how the attempt ended."""
-    if failed := _failed(attempt):
-        return Finding(Cause.PENDING, f"{failed[0]}; its batch script has not recorded the end yet", facts=failed[1:])
-    words = f"all {attempt.tasks} ranks have exited; its batch script has not recorded the end yet"
-    return Finding(Cause.HEALTHY, words, LIKELY, attempt.number)
-
-
 def _failed(attempt: AttemptTrace) -> tuple[str, ...]:
     """The ranks that exited with another code than 0."""
     return tuple(f"rank {rank.rank} exited with {rank.exit_code}" for rank in attempt.ranks if rank.exit_code)[:4]
@@ -196,8 +181,12 @@ def _failed(attempt: AttemptTrace) -> tuple[str, ...]:
 def _healthy(attempt: AttemptTrace, every: Mapping[int, Beat]) -> Finding:
     beats = {rank: beat for rank, beat in every.items() if beat.phase != ENDED} or every
     first = beats[min(beats)]
-    if first.idle is not None:
-        return _working(attempt, beats)
+    if first.idle is not None:  # it logs no steps; some ranks may wait a long time for others, e.g. during evaluation
+        running = [beat for beat in beats.values() if beat.phase != ENDED]
+        idle = [beat.idle for beat in running if beat.idle is not None and beat.idle > IDLE_SECONDS]
+        words = f"logs no steps; {len(beats) - len(idle)} of {attempt.tasks} ranks were active within the last minute"
+        waiting = (f"the other {len(idle)} have been idle for {min(idle):.0f} s or more",) if idle else ()
+        return Finding(Cause.HEALTHY, words, CERTAIN, attempt.number, stage=first.phase, facts=waiting)
     known = first.step_seconds if first.phase == Stage.TRAINING else None
     pace = f", {known * 1000:.0f} ms per step" if known else ""
     done = f", step {first.step}" if first.step else ""
@@ -206,16 +195,6 @@ def _healthy(attempt: AttemptTrace, every: Mapping[int, Beat]) -> Finding:
     return Finding(
         Cause.HEALTHY, words, certainty, attempt.number, stage=first.phase, step=first.step or None, facts=facts
     )
-
-
-def _working(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding:
-    """For a program that logs no steps; some ranks may wait a long time for others, e.g. during evaluation."""
-    idle = {rank: beat.idle for rank, beat in beats.items() if beat.phase != ENDED and (beat.idle or 0) > IDLE_SECONDS}
-    busy = len(beats) - len(idle)
-    words = f"logs no steps; {busy} of {attempt.tasks} ranks were active within the last minute"
-    least = min((seconds or 0.0 for seconds in idle.values()), default=0.0)
-    facts = (f"the other {len(idle)} have been idle for {least:.0f} s or more",) if idle else ()
-    return Finding(Cause.HEALTHY, words, CERTAIN, attempt.number, stage=beats[min(beats)].phase, facts=facts)
 
 
 @dataclass(frozen=True)

@@ -139,14 +139,11 @@ def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], stage: str, *f
 
 def outside_collectives(attempt: AttemptTrace) -> list[int]:
     """The ranks whose main thread is not in a collective while those of others are; else none."""
-    apart = [rank.rank for rank in attempt.ranks if rank.stacks and not _is_in_a_collective(rank.stacks)]
+    calls = {rank.rank: _FRAME.finditer(_main_thread(rank.stacks)) for rank in attempt.ranks if rank.stacks}
+    apart = [rank for rank, frames in calls.items() if not any(one["function"] in _COLLECTIVES for one in frames)]
     missing = [rank.rank for rank in attempt.ranks if not rank.stacks and rank.exit_code is None]
     found = missing if missing and len(missing) < len(attempt.ranks) else apart
     return found if len(found) < len(attempt.ranks) else []
-
-
-def _is_in_a_collective(stacks: str) -> bool:
-    return any(frame["function"] in _COLLECTIVES for frame in _FRAME.finditer(_main_thread(stacks)))
 
 
 def _answered(rank: RankTrace, alarm: Alarm) -> bool:

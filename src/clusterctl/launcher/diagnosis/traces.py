@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.observe.milestones import Cancellation
-    from clusterctl.launcher.observe.rank_events import Event
+    from clusterctl.launcher.observe.rank_events import Death, Event
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.launcher.slurm import Slurm
     from clusterctl.launcher.slurm.accounting import Accounted
@@ -119,6 +119,11 @@ class AttemptTrace(HostRecord):
 
     def rank(self, number: int) -> RankTrace:
         return self._by_number.get(number) or RankTrace(number)
+
+    @cached_property
+    def deaths(self) -> list[Death]:
+        """The ranks that failed on their own, as srun reported them."""
+        return deaths(self.lines)
 
     @cached_property
     def _by_number(self) -> dict[int, RankTrace]:
@@ -235,15 +240,14 @@ def listen_again(
     now = clock()
     offsets = {beat.host: beat.time - now for rank, beat in beats.items() if rank not in unheard}
     off = {host: seconds for host, seconds in offsets.items() if abs(seconds) > SILENT_SECONDS}
-    heard = {rank: _earlier(beat, off.get(beat.host, 0.0)) for rank, beat in beats.items()}
-    ranks = tuple(replace(rank, beat=heard.get(rank.rank, rank.beat)) for rank in trace.attempts[-1].ranks)
+    for rank, beat in beats.items():
+        if seconds := off.get(beat.host):
+            step_time, waiting = (None if at is None else at - seconds for at in (beat.step_time, beat.waiting))
+            moved = replace(beat, time=beat.time - seconds, since=beat.since - seconds)
+            beats[rank] = replace(moved, step_time=step_time, waiting=waiting)
+    ranks = tuple(replace(rank, beat=beats.get(rank.rank, rank.beat)) for rank in trace.attempts[-1].ranks)
     attempts = (*trace.attempts[:-1], replace(trace.attempts[-1], ranks=ranks))
     return replace(trace, now=now, attempts=attempts, clocks=off)
-
-
-def _earlier(beat: Beat, seconds: float) -> Beat:
-    step_time, waiting = (None if at is None else at - seconds for at in (beat.step_time, beat.waiting))
-    return replace(beat, time=beat.time - seconds, since=beat.since - seconds, step_time=step_time, waiting=waiting)
 
 
 def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
@@ -342,7 +346,14 @@ class _Look:
         return RankTrace(number, beat=beat, last_words=words, printed=printed, **facts)
 
     def _last_lines(self, log: Path) -> tuple[str, ...]:
-        words = _lines(log, _TAIL_BYTES, self.unknown, missing_ok=True) if _has_content(log) else ()
+        try:
+            if not status_of(log).st_size:
+                return ()  # most ranks write nothing to stderr, and opening a file costs more than stat
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except OSError:
+            pass  # opening it reports why
+        words = _lines(log, _TAIL_BYTES, self.unknown, missing_ok=True)
         return tuple(_TIME.sub("", line) for line in words)
 
 
@@ -375,19 +386,6 @@ def _recorded(events: Iterable[Event]) -> dict[str, Any]:
             case Exited(time=at, code=code) if facts.get("exit_code") is None:
                 facts |= {"exit_code": code, "ended": at}
     return facts
-
-
-def _has_content(path: Path) -> bool:
-    """Whether a file is worth opening, which costs more than stat: most ranks write nothing to stderr.
-
-    If stat fails, opening the file reports why.
-    """
-    try:
-        return status_of(path).st_size > 0
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
 
 
 def parse_alarm(fields: Fields) -> Alarm | None:

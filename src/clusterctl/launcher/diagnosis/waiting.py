@@ -167,82 +167,32 @@ def changes(evidence: QueueEvidence) -> tuple[Change, ...]:
 
 def explain(evidence: QueueEvidence) -> Waiting:
     """Why the run of `evidence` is waiting, and what to do about it."""
-    reason = in_words(evidence.job.reason)
+    job, asked, reason = evidence.job, asked_of(evidence.resources), in_words(evidence.job.reason)
     found, doubt = smallest_change(evidence)
-    by_hand = f"{found.words}: change [resources] in the job file" if found and not found.settings else ""
-    return Waiting(
-        cause=reason.words,
-        facts=tuple(_facts(evidence, found)),
-        hint=by_hand or reason.hint,
-        commands=_commands(evidence, found),
-        unknown=(*evidence.unknown, *([doubt] if doubt else [])),
-    )
-
-
-def smallest_change(evidence: QueueEvidence) -> tuple[Change | None, str]:
-    """The first change that Slurm would start now, and why that is uncertain, if it is.
-
-    `sbatch --test-only` (seen with 22.05) counts every job ahead in the same partition, including the run itself,
-    which the change would replace. An identical job shows whether it is counted.
-    A run that can never start has no estimate: it is assumed to count if the resources of the change are free.
-    """
-    own, doubt = _own_weight(evidence), ""
-    for trial in evidence.trials:
-        elsewhere = trial.change.resources.partition != evidence.resources.partition
-        weight = 0 if elsewhere else _presumed_weight(evidence, trial.change) if own is None else own
-        if trial.start is None or trial.start - weight > evidence.now + NOW_SECONDS:
-            continue
-        if own is not None or elsewhere or evidence.job.reason != "Priority":
-            return trial.change, ""
-        doubt = "whether a smaller run could start before the jobs ahead: Slurm gives no estimate for this run"
-    return None, doubt
-
-
-def _own_weight(evidence: QueueEvidence) -> float | None:
-    """The seconds by which the run itself delays an identical job in Slurm's estimates; None if unknown."""
-    if evidence.job.start is None or evidence.control is None:
-        return None
-    weight = _weight(evidence)
-    return weight if evidence.control - evidence.job.start >= weight - NOW_SECONDS else 0
-
-
-def _presumed_weight(evidence: QueueEvidence, change: Change) -> float:
-    """The assumed seconds by which the run itself delays `change` in Slurm's estimate, if it cannot be measured."""
-    partition = _partition(evidence.inventory, evidence.job.partition)
-    if evidence.inventory is None or partition is None:
-        return 0
-    is_free = room_for(asked_of(change.resources), partition, evidence.inventory).fits_now
-    return _weight(evidence) if is_free else 0
-
-
-def _weight(evidence: QueueEvidence) -> float:
-    """The seconds that Slurm counts for a waiting run: its time limit times its share of the partition's nodes.
-
-    In whole minutes, like slurmctld's `_delayed_job_start_time`.
-    """
-    resources, partition = evidence.resources, _partition(evidence.inventory, evidence.job.partition)
-    nodes = len(partition.nodes) if partition else 0
-    return resources.nodes * (resources.time // 60) // nodes * 60 if nodes else resources.time
-
-
-def _facts(evidence: QueueEvidence, found: Change | None) -> Iterator[str]:
-    job, asked = evidence.job, asked_of(evidence.resources)
-    yield f"it requests {described(asked)}"
+    facts = [f"it requests {described(asked)}"]
     if evidence.submitted:
         before = f"{plural(evidence.submitted.nodes, 'node')} for {slurm_time(evidence.submitted.time)}"
-        yield f"changed in Slurm since its submission, which requested {before}"
+        facts.append(f"changed in Slurm since its submission, which requested {before}")
     if partition := _partition(evidence.inventory, job.partition):
         assert evidence.inventory is not None
         room = room_for(asked, partition, evidence.inventory)
         against = "; ".join(room.objections) or "it would fit now"
-        yield f"partition {partition.name}: {against}"
+        facts.append(f"partition {partition.name}: {against}")
     if job.dependency:
-        yield f"it depends on: {job.dependency}"
+        facts.append(f"it depends on: {job.dependency}")
     if found:
-        yield f"it would start now with {found.words}"
+        facts.append(f"it would start now with {found.words}")
     elif evidence.trials:
         tried = ", ".join(trial.change.words for trial in evidence.trials)
-        yield f"tried, but none would start now: {tried}"
+        facts.append(f"tried, but none would start now: {tried}")
+    by_hand = f"{found.words}: change [resources] in the job file" if found and not found.settings else ""
+    return Waiting(
+        cause=reason.words,
+        facts=tuple(facts),
+        hint=by_hand or reason.hint,
+        commands=_commands(evidence, found),
+        unknown=(*evidence.unknown, *([doubt] if doubt else [])),
+    )
 
 
 def described(asked: Asked) -> str:
@@ -255,6 +205,35 @@ def described(asked: Asked) -> str:
     nodes = plural(asked.nodes, f"{'whole ' * asked.exclusive}node")
     such = f", {asked.constraint}" if asked.constraint else ""
     return f"{nodes}{such}, with {' and '.join(parts)}{' each' * (asked.nodes != 1)}, for {slurm_time(asked.seconds)}"
+
+
+def smallest_change(evidence: QueueEvidence) -> tuple[Change | None, str]:
+    """The first change that Slurm would start now, and why that is uncertain, if it is.
+
+    `sbatch --test-only` (seen with 22.05) counts every job ahead in the same partition, including the run itself,
+    which the change would replace. An identical job shows whether it is counted.
+    A run that can never start has no estimate: it is assumed to count if the resources of the change are free.
+    """
+    job, resources, inventory = evidence.job, evidence.resources, evidence.inventory
+    partition, doubt = _partition(inventory, job.partition), ""
+    # What Slurm counts for a waiting run, its time limit times its share of the partition's nodes: whole minutes, like
+    # slurmctld's `_delayed_job_start_time`.
+    nodes = len(partition.nodes) if partition else 0
+    weight = resources.nodes * (resources.time // 60) // nodes * 60 if nodes else resources.time
+    measured = None if job.start is None or evidence.control is None else evidence.control - job.start
+    counts = measured is not None and measured >= weight - NOW_SECONDS
+    for trial in evidence.trials:
+        wanted = trial.change.resources
+        elsewhere = wanted.partition != resources.partition
+        if measured is None and inventory and partition:
+            counts = room_for(asked_of(wanted), partition, inventory).fits_now
+        delay = weight if counts and not elsewhere else 0
+        if trial.start is None or trial.start - delay > evidence.now + NOW_SECONDS:
+            continue
+        if measured is not None or elsewhere or job.reason != "Priority":
+            return trial.change, ""
+        doubt = "whether a smaller run could start before the jobs ahead: Slurm gives no estimate for this run"
+    return None, doubt
 
 
 def _all_changes(evidence: QueueEvidence) -> Iterator[Change]:
@@ -272,17 +251,13 @@ def _all_changes(evidence: QueueEvidence) -> Iterator[Change]:
     if resources.exclusive:
         yield _change("nodes shared with others", resources, exclusive=False)
     partition = _partition(inventory, job.partition)
-    yield from _shorter(resources, partition)
-    if inventory and partition:
-        yield from _smaller(resources, asked, inventory.nodes_of(partition))
-
-
-def _shorter(resources: Resources, partition: Partition | None) -> Iterator[Change]:
-    """A shorter time limit: the partition's, else half, which may fit before the next job's start."""
+    # The partition's time limit, else half, which may fit before the next job's start.
     longest = partition.longest if partition else None
     seconds = longest if longest and longest < resources.time else resources.time // 2 // 60 * 60
     if seconds >= _SHORTEST_SECONDS:
         yield _change(f"a time limit of {slurm_time(seconds)}", resources, time=seconds)
+    if inventory and partition:
+        yield from _smaller(resources, asked, inventory.nodes_of(partition))
 
 
 def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Iterator[Change]:
@@ -295,7 +270,11 @@ def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Itera
     if resources.gpus_per_node and not resources.gres:
         gpus = sorted((gpus_free(node, asked) for node in starting), reverse=True)[: asked.nodes]
         if len(gpus) == asked.nodes and 0 < gpus[-1] < asked.gpus:
-            yield _fewer_gpus(resources, GpuCount(resources.gpus_per_node).of_same_type(gpus[-1]))
+            fewer_gpus = GpuCount(resources.gpus_per_node).of_same_type(gpus[-1])
+            each = resources.tasks_per_node == resources.gpus_per_node  # one task per GPU stays so
+            tasks = {"tasks_per_node": int(fewer_gpus)} if each else {}
+            words = f"{fewer_gpus.in_words} per node instead of {int(resources.gpus_per_node)}"
+            yield _change(words, resources, gpus_per_node=fewer_gpus, **tasks)
     with_room = sum(has_room(node, asked) for node in starting)
     fewer = with_room if with_room < asked.nodes else asked.nodes // 2
     if 0 < fewer < asked.nodes:
@@ -304,22 +283,10 @@ def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Itera
         yield _change(f"1 node instead of {asked.nodes}", resources, nodes=1)
 
 
-def _fewer_gpus(resources: Resources, gpus: GpuCount) -> Change:
-    """Keep one task per GPU, if there was one."""
-    tasks = {"tasks_per_node": int(gpus)} if resources.tasks_per_node == resources.gpus_per_node else {}
-    words = f"{gpus.in_words} per node instead of {int(resources.gpus_per_node or 0)}"
-    return _change(words, resources, gpus_per_node=gpus, **tasks)
-
-
 def _change(words: str, resources: Resources, **values: object) -> Change:
-    settings = tuple((name, _as_typed(name, value)) for name, value in values.items())
+    typed = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+    settings = tuple((name, f"{text}s" if name == "time" else text) for name, text in typed.items())
     return Change(words, replace(resources, **values), settings)  # type: ignore[arg-type]
-
-
-def _as_typed(name: str, value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value}s" if name == "time" else str(value)
 
 
 def _partition(inventory: Inventory | None, name: str) -> Partition | None:

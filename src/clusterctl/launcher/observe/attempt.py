@@ -1,4 +1,4 @@
-"""The files of a run, parsed: the evidence that `stage` judges."""
+"""The files of a run, parsed: the evidence that `stage` judges, and the course of the loss that `learning` judges."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.vocabulary import Metric, Number
 
 
-# Of metrics.jsonl: the last evaluation may be hundreds of steps back, but not in a run that has ended.
 _LONGEST_SETUP_LINE = 100
 EXIT_NO_COMMAND = 127  # of a shell
+# Of metrics.jsonl: the last evaluation may be hundreds of steps back, but not in a run that has ended.
 _TAIL_BYTES, _TAIL_OF_ENDED_BYTES = 65536, 16384
 
 
@@ -121,16 +121,15 @@ def flawed_lines(host: HostRecord, record: RunRecord) -> list[str]:
     """The lines of `setup` that failed, in words; the one that ended the attempt comes first."""
     setup = (*record.cluster.setup, *record.job.setup)
     codes = {flaw.line: flaw.code for flaw in host.setup}
-    numbers = [*dict.fromkeys([*([] if host.setup_ended is None else [host.setup_ended]), *codes])]
-    return [_flawed_line(number, setup, codes.get(number)) for number in numbers]
-
-
-def _flawed_line(number: int, setup: Sequence[str], code: int | None) -> str:
-    if not 0 < number <= len(setup):
-        return "setup: not all of its lines ran, because of a syntax error"
-    line = textwrap.shorten(setup[number - 1], _LONGEST_SETUP_LINE, placeholder=" ...")
-    how = "" if code is None else " (command not found)" if code == EXIT_NO_COMMAND else f" (exit code {code})"
-    return f"setup line {number}: {line}{how}"
+    found = []
+    for number in dict.fromkeys([*([] if host.setup_ended is None else [host.setup_ended]), *codes]):
+        if not 0 < number <= len(setup):
+            found.append("setup: not all of its lines ran, because of a syntax error")
+            continue
+        line, code = textwrap.shorten(setup[number - 1], _LONGEST_SETUP_LINE, placeholder=" ..."), codes.get(number)
+        how = "" if code is None else " (command not found)" if code == EXIT_NO_COMMAND else f" (exit code {code})"
+        found.append(f"setup line {number}: {line}{how}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -230,18 +229,6 @@ def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: N
     )
 
 
-def _first_death(attempt: Attempt) -> Death | None:
-    """The first task to fail on its own, skipping terminated tasks, since only the end of a long log is read."""
-    lines = (line.decode(errors="replace") for line in last_lines(attempt.host_log))
-    return next((death for death in deaths(lines) if death.code != EXIT_TERMINATED), None)
-
-
-def _alarm(attempt: Attempt) -> str:
-    """The symptom in the alarm that ended the attempt; empty without an alarm."""
-    fields = read_fields(attempt.hang_json)
-    return "" if fields.absent else fields.text("how") or "unknown"
-
-
 def _with_its_ranks(
     evidence: AttemptEvidence, folders: Sequence[Attempt], tasks: int, nodes: NodesNow | None
 ) -> AttemptEvidence:
@@ -250,10 +237,16 @@ def _with_its_ranks(
     newest = newest_values(lines)
     if over or nodes is None:
         nodes = NodesNow() if over else nodes_now(attempt, tasks)
+    alarm = read_fields(attempt.hang_json)
+    death = None
+    if evidence.exit_code:
+        # Only the end of a long log is read, so the first reports may be those of tasks that were terminated.
+        reports = deaths(line.decode(errors="replace") for line in last_lines(attempt.host_log))
+        death = next((one for one in reports if one.code != EXIT_TERMINATED), None)
     return replace(
         evidence,
-        hung=_alarm(attempt),
-        death=_first_death(attempt) if evidence.exit_code else None,
+        hung="" if alarm.absent else alarm.text("how") or "unknown",
+        death=death,
         stage=newest_stage(attempt),
         metrics=newest,
         course=read_course([folder.metrics for folder in folders], lines, newest),
@@ -264,8 +257,7 @@ def _with_its_ranks(
     )
 
 
-# The course of a training's loss, from both ends of its metrics, as judged by `diagnosis.learning`.
-
+# The course of a training's loss, from both ends of its metrics.
 
 LEAST_STEPS = 100  # of a training or fold: too few to draw conclusions below this
 _LEAST_LOSSES = 20  # at either end, for a meaningful mean
@@ -330,28 +322,19 @@ def read_course(files: Sequence[Path], lines: list[bytes], numbers: Mapping[str,
     """
     if "loss" not in numbers:
         return None
-    steps = _own_steps(numbers)
+    step, planned, folds = (float(numbers.get(name, 0)) for name in ("step", "steps", "folds"))
+    own = step - (float(numbers.get("fold", 1)) - 1) * (planned / folds) if folds else step  # of the current fold
+    steps = int(own) if math.isfinite(own) else 0
     classes = int(numbers["classes"]) if 2 <= numbers.get("classes", 0) < _MOST_CLASSES else None
     if not math.isfinite(numbers["loss"]):
         return Course(steps, broken=broken(_newest_losses(lines, numbers)), broken_since=_broken_since(files))
-    if steps < _least_steps(numbers) or (classes and numbers["loss"] < _CLEARLY_LEARNT * math.log(classes)):
+    each = float(numbers.get("steps", math.inf)) / max(1.0, float(numbers.get("folds", 1)))
+    too_few = steps < max(LEAST_STEPS, min(_LEAST_SHARE * each, _ENOUGH_STEPS))
+    if too_few or (classes and numbers["loss"] < _CLEARLY_LEARNT * math.log(classes)):
         return None
     first = None if "fold" in numbers else mean_of(_first_losses(files))
     newest = mean_of([*filter(math.isfinite, _newest_losses(lines, numbers))])
     return Course(steps, first, newest, classes, score_of(numbers, "val") or score_of(numbers, "test"))
-
-
-def _own_steps(numbers: Mapping[str, Number]) -> int:
-    """The completed steps; in a cross-validation, those of the current fold."""
-    step, steps, folds = (float(numbers.get(name, 0)) for name in ("step", "steps", "folds"))
-    own = step - (float(numbers.get("fold", 1)) - 1) * (steps / folds) if folds else step
-    return int(own) if math.isfinite(own) else 0
-
-
-def _least_steps(numbers: Mapping[str, Number]) -> float:
-    """The number of steps a training or fold must complete before it can be judged."""
-    planned = float(numbers.get("steps", math.inf)) / max(1.0, float(numbers.get("folds", 1)))
-    return max(LEAST_STEPS, min(_LEAST_SHARE * planned, _ENOUGH_STEPS))
 
 
 def _newest_losses(lines: list[bytes], numbers: Mapping[str, Number]) -> list[float]:

@@ -1,4 +1,8 @@
-"""Comparison of two runs: differences in configuration, code, versions and image, and their results."""
+"""Comparison of runs.
+
+`compare` finds the differences between two runs: configuration, code by file and line, versions, image, and results.
+`examine_sweep` and `examine_runs` rank several runs at one moment, with the curves of the best.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.launcher.observe.status import Report
     from clusterctl.shared.errors import ClusterctlError, SlurmError
-    from clusterctl.shared.record.fields import Fields
     from clusterctl.shared.record.layout import RunDir, SweepDir
     from clusterctl.shared.record.vocabulary import Metric, Number
     from clusterctl.shared.spec import Cluster
@@ -79,7 +82,13 @@ class Comparison:
         runs = [status.record.run for status in self.statuses]
         folders = [run.snapshot for run in runs]
         changes = self.code or ()
-        hidden = _secrets([status.record for status in self.statuses], folders, changes)
+        # The secrets that may appear in the code are from this environment, its job files and `.env` files.
+        known = [secrets_of(status.record.job, status.record.cluster, {}).patterns for status in self.statuses]
+        tables: list[object] = [dict(os.environ)]
+        for change in changes:
+            if change.name.endswith((".toml", "/.env")):
+                tables += [variables_in(folder / change.name) for folder in folders]
+        hidden = Secrets(tuple(dict.fromkeys(pattern for each in known for pattern in each))).having(*tables)
         for change in changes:
             first, second = [run.path for run in runs] if change.name == runs[0].git_patch.name else folders
             yield line_differences(first, second, change, hidden.hide)
@@ -91,7 +100,15 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
     if len(found.statuses) < 2:
         raise found.problems[0]
     before, after = found.statuses
-    records = [(status.record, read_fields(status.record.run.run_json)) for status in found.statuses]
+    versions, images = [], []
+    for status in found.statuses:
+        fields = read_fields(status.record.run.run_json)
+        git, known = fields.table("git"), fields.table("versions").named_texts()
+        commit = git.text("commit")
+        own: dict[str, Any] = {"git commit": commit, "git changes": git.flag("dirty")} if commit else {}
+        versions.append([((name,), value) for name, value in (known | own).items()])
+        digest = fields.table("image").text("digest") or None
+        images.append([(("image",), status.record.job.container.image), (("digest",), digest)])
     code: tuple[CodeChange, ...] | None = None
     problems: list[ClusterctlError] = list(found.problems)
     try:
@@ -101,10 +118,10 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
     return Comparison(
         as_of=found.as_of,
         statuses=(before, after),
-        configuration=differences(*(configuration(record) for record, _ in records)),
+        configuration=differences(*(configuration(status.record) for status in found.statuses)),
         code=code,
-        versions=differences(*(_versions(fields) for _, fields in records)),
-        image=differences(*(_image(record, fields) for record, fields in records)),
+        versions=differences(*versions),
+        image=differences(*images),
         results=tuple(_results(before.metrics, after.metrics)),
         problems=tuple(problems),
     )
@@ -114,12 +131,23 @@ def differences_to_json(found: Comparison, lines: Iterable[FileDifference] | Non
     """The output of `diff -o json`, described in `schemas/diff.json`; with `lines`, each file has its diff."""
     files: Iterable[dict[str, Any]] | None = None
     if lines is not None:
-        files = [{"name": one.name, "change": one.change, "diff": _joined(one)} for one in lines]
+        diffs = ((one, None if one.lines is None else "".join(f"{line}\n" for line in one.lines)) for one in lines)
+        files = [{"name": one.name, "change": one.change, "diff": diff} for one, diff in diffs]
     elif found.code is not None:
         files = [change._asdict() for change in found.code]
     return {
         "schema_version": SCHEMA_VERSION,
-        "runs": [_run(status, found.as_of) for status in found.statuses],
+        "runs": [
+            {
+                "id": status.record.run.id,
+                "stage": status.stage.value,
+                "sure": status.sure,
+                "attempts": len(status.attempts),
+                "seconds": status.ran(found.as_of),
+                "directory": str(status.record.run.path),
+            }
+            for status in found.statuses
+        ],
         "configuration": [one._asdict() for one in found.configuration],
         "code": files if found.code is not None else None,
         "versions": [one._asdict() for one in found.versions],
@@ -130,41 +158,11 @@ def differences_to_json(found: Comparison, lines: Iterable[FileDifference] | Non
     }
 
 
-def _joined(one: FileDifference) -> str | None:
-    return None if one.lines is None else "".join(f"{line}\n" for line in one.lines)
-
-
-def _run(status: Status, now: float) -> dict[str, Any]:
-    run = status.record.run
-    return {
-        "id": run.id,
-        "stage": status.stage.value,
-        "sure": status.sure,
-        "attempts": len(status.attempts),
-        "seconds": status.ran(now),
-        "directory": str(run.path),
-    }
-
-
 def configuration(record: RunRecord) -> Iterator[tuple[Key, Any]]:
     """The values that a run was submitted with, as in `Comparison.configuration`."""
     yield from leaves_as_written(to_record(record.job))
     for key, value in leaves(to_record(record.cluster)):
         yield ("cluster", *key), value
-
-
-def _versions(fields: Fields) -> list[tuple[Key, Any]]:
-    """The versions recorded at submission, and the code's git commit."""
-    git = fields.table("git")
-    found: dict[str, Any] = fields.table("versions").named_texts()
-    if commit := git.text("commit"):
-        found |= {"git commit": commit, "git changes": git.flag("dirty")}
-    return [((name,), value) for name, value in found.items()]
-
-
-def _image(record: RunRecord, fields: Fields) -> list[tuple[Key, Any]]:
-    digest = fields.table("image").text("digest") or None
-    return [(("image",), record.job.container.image), (("digest",), digest)]
 
 
 def _results(first: Mapping[str, float], second: Mapping[str, float]) -> Iterator[Result]:
@@ -185,32 +183,16 @@ def _code_changes(first: RunDir, second: RunDir) -> tuple[CodeChange, ...]:
         if not is_folder(run.snapshot):
             message = f"cannot compare the code: the copy of {run.id} no longer exists: {run.snapshot}"
             raise ConfigError(message, "everything else is compared")
+    found: list[CodeChange] = []
     try:
-        return (*_patch_change(first, second), *code_changes(first.snapshot, second.snapshot))
+        # The uncommitted code is in the project's copy; without one, in the patch.
+        if not any(exists(run.project) and any(run.project.iterdir()) for run in (first, second)):
+            before, after = (read_whole(run.git_patch) if exists(run.git_patch) else b"" for run in (first, second))
+            how = FileChange.ADDED if not before else FileChange.CHANGED if after else FileChange.REMOVED
+            found += [CodeChange(first.git_patch.name, how)] if before != after else []
+        return (*found, *code_changes(first.snapshot, second.snapshot))
     except (OSError, ValueError) as error:  # ValueError: a patch too large to read
         raise ConfigError(f"cannot compare the code: {reason(error)}", "everything else is compared") from error
-
-
-def _patch_change(first: RunDir, second: RunDir) -> Iterator[CodeChange]:
-    """The change in uncommitted code, for runs without a project copy, which would include it."""
-    if any(exists(run.project) and any(run.project.iterdir()) for run in (first, second)):
-        return
-    before, after = (read_whole(run.git_patch) if exists(run.git_patch) else b"" for run in (first, second))
-    if before != after:
-        change = FileChange.ADDED if not before else FileChange.CHANGED if after else FileChange.REMOVED
-        yield CodeChange(first.git_patch.name, change)
-
-
-def _secrets(records: Sequence[RunRecord], folders: Sequence[Path], changes: Iterable[CodeChange]) -> Secrets:
-    """The secrets that may appear in the code: from this environment, its job files and `.env` files."""
-    patterns = tuple(
-        dict.fromkeys(pattern for record in records for pattern in secrets_of(record.job, record.cluster, {}).patterns)
-    )
-    tables: list[object] = [dict(os.environ)]
-    for change in changes:
-        if change.name.endswith((".toml", "/.env")):
-            tables += [variables_in(folder / change.name) for folder in folders]
-    return Secrets(patterns).having(*tables)
 
 
 def variables_in(path: Path) -> object:
@@ -222,8 +204,7 @@ def variables_in(path: Path) -> object:
         return None
 
 
-# Differences between the code snapshots of two runs, by file and, for text files, by line.
-
+# The code snapshots of two runs, by file and, for text files, by line.
 
 _LEFT_OUT = "__pycache__"
 _CHUNK = 2**20
@@ -273,7 +254,8 @@ def code_changes(first: Path, second: Path) -> tuple[CodeChange, ...]:
     compared = in_threads(lambda item: _same_content(item[1].path, item[2].path), unsure, remote=remote)
     found |= {name: FileChange.CHANGED for (name, _, _), same in zip(unsure, compared, strict=True) if not same}
     own, *rest = PARTS
-    return tuple(CodeChange(name, found[name]) for part in (*rest, own) for name in sorted(found) if _is_in(name, part))
+    named = (name for part in (*rest, own) for name in sorted(found) if name.startswith(f"{part}/"))
+    return tuple(CodeChange(name, found[name]) for name in named)
 
 
 def line_differences(first: Path, second: Path, change: CodeChange, hide: Callable[[str], str] = str) -> FileDifference:
@@ -286,10 +268,6 @@ def line_differences(first: Path, second: Path, change: CodeChange, hide: Callab
     right = "/dev/null" if change.change is FileChange.REMOVED else f"b/{change.name}"
     lines = difflib.unified_diff(_lines(hide(before)), _lines(hide(after)), left, right, lineterm="")
     return FileDifference(*change, tuple(lines))
-
-
-def _is_in(name: str, part: str) -> bool:
-    return name.startswith(f"{part}/")
 
 
 def _entries(snapshot: Path) -> dict[str, os.DirEntry[str]]:
@@ -347,8 +325,7 @@ def _lines(text: str) -> list[str]:
     return [*lines, last + _NO_NEWLINE] if last else lines
 
 
-# Several runs at one moment, for one report: their settings, their ranking, the curves of the best.
-
+# Several runs at one moment.
 
 MOST_CURVES = 32  # runs whose curves are read
 
@@ -413,7 +390,10 @@ def examine_runs(
     found = report(runs, slurm_of, clock)
     different = varying(*(configuration(status.record) for status in found.statuses))
     settings = {
-        status.record.run: {key: _text_of_value(values[place]) for key, values in different.items()}
+        status.record.run: {
+            key: values[place] if isinstance(values[place], str) else as_toml(values[place])
+            for key, values in different.items()
+        }
         for place, status in enumerate(found.statuses)
     }
     members, ranked_by = _ranked(found, metric, settings, {run: run.id for run in runs})
@@ -429,29 +409,20 @@ def _ranked(
         raise found.problems[0]
     scores = ranked(found.statuses, metric)
     if metric is not None and not scores:
-        raise _no_such_metric(metric, found.statuses)
+        known = sorted(
+            {name for status in found.statuses for name in status.metrics} - {metric}
+        )  # its values may be NaN
+        close = nearest(metric, dict.fromkeys(known))
+        named = f"one of {', '.join(known[:20])}" if known else "they have not logged any metrics yet"
+        raise UsageError(f"no value of {metric} in these runs", f"did you mean {close}?" if close else named)
     by_run = {one.status.record.run: one.value for one in scores}
     rest = [status for status in found.statuses if status.record.run not in by_run]
     members = []
     for place, status in enumerate([*(one.status for one in scores), *rest]):
         run = status.record.run
-        history = _history(status) if place < MOST_CURVES else None
+        history = None
+        if place < MOST_CURVES:
+            history = History(run, all_ranks=False)
+            history.update(status.attempts)
         members.append(RankedRun(names[run], status, settings[run], by_run.get(run), history))
     return tuple(members), scores[0].metric if scores else None
-
-
-def _history(status: Status) -> History:
-    history = History(status.record.run, all_ranks=False)
-    history.update(status.attempts)
-    return history
-
-
-def _no_such_metric(name: str, statuses: Sequence[Status]) -> UsageError:
-    known = sorted({known for status in statuses for known in status.metrics} - {name})  # its values may all be NaN
-    close = nearest(name, dict.fromkeys(known))
-    named = f"one of {', '.join(known[:20])}" if known else "they have not logged any metrics yet"
-    return UsageError(f"no value of {name} in these runs", f"did you mean {close}?" if close else named)
-
-
-def _text_of_value(value: object) -> str:
-    return value if isinstance(value, str) else as_toml(value)

@@ -51,8 +51,11 @@ class Curve:
         if bucket is None:
             bucket = self._buckets[index] = _Bucket()
         bucket.add(x, value)
-        while len(self._buckets) > self._most:
-            self._widen()
+        while len(self._buckets) > self._most:  # merge each pair of neighbours
+            self._width *= 2
+            buckets, self._buckets = self._buckets, {}
+            for index, bucket in buckets.items():
+                self._buckets.setdefault(index // 2, _Bucket()).merge(bucket)
 
     def cut(self, x: float) -> None:
         """Drop values at `x` and after it: a restarted run continues from there."""
@@ -71,12 +74,6 @@ class Curve:
 
     def highest(self) -> float | None:
         return max((bucket.high for bucket in self._buckets.values()), default=None)
-
-    def _widen(self) -> None:
-        self._width *= 2
-        buckets, self._buckets = self._buckets, {}
-        for index, bucket in buckets.items():
-            self._buckets.setdefault(index // 2, _Bucket()).merge(bucket)
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:

@@ -99,7 +99,11 @@ class EndedRuns:
         evidence = read_evidence(read_record(run))
         if self._is_over(evidence, found):
             self._read[run] = found, evidence
-            self._keep(run, found, evidence)
+            if self.file is not None and (stage := settled(evidence)):
+                specs = [self._key(evidence.record.job), self._key(evidence.record.cluster)]
+                packed = json.dumps(_packed(evidence))
+                self._load()[run.id] = _KeptRun([*found], stage.value, evidence.record.created, None, specs, packed)
+                self._changed = True
         return evidence
 
     def stage(self, run: RunDir) -> Stage | None:
@@ -158,13 +162,6 @@ class EndedRuns:
         changed = max(*(number / 1e9 for place, number in enumerate(found) if place % 3), last.end)
         return changed < self.clock() - QUIET_SECONDS
 
-    def _keep(self, run: RunDir, found: Stamp, evidence: RunEvidence) -> None:
-        if self.file is not None and (stage := settled(evidence)):
-            specs = [self._key(evidence.record.job), self._key(evidence.record.cluster)]
-            packed = json.dumps(_packed(evidence))
-            self._load()[run.id] = _KeptRun([*found], stage.value, evidence.record.created, None, specs, packed)
-            self._changed = True
-
     def _key(self, spec: Job | Cluster) -> str:
         text = json.dumps(to_record(spec))
         key = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -209,20 +206,15 @@ def _unpacked(run: RunDir, packed: Mapping[str, Any], job: str, cluster: str) ->
     for name, of in (("argv", tuple), ("past_jobs", frozenset), ("predecessors", _predecessors), ("skipped", tuple)):
         if name in record:
             record[name] = of(record[name])
-    attempts = tuple(map(_unpacked_attempt, packed["attempts"]))
-    return RunEvidence(**{**packed, "record": RunRecord(run, **record), "attempts": attempts})
+    attempts = [dict(values) for values in packed["attempts"]]
+    for values in attempts:
+        values |= {name: of(values[name]) for name, of in _KINDS.items() if name in values}
+    read = tuple(AttemptEvidence(**values) for values in attempts)
+    return RunEvidence(**{**packed, "record": RunRecord(run, **record), "attempts": read})
 
 
 def _predecessors(packed: list[list[str]]) -> tuple[Predecessor, ...]:
     return tuple(Predecessor(run, Condition(condition)) for run, condition in packed)
-
-
-def _unpacked_attempt(packed: Mapping[str, Any]) -> AttemptEvidence:
-    values = dict(packed)
-    for name, of in _KINDS.items():
-        if name in values:
-            values[name] = of(values[name])
-    return AttemptEvidence(**values)
 
 
 def _course(packed: dict[str, Any]) -> Course:

@@ -88,7 +88,13 @@ class _Files:
         stamps = [_stamp(path) for path in self._watched()]
         if self._evidence is None or stamps != self._stamps or not 0 <= now - self._read_at < _READ_SECONDS:
             self._stamps, self._read_at = stamps, now
-            self._evidence = read_evidence(self.record, self._evidence, self._nodes_now(now))
+            attempts = self.record.run.attempts() if self.closely else []
+            resources = self.record.job.resources
+            every = max(_NODES_SECONDS, resources.nodes / _NODES_A_SECOND)  # all nodes are read if the run seems idle
+            if attempts and (attempts[-1].number != self._nodes_of or not 0 <= now - self._nodes_at < every):
+                self._nodes_of, self._nodes_at = attempts[-1].number, now
+                self._nodes = nodes_now(attempts[-1], resources.nodes * self.record.tasks_per_node)
+            self._evidence = read_evidence(self.record, self._evidence, self._nodes)
         return self._evidence
 
     def _watched(self) -> Iterator[Path]:
@@ -100,15 +106,6 @@ class _Files:
             yield from (attempt.path, attempt.host_json, attempt.marks, attempt.events(0))
             if self.closely:
                 yield attempt.metrics
-
-    def _nodes_now(self, now: float) -> NodesNow:
-        attempts = self.record.run.attempts() if self.closely else []
-        resources = self.record.job.resources
-        every = max(_NODES_SECONDS, resources.nodes / _NODES_A_SECOND)  # all nodes are read if the run seems idle
-        if attempts and (attempts[-1].number != self._nodes_of or not 0 <= now - self._nodes_at < every):
-            self._nodes_of, self._nodes_at = attempts[-1].number, now
-            self._nodes = nodes_now(attempts[-1], resources.nodes * self.record.tasks_per_node)
-        return self._nodes
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -142,19 +139,16 @@ class _Asking:
         if settled(evidence) or not evidence.record.is_ours:
             return evidence
         if now >= self._next_question:
-            self._ask(now)
+            floor = float(self.cluster.polling_floor)
+            try:
+                self._snapshot = self.sources.slurm_of(self.cluster).snapshot()
+            except SlurmError:
+                self._snapshot = None
+            if self._snapshot and not self._snapshot.problem:
+                # It may come from another process, and be some seconds old.
+                self._pause = floor
+                self._next_question = now + min(floor, max(LOOK_SECONDS, self._snapshot.taken_at + floor - now))
+            else:
+                self._pause = min(_LONGEST_PAUSE_SECONDS, max(floor, 2 * self._pause))
+                self._next_question = now + self._pause
         return answered(evidence, self._snapshot) if self._snapshot else evidence
-
-    def _ask(self, now: float) -> None:
-        floor = float(self.cluster.polling_floor)
-        try:
-            self._snapshot = self.sources.slurm_of(self.cluster).snapshot()
-        except SlurmError:
-            self._snapshot = None
-        if self._snapshot and not self._snapshot.problem:
-            # It may come from another process, and be some seconds old.
-            self._pause = floor
-            self._next_question = now + min(floor, max(LOOK_SECONDS, self._snapshot.taken_at + floor - now))
-        else:
-            self._pause = min(_LONGEST_PAUSE_SECONDS, max(floor, 2 * self._pause))
-            self._next_question = now + self._pause

@@ -31,15 +31,23 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.layout import RunDir
 
 
-# Values over time in constant memory, for thousands of ranks that need no curve each.
-
-
-_FIRST_SECONDS = 5.0  # weight of the first value, whose duration is unknown
+_FIRST_SECONDS = 5.0  # weight of the first value of a spread, whose duration is unknown
+_MOST_CURVES = 64  # a program may log under any number of names
+_RECENT_STEPS = 200
+_MOST_RANKS = 100_000
+_FEW_NODES = 32  # read in full; telemetry of more nodes is sampled to about the same total
+_MOST_SAMPLES, _LEAST_SAMPLES = 2048, 4  # of all nodes together, and of each
+_SAMPLE_BYTES = 2048
+_NODES_A_LOOK = 64
+_POINTS, _FEW_POINTS = 200, 24  # of a node's curve, if there are few nodes and if there are many
 
 
 @dataclass(slots=True)
 class Spread:
-    """The lowest, highest and newest of the added values; None before the first."""
+    """The lowest, highest and newest of the added values; None before the first.
+
+    In constant memory: thousands of ranks need no curve each.
+    """
 
     low: float | None = None
     high: float | None = None
@@ -60,16 +68,6 @@ class Spread:
     def mean(self) -> float | None:
         """The mean over time."""
         return self._total / self._seconds if self._seconds else None
-
-
-_MOST_CURVES = 64  # a program may log under any number of names
-_RECENT_STEPS = 200
-_MOST_RANKS = 100_000
-_FEW_NODES = 32  # read in full; telemetry of more nodes is sampled to about the same total
-_MOST_SAMPLES, _LEAST_SAMPLES = 2048, 4  # of all nodes together, and of each
-_SAMPLE_BYTES = 2048
-_NODES_A_LOOK = 64
-_POINTS, _FEW_POINTS = 200, 24  # of a node's curve, if there are few nodes and if there are many
 
 
 class NodeHistory:
@@ -187,7 +185,13 @@ class History:
         if step is None:
             step = self._step + 1 if "loss" in values else self._step
         if attempt != self._metrics_of:
-            self._begin(attempt, step)
+            if self._metrics_of >= 0:  # it continues from its checkpoint: later steps of the previous one are undone
+                self.restarts.append(step)
+                self.undone_steps += max(0.0, self._step - step + 1)
+                for curve in self.curves.values():
+                    curve.cut(step)
+            self._metrics_of, self._step_time = attempt, None
+            self._recent.clear()
         if time is not None and self._step_time is not None and step > self._step and time > self._step_time:
             self._curve("steps_per_second").add(step, (step - self._step) / (time - self._step_time))
         if step != self._step:
@@ -197,16 +201,6 @@ class History:
                 self._curve(name).add(step, value)
         if "seconds" in values:
             self._recent.append({name: float(values[name]) for name in ("seconds", *STEP_PARTS) if name in values})
-
-    def _begin(self, attempt: int, step: float) -> None:
-        """A new attempt continues from its checkpoint: later steps of the previous attempt are undone."""
-        if self._metrics_of >= 0:
-            self.restarts.append(step)
-            self.undone_steps += max(0.0, self._step - step + 1)
-            for curve in self.curves.values():
-                curve.cut(step)
-        self._metrics_of, self._step_time = attempt, None
-        self._recent.clear()
 
     def _curve(self, name: str) -> Curve:
         if name not in self.curves and len(self.curves) >= _MOST_CURVES:
@@ -225,34 +219,29 @@ class History:
         self._turn = first + _NODES_A_LOOK
         due = set(files if everything else islice(files, first, self._turn)) | (files.keys() - self.nodes.keys())
         for node, path in files.items():
-            file = self._telemetry(path, len(files), self._share(attempt))
+            if path not in self._files:
+                samples = None if len(files) <= _FEW_NODES else max(_LEAST_SAMPLES, _MOST_SAMPLES // len(files))
+                most = self._share(attempt)
+                most = most if samples is None else min(most, samples * _SAMPLE_BYTES)
+                self._files[path] = GrowingRecords(path, most, samples)
+            file = self._files[path]
             if node in due and (everything or len(files) <= _FEW_NODES or file.changed()):
                 for record in file.read():
                     if (sample := parse_sample(record)) is not None:
                         with self.lock:
                             self._take_sample(node, sample, len(files))
 
-    def _telemetry(self, path: Path, nodes: int, most_bytes: int) -> GrowingRecords:
-        if path not in self._files:
-            samples = None if nodes <= _FEW_NODES else max(_LEAST_SAMPLES, _MOST_SAMPLES // nodes)
-            most = most_bytes if samples is None else min(most_bytes, samples * _SAMPLE_BYTES)
-            self._files[path] = GrowingRecords(path, most, samples)
-        return self._files[path]
-
     def _take_sample(self, node: str, sample: Sample, nodes: int) -> None:
         if node not in self.nodes:
             self.nodes[node] = NodeHistory(node, _POINTS if nodes <= _FEW_NODES else _FEW_POINTS)
         self.nodes[node].take(sample)
         for rank, of_rank in sample.ranks.items():
-            self._take_rank(node, sample.time, rank, of_rank)
-
-    def _take_rank(self, node: str, time: float, rank: int, sample: RankSample) -> None:
-        if rank not in self.ranks and len(self.ranks) >= _MOST_RANKS:
-            return
-        known = self.ranks.setdefault(rank, RankHistory(node, sample))
-        known.newest = sample
-        if sample.step_seconds is not None:
-            known.seconds.add(time, sample.step_seconds)
-            self.step_seconds.add(time, sample.step_seconds)
-        if sample.busy_seconds is not None and sample.phase == Stage.TRAINING:
-            known.busy.add(time, sample.busy_seconds)
+            if rank not in self.ranks and len(self.ranks) >= _MOST_RANKS:
+                continue
+            known = self.ranks.setdefault(rank, RankHistory(node, of_rank))
+            known.newest = of_rank
+            if of_rank.step_seconds is not None:
+                known.seconds.add(sample.time, of_rank.step_seconds)
+                self.step_seconds.add(sample.time, of_rank.step_seconds)
+            if of_rank.busy_seconds is not None and of_rank.phase == Stage.TRAINING:
+                known.busy.add(sample.time, of_rank.busy_seconds)

@@ -1,4 +1,4 @@
-"""Reading growing files: their last lines, and lines added since.
+"""Reading growing files: their last lines, and lines added since; and `pattern`, equal for messages that are alike.
 
 Files are polled and reopened each time: inotify does not work on NFS, and only opening a file revalidates its cache.
 """
@@ -269,9 +269,6 @@ def _read_at(file: IO[bytes], offset: int, size: int) -> bytes:
 def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The JSON objects in `lines`, parsed lazily; incomplete and foreign lines are dropped."""
     return (record for line in lines if (record := parse_record(line)) is not None)
-
-
-# Recognizes messages of several ranks that differ only in numbers and addresses.
 
 
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # ranks, ports, addresses

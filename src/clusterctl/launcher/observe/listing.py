@@ -47,7 +47,10 @@ def listing(
 
     `row_of` makes a row that is not cached, and `together` combines the rows of a sweep into one.
     """
-    ids = [*_ids(folder, wanted, count)]
+    if count is None or wanted.needs_reading:
+        ids = [*newest_ids(folder, wanted.takes_id, wanted.since(time.time()))]
+    else:
+        ids = [*newest_submissions((run.id for run in newest_first(folder, wanted.takes_id)), count)]
     where = os.fspath(folder)
     rows = {run: row for run in ids if (row := ended.row(where, run))}
     unknown = (run for run in ids if run not in rows and is_written(folder, run))
@@ -60,10 +63,3 @@ def listing(
     taken = (row for row in found if wanted.takes(row.stage, row.created, looked.as_of))
     problems = (*looked.problems, *newer_records(status.record for status in looked.statuses))
     return Listing(looked.as_of, tuple(itertools.islice(together(taken), count)), problems, looked.statuses)
-
-
-def _ids(folder: Path, wanted: Filter, count: int | None) -> Iterable[str]:
-    """The runs to examine."""
-    if count is None or wanted.needs_reading:
-        return newest_ids(folder, wanted.takes_id, wanted.since(time.time()))
-    return newest_submissions((run.id for run in newest_first(folder, wanted.takes_id)), count)

@@ -2,7 +2,8 @@
 
 The time of a line is the timestamp at its start, else the time at which it was written, else that of the line before.
 Within an attempt the lines of all files are merged by time, keeping the order within each file. Memory use is bounded,
-however large the logs are.
+however large the logs are. `LogPace` decides which files of a followed run to check, `WrittenTimes` reads the times at
+which lines without a timestamp were written.
 """
 
 from __future__ import annotations
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.layout import Attempt, RunDir
 
 
-# Which logs of a followed run to check, and when: rarely if nothing happens, whatever the number of ranks.
-
-
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.25, 2.0  # between two checks
 SIZES_A_SECOND, OPENS_A_SECOND = 1024, 24
 _LIVELY_SECONDS = 10.0  # a file that has grown is included in every check for this long
@@ -61,7 +59,10 @@ class Turns(Generic[File]):
 
 @dataclass
 class LogPace(Generic[File]):
-    """Decides for one reader; times are seconds by its clock."""
+    """Which files to check, and when: rarely if nothing happens, whatever the number of ranks.
+
+    For one reader; times are seconds by its clock.
+    """
 
     _looked: float | None = None
     _looked_at_all: float = 0.0
@@ -97,14 +98,11 @@ class LogPace(Generic[File]):
         self._pause = SHORTEST_SECONDS if found else min(2 * self._pause, LONGEST_SECONDS)
 
 
-# Reads the times at which log lines without a timestamp were written (`runs.log_times`).
-
-
 _BLOCK_BYTES = 2**13  # a thousand ranks hold one each
 
 
 class WrittenTimes:
-    """The times of one log, queried in order of offset."""
+    """The times at which one log was written (`record.stamp.LogTimes`), queried in order of offset."""
 
     def __init__(self, notes: Path, log: Path) -> None:
         self._growing = Growing(notes)
@@ -254,17 +252,19 @@ class Logs:
     def file(self, source: Source) -> LogFile:
         file = self._files.get(source.path)
         if file is None:
-            offset = 0 if self._looked else self._first(source.path)  # a file that appears later is read in full
+            offset = 0
+            if not self._looked:  # a file that appears later is read in full
+                if self.tail is not None:
+                    offset = last_lines_offset(source.path, self.tail)
+                elif self.since is not None:
+                    offset = offset_of_time(source.path, self.since - _CLOCK_SECONDS, time_of)
             attempt = self.run.attempt(source.attempt)
             times = None if source.rank is None else WrittenTimes(attempt.log_times(source.rank), source.path)
-            start = self._start(attempt)  # the time of lines before the first with a time
+            if not self._starts.get(source.attempt):
+                self._starts[source.attempt] = read_host(attempt).start or 0.0
+            start = self._starts[source.attempt]  # the time of lines before the first with a time
             file = self._files[source.path] = LogFile(source, Growing(source.path, offset), start, times)
         return file
-
-    def _first(self, path: Path) -> int:
-        if self.tail is not None:
-            return last_lines_offset(path, self.tail)
-        return 0 if self.since is None else offset_of_time(path, self.since - _CLOCK_SECONDS, time_of)
 
     def _merged(self, files: Iterable[LogFile], *, ended: bool) -> Iterator[Line]:
         for _, together in itertools.groupby(files, key=lambda file: file.source.attempt):
@@ -273,11 +273,6 @@ class Logs:
             streams = [file.lines(place, block_bytes, ended=ended) for place, file in enumerate(found)]
             for _, _, line in heapq.merge(*streams) if len(streams) > 1 else itertools.chain(*streams):
                 yield line
-
-    def _start(self, attempt: Attempt) -> float:
-        if not self._starts.get(attempt.number):
-            self._starts[attempt.number] = read_host(attempt).start or 0.0
-        return self._starts[attempt.number]
 
     def _living(self, now: float) -> list[LogFile]:
         """The files that may still grow."""

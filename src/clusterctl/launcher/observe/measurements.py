@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,8 +11,10 @@ from clusterctl.launcher.observe.lines import records_in
 from clusterctl.shared.record.fields import Fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.record.vocabulary import Number
 
 
@@ -42,6 +45,26 @@ def parse_measurement(record: Mapping[str, Any]) -> Measurement:
 def measurements_in(lines: Iterable[bytes]) -> Iterator[Measurement]:
     """The measurements in `lines`, parsed lazily; incomplete and foreign lines are dropped."""
     return map(parse_measurement, records_in(lines))
+
+
+def records_once(
+    attempts: Sequence[Attempt], read: Callable[[Path], Iterable[dict[str, Any]]]
+) -> Iterator[tuple[Attempt, dict[str, Any]]]:
+    """The records of a run's attempts, the newest attempt first; `read` returns those of one file.
+
+    Steps that a later attempt repeated from a checkpoint count once. `History` cuts its curves by the same rule, as it
+    reads only what was appended.
+    """
+    undone_from = math.inf
+    for attempt in reversed(attempts):
+        first = math.inf  # of its steps: it continued there
+        for record in read(attempt.metrics):
+            step = record.get("step") if type(record.get("step")) is int else None
+            if step is None or step < undone_from:
+                yield attempt, record
+            if step is not None and first == math.inf:
+                first = step
+        undone_from = min(undone_from, first)
 
 
 def newest_values(lines: list[bytes]) -> dict[str, Number]:

@@ -1,4 +1,7 @@
-"""The events of ranks, typed: the only reader of what `clusterctl.shared.node.events` writes."""
+"""The events of ranks, typed: the only reader of what `clusterctl.shared.node.events` writes.
+
+Also srun's reports in host.log of the tasks that failed on their own: `deaths`.
+"""
 
 from __future__ import annotations
 

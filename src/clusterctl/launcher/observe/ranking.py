@@ -1,4 +1,4 @@
-"""Ranking of runs, by a named metric or their default ranking metric."""
+"""Ranking of runs by a metric, the best value that a run has reached, and the summary of a sweep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.lines import MOST_BYTES, GrowingRecords
-from clusterctl.launcher.observe.measurements import parse_measurement, seconds_left
+from clusterctl.launcher.observe.measurements import parse_measurement, records_once, seconds_left
 from clusterctl.shared.record.stages import Stage
 from clusterctl.shared.record.vocabulary import KNOWN, Better, metric_of, own_metrics, score_of
 
@@ -36,7 +36,12 @@ def ranked(statuses: Iterable[Status], name: str | None = None) -> list[Ranked]:
 
     Of equal runs the newer comes first. NaN and infinite values do not count.
     """
-    found = [one for status in statuses if (one := _ranked(status, name))]
+    found = []
+    for status in statuses:
+        metric = judged_by(status.metrics) if name is None else metric_of(name)
+        value = status.metrics.get(metric.name) if metric else None
+        if metric and value is not None and math.isfinite(value):
+            found.append(Ranked(status, metric, value))
     names = Counter(one.metric.name for one in found)
     if len(names) > 1:  # some runs only have a loss so far
         del names["loss"]
@@ -53,15 +58,6 @@ def judged_by(metrics: Mapping[str, Number]) -> Metric | None:
     return next(scores, None) or next(own, None) or (KNOWN["loss"] if "loss" in metrics else None)
 
 
-def _ranked(status: Status, name: str | None) -> Ranked | None:
-    metric = judged_by(status.metrics) if name is None else metric_of(name)
-    value = status.metrics.get(metric.name) if metric else None
-    return Ranked(status, metric, value) if metric and value is not None and math.isfinite(value) else None
-
-
-# The best value a run has reached so far.
-
-
 def best_value(run: RunDir, newest: Mapping[str, Number]) -> tuple[Metric, Number] | None:
     """The best value of the run's ranking metric over all attempts, from a sample if the run is long.
 
@@ -71,23 +67,18 @@ def best_value(run: RunDir, newest: Mapping[str, Number]) -> tuple[Metric, Numbe
     if metric is None:
         return None
     attempts = run.attempts()
-    found: list[Number] = [newest[metric.name]]
-    for attempt in attempts:
-        records = GrowingRecords(attempt.metrics, MOST_BYTES // len(attempts)).read()
-        measurements = (parse_measurement(record).values for record in records)
-        found += (values[metric.name] for values in measurements if metric.name in values)
+    records = records_once(attempts, lambda path: GrowingRecords(path, MOST_BYTES // len(attempts)).read())
+    measurements = (parse_measurement(record).values for _, record in records)
+    found = [newest[metric.name], *(values[metric.name] for values in measurements if metric.name in values)]
     finite = [value for value in found if math.isfinite(value)]
     if not finite:
         return None
     return metric, max(finite) if metric.better is Better.HIGHER else min(finite)
 
 
-# The summary of a sweep: runs in each stage, the best so far, the estimated time left.
-
-
 @dataclass(frozen=True)
 class SweepSummary:
-    """A sweep at one moment."""
+    """A sweep at one moment: its runs in each stage, the best so far, and the estimated time left."""
 
     record: SweepRecord
     statuses: tuple[Status, ...]

@@ -1,4 +1,4 @@
-"""run.json, parsed: what was submitted, where and when."""
+"""run.json, parsed: what was submitted, where and when; and what the stages of the runs it depends on mean for it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,12 @@ def read_record(run: RunDir) -> RunRecord:
     if fields.absent or fields.problem:
         raise unreadable(run, run.run_json, fields.problem or "missing")
     if (version := fields.whole("schema_version")) not in READABLE_FORMATS:
-        raise _of_another_version(run, fields, version)
+        writer = fields.table("versions").text("clusterctl")
+        by = f" by clusterctl {writer}" if _VERSION.fullmatch(writer) else ""
+        written = f"written{by} in format {'without a version' if version is None else version}"
+        reads = f"clusterctl {__version__} reads format {RUN_FORMAT}"
+        hint = f"use clusterctl {writer} for this run" if by else "use the clusterctl that submitted this run"
+        raise ConfigError(f"cannot read {run.run_json}: {written}; {reads}", hint)
     try:
         record = _parse(run, fields)
         if all(is_trusted(status_of(path).st_uid) for path in (run.path, run.run_json)):
@@ -146,15 +151,6 @@ def unreadable(run: RunDir, path: Path | str, why: str) -> ConfigError:
     return ConfigError(f"cannot read {path}: {why}", f"see its files with: ls {shlex.quote(str(run.path))}")
 
 
-def _of_another_version(run: RunDir, fields: Fields, found: int | None) -> ConfigError:
-    writer = fields.table("versions").text("clusterctl")
-    by = f" by clusterctl {writer}" if _VERSION.fullmatch(writer) else ""
-    written = f"written{by} in format {'without a version' if found is None else found}"
-    reads = f"clusterctl {__version__} reads format {RUN_FORMAT}"
-    hint = f"use clusterctl {writer} for this run" if by else "use the clusterctl that submitted this run"
-    return ConfigError(f"cannot read {run.run_json}: {written}; {reads}", hint)
-
-
 def read_spec(cls: type[Spec], text: str) -> Spec:
     """Parse a job or cluster in JSON."""
     value: Spec = _read_spec(cls.__name__.lower(), text, newer=False)[0]
@@ -165,9 +161,6 @@ def read_spec(cls: type[Spec], text: str) -> Spec:
 def _read_spec(name: str, text: str, *, newer: bool) -> tuple[Any, tuple[str, ...]]:
     """A job or cluster, and the skipped keys. Cached, since many runs share the same job and cluster."""
     return from_stored(_SPECS[name], json.loads(text), newer=newer)
-
-
-# The runs that a run depends on, and what their stages mean for it; pure functions.
 
 
 class Condition(StrEnum):

@@ -1,7 +1,8 @@
 """slurm.log, parsed: what Slurm and the batch script wrote about the end of each attempt, or about a start in vain.
 
 All attempts of a run share this log. slurmstepd writes there whenever Slurm ends a job, and never about a job that ends
-by itself.
+by itself. What neither this log nor the run's other files show may be in Slurm's accounting: `accounted` asks once per
+run, and caches the answer in its directory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.slurm import QueuedJob
-    from clusterctl.shared.record.fields import Fields
     from clusterctl.shared.record.layout import RunDir
 
 
@@ -109,9 +109,6 @@ def read_end(path: Path, attempt: int, job_id: str) -> LastLines:
     return LastLines(end.by if end else None, started_in_vain(own))
 
 
-# The end of a job in Slurm's accounting, queried once per run and cached in its directory.
-
-
 AGAIN_SECONDS = 3600.0
 
 
@@ -177,10 +174,8 @@ def kept(run: RunDir, job_id: str) -> tuple[tuple[Accounted, ...], float]:
     record = read_fields(run.accounting_json)
     if record.text("job_id") != job_id:
         return (), 0.0
-    lines = tuple(_line(line) for line in record.tables("lines"))
-    return lines if any(line.ended for line in lines) else (), record.moment("time") or 0.0
-
-
-def _line(fields: Fields) -> Accounted:
-    step, state, by, nodes = map(fields.text, ("step", "state", "by", "nodes"))
-    return Accounted(step, state, by, fields.whole("exit_code") or 0, fields.whole("signal") or 0, nodes)
+    lines = []
+    for one in record.tables("lines"):
+        step, state, by, nodes = map(one.text, ("step", "state", "by", "nodes"))
+        lines.append(Accounted(step, state, by, one.whole("exit_code") or 0, one.whole("signal") or 0, nodes))
+    return tuple(lines) if any(line.ended for line in lines) else (), record.moment("time") or 0.0

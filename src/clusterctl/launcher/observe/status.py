@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.attempt import RunEvidence
     from clusterctl.launcher.observe.ended_runs import EndedRuns
     from clusterctl.launcher.observe.stage import Status
-    from clusterctl.launcher.slurm import JobState, QueuedJob, Snapshot
+    from clusterctl.launcher.slurm import JobState, Snapshot
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.record.stages import Stage
     from clusterctl.shared.spec import Cluster
@@ -67,12 +67,11 @@ def report(
 
     `ended` caches runs that had already ended, so that they are not read again.
     """
-    read = ended.evidence if ended else _read
     problems: list[ConfigError | SlurmError] = []
     found: list[RunEvidence] = []
     for run in runs:
         try:
-            found.append(read(run))
+            found.append(ended.evidence(run) if ended else read_evidence(read_record(run)))
         except ConfigError as error:
             problems.append(error)
         except OSError as error:
@@ -104,15 +103,14 @@ def report(
     return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
 
 
-def _read(run: RunDir) -> RunEvidence:
-    return read_evidence(read_record(run))
-
-
 def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
     """`evidence` with Slurm's answer. A job found by its folder is recorded in the run: its submitter may have died."""
     run = evidence.record.run
-    known = evidence.job_id
-    job = snapshot.jobs.get(known) if known else _unrecorded(run, snapshot, evidence.record.past_jobs)
+    past = evidence.record.past_jobs
+    if evidence.job_id:
+        job = snapshot.jobs.get(evidence.job_id)
+    elif (job := snapshot.in_folder(run.path, past)) is None and (place := place_in_array(run)):
+        job = snapshot.in_folder(place[0].path, past, place[1])
     if job is None:  # it may have started and ended between reading its files and the query
         evidence = read_evidence(evidence.record)
     job_id = evidence.job_id or (job.job_id if job else None)
@@ -125,14 +123,6 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
         note_end(run, job)
     answer = Answer(job, early, stale=snapshot.problem is not None)
     return replace(evidence, job_id=job_id, answer=answer, late_seconds=late)
-
-
-def _unrecorded(run: RunDir, snapshot: Snapshot, past: frozenset[str]) -> QueuedJob | None:
-    """The job of a run whose submitter died before recording it, by its folder or that of its array."""
-    if job := snapshot.in_folder(run.path, past):
-        return job
-    place = place_in_array(run)
-    return snapshot.in_folder(place[0].path, past, place[1]) if place else None
 
 
 def _settled_by_accounting(

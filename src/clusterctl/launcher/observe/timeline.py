@@ -144,7 +144,13 @@ class AttemptTimeline:
             case Began(host=host):
                 self.nodes[rank] = host
             case Entered(stage=stage) if rank == 0:
-                self._enter(stage, time)
+                self._close(time)
+                self.spans.append(Span(stage, time, None))
+                if stage not in self._entered or stage not in _REPEATED:  # don't log every epoch
+                    self._entered.add(stage)
+                    self._add(time, 0, str(stage))
+                if len(self.spans) > _MOST_SPANS:
+                    self.spans = _halved(self.spans)
             case Raised(type=type_, message=message):
                 text = f"{type_ or 'error'}: {message[:300]}"
                 self._add_error(time, rank, text, pattern(text))
@@ -157,15 +163,6 @@ class AttemptTimeline:
                     add(time, rank, f"exit code {code}")
                 if rank == 0:
                     self._close(time)
-
-    def _enter(self, stage: Stage, time: float) -> None:
-        self._close(time)
-        self.spans.append(Span(stage, time, None))
-        if stage not in self._entered or stage not in _REPEATED:  # don't log every epoch
-            self._entered.add(stage)
-            self._add(time, 0, str(stage))
-        if len(self.spans) > _MOST_SPANS:
-            self.spans = _halved(self.spans)
 
     def _close(self, time: float) -> None:
         if self.spans and self.spans[-1].end is None:

@@ -2,7 +2,8 @@
 
 `checkpoints/<attempt>-<step>/` appears in one rename, with a manifest.json that lists the size and digest of every
 other file. An attempt reads only checkpoints of its own lineage: those of its ancestors, each up to the step at which
-the next one took over. Checkpoints that a presumed-dead attempt still writes are not part of it.
+the next one took over. Checkpoints that a presumed-dead attempt still writes are not part of it. `SuccessorWatch`
+detects such a newer attempt: one stat(2) per check, and a listing when the folder has changed.
 """
 
 from __future__ import annotations
@@ -246,9 +247,6 @@ def _origins(run: RunDir) -> dict[int, Name | None]:
     records = {attempt.number: read_fields(attempt.origin_json) for attempt in run.attempts()}
     readable = {number: record for number, record in records.items() if not record.absent and not record.problem}
     return {number: parse_name(record.text("checkpoint")) for number, record in readable.items()}
-
-
-# Detects a newer attempt of the run: one stat(2) per check, and a listing when the folder has changed.
 
 
 class SuccessorWatch:

@@ -311,11 +311,11 @@ def parse_record(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-# Removes a folder with its content, without following links.
-
-
 def remove_tree(folder: Path) -> None:
-    """Remove `folder`, including read-only folders in it. Raises OSError for files that cannot be removed."""
+    """Remove `folder` with its content, including read-only folders; follows no links.
+
+    Raises OSError for files that cannot be removed.
+    """
     for parent, _, _ in os.walk(folder):
         with suppress(OSError):
             os.chmod(parent, 0o700)  # noqa: PTH101 - of strings

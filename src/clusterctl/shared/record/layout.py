@@ -64,16 +64,16 @@ class Attempt:
 
     host_json = Inside("host.json")
     host_log = Inside("host.log")
-    marks = Inside("marks")  # the batch script decides by these (`runs.marks`)
+    marks = Inside("marks")  # the batch script decides by these (`record.marks`)
     rendezvous = Inside("rendezvous.json")
-    secret = Inside("secret")  # authenticates ranks and node writers to each other (`runs.secret`)
+    secret = Inside("secret")  # authenticates ranks and node writers to each other (`record.secret`)
     metrics = Inside("metrics.jsonl")
     origin_json = Inside("origin.json")  # the checkpoint that the attempt resumed from
-    hang_lease = Inside("hang.lease")  # held by the node whose writer finds the stuck ranks (`runs.judgement`)
+    hang_lease = Inside("hang.lease")  # held by the node whose writer finds the stuck ranks (`node.node_watch`)
     hang_json = Inside("hang.json")  # the watchdog's alarm: the stuck ranks, and all heartbeats at that moment
     hang_report_json = Inside("hang-report.json")  # the same for an alarm that did not end the attempt
     collectives = Inside("collectives")  # dumps of NCCL's flight recorder, one file per rank
-    check = Inside("check")  # each node's report of its check before the ranks start (`runs.node_check`)
+    check = Inside("check")  # each node's report of its check before the ranks start (`node.node_check`)
     check_json = Inside("check.json")  # the nodes that failed
     profile = Inside("profile")  # traces of some steps, one file per rank (`train.profile`)
 
@@ -82,11 +82,11 @@ class Attempt:
         return int(self.path.name)
 
     def beats(self, node: int) -> Path:
-        """The heartbeats of the ranks of a node (`runs.heartbeats`), by the node's index in the job."""
+        """The heartbeats of the ranks of a node (`record.heartbeats`), by the node's index in the job."""
         return self.path / "nodes" / f"{node:05}.beats"
 
     def node_events(self, node: int) -> Path:
-        """The events of the ranks of a node (`runs.events`)."""
+        """The events of the ranks of a node (`node.events`)."""
         return self.path / "nodes" / f"{node:05}.events.jsonl"
 
     def events(self, rank: int) -> Path:
@@ -101,7 +101,7 @@ class Attempt:
         return self.path / "logs" / f"rank_{rank:05}.{stream}"
 
     def log_times(self, rank: int) -> Path:
-        """When the lines of both logs were written (`runs.log_times`); only for workload "command"."""
+        """When the lines of both logs were written (`record.stamp`); only for workload "command"."""
         return self.path / "logs" / f"rank_{rank:05}.times"
 
     def flight_records(self) -> list[str]:

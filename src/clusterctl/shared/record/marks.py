@@ -85,8 +85,7 @@ def ask_for_restart(attempt: Attempt, *, progress: bool) -> None:
     with_retries(lambda: restart_file(attempt).touch(mode=0o600))
 
 
-# A task's request to restart the run: a mark for the batch script, as there is no scontrol inside a container.
-
+# A task's request to restart the run: there is no scontrol inside a container.
 
 PATIENCE_SECONDS = 60.0  # with rank 0, which may be writing a checkpoint
 

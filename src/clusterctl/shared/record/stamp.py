@@ -1,6 +1,7 @@
 """Prefixes every line that a task prints with the time, so that the logs of all ranks can be merged.
 
-Output that bypasses sys.stdout and sys.stderr, from C libraries or a user's own program, is not changed.
+Output that bypasses sys.stdout and sys.stderr, from C libraries or a user's own program, is not changed: `LogTimes`
+records when it was written, in a file beside the log.
 """
 
 from __future__ import annotations
@@ -60,9 +61,6 @@ def stamped_output() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = streams
-
-
-# Records when a program wrote its output, in a file beside its log, for lines without a timestamp of their own.
 
 
 _STREAMS = ("out", "err")

@@ -1,5 +1,7 @@
 """Every key of job and cluster files, derived from the dataclasses: type, default, description, and JSON schemas.
 
+Also overrides such as `train.lr=3e-3`, and the differences between the values of two jobs or clusters.
+
 The description is the string below the field, where editors find it, too. Python discards such strings, so they are
 parsed from the source, but only when needed. `make docs` writes the schemas
 (docs/decisions/configuration-and-checks.md).
@@ -153,24 +155,21 @@ def job_schema() -> Schema:
 
 
 def _any_of(tables: list[Schema]) -> Schema:
-    """The keys of all `tables` with their descriptions and choices."""
+    """The keys of all `tables`, each with the descriptions and choices that it has in any of them."""
     schemas: dict[str, list[Schema]] = {}
     for key, schema in (item for table in tables for item in table["properties"].items()):
         schemas.setdefault(key, []).append(schema)
-    return {key: _either(alike) for key, alike in schemas.items()}
-
-
-def _either(schemas: list[Schema]) -> Schema:
-    """The schema of a key that several tables have."""
-    found: Schema = {"description": schemas[0]["description"]}
-    for schema in schemas[1:]:
-        if schema["description"] not in found["description"]:
-            found["description"] += f" Or: {schema['description']}"
-    choices = list(dict.fromkeys(choice for schema in schemas for choice in choices_of(schema)))
-    if not choices:
-        return found
-    closed = all("enum" in schema for schema in schemas)
-    return found | ({"enum": choices} if closed else {"anyOf": [{"enum": choices}, {}]})
+    found: Schema = {}
+    for key, alike in schemas.items():
+        words = alike[0]["description"]
+        for schema in alike[1:]:
+            if schema["description"] not in words:
+                words += f" Or: {schema['description']}"
+        found[key] = {"description": words}
+        if choices := list(dict.fromkeys(choice for schema in alike for choice in choices_of(schema))):
+            closed = all("enum" in schema for schema in alike)
+            found[key] |= {"enum": choices} if closed else {"anyOf": [{"enum": choices}, {}]}
+    return found
 
 
 def choices_of(schema: Schema) -> list[str]:
@@ -248,13 +247,39 @@ Key = tuple[str, ...]
 
 
 def parse_override(text: str, workload: object) -> tuple[Key, Any]:
-    """The key and the value of KEY=VALUE, for a job of `workload`. Raises UsageError for text without a key or "="."""
-    name, equals, value = text.partition("=")
-    key = tuple(part.strip() for part in name.split("."))
+    """The key of KEY=VALUE and its TOML value, for a job of `workload`; keys of type string take any text.
+
+    Raises UsageError for text without a key or "=".
+    """
+    name, equals, rest = text.partition("=")
+    key, written = tuple(part.strip() for part in name.split(".")), rest.strip()
     if not equals or not all(key):
         shown = re.match(r"[\w.-]*", text)  # only the key: the rest may be a secret
         raise UsageError(f"expected KEY=VALUE, not: {shown and shown[0]}", "for example train.lr=3e-3")
-    return key, _parsed_value(key, value.strip(), workload)
+    if _takes_text(key, workload) and written[:1] not in ("'", '"'):
+        return key, written
+    try:
+        value = tomllib.loads(f"value = {written}")
+    except (ValueError, RecursionError):  # also for numbers and nesting beyond Python's limits
+        with suppress(ValueError):
+            return key, float(written)
+        return key, written
+    # "01:30:00" would be a time of day, and a newline could smuggle in a second key.
+    plain = set(value) == {"value"} and isinstance(value["value"], bool | int | float | str | list | dict)
+    return key, value["value"] if plain else written
+
+
+def _takes_text(key: Key, workload: object) -> bool:
+    hint: Any = Job
+    for name in key:
+        if dataclasses.is_dataclass(hint):
+            hints = fields_of(typing.cast("type", hint), workload if isinstance(workload, str) else "")
+            hint = unwrapped(hints.get(name))[0]
+        elif typing.get_origin(hint) is dict:
+            hint = unwrapped(typing.get_args(hint)[1])[0]
+        else:
+            return False
+    return hint is str
 
 
 def put(tree: dict[str, Any], key: Key, value: Any) -> list[Key]:
@@ -281,37 +306,6 @@ def leaves(tree: Mapping[str, Any], prefix: Key = ()) -> Iterator[tuple[Key, Any
             yield from leaves(value, (*prefix, name))
         else:
             yield (*prefix, name), value
-
-
-def _parsed_value(key: Key, text: str, workload: object) -> Any:
-    """`text` as a TOML value, or unchanged for a key of type string."""
-    if _takes_text(key, workload) and text[:1] not in ("'", '"'):
-        return text
-    try:
-        value = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):  # also for numbers and nesting beyond Python's limits
-        with suppress(ValueError):
-            return float(text)
-        return text
-    # "01:30:00" would be a time of day, and a newline could smuggle in a second key.
-    plain = set(value) == {"value"} and isinstance(value["value"], bool | int | float | str | list | dict)
-    return value["value"] if plain else text
-
-
-def _takes_text(key: Key, workload: object) -> bool:
-    hint: Any = Job
-    for name in key:
-        if dataclasses.is_dataclass(hint):
-            hints = fields_of(typing.cast("type", hint), workload if isinstance(workload, str) else "")
-            hint = unwrapped(hints.get(name))[0]
-        elif typing.get_origin(hint) is dict:
-            hint = unwrapped(typing.get_args(hint)[1])[0]
-        else:
-            return False
-    return hint is str
-
-
-# The differences between records of one kind, key by key.
 
 
 class Difference(NamedTuple):

@@ -144,7 +144,14 @@ def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, 
     before = len(problems)
     required = {f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING}
     problems += [Problem((*path, name), "missing") for name in sorted(required - set(record))]
-    record = _one_of_two(record, alternatives(hints), path, problems)
+    for name, other in alternatives(hints).items():
+        if record.get(name) is not None:
+            if record.get(other) is not None:
+                hint = f"remove {other} or {name}; values of the job file count in addition to --set"
+                problems.append(Problem((*path, name), f"cannot be set together with {other}", hint=hint))
+            record = {**record, other: None}  # also instead of its default
+        elif other in record and record[other] is None:
+            problems.append(Problem((*path, other), "missing"))
     values = {}
     for key, raw in record.items():
         if key in hints:
@@ -158,21 +165,6 @@ def alternatives(hints: Mapping[str, Any]) -> dict[str, str]:
     """Field name -> the field that it replaces."""
     marks = ((name, mark) for name, hint in hints.items() for mark in unwrapped(hint)[1])
     return {name: mark.other for name, mark in marks if isinstance(mark, InsteadOf)}
-
-
-def _one_of_two(
-    record: dict[str, Any], pairs: Mapping[str, str], path: tuple[str, ...], problems: list[Problem]
-) -> dict[str, Any]:
-    """`record` with the other field of each pair unset, including its default, if one of them is set."""
-    for name, other in pairs.items():
-        if record.get(name) is not None:
-            if record.get(other) is not None:
-                hint = f"remove {other} or {name}; values of the job file count in addition to --set"
-                problems.append(Problem((*path, name), f"cannot be set together with {other}", hint=hint))
-            record = {**record, other: None}
-        elif other in record and record[other] is None:
-            problems.append(Problem((*path, other), "missing"))
-    return record
 
 
 def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: list[Problem]) -> Any:
@@ -198,7 +190,9 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
                 value[name] = _read(arguments[1], item, parse, (*path, key), problems)
         elif hint is float and type(raw) is int:
             value = float(raw)
-        elif hint is GpuCount and (type(raw) in (int, GpuCount) or _is_typed_gpus(raw)):
+        elif hint is GpuCount and (
+            type(raw) in (int, GpuCount) or (isinstance(raw, str) and re.fullmatch(TYPED_GPUS, raw))
+        ):
             value = GpuCount(raw)
         elif isinstance(hint, type) and (
             type(raw) is hint or (hint is object and type(raw) in (bool, int, float, str))
@@ -224,10 +218,6 @@ def _require_writable(text: str) -> None:
         text.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:
         raise ValueError("expected text without unpaired surrogates") from error
-
-
-def _is_typed_gpus(raw: Any) -> bool:
-    return isinstance(raw, str) and re.fullmatch(TYPED_GPUS, raw) is not None
 
 
 def _describe(hint: Any) -> str:

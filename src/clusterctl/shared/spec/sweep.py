@@ -118,7 +118,8 @@ def combinations(axes: Sequence[Axis], samples: int | None, seed: int) -> list[S
 
     The same `seed` draws the same ones, without duplicates. Raises UsageError.
     """
-    keys = [set(map(key_of, row)) for row in map(_any_of, axes)]
+    rows = ((f"{axis.key}=",) if isinstance(axis, NumberRange) else _joined(axis.choices) for axis in axes)
+    keys = [set(map(key_of, row)) for row in rows]
     if duplicates := [key for one, other in itertools.combinations(keys, 2) for key in one & other]:
         raise UsageError(f"{duplicates[0]} is swept twice", "write all its values after one --sweep")
     finite = [axis for axis in axes if isinstance(axis, ListedValues)]
@@ -148,10 +149,6 @@ def _drawn(axes: Sequence[Axis], chance: random.Random) -> Iterator[Settings]:
 
 def _joined(parts: Iterable[Settings]) -> Settings:
     return tuple(itertools.chain.from_iterable(parts))
-
-
-def _any_of(axis: Axis) -> Settings:
-    return (f"{axis.key}=",) if isinstance(axis, NumberRange) else _joined(axis.choices)
 
 
 def _span(key: str, kind: str, first: str, last: str) -> NumberRange:
