@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import clusterctl
 from clusterctl.launcher.config import cache_folder, chosen_images_folder, expanded, shipped_folder
+from clusterctl.launcher.config.progress import SILENT, ProgressListener
 from clusterctl.launcher.containers import contents as files
 from clusterctl.launcher.containers.contents import remove as remove
 from clusterctl.launcher.containers.contents import verify as verify
-from clusterctl.launcher.containers.listener import SILENT, ProgressListener
 from clusterctl.launcher.containers.runtimes import ContainerView, Mount
 from clusterctl.launcher.containers.unpacked import is_here
 from clusterctl.shared.errors import UsageError

@@ -22,9 +22,9 @@ from clusterctl.shared.record.files import read_json, write_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.containers.contents import Image
     from clusterctl.launcher.containers.engine import Engine
-    from clusterctl.launcher.containers.listener import ProgressListener
 
 DEFAULT_BASES = {"cpu": "python:3.11-slim", "gpu": "nvcr.io/nvidia/pyg:24.11-py3"}
 BOOTSTRAP = "bootstrap"  # a base image made from Debian packages, for sites that cannot reach an image registry

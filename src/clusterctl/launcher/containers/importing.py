@@ -27,7 +27,7 @@ from clusterctl.shared.record.once import once
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.config.progress import ProgressListener
 
 # enroot's notation for an image that an engine has on this machine, in the engine's own notation.
 _ON_THIS_MACHINE = re.compile(r"(dockerd|podman)://([a-z0-9][\w./:@-]*)", re.ASCII)
