@@ -338,9 +338,7 @@ class RunArchive:
                 self._add(name, file, min(member.bytes, status.st_size), status.st_mtime)
                 return
             with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spool:
-                left = member.bytes
-                while left > 0 and (line := file.readline(min(left, _LONGEST_LINE_BYTES))):
-                    left -= len(line)
+                for line in _lines(file, member.bytes):
                     if line.endswith(b"\n") or not name.endswith(".jsonl"):
                         spool.write(self._hide(line.decode(errors="surrogateescape")).encode(errors="surrogateescape"))
                 size = spool.tell()
@@ -351,3 +349,11 @@ class RunArchive:
         info = tarfile.TarInfo(f"{self._folder}/{name}")  # no user, no group
         info.size, info.mtime, info.mode = size, int(time), 0o644
         self._tar.addfile(info, file)
+
+
+def _lines(file: IO[bytes], most_bytes: int) -> Iterator[bytes]:
+    """The lines in the first `most_bytes` of a file; very long lines are split."""
+    left = most_bytes
+    while left > 0 and (line := file.readline(min(left, _LONGEST_LINE_BYTES))):
+        left -= len(line)
+        yield line

@@ -27,7 +27,9 @@ def far_names(cluster: str, host: str) -> list[str]:
     Without an open connection to `host` nothing is fetched: completion cannot prompt for a password.
     """
     kept = _kept(cluster)
-    age = _age(kept)
+    age = float("inf")
+    with suppress(OSError):
+        age = time.time() - kept.stat().st_mtime
     if age > _NEW_SECONDS and _is_connected(host):
         _ask_from_behind(cluster)
         deadline = time.monotonic() + (_PATIENCE_SECONDS if age == float("inf") else 0)
@@ -43,12 +45,6 @@ def _kept(cluster: str) -> Path:
 
     name = hashlib.sha256(os.fsencode(os.path.abspath(cluster) if "/" in cluster else cluster)).hexdigest()[:16]  # noqa: PTH100
     return cache_folder() / "remote" / "names" / f"{name}.json"
-
-
-def _age(path: Path) -> float:
-    with suppress(OSError):
-        return time.time() - path.stat().st_mtime
-    return float("inf")
 
 
 def _is_connected(host: str) -> bool:

@@ -186,7 +186,11 @@ def query(
     wanted = Filter(_several(name), _stages(_several(stage)), age_seconds("--since", since))
     folder = chosen_runs_folder(cluster)
     many = len(named) > _MANY or (not named and (count is None or wanted.needs_reading))
-    return Query(folder, named, wanted, count, EndedRuns(_kept_runs(folder) if many else None))
+    if not many:
+        return Query(folder, named, wanted, count)
+    # One cache file per user, since users may see different things in Slurm.
+    kept = f"{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]}.kept"
+    return Query(folder, named, wanted, count, EndedRuns(cache_folder() / "runs" / kept))
 
 
 def overview(names: Iterable[str], cluster: str | None = None, count: int = 100) -> Overview:
@@ -194,12 +198,6 @@ def overview(names: Iterable[str], cluster: str | None = None, count: int = 100)
     from clusterctl.launcher.observe.overview import Overview
 
     return Overview(chosen_runs_folder(cluster), count, tuple(run.directory for run in find_all(names, cluster)))
-
-
-def _kept_runs(folder: Path) -> Path:
-    """The cache file for ended runs: one per user, since users may see different things in Slurm."""
-    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
-    return cache_folder() / "runs" / f"{name}.kept"
 
 
 def _several(words: str | Iterable[str]) -> tuple[str, ...]:

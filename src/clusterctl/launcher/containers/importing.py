@@ -80,12 +80,25 @@ def import_reference(
         enroot = None if engine else shutil.which("enroot")
         if local:
             packed(find_engine(local[1].removesuffix("d")), local[2], name, reference, folder, progress)
-        elif enroot and (holder := _holder(reference)):
-            packed(holder, reference, name, reference, folder, progress)
-        elif enroot:
+            return
+        if enroot:
+            with suppress(ImageError, ConfigError):  # no engine, or none that has it, built or pulled earlier
+                holder = find_engine()
+                if "#" not in reference and holder.describe(reference):
+                    enroot = None
+        if enroot:
             _enroot(enroot, reference, name, place, folder, progress)
-        else:
-            _pulled(_some_engine(engine), reference, name, folder, progress)
+            return
+        try:
+            found = find_engine(engine)
+        except ImageError as error:
+            raise ImageError(error.message, f"{error.hint}; or install enroot") from error
+        known = reference
+        if "#" in reference or found.describe(reference) is None:  # otherwise it was built or pulled here before
+            known = as_engines_write(reference)
+            progress.stage(f"{found.kind} pulls {known}")
+            found.pull(known, progress.output)
+        packed(found, known, name, reference, folder, progress)
 
     once(done, target, work)
     return Image(target, files.read_record(target))
@@ -120,30 +133,6 @@ def as_engines_write(reference: str) -> str:
     if not registry:
         registry, image = "docker.io", image if "/" in image else f"library/{image}"
     return f"{registry}/{image}" + (f"@sha256:{digest}" if digest else "")
-
-
-def _holder(reference: str) -> Engine | None:
-    """The engine that has an image of this name, built or pulled earlier."""
-    with suppress(ImageError, ConfigError):
-        engine = find_engine()
-        return engine if "#" not in reference and engine.describe(reference) else None
-    return None
-
-
-def _some_engine(chosen: str | None) -> Engine:
-    try:
-        return find_engine(chosen)
-    except ImageError as error:
-        raise ImageError(error.message, f"{error.hint}; or install enroot") from error
-
-
-def _pulled(engine: Engine, reference: str, name: str, folder: Path, progress: ProgressListener) -> None:
-    local = reference
-    if "#" in reference or engine.describe(reference) is None:  # otherwise it was built or pulled here before
-        local = as_engines_write(reference)
-        progress.stage(f"{engine.kind} pulls {local}")
-        engine.pull(local, progress.output)
-    packed(engine, local, name, reference, folder, progress)
 
 
 def _enroot(enroot: str, reference: str, name: str, place: Path, folder: Path, progress: ProgressListener) -> None:

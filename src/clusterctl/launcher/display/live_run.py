@@ -181,8 +181,17 @@ def show_end(console: Console, status: Status, slurm_of: Callable[[Cluster], Slu
     If the run did not finish, the first cause follows on a second line.
     """
     run, finished = status.record.run.id, status.stage is Stage.FINISHED
+    facts = [note(status)]
+    if score := score_of(status.metrics, "test"):
+        metric, value = score
+        examples = counted_examples(status.metrics)
+        facts.append(f"{metric.label} {metric.text(value)}{f' on {examples}' if examples else ''}")
+    if "loss" in status.metrics:
+        facts.append(f"loss {number(status.metrics['loss'])}")
+    if status.ended is not None and (ran := status.ran(status.ended)) is not None:
+        facts.append(f"in {duration(ran)}")
     verdict = (status.stage.value, "bold green" if finished else "bold red")
-    console.print(Text.assemble(verdict, " ", ", ".join(_outcome(status))), soft_wrap=True)
+    console.print(Text.assemble(verdict, " ", ", ".join(filter(None, facts))), soft_wrap=True)
     for attempt in status.record.run.attempts():
         if is_folder(attempt.profile):
             where = f"traces of all ranks, for https://ui.perfetto.dev: {plain(str(attempt.profile))}"
@@ -198,16 +207,3 @@ def show_next(console: Console, *commands: str) -> None:
     """Print the next commands to type, one per line."""
     for position, command in enumerate(commands):
         console.print(Text.assemble(("      " if position else "next: ", "dim"), command), soft_wrap=True)
-
-
-def _outcome(status: Status) -> list[str]:
-    metrics, facts = status.metrics, [note(status)]
-    if score := score_of(metrics, "test"):
-        metric, value = score
-        count = f" on {counted_examples(metrics)}" if counted_examples(metrics) else ""
-        facts.append(f"{metric.label} {metric.text(value)}{count}")
-    if "loss" in metrics:
-        facts.append(f"loss {number(metrics['loss'])}")
-    if status.ended is not None and (ran := status.ran(status.ended)) is not None:
-        facts.append(f"in {duration(ran)}")
-    return [fact for fact in facts if fact]

@@ -57,7 +57,15 @@ class Supervisor:
         self.warn_at = self.limit_at = self.yield_at = self.kill_at = math.inf  # on the monotonic clock
 
     def supervise(self) -> None:
-        while self.record.state is EmulatedState.RUNNING or self._wait_for_slots():
+        while True:
+            self.becomes = None
+            while self.record.state is EmulatedState.PENDING:
+                if self.record.reason != HELD and self._may_start() and self._place():
+                    break
+                if self.record.state is EmulatedState.PENDING:
+                    self._wait(time.monotonic() + _LOOK_AGAIN_SECONDS)
+            if self.record.state is EmulatedState.CANCELLED:  # before it had its nodes
+                break
             state = self._run()
             if state is not EmulatedState.PENDING:
                 self._note(state=state, reason=_REASONS.get(state, "None"), ended=time.time(), status=self.status or 0)
@@ -68,17 +76,6 @@ class Supervisor:
         jobs.nudge(self.machine)
 
     # While pending
-
-    def _wait_for_slots(self) -> bool:
-        """True once the job has its nodes, False if it was cancelled before that."""
-        self.becomes = None
-        while True:
-            if self.record.reason != HELD and self._may_start() and self._place():
-                return True
-            if self.record.state is EmulatedState.PENDING:
-                self._wait(time.monotonic() + _LOOK_AGAIN_SECONDS)
-            if self.record.state is EmulatedState.CANCELLED:
-                return False
 
     def _may_start(self) -> bool:
         """Whether all dependencies are satisfied; if one never can be, end the job if it was submitted so."""

@@ -231,12 +231,13 @@ class Monitor(App[None]):
         asked_at, lines = self._nodes_of.get(cluster.name, (float("-inf"), ()))
         if self._clock() - asked_at > _NODES_SECONDS:
             self._nodes_of[cluster.name] = (self._clock(), lines)
-            self.run_worker(lambda: self._ask_nodes(cluster), thread=True, group="nodes")
-        return lines
 
-    def _ask_nodes(self, cluster: Cluster) -> None:
-        self._nodes_of[cluster.name] = (self._clock(), _lines_of(self._actions.nodes, cluster))
-        self.call_from_thread(self.look)
+            def ask() -> None:
+                self._nodes_of[cluster.name] = (self._clock(), _lines_of(self._actions.nodes, cluster))
+                self.call_from_thread(self.look)
+
+            self.run_worker(ask, thread=True, group="nodes")
+        return lines
 
     def _explain(self, status: Status) -> None:
         """Diagnose the run in a thread, unless that was done recently or nothing can have changed since."""

@@ -186,10 +186,10 @@ def link(path: Path, folder: Path) -> str:
 
 
 def _key_table(rows: list[tuple[str, Any, str]]) -> Markup:
-    body = [
-        tag("tr", tag("td", key), tag("td", _value(value), class_="value"), tag("td", origin, class_="faint"))
-        for key, value, origin in rows
-    ]
+    body = []
+    for key, value, origin in rows:
+        text = value if isinstance(value, str) else "-" if value is None else json.dumps(value, ensure_ascii=False)
+        body.append(tag("tr", tag("td", key), tag("td", text, class_="value"), tag("td", origin, class_="faint")))
     return table(body, tag("th", "key"), tag("th", "value"), tag("th", "from"))
 
 
@@ -199,10 +199,6 @@ def _origin(key: tuple[str, ...], origins: dict[str, str]) -> str:
         if origin := origins.get(".".join(key[:length])):
             return origin
     return _DEFAULT
-
-
-def _value(value: Any) -> str:
-    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _table(record: dict[str, Any], key: str) -> dict[str, Any]:
