@@ -17,7 +17,7 @@ import time
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl import __version__
 from clusterctl.launcher.api.run import metric_records
@@ -30,7 +30,7 @@ from clusterctl.launcher.observe.written import read_written
 from clusterctl.shared.errors import ConfigError, HostError, UsageError, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from clusterctl.launcher.api.elsewhere import Elsewhere
     from clusterctl.launcher.api.run import Run
@@ -58,27 +58,16 @@ def write_archive(
     `force`, and ConfigError.
     """
     directory = run.directory
-    usual = f"{directory.id}{_SUFFIX}"
-    target = Path(usual if output is None else output)
-    check_output(target, usual)
-    if target.exists() and not (force and target.is_file()):
-        raise UsageError(f"file exists: {target}", "replace it with --force, or choose another with --output")
+    target = _target(directory, output, force=force)
     found = report([directory])
     if not found.statuses:
         raise found.problems[0]
     (status,) = found.statuses
     files = members(directory, weights=weights, work=work)
-    rows = list(metric_records(directory))
-    table = io.StringIO()
-    # One column per name, in order of appearance.
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(table, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
     texts = {
         "README.txt": _readme(status, found.as_of),
         "status.json": json.dumps(run_record(status, found.as_of), indent=1) + "\n",
-        "metrics.csv": table.getvalue(),
+        "metrics.csv": _table(metric_records(directory)),
         **(pages or {}),
     }
     try:
@@ -103,6 +92,24 @@ def write_archive(
             f"cannot export {directory.id} to {target}: {reason(error)}", "check free space: df -h"
         ) from error
     return target
+
+
+def _target(run: RunDir, output: str | Path | None, *, force: bool) -> Path:
+    path = Path(f"{run.id}{_SUFFIX}") if output is None else Path(output)
+    check_output(path, f"{run.id}{_SUFFIX}")
+    if path.exists() and not (force and path.is_file()):
+        raise UsageError(f"file exists: {path}", "replace it with --force, or choose another with --output")
+    return path
+
+
+def _table(records: Iterable[Mapping[str, Any]]) -> str:
+    """One row per record and one column per name, in order of appearance."""
+    rows = list(records)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def _secrets(status: Status) -> Secrets:

@@ -46,10 +46,20 @@ def survey() -> Site:
 
 
 def proposed(site: Site, environment: Mapping[str, str] = os.environ) -> ClusterChoices:
-    """Sensible defaults. No account is chosen if there are several: Slurm knows the user's default."""
+    """Sensible defaults, with the runs on a shared file system if there is one, else below the home folder.
+
+    No account is chosen if there are several: Slurm knows the user's default.
+    """
     name = as_name(site.name) or "mine"
     account = site.accounts[0] if len(site.accounts) == 1 else ""
-    return ClusterChoices(name, likely_partition(site.inventory), _runs(environment), account)
+    if environment.get("CLUSTERCTL_RUNS"):
+        runs = os.path.abspath(environment["CLUSTERCTL_RUNS"])  # noqa: PTH100 - keeps links
+    else:
+        folders = [Path(environment[name]) for name in _SHARED_FOLDERS if environment.get(name, "").startswith("/")]
+        usable = [folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)] or [Path.home()]
+        shared = [folder for folder in usable if file_system(folder) not in {*LOCAL, ""}]
+        runs = str((shared or usable)[0] / "clusterctl" / "runs")
+    return ClusterChoices(name, likely_partition(site.inventory), runs, account)
 
 
 @dataclass(frozen=True)
@@ -128,16 +138,6 @@ def _differs(path: Path, text: str) -> bool:
         return False
     except OSError:  # not a file, or unreadable
         return True
-
-
-def _runs(environment: Mapping[str, str]) -> str:
-    """A runs folder on a shared file system if there is one, else below the home folder."""
-    if environment.get("CLUSTERCTL_RUNS"):
-        return os.path.abspath(environment["CLUSTERCTL_RUNS"])  # noqa: PTH100 - keeps links
-    folders = [Path(environment[name]) for name in _SHARED_FOLDERS if environment.get(name, "").startswith("/")]
-    usable = [folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)] or [Path.home()]
-    shared = [folder for folder in usable if file_system(folder) not in {*LOCAL, ""}]
-    return str((shared or usable)[0] / "clusterctl" / "runs")
 
 
 # A new user's first cluster file and job file as text, with comments that explain each value.

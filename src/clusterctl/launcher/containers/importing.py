@@ -93,12 +93,7 @@ def import_reference(
             found = find_engine(engine)
         except ImageError as error:
             raise ImageError(error.message, f"{error.hint}; or install enroot") from error
-        known = reference
-        if "#" in reference or found.describe(reference) is None:  # otherwise it was built or pulled here before
-            known = as_engines_write(reference)
-            progress.stage(f"{found.kind} pulls {known}")
-            found.pull(known, progress.output)
-        packed(found, known, name, reference, folder, progress)
+        _pulled(found, reference, name, folder, progress)
 
     once(done, target, work)
     return Image(target, files.read_record(target))
@@ -133,6 +128,15 @@ def as_engines_write(reference: str) -> str:
     if not registry:
         registry, image = "docker.io", image if "/" in image else f"library/{image}"
     return f"{registry}/{image}" + (f"@sha256:{digest}" if digest else "")
+
+
+def _pulled(engine: Engine, reference: str, name: str, folder: Path, progress: ProgressListener) -> None:
+    local = reference
+    if "#" in reference or engine.describe(reference) is None:  # otherwise it was built or pulled here before
+        local = as_engines_write(reference)
+        progress.stage(f"{engine.kind} pulls {local}")
+        engine.pull(local, progress.output)
+    packed(engine, local, name, reference, folder, progress)
 
 
 def _enroot(enroot: str, reference: str, name: str, place: Path, folder: Path, progress: ProgressListener) -> None:

@@ -110,7 +110,10 @@ def room(store: Path) -> int:
     """Bytes that may be written to `store`; at most half of the available memory, since the program needs some too."""
     status = os.statvfs(store)
     free = status.f_bavail * status.f_frsize
-    if not _is_memory(store):
+    lines = Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines()
+    kinds = {point: kind for _, point, kind, *_ in (line.split(" ") for line in lines)}
+    nearest = next((folder for folder in (store, *store.parents) if str(folder) in kinds), Path("/"))
+    if kinds.get(str(nearest)) not in ("tmpfs", "ramfs"):
         return free
     match = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return min(free, int(match[1]) * 1024 // 2 if match else 0)
@@ -232,13 +235,6 @@ def _noted(lock: Path) -> Path | None:
     """The tree recorded in `lock`, if it exists."""
     tree = Path(lock.read_text() or "/nowhere/at/all")
     return tree if tree.is_dir() else None
-
-
-def _is_memory(place: Path) -> bool:
-    lines = Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines()
-    kinds = {point: kind for _, point, kind, *_ in (line.split(" ") for line in lines)}
-    nearest = next((folder for folder in (place, *place.parents) if str(folder) in kinds), Path("/"))
-    return kinds.get(str(nearest)) in ("tmpfs", "ramfs")
 
 
 def _unsquashfs(arguments: list[str]) -> None:

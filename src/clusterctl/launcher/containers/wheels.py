@@ -112,22 +112,18 @@ def _download(folder: Path, want: Wanted, report: Callable[[str], None]) -> None
     options = ("--disable-pip-version-check", "download", "--quiet", "--dest", str(folder))
     pip = with_packages(sys.executable, "-m", "pip", *options, *words)
     done = subprocess.run(pip, capture_output=True, text=True, errors="replace", check=False, env=environment())
-    if done.returncode != 0:
-        raise _failure(done.stderr, want)
-
-
-def _failure(output: str, want: Wanted) -> ImageError:
-    lines = [line for line in output.splitlines() if line.startswith("ERROR")] or output.splitlines()[-1:]
-    message = lines[-1].removeprefix("ERROR: ") if lines else "no output"
-    if "No module named pip" in output:
-        return ImageError("this Python has no pip to download wheels with", "python -m ensurepip")
-    if "No space left" in output:
-        return ImageError(f"no space left for wheels: {message}", "see: df -h")
-    if "No matching distribution" in output and "torch" in message:
+    if done.returncode == 0:
+        return
+    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[-1:]
+    message = errors[-1].removeprefix("ERROR: ") if errors else "no output"
+    if "No module named pip" in done.stderr:
+        raise ImageError("this Python has no pip to download wheels with", "python -m ensurepip")
+    if "No space left" in done.stderr:
+        raise ImageError(f"no space left for wheels: {message}", "see: df -h")
+    hint = "check the network and pip's settings: pip config list"
+    if "No matching distribution" in done.stderr and "torch" in message:
         hint = f"name an index that has it: {INDEX}=URL; or choose another version: --with 'torch>=2.6'"
-    else:
-        hint = "check the network and pip's settings: pip config list"
-    return ImageError(f"cannot download wheels for Python {want.python}: {message}", hint)
+    raise ImageError(f"cannot download wheels for Python {want.python}: {message}", hint)
 
 
 def _name(requirement: str) -> str:

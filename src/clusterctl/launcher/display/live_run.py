@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clusterctl.launcher.observe.attempt import AttemptEvidence
     from clusterctl.launcher.observe.measurements import Measurement
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.shared.record.layout import RunDir
@@ -107,7 +106,15 @@ class _PlainLines:
         self._shown_at = 0.0  # time of the newest values shown
 
     def update(self, status: Status) -> None:
-        for time, values in self._added(status.record.run, status.attempt):
+        added: list[Measurement] = []
+        if status.attempt:
+            path = status.record.run.attempt(status.attempt.number).metrics
+            if self._metrics is None or self._metrics.path != path:
+                if self._metrics:  # a new attempt goes through its stages again
+                    self._shown.clear()
+                self._metrics = Growing(path)
+            added = list(measurements_in(self._metrics.read()))
+        for time, values in added:
             if values.get("epoch", self._epoch.get("epoch")) != self._epoch.get("epoch"):
                 self._show()
             self._epoch |= values
@@ -126,16 +133,6 @@ class _PlainLines:
         if (facts := _facts(self._epoch)) and ("epoch" in self._epoch or not self._has_epochs):
             self._console.print(Text("  ".join(facts)), soft_wrap=True)
         self._epoch = {}
-
-    def _added(self, run: RunDir, attempt: AttemptEvidence | None) -> list[Measurement]:
-        if attempt is None:
-            return []
-        path = run.attempt(attempt.number).metrics
-        if self._metrics is None or self._metrics.path != path:
-            if self._metrics:  # a new attempt goes through its stages again
-                self._shown.clear()
-            self._metrics = Growing(path)
-        return list(measurements_in(self._metrics.read()))
 
 
 class _Output:

@@ -50,22 +50,14 @@ _NODES_SECONDS = 60.0
 _KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
 
 
-def _explained(status: Status) -> list[str]:
-    return explanation(diagnose_status(status))
-
-
-def _show_nodes(cluster: Cluster) -> list[str]:
-    return node_lines(nodes(cluster.name))
-
-
 @dataclass(frozen=True)
 class Actions:
     """The monitor's actions, run in threads. Each may raise ClusterctlError; two return lines to show."""
 
     cancel: Callable[[Run], object] = Run.cancel
     resume: Callable[[Run], object] = Run.resume
-    explain: Callable[[Status], list[str]] = _explained
-    nodes: Callable[[Cluster], list[str]] = _show_nodes
+    explain: Callable[[Status], list[str]] = lambda status: explanation(diagnose_status(status))
+    nodes: Callable[[Cluster], list[str]] = lambda cluster: node_lines(nodes(cluster.name))
 
 
 class Explained(NamedTuple):
@@ -251,14 +243,16 @@ class Monitor(App[None]):
             began = self._clock()
             lines = _lines_of(self._actions.explain, status)
             pause = pause_after(status, self._clock() - began)
-            self.call_from_thread(self._take, run_id, Explained(lines, state, self._clock() + pause))
+            explained = Explained(lines, state, self._clock() + pause)
+
+            def take() -> None:
+                self._explained[run_id] = explained
+                if self.view and self.view.selected_id == run_id:
+                    self._show(replace(self.view, findings=lines))
+
+            self.call_from_thread(take)
 
         self.run_worker(ask, thread=True, group="why")
-
-    def _take(self, run_id: str, explained: Explained) -> None:
-        self._explained[run_id] = explained
-        if self.view and self.view.selected_id == run_id:
-            self._show(replace(self.view, findings=explained.lines))
 
     def _act(self, verb: str, action: Callable[[Run], object], *, ended: bool) -> None:
         selected = self.view.scene.selected if self.view else None
@@ -268,23 +262,23 @@ class Monitor(App[None]):
         run_id = plain(run.id)
         if status.stage.ended != ended:
             self.notify(f"{run_id} is {status.stage}", title=f"cannot {verb}", markup=False)
-        else:
+            return
 
-            def answered(yes: bool | None) -> None:
-                if yes:
-                    self.run_worker(lambda: self._do(verb, action, run), thread=True, group="act")
+        def do() -> None:
+            try:
+                action(run)
+            except (ClusterctlError, OSError) as error:
+                text = plain_lines(error.text if isinstance(error, ClusterctlError) else str(error))
+                self.call_from_thread(self.notify, text, title=f"{verb} failed", severity="error", markup=False)
+            else:
+                self.call_from_thread(self.notify, run_id, title=f"{verb} requested", markup=False)
+                self.call_from_thread(self.look)
 
-            self.push_screen(Confirm(f"{verb} {run_id}?"), answered)
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.run_worker(do, thread=True, group="act")
 
-    def _do(self, verb: str, action: Callable[[Run], object], run: Run) -> None:
-        try:
-            action(run)
-        except (ClusterctlError, OSError) as error:
-            text = plain_lines(error.text if isinstance(error, ClusterctlError) else str(error))
-            self.call_from_thread(self.notify, text, title=f"{verb} failed", severity="error", markup=False)
-        else:
-            self.call_from_thread(self.notify, plain(run.id), title=f"{verb} requested", markup=False)
-            self.call_from_thread(self.look)
+        self.push_screen(Confirm(f"{verb} {run_id}?"), answered)
 
 
 def _lines_of(ask: Callable[[T], list[str]], about: T) -> tuple[str, ...]:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.history import History, NodeHistory
     from clusterctl.launcher.observe.logs import Line
     from clusterctl.launcher.observe.overview import Scene, Selected
-    from clusterctl.launcher.observe.telemetry import Gpu
 
 
 @dataclass(frozen=True)
@@ -130,8 +129,15 @@ def devices(history: History, now: float, width: int, height: int) -> Text:
     If not all nodes fit, a summary line comes first.
     """
     nodes = [node for node in history.nodes.values() if node.newest]
-    if not nodes:
-        return fitted(_without_telemetry(history), width, height)
+    if not nodes:  # no telemetry: the ranks on each node
+        newest = next(reversed(history.attempts.values()), None)
+        if newest is None or not newest.nodes:
+            return fitted([Text("no nodes have started", "dim")], width, height)
+        where: dict[str, list[int]] = {}
+        for rank, name in sorted(newest.nodes.items()):
+            where.setdefault(name, []).append(rank)
+        lines = [Text(f"{plain(name)}  ranks {', '.join(map(str, ranks))}") for name, ranks in where.items()]
+        return fitted([*lines, Text("no telemetry for this run", "dim")], width, height)
     use = {
         node.name: [gpu.utilisation for gpu in node.newest.gpus if gpu.utilisation is not None]
         for node in nodes
@@ -180,25 +186,19 @@ def steps(history: History, width: int, height: int) -> Text:
     return fitted(lines or [Text("no steps yet", "dim")], width, height)
 
 
-def _without_telemetry(history: History) -> list[Text]:
-    """The ranks on each node, for a run without telemetry."""
-    newest = next(reversed(history.attempts.values()), None)
-    if newest is None or not newest.nodes:
-        return [Text("no nodes have started", "dim")]
-    where: dict[str, list[int]] = {}
-    for rank, node in sorted(newest.nodes.items()):
-        where.setdefault(node, []).append(rank)
-    lines = [Text(f"{plain(node)}  ranks {', '.join(map(str, ranks))}") for node, ranks in where.items()]
-    return [*lines, Text("no telemetry for this run", "dim")]
-
-
 def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float) -> Text:
     newest = node.newest
     assert newest is not None
     line = Text(plain(node.name)[:name_width].ljust(name_width))
     for position in range(gpus):
         line.append("  ")
-        line.append_text(_cell(newest.gpus[position]) if position < len(newest.gpus) else Text("     "))
+        if position >= len(newest.gpus):
+            line.append("     ")
+        elif (used := newest.gpus[position].utilisation) is None:
+            line.append("  -  ", "dim")
+        else:  # the bar's height and the number carry the same information as the colour
+            style = next(style for least, style in _HEAT if used >= least or least == 0)
+            line.append(f"{'▁▂▃▄▅▆▇█'[min(7, max(0, int(used / 12.5)))]}{used:3.0f} ", style)
     cpu = f"{newest.cpu:.1f}" if newest.cpu is not None else "-"
     share = newest.cpu / newest.cpus if newest.cpu is not None and newest.cpus else 0.0
     line.append(f"  {bar(share, 6)} ").append(f"{cpu}/{newest.cpus:g}".ljust(9) if newest.cpus else cpu.ljust(9))
@@ -208,15 +208,6 @@ def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float) -> Tex
     if now - newest.time > _STALE_SECONDS:
         line.append(f"  {duration(now - newest.time)} ago", "dim")
     return line
-
-
-def _cell(gpu: Gpu) -> Text:
-    """The bar's height and the number carry the same information as the colour."""
-    if gpu.utilisation is None:
-        return Text("  -  ", "dim")
-    style = next(style for least, style in _HEAT if gpu.utilisation >= least or least == 0)
-    block = "▁▂▃▄▅▆▇█"[min(7, max(0, int(gpu.utilisation / 12.5)))]
-    return Text(f"{block}{gpu.utilisation:3.0f} ", style)
 
 
 # The text panes: runs, log, events, queue, why.
