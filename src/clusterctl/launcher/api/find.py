@@ -1,4 +1,4 @@
-"""Find runs by name or by criteria."""
+"""Find runs by name or by criteria, and compare two of them."""
 
 from __future__ import annotations
 
@@ -38,21 +38,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.launcher.observe.status import Report as Report
     from clusterctl.shared.record.layout import RunDir
-
-
-# Compares two runs.
-
-
-def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Comparison:
-    """The differences of two runs, given as runs or names: configuration, code, versions, image, results.
-
-    Runs in any stage can be compared; `line_differences()` of the result returns unified diffs of the code. Raises
-    NotFoundError, UsageError if both are the same run, and ConfigError if a record cannot be read.
-    """
-    before, after = (as_run(run, cluster) for run in (first, second))
-    if before == after:
-        raise UsageError(f"both names refer to the same run: {before.id}", "list run IDs with: clusterctl status -a")
-    return compare(before.directory, after.directory)
 
 
 _MANY = 50  # with more runs than this, the state of ended runs is cached in a file
@@ -127,6 +112,18 @@ def look(
 ) -> Report:
     """The status of the matching runs (arguments as for `runs`)."""
     return replace(query(stage=stage, name=name, since=since, cluster=cluster, count=count).look(), snapshots={})
+
+
+def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Comparison:
+    """The differences of two runs, given as runs or names: configuration, code, versions, image, results.
+
+    Runs in any stage can be compared; `line_differences()` of the result returns unified diffs of the code. Raises
+    NotFoundError, UsageError if both are the same run, and ConfigError if a record cannot be read.
+    """
+    before, after = (as_run(run, cluster) for run in (first, second))
+    if before == after:
+        raise UsageError(f"both names refer to the same run: {before.id}", "list run IDs with: clusterctl status -a")
+    return compare(before.directory, after.directory)
 
 
 @dataclass(frozen=True)

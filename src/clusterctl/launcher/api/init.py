@@ -1,4 +1,4 @@
-"""Write a user's first cluster file and job, based on Slurm's configuration."""
+"""Write a user's first cluster file and job, based on Slurm's configuration (`ask_site`) or a batch script."""
 
 from __future__ import annotations
 

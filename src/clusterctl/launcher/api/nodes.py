@@ -1,4 +1,4 @@
-"""Free resources of a cluster, and where and when a job would fit."""
+"""Free resources of a cluster, where and when a job would fit, nodes held for warm runs, and a shell beside a rank."""
 
 from __future__ import annotations
 

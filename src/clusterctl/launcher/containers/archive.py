@@ -1,4 +1,4 @@
-"""Image archives, as `docker save` and `buildah push oci-archive:` write them: configuration and layers.
+"""Image archives, as `docker save` and `buildah push oci-archive:` write them: configuration, layers, merged root.
 
 Archives are not unpacked: members are read in place, and compressed layers are decompressed into unnamed temporary
 files. Sources: https://github.com/moby/docker-image-spec, https://github.com/opencontainers/image-spec

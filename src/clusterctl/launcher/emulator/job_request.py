@@ -1,4 +1,4 @@
-"""Parse what sbatch is asked for: the options of its command line and of the script's #SBATCH lines."""
+"""Parse command lines as getopt_long(3) does, and what sbatch is asked for there and in the script's #SBATCH lines."""
 
 from __future__ import annotations
 

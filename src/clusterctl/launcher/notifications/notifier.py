@@ -1,4 +1,7 @@
-"""Sends the pending notifications of one run to the channels in its `[notify]`."""
+"""Sends the pending notifications of one run to the channels in its `[notify]`.
+
+Below: which events of a run are worth one, the message, and the files that make each message sent at most once.
+"""
 
 from __future__ import annotations
 

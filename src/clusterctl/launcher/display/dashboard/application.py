@@ -1,4 +1,4 @@
-"""A read-only WSGI application that answers only requests with the token.
+"""A read-only WSGI application that answers only requests with the token, and `serve`, which runs it.
 
 All users of a machine share its loopback interface, and a browser sends requests on behalf of any open page. So a
 request needs the token, first in its address and then in a cookie; its Host must be this machine (against DNS

@@ -9,6 +9,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
+# Repaints are noticeable over a slow ssh connection. Textual reads both variables on import: keep this above it.
+os.environ.setdefault("TEXTUAL_FPS", "15")
+os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding
@@ -38,11 +42,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.overview import Overview
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.shared.spec import Cluster
-
-
-# Repaints are noticeable over a slow ssh connection. Textual reads both variables on import.
-os.environ.setdefault("TEXTUAL_FPS", "15")
-os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
 
 
 T = TypeVar("T")
@@ -289,9 +288,6 @@ def _lines_of(ask: Callable[[T], list[str]], about: T) -> tuple[str, ...]:
         return tuple(error.text.splitlines())
     except OSError as error:  # a file server may come back
         return (str(error),)
-
-
-# The monitor's widgets: a pane in its frame, and a confirmation. Imported only by `app`, after its settings.
 
 
 class PaneBox(Widget):

@@ -1,4 +1,4 @@
-"""A report on one run: the evidence at one moment, and its page."""
+"""A report on one run: the evidence at one moment, its page, and the sections on where its values come from."""
 
 from __future__ import annotations
 
@@ -102,9 +102,6 @@ def page(examined: PostMortem) -> str:
             files(examined),
         ),
     )
-
-
-# The sections of a report on the run's origins: environment, configuration, logs, files.
 
 
 _MOST_RANKS = 64
