@@ -124,12 +124,17 @@ def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
     From the logs, only those whose first line is accepted by `takes`.
     """
     chosen = sources(logs.run, logs.selection)
-    ranks = {(source.attempt, source.rank) for source in chosen if source.rank is not None}
-    ends = _ends(logs.run, ranks)
+    of_ranks = {(source.attempt, source.rank) for source in chosen if source.rank is not None}
+    ends: dict[tuple[int, int], list[Raised | Exited]] = {whose: [] for whose in of_ranks}
+    for attempt in {attempt for attempt, _ in of_ranks}:
+        events, _ = last_events(logs.run.attempt(attempt))
+        for rank, of_rank in events.items():
+            if (attempt, rank) in ends:
+                ends[attempt, rank] = [event for event in of_rank if isinstance(event, Raised | Exited)]
     recorded = [
         Failure((event.traceback or event.message).rstrip(), event.time or 0.0, attempt, [rank])
-        for (attempt, rank), events in sorted(ends.items())
-        for event in events
+        for (attempt, rank), of_rank in sorted(ends.items())
+        for event in of_rank
         if isinstance(event, Raised)
     ]
     found: dict[tuple[int, str, str], Failure] = {}
@@ -142,17 +147,6 @@ def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
     for failure in found.values():
         failure.ranks = sorted(set(failure.ranks))
     return list(found.values())
-
-
-def _ends(run: RunDir, ranks: Iterable[tuple[int, int]]) -> Ends:
-    """The ranks' records of their ends."""
-    found: dict[tuple[int, int], list[Raised | Exited]] = {whose: [] for whose in ranks}
-    for attempt in {attempt for attempt, _ in found}:
-        events, _ = last_events(run.attempt(attempt))
-        for rank, of_rank in events.items():
-            if (attempt, rank) in found:
-                found[attempt, rank] = [event for event in of_rank if isinstance(event, Raised | Exited)]
-    return found
 
 
 def _printed(logs: Logs, chosen: Iterable[Source], ends: Ends, takes: Callable[[Line], bool]) -> Iterator[Failure]:

@@ -99,7 +99,12 @@ class RunsTable:
         cells = {column: [row.cells.get(column, "") for row in shown] for column in columns}
         cells["AGE"] = [duration(now - row.created) for row in shown]
         widths = {column: max(map(_width, {column, *cells[column]})) for column in columns}
-        columns = _fitting([column for column in columns if any(cells[column])], widths, width)
+        columns = [column for column in columns if any(cells[column])]
+        while width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
+            least = max(columns, key=_importance)
+            if not _importance(least):
+                break
+            columns.remove(least)
         head, *texts = zip(*(_aligned(column, cells[column], widths[column]) for column in columns), strict=True)
         self._lines = [[Segment("  ".join(head).rstrip(), Style(bold=True))]]
         place = columns.index("STAGE")
@@ -155,16 +160,6 @@ def _end(attempt: AttemptEvidence) -> str:
         return plain(death.how).lower()
     code = death.code if death else attempt.exit_code
     return f"exit code {code}" if code else ""
-
-
-def _fitting(filled: list[str], widths: dict[str, int], width: int | None) -> list[str]:
-    """The columns that fit into `width`."""
-    while width is not None and sum(widths[column] + _GAP for column in filled) - _GAP > width:
-        least = max(filled, key=_importance)
-        if not _importance(least):
-            break
-        filled.remove(least)
-    return filled
 
 
 def _importance(column: str) -> int:

@@ -104,25 +104,23 @@ class Application:
         if path in _FILES:
             return Response(HTTPStatus.OK, self._files[path], _FILES[path])
         try:
-            return self._page(path, parse_qs(environ.get("QUERY_STRING", "")).get("stage", [""])[0])
+            if path == "/":
+                stage = parse_qs(environ.get("QUERY_STRING", "")).get("stage", [""])[0]
+                with self.glances.runs.seen() as found:
+                    main = pages.runs(found, stage if stage in tuple(Stage) else "")
+                return _shown("runs", [], main)
+            if match := _SWEEP_PAGE.fullmatch(path):
+                with self.glances.sweep(match["id"]).seen() as swept:
+                    return _shown(match["id"], [pages.ALL_RUNS], pages.sweep(swept))
+            if match := _RUN_PAGE.fullmatch(path):
+                return self._run_page(match["id"], match["part"] or "")
+            raise NotFoundError(f"no such page: {plain(path)}")
         except NotFoundError as error:
             return _trouble(HTTPStatus.NOT_FOUND, error)
         except ClusterctlError as error:
             return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, error)
         except OSError as error:  # a file server may come back
             return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, ClusterctlError(reason(error)))
-
-    def _page(self, path: str, stage: str) -> Response:
-        if path == "/":
-            with self.glances.runs.seen() as found:
-                main = pages.runs(found, stage if stage in tuple(Stage) else "")
-            return _shown("runs", [], main)
-        if match := _SWEEP_PAGE.fullmatch(path):
-            with self.glances.sweep(match["id"]).seen() as swept:
-                return _shown(match["id"], [pages.ALL_RUNS], pages.sweep(swept))
-        if match := _RUN_PAGE.fullmatch(path):
-            return self._run_page(match["id"], match["part"] or "")
-        raise NotFoundError(f"no such page: {plain(path)}")
 
     def _run_page(self, run_id: str, part: str) -> Response:
         run = self.glances.run(run_id)

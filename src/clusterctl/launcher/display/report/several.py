@@ -141,8 +141,16 @@ def _curves(several: Several) -> Markup:
 
 
 def _table(several: Several) -> Markup:
-    """One row per run, the best first; a script makes the table sortable."""
-    keys, metrics = several.keys[:_MOST_KEYS], _metrics(several)
+    """One row per run, the best first; a script makes the table sortable.
+
+    Columns of metrics: the ranking one, then other results in the vocabulary's order, then the programs' own.
+    """
+    keys = several.keys[:_MOST_KEYS]
+    logged = {name for member in several.members for name in member.status.metrics}
+    names = [*(name for name in KNOWN if name in logged), *sorted(logged - KNOWN.keys())]
+    ranking = [several.metric] if several.metric else []
+    shown = [one for one in map(metric_of, names) if one.role in (Role.CURVE, Role.RESULT, Role.RATE)]
+    metrics = [*ranking, *(one for one in shown if one not in ranking)][:_MOST_METRICS]
     sort = None
     if several.metric:
         sort = "ascending" if several.metric.better is Better.LOWER else "descending"
@@ -165,24 +173,14 @@ def _table(several: Several) -> Markup:
     notes = [f"Run 0 is {several.title}.0, etc." if several.is_sweep else ""]
     if (more := len(several.keys) - len(keys)) > 0:
         notes.append(f"The runs differ in {plural(more, 'more key')}; compare two runs with clusterctl diff.")
-    shown = table(rows, *titles, class_="sortable")
-    return section("Runs", shown, *(tag("p", note, class_="faint") for note in notes if note))
+    sortable = table(rows, *titles, class_="sortable")
+    return section("Runs", sortable, *(tag("p", note, class_="faint") for note in notes if note))
 
 
 def _number(text: str, value: Number | None) -> Markup:
     """A cell that is sorted by its exact value, or last without one."""
     exact = f"{value:.12g}" if value is not None and math.isfinite(value) else ""
     return tag("td", text, class_="number", data_value=exact)
-
-
-def _metrics(several: Several) -> list[Metric]:
-    """The columns: the ranking metric, then other results in the vocabulary's order, then the programs' own."""
-    logged = {name for member in several.members for name in member.status.metrics}
-    names = [*(name for name in KNOWN if name in logged), *sorted(logged - KNOWN.keys())]
-    shown = [metric_of(name) for name in names]
-    ranking = [several.metric] if several.metric else []
-    others = [one for one in shown if one not in ranking and one.role in (Role.CURVE, Role.RESULT, Role.RATE)]
-    return [*ranking, *others][:_MOST_METRICS]
 
 
 # A heat map: the best value of a metric for each pair of values of two settings.
