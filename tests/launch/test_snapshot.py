@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from support.git_index import make_repository, write_index
 
 import clusterctl
-from clusterctl.launcher.containers.listener import ProgressListener
+from clusterctl.launcher.config.progress import ProgressListener
 from clusterctl.launcher.submission import code_files, snapshot
 from clusterctl.launcher.submission.code_files import CodeFile, LargeCode, largest
 from clusterctl.launcher.submission.git import git_state

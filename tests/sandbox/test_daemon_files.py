@@ -83,15 +83,18 @@ def test_the_machines_gpus_are_divided_among_the_nodes_if_there_are_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int | str, named: str
 ) -> None:
     request = SandboxRequest(nodes=2, gpus_per_node=GpuCount(gpus))
-    sandbox = Sandbox(folder=str(tmp_path), boot_id="", request=request, ports=(7001, 7002, 7003, 7004))
     monkeypatch.setattr(lifecycle, "machine_gpus", lambda: [Path(f"/dev/nvidia{n}") for n in range(5)])
-    assert list(lifecycle._gres_lines(sandbox)) == [
+    lifecycle.write_files(Sandbox(folder=str(tmp_path), boot_id="", request=request, ports=(7001, 7002, 7003, 7004)))
+    assert (tmp_path / "etc/gres.conf").read_text().splitlines() == [
+        "AutoDetect=off",
         f"NodeName=node1 Name=gpu{named} File=/dev/nvidia0",
         f"NodeName=node1 Name=gpu{named} File=/dev/nvidia1",
         f"NodeName=node2 Name=gpu{named} File=/dev/nvidia2",
         f"NodeName=node2 Name=gpu{named} File=/dev/nvidia3",
     ]
-    assert all(f" Gres=gpu:{gpus}" in line for line in lifecycle._node_lines(sandbox))
+    nodes = [line for line in (tmp_path / "etc/slurm.conf").read_text().splitlines() if line.startswith("NodeName")]
+    assert len(nodes) == 2
+    assert all(line.endswith(f" Gres=gpu:{gpus}") for line in nodes)
 
 
 def test_simulated_gpus_need_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -293,3 +296,14 @@ def test_a_resize_rearranges_all_panes_immediately(session: Session, before, aft
         assert {pane: tuple(region) for pane, region in shown.items()} == {p: tuple(r)[1:] for p, r in wanted.items()}
 
     session.play(scene, before)
+
+
+def test_the_screen_is_repainted_rarely_enough_for_a_slow_connection() -> None:
+    program = (
+        "import clusterctl.launcher.display.monitor.app\n"
+        "from textual import constants\n"
+        "print(constants.MAX_FPS, constants.TEXTUAL_ANIMATIONS)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TEXTUAL_")}
+    shown = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["15", "none"]

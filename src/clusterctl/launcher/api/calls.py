@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from clusterctl.launcher.config.delivery import delivered
-from clusterctl.launcher.containers.listener import ProgressListener
+from clusterctl.launcher.config.progress import ProgressListener
 from clusterctl.shared.errors import ClusterctlError, HostError, UsageError
 
 if TYPE_CHECKING:

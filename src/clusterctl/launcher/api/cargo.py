@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.config import cache_folder, resolve, shipped_folder
 from clusterctl.launcher.config.places import data_folder
+from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.sent import SentFile
 from clusterctl.launcher.config.source import read_toml
 from clusterctl.launcher.config.stages import HasStages, stages_of
-from clusterctl.launcher.containers.listener import SILENT
 from clusterctl.shared.errors import ConfigError, reason
 from clusterctl.shared.record.files import open_regular, read_whole, write_json
 from clusterctl.shared.record.ownership import make_private
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.submission.sent_code import LocalProject
     from clusterctl.shared.spec import Cluster, Job
 

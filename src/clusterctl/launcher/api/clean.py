@@ -131,7 +131,8 @@ def clean(
         option = "--keep-best" if keep_best else "--checkpoints-only"
         raise UsageError(f"{option} needs --older-than", "for example --older-than 30d; 0d: all ended runs")
     folder, disk = chosen_runs_folder(cluster), DiskUse()
-    sizes = {path.name: _sizes(path, disk) for path in _folders(folder) if _is_run(path)}
+    runs = [path for path in _folders(folder) if is_run_id(path.name) and not is_private(path)]
+    sizes = {path.name: _sizes(path, disk) for path in runs}
     removals = _half_removed(folder, disk)
     staying: list[Staying] = []
     problems: list[ClusterctlError] = []
@@ -143,7 +144,11 @@ def clean(
         problems += found.problems
         for status, why in judged(found.statuses, seconds, found.as_of, keep_best=keep_best):
             run = status.record.run
-            one = _removal(status, sizes.get(run.id, {}), stamps.get(run, ()), checkpoints_only=checkpoints_only)
+            kind, path, freed = DiskKind.RUNS, run.path, sum(sizes.get(run.id, {}).values())
+            if checkpoints_only:
+                kind, path = DiskKind.CHECKPOINTS, run.checkpoints
+                freed = sizes.get(run.id, {}).get(path.name, 0)
+            one = Removal(kind, path, freed, ended_at(status), stamps.get(run, ()))
             if why or one.path.is_symlink():
                 staying.append(Staying(run.id, why or f"{one.path.name} is a link"))
             elif one.bytes or not checkpoints_only:
@@ -181,10 +186,6 @@ def _folders(folder: Path) -> list[Path]:
         return []
 
 
-def _is_run(path: Path) -> bool:
-    return is_run_id(path.name) and not is_private(path)
-
-
 def _sizes(run: Path, disk: DiskUse) -> dict[str, int]:
     """Name -> disk usage, for everything in a run directory."""
     try:
@@ -198,14 +199,6 @@ def _half_removed(folder: Path, disk: DiskUse) -> list[Removal]:
     names = ((path, _HALF_REMOVED.fullmatch(path.name)) for path in _folders(folder))
     found = [path for path, match in names if match and is_run_id(match["run"])]
     return [Removal(DiskKind.RUNS, path, disk.bytes_of(path)) for path in found if path.stat().st_uid == os.geteuid()]
-
-
-def _removal(status: Status, sizes: Mapping[str, int], seen: Stamp, *, checkpoints_only: bool) -> Removal:
-    run = status.record.run
-    if checkpoints_only:
-        freed = sizes.get(run.checkpoints.name, 0)
-        return Removal(DiskKind.CHECKPOINTS, run.checkpoints, freed, ended_at(status), seen)
-    return Removal(DiskKind.RUNS, run.path, sum(sizes.values()), ended_at(status), seen)
 
 
 def _taken(folder: Path, cluster: str | None, sizes: Mapping[str, Mapping[str, int]], disk: DiskUse) -> Iterator[Taken]:
@@ -224,22 +217,19 @@ def _taken(folder: Path, cluster: str | None, sizes: Mapping[str, Mapping[str, i
 
 
 def _remove(one: Removal) -> bool:
+    """Remove a run or its checkpoints unless it has changed since; if it changes meanwhile, it is renamed back."""
     if one.kind is DiskKind.CHECKPOINTS:
         run = RunDir(one.path.parent)
         return stamp(run) == one.seen and checkpoints.remove_all(run)
-    if is_run_id(one.path.name):
-        return _remove_run(RunDir(one.path), one.seen)
-    remove_tree(one.path)  # partly removed before
-    return True
-
-
-def _remove_run(run: RunDir, seen: Stamp) -> bool:
-    """Remove a run unless it has changed since; if it changes during the rename, it is renamed back."""
-    if stamp(run) != seen:
+    if not is_run_id(one.path.name):  # partly removed before
+        remove_tree(one.path)
+        return True
+    run = RunDir(one.path)
+    if stamp(run) != one.seen:
         return False
     aside = RunDir(run.path.with_name(f".{run.id}.removed.{time.time_ns()}"))
     run.path.rename(aside.path)
-    if _moments(stamp(aside)) != _moments(seen):
+    if _moments(stamp(aside)) != _moments(one.seen):
         aside.path.rename(run.path)
         return False
     remove_tree(aside.path)
@@ -275,13 +265,32 @@ def find_unused(runs: Path, clock: Callable[[], float] = time.time, without: Col
     if not code.is_dir():
         return []
     now = clock() + (clock_ahead(code) or 0.0)
-    used = set(_used(runs, without))
+    used = set()  # by this user's runs, whatever their state; runs of other users never use these copies
+    for run in (path for path in runs.iterdir() if path.name not in without):
+        try:
+            if run.lstat().st_uid != os.geteuid():
+                continue
+            used.add(Path(os.readlink(run / "code")).name)  # noqa: PTH115 - a dangling link counts too
+            used.update(Path(os.readlink(link)).name for link in RunDir(run).environments.iterdir())  # noqa: PTH115
+        except OSError as error:
+            if error.errno in (ENOENT, ENOTDIR, EINVAL):  # not a run, or one with its own code
+                continue
+            hint = "no copies of code are removed, since it may refer to them"
+            raise ConfigError(f"cannot read {run}: {error.strerror}", hint) from error
     copies = [path for path in sorted(code.iterdir()) if _COPY.fullmatch(path.name) and path.name not in used]
     copies = [path for path in copies if not path.is_symlink() and path.is_dir() and not _is_young(path, now)]
     shared = {status.st_ino: path for path, status in _files(code / SHARED_FILES)}
     links = Counter(status.st_ino for copy in copies for _, status in _files(copy))
-    freed: set[int] = set()
-    found = [Unused(copy, _freed(copy, links, shared, freed)) for copy in copies]
+    freed: set[int] = set()  # files that only unused copies contain count once
+    found = []
+    for copy in copies:
+        size = 0
+        for _, status in _files(copy):
+            number = status.st_ino
+            if number not in freed and status.st_nlink == links[number] + (number in shared):
+                freed.add(number)
+                size += status.st_blocks * 512
+        found.append(Unused(copy, size))
     alone = (item for item in _files(code / SHARED_FILES) if item[1].st_nlink == 1)
     archives = (
         item for item in _files(code / ENVIRONMENTS) if item[0].name not in used and not _is_young(item[0], now)
@@ -315,24 +324,6 @@ def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> boo
     return True
 
 
-def _used(runs: Path, without: Collection[str]) -> Iterator[str]:
-    """The names of the copies that this user's runs in the folder refer to, whatever their state.
-
-    Runs of other users never use these copies.
-    """
-    for run in (path for path in runs.iterdir() if path.name not in without):
-        try:
-            if run.lstat().st_uid != os.geteuid():
-                continue
-            yield Path(os.readlink(run / "code")).name  # noqa: PTH115 - a dangling link counts too
-            yield from (Path(os.readlink(link)).name for link in RunDir(run).environments.iterdir())  # noqa: PTH115
-        except OSError as error:
-            if error.errno in (ENOENT, ENOTDIR, EINVAL):  # not a run, or one with its own code
-                continue
-            hint = "no copies of code are removed, since it may refer to them"
-            raise ConfigError(f"cannot read {run}: {error.strerror}", hint) from error
-
-
 def _is_young(path: Path, now: float) -> bool:
     return path.stat().st_mtime > now - YOUNG_SECONDS
 
@@ -344,17 +335,6 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
             with suppress(FileNotFoundError):
                 if stat.S_ISREG((status := path.lstat()).st_mode):
                     yield path, status
-
-
-def _freed(copy: Path, links: Counter[int], shared: dict[int, Path], freed: set[int]) -> int:
-    """The bytes of files that only unused copies contain, counted once."""
-    size = 0
-    for _, status in _files(copy):
-        number = status.st_ino
-        if number not in freed and status.st_nlink == links[number] + (number in shared):
-            freed.add(number)
-            size += status.st_blocks * 512
-    return size
 
 
 # Disk usage of folders: a file with several hard links counts once, and no symbolic link is followed.

@@ -1,4 +1,7 @@
-"""Export a run as an archive that is readable without clusterctl."""
+"""Export a run as an archive that is readable without clusterctl, and fetch one from another machine.
+
+`RunArchive` writes the archive, and `members` chooses its files.
+"""
 
 from __future__ import annotations
 
@@ -61,11 +64,10 @@ def write_archive(
         raise found.problems[0]
     (status,) = found.statuses
     files = members(directory, weights=weights, work=work)
-    records = metric_records(directory)
     texts = {
         "README.txt": _readme(status, found.as_of),
         "status.json": json.dumps(run_record(status, found.as_of), indent=1) + "\n",
-        "metrics.csv": _table(records),
+        "metrics.csv": _table(metric_records(directory)),
         **(pages or {}),
     }
     try:
@@ -77,8 +79,10 @@ def write_archive(
                     archive.add_text(name, text)
                 for member in files:
                     name = os.path.relpath(member.path, directory.path)
+                    # The weights and the program's own files are copied unchanged.
+                    binary = member.path == directory.weights or member.path.is_relative_to(directory.work)
                     with suppress(FileNotFoundError):  # the run has not ended
-                        archive.add_file(name, member, text=not _is_binary(directory, member.path))
+                        archive.add_file(name, member, text=not binary)
                 archive.close()
             Path(aside).replace(target)
         finally:
@@ -90,25 +94,12 @@ def write_archive(
     return target
 
 
-def _is_binary(run: RunDir, path: Path) -> bool:
-    """Whether to copy the file unchanged: the weights, and the program's own files."""
-    return path == run.weights or path.is_relative_to(run.work)
-
-
 def _target(run: RunDir, output: str | Path | None, *, force: bool) -> Path:
     path = Path(f"{run.id}{_SUFFIX}") if output is None else Path(output)
     check_output(path, f"{run.id}{_SUFFIX}")
     if path.exists() and not (force and path.is_file()):
         raise UsageError(f"file exists: {path}", "replace it with --force, or choose another with --output")
     return path
-
-
-def _secrets(status: Status) -> Secrets:
-    """The secrets in this environment, and in the job files and `.env` files of the code."""
-    project = status.record.run.project
-    names = (Path(folder, name) for folder, _, names in os.walk(project) for name in names)
-    tables = (variables_in(path) for path in names if path.suffix == ".toml" or path.name == ".env")
-    return Secrets(status.record.cluster.secrets).having(dict(os.environ), *tables)
 
 
 def _table(records: Iterable[Mapping[str, Any]]) -> str:
@@ -119,6 +110,14 @@ def _table(records: Iterable[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def _secrets(status: Status) -> Secrets:
+    """The secrets in this environment, and in the job files and `.env` files of the code."""
+    project = status.record.run.project
+    names = (Path(folder, name) for folder, _, names in os.walk(project) for name in names)
+    tables = (variables_in(path) for path in names if path.suffix == ".toml" or path.name == ".env")
+    return Secrets(status.record.cluster.secrets).having(dict(os.environ), *tables)
 
 
 def _readme(status: Status, now: float) -> str:
@@ -181,7 +180,15 @@ def fetch(
                 raise HostError(message, "run the command again; nothing was unpacked") from error
             target = output or parent / run
             _require_free(target, force=force)
-            _put(inside / run, target, Path(folder, "replaced"))
+            aside = Path(folder, "replaced")
+            if replaces := target.is_dir():  # removed only afterwards
+                target.rename(aside)
+            try:
+                (inside / run).rename(target)
+            except OSError:
+                if replaces:
+                    aside.rename(target)
+                raise
     except OSError as error:
         raise ConfigError(f"cannot fetch the run into {parent}: {reason(error)}", "check free space: df -h") from error
     return target
@@ -217,7 +224,8 @@ def _unpacked(archive: Path, folder: Path, name: str) -> str:
         for count, member in enumerate(members):
             first, *parts = member.name.split("/")
             top = top or first
-            if first != top or not _is_meant(first, name):
+            # `name` is a run's id, its beginning, or `@last`.
+            if first != top or not is_run_id(first) or not (name == NEWEST or first.startswith(name)):
                 raise tarfile.TarError(f"not a folder of this run: {first[:100]!r}")
             is_file = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
             if not is_file or not parts or any(part in ("", ".", "..") or is_git(part) for part in parts):
@@ -240,11 +248,6 @@ def _unpacked(archive: Path, folder: Path, name: str) -> str:
     return top
 
 
-def _is_meant(run: str, name: str) -> bool:
-    """Whether `name` may refer to the run with the id `run`: it is that id, its beginning, or `@last`."""
-    return is_run_id(run) and (name == NEWEST or run.startswith(name))
-
-
 def _require_free(target: Path, *, force: bool) -> None:
     if not os.path.lexists(target):
         return
@@ -252,19 +255,6 @@ def _require_free(target: Path, *, force: bool) -> None:
         raise UsageError(f"folder exists: {target}", "replace it with --force, or choose another with --output")
     if not (target / "run.json").is_file() and any(target.iterdir()):
         raise UsageError(f"not a fetched run, so --force does not replace it: {target}", "choose another with --output")
-
-
-def _put(run: Path, target: Path, aside: Path) -> None:
-    """Rename the folder to `target`; a folder there is removed only afterwards."""
-    replaces = target.is_dir()
-    if replaces:
-        target.rename(aside)
-    try:
-        run.rename(target)
-    except OSError:
-        if replaces:
-            aside.rename(target)
-        raise
 
 
 # Checks the path of an output file.

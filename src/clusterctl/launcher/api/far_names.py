@@ -27,12 +27,17 @@ def far_names(cluster: str, host: str) -> list[str]:
     Without an open connection to `host` nothing is fetched: completion cannot prompt for a password.
     """
     kept = _kept(cluster)
-    age = _age(kept)
-    if age > _NEW_SECONDS and _is_connected(host):
-        _ask_from_behind(cluster)
-        deadline = time.monotonic() + (_PATIENCE_SECONDS if age == float("inf") else 0)
-        while time.monotonic() < deadline and not kept.exists():
-            time.sleep(0.02)
+    age = float("inf")
+    with suppress(OSError):
+        age = time.time() - kept.stat().st_mtime
+    if age > _NEW_SECONDS:
+        from clusterctl.launcher.remote.ssh import socket_of
+
+        if socket_of(host).exists():
+            _ask_from_behind(cluster)
+            deadline = time.monotonic() + (_PATIENCE_SECONDS if age == float("inf") else 0)
+            while time.monotonic() < deadline and not kept.exists():
+                time.sleep(0.02)
     with suppress(OSError, ValueError):
         return [name for name in json.loads(kept.read_text()) if isinstance(name, str)]
     return []
@@ -43,18 +48,6 @@ def _kept(cluster: str) -> Path:
 
     name = hashlib.sha256(os.fsencode(os.path.abspath(cluster) if "/" in cluster else cluster)).hexdigest()[:16]  # noqa: PTH100
     return cache_folder() / "remote" / "names" / f"{name}.json"
-
-
-def _age(path: Path) -> float:
-    with suppress(OSError):
-        return time.time() - path.stat().st_mtime
-    return float("inf")
-
-
-def _is_connected(host: str) -> bool:
-    from clusterctl.launcher.remote.ssh import socket_of
-
-    return socket_of(host).exists()
 
 
 def _ask_from_behind(cluster: str) -> None:

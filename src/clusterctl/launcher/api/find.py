@@ -1,4 +1,4 @@
-"""Find runs by name or by criteria."""
+"""Find runs by name or by criteria, and compare two of them."""
 
 from __future__ import annotations
 
@@ -38,21 +38,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.launcher.observe.status import Report as Report
     from clusterctl.shared.record.layout import RunDir
-
-
-# Compares two runs.
-
-
-def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Comparison:
-    """The differences of two runs, given as runs or names: configuration, code, versions, image, results.
-
-    Runs in any stage can be compared; `line_differences()` of the result returns unified diffs of the code. Raises
-    NotFoundError, UsageError if both are the same run, and ConfigError if a record cannot be read.
-    """
-    before, after = (as_run(run, cluster) for run in (first, second))
-    if before == after:
-        raise UsageError(f"both names refer to the same run: {before.id}", "list run IDs with: clusterctl status -a")
-    return compare(before.directory, after.directory)
 
 
 _MANY = 50  # with more runs than this, the state of ended runs is cached in a file
@@ -129,6 +114,18 @@ def look(
     return replace(query(stage=stage, name=name, since=since, cluster=cluster, count=count).look(), snapshots={})
 
 
+def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Comparison:
+    """The differences of two runs, given as runs or names: configuration, code, versions, image, results.
+
+    Runs in any stage can be compared; `line_differences()` of the result returns unified diffs of the code. Raises
+    NotFoundError, UsageError if both are the same run, and ConfigError if a record cannot be read.
+    """
+    before, after = (as_run(run, cluster) for run in (first, second))
+    if before == after:
+        raise UsageError(f"both names refer to the same run: {before.id}", "list run IDs with: clusterctl status -a")
+    return compare(before.directory, after.directory)
+
+
 @dataclass(frozen=True)
 class Query:
     """Runs to read once or repeatedly: those named, or the newest matching ones of a folder."""
@@ -186,7 +183,11 @@ def query(
     wanted = Filter(_several(name), _stages(_several(stage)), age_seconds("--since", since))
     folder = chosen_runs_folder(cluster)
     many = len(named) > _MANY or (not named and (count is None or wanted.needs_reading))
-    return Query(folder, named, wanted, count, EndedRuns(_kept_runs(folder) if many else None))
+    if not many:
+        return Query(folder, named, wanted, count)
+    # One cache file per user, since users may see different things in Slurm.
+    kept = f"{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]}.kept"
+    return Query(folder, named, wanted, count, EndedRuns(cache_folder() / "runs" / kept))
 
 
 def overview(names: Iterable[str], cluster: str | None = None, count: int = 100) -> Overview:
@@ -194,12 +195,6 @@ def overview(names: Iterable[str], cluster: str | None = None, count: int = 100)
     from clusterctl.launcher.observe.overview import Overview
 
     return Overview(chosen_runs_folder(cluster), count, tuple(run.directory for run in find_all(names, cluster)))
-
-
-def _kept_runs(folder: Path) -> Path:
-    """The cache file for ended runs: one per user, since users may see different things in Slurm."""
-    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
-    return cache_folder() / "runs" / f"{name}.kept"
 
 
 def _several(words: str | Iterable[str]) -> tuple[str, ...]:

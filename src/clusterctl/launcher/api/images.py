@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import clusterctl
 from clusterctl.launcher.config import cache_folder, chosen_images_folder, expanded, shipped_folder
+from clusterctl.launcher.config.progress import SILENT, ProgressListener
 from clusterctl.launcher.containers import contents as files
 from clusterctl.launcher.containers.contents import remove as remove
 from clusterctl.launcher.containers.contents import verify as verify
-from clusterctl.launcher.containers.listener import SILENT, ProgressListener
 from clusterctl.launcher.containers.runtimes import ContainerView, Mount
 from clusterctl.launcher.containers.unpacked import is_here
 from clusterctl.shared.errors import UsageError
@@ -126,9 +126,13 @@ def in_image(
     "". `environment` overrides the image's own variables. Raises NotFoundError, and UsageError for a bad mount.
     """
     path = find(image, cluster).path.absolute()
+    parsed = []
+    for mount in mounts:
+        source, colon, rest = mount.partition(":")  # made absolute, such as `.` or `~/data`
+        parsed.append(Mount.parse(f"{expanded(source).absolute()}{colon}{rest}" if source else mount))
     view = ContainerView(
         image=str(path),
-        mounts=tuple(Mount.parse(_absolute(mount)) for mount in mounts),
+        mounts=tuple(parsed),
         workdir=workdir,
         writable=writable,
         mount_home=home,
@@ -139,12 +143,6 @@ def in_image(
     runner = str(Path(clusterctl.__file__).parent / "launcher" / "containers")
     argv = isolated(sys.executable, runner, *view.flags(), "--", *command)
     return argv, {**os.environ, **(environment or {})}, "" if is_here(path) else path.name
-
-
-def _absolute(mount: str) -> str:
-    """`mount` with a source such as `.` or `~/data` made absolute."""
-    source, colon, rest = mount.partition(":")
-    return f"{expanded(source).absolute()}{colon}{rest}" if source else mount
 
 
 def prunable(folder: Path, names: tuple[str, ...] = ()) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Write a user's first cluster file and job, based on Slurm's configuration."""
+"""Write a user's first cluster file and job, based on Slurm's configuration (`ask_site`) or a batch script."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from clusterctl.launcher.slurm import Inventory, Node, Partition
+    from clusterctl.launcher.slurm import Inventory, Partition
 
 
 _SHARED_FOLDERS = ("SCRATCH", "WORK", "PROJECT", "HOME")  # variables that sites commonly set
@@ -46,10 +46,20 @@ def survey() -> Site:
 
 
 def proposed(site: Site, environment: Mapping[str, str] = os.environ) -> ClusterChoices:
-    """Sensible defaults. No account is chosen if there are several: Slurm knows the user's default."""
+    """Sensible defaults, with the runs on a shared file system if there is one, else below the home folder.
+
+    No account is chosen if there are several: Slurm knows the user's default.
+    """
     name = as_name(site.name) or "mine"
     account = site.accounts[0] if len(site.accounts) == 1 else ""
-    return ClusterChoices(name, likely_partition(site.inventory), _runs(environment), account)
+    if environment.get("CLUSTERCTL_RUNS"):
+        runs = os.path.abspath(environment["CLUSTERCTL_RUNS"])  # noqa: PTH100 - keeps links
+    else:
+        folders = [Path(environment[name]) for name in _SHARED_FOLDERS if environment.get(name, "").startswith("/")]
+        usable = [folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)] or [Path.home()]
+        shared = [folder for folder in usable if file_system(folder) not in {*LOCAL, ""}]
+        runs = str((shared or usable)[0] / "clusterctl" / "runs")
+    return ClusterChoices(name, likely_partition(site.inventory), runs, account)
 
 
 @dataclass(frozen=True)
@@ -130,16 +140,6 @@ def _differs(path: Path, text: str) -> bool:
         return True
 
 
-def _runs(environment: Mapping[str, str]) -> str:
-    """A runs folder on a shared file system if there is one, else below the home folder."""
-    if environment.get("CLUSTERCTL_RUNS"):
-        return os.path.abspath(environment["CLUSTERCTL_RUNS"])  # noqa: PTH100 - keeps links
-    folders = [Path(environment[name]) for name in _SHARED_FOLDERS if environment.get(name, "").startswith("/")]
-    usable = [folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)] or [Path.home()]
-    shared = [folder for folder in usable if file_system(folder) not in {*LOCAL, ""}]
-    return str((shared or usable)[0] / "clusterctl" / "runs")
-
-
 # A new user's first cluster file and job file as text, with comments that explain each value.
 
 
@@ -175,6 +175,14 @@ def cluster_text(site: Site, chosen: ClusterChoices, variables: Mapping[str, str
     inventory = site.inventory
     partition = inventory.partitions[chosen.partition]
     others = [_described(one, inventory) for one in inventory.partitions.values() if one is not partition]
+    nodes = inventory.nodes_of(partition)
+    kinds = Counter(gpu for node in nodes for gpu in {(gpu.type, gpu.total) for gpu in node.gpus})
+    gpus = _key("gpus_per_node", 0, "the partition has no GPUs")
+    if kinds:  # those that most nodes have, with the type if nodes of the partition have several
+        (kind, count), _ = kinds.most_common(1)[0]
+        several = len({name for name, _ in kinds}) > 1
+        there = (f"{plural(number, 'node')} with {total} {name or 'GPUs'}" for (name, total), number in kinds.items())
+        gpus = _key("gpus_per_node", f"{kind}:{count}" if kind and several else count, ", ".join(there))
     lines = [
         "# Written by `clusterctl init` from Slurm's configuration. All keys: clusterctl config keys",
         _key("kind", "slurm"),
@@ -182,7 +190,7 @@ def cluster_text(site: Site, chosen: ClusterChoices, variables: Mapping[str, str
         *(f"# another partition: {other}" for other in others),
         _optional("account", chosen.account, site.accounts),
         _optional("qos", chosen.qos, site.qos),
-        _gpus(inventory.nodes_of(partition)),
+        gpus,
         _key("gpu_request", "gpus-per-node", 'or "gres" if sbatch rejects --gpus-per-node'),
         _key("runs", chosen.runs, f"must be visible to login and compute nodes{f'; {shared}' if shared else ''}"),
     ]
@@ -236,17 +244,6 @@ def _key(name: str, value: Any, comment: str = "") -> str:
 def _optional(name: str, value: str, known: Sequence[str]) -> str:
     choices = f"yours: {', '.join(known)}" if known else ""
     return _key(name, value, choices) if value else f"# {_key(name, '...', choices or 'your default')}"
-
-
-def _gpus(nodes: Sequence[Node]) -> str:
-    """The GPUs that most nodes have, with the type if nodes of the partition have several."""
-    kinds = Counter(gpu for node in nodes for gpu in {(gpu.type, gpu.total) for gpu in node.gpus})
-    if not kinds:
-        return _key("gpus_per_node", 0, "the partition has no GPUs")
-    (kind, count), _ = kinds.most_common(1)[0]
-    several = len({name for name, _ in kinds}) > 1
-    there = (f"{plural(number, 'node')} with {total} {name or 'GPUs'}" for (name, total), number in kinds.items())
-    return _key("gpus_per_node", f"{kind}:{count}" if kind and several else count, ", ".join(there))
 
 
 def _described(partition: Partition, inventory: Inventory) -> str:

@@ -1,4 +1,7 @@
-"""The logs of one run: filtered, merged by time, and read once or followed."""
+"""The logs of one run: filtered, merged by time, and read once or followed.
+
+Its errors (`failures`) are the tracebacks that its ranks recorded or printed, merged if identical.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,15 @@ def read_logs(
     grep: str | None = None,
 ) -> Reading:
     """The logs of `run`: see `Run.logs`."""
-    from_time = _moment(since, time.time())
+    from_time = None if isinstance(since, str) else since
+    if isinstance(since, str):  # an age, which counts back from now, or a time
+        try:
+            from_time = time.time() - parse_seconds(since)
+        except ValueError:
+            from_time = time_of(since.encode())
+        if from_time is None:
+            hint = 'for example --since 20m, or "2026-01-31 12:00:00"'
+            raise UsageError(f"--since {since}: not an age or a time", hint)
     try:
         wanted = re.compile(grep.encode(errors="surrogateescape")) if grep is not None else None
     except re.error as error:
@@ -77,22 +88,6 @@ def read_logs(
         return (from_time is None or line.time >= from_time) and (wanted is None or bool(wanted.search(line.text)))
 
     return Reading(read_record(run), selection, Logs(run, selection, tail, from_time), takes)
-
-
-def _moment(since: str | float | None, now: float) -> float | None:
-    """Seconds since the epoch: an age counts back from `now`."""
-    if not isinstance(since, str):
-        return since
-    try:
-        return now - parse_seconds(since)
-    except ValueError:
-        moment = time_of(since.encode())
-    if moment is None:
-        raise UsageError(f"--since {since}: not an age or a time", 'for example --since 20m, or "2026-01-31 12:00:00"')
-    return moment
-
-
-# The errors of a run: tracebacks that its ranks recorded or printed, merged if identical.
 
 
 if TYPE_CHECKING:
@@ -129,10 +124,21 @@ def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
     From the logs, only those whose first line is accepted by `takes`.
     """
     chosen = sources(logs.run, logs.selection)
-    ranks = {(source.attempt, source.rank) for source in chosen if source.rank is not None}
-    ends = _ends(logs.run, ranks)
+    of_ranks = {(source.attempt, source.rank) for source in chosen if source.rank is not None}
+    ends: dict[tuple[int, int], list[Raised | Exited]] = {whose: [] for whose in of_ranks}
+    for attempt in {attempt for attempt, _ in of_ranks}:
+        events, _ = last_events(logs.run.attempt(attempt))
+        for rank, of_rank in events.items():
+            if (attempt, rank) in ends:
+                ends[attempt, rank] = [event for event in of_rank if isinstance(event, Raised | Exited)]
+    recorded = [
+        Failure((event.traceback or event.message).rstrip(), event.time or 0.0, attempt, [rank])
+        for (attempt, rank), of_rank in sorted(ends.items())
+        for event in of_rank
+        if isinstance(event, Raised)
+    ]
     found: dict[tuple[int, str, str], Failure] = {}
-    for failure in sorted([*_recorded(ends), *_printed(logs, chosen, ends, takes)], key=lambda failure: failure.time):
+    for failure in sorted([*recorded, *_printed(logs, chosen, ends, takes)], key=lambda failure: failure.time):
         frames = _FRAME.findall(failure.text)
         place = ":".join(frames[-1]) if frames else ""
         first = found.setdefault((failure.attempt, pattern(failure.message), place), failure)
@@ -141,25 +147,6 @@ def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
     for failure in found.values():
         failure.ranks = sorted(set(failure.ranks))
     return list(found.values())
-
-
-def _ends(run: RunDir, ranks: Iterable[tuple[int, int]]) -> Ends:
-    """The ranks' records of their ends."""
-    found: dict[tuple[int, int], list[Raised | Exited]] = {whose: [] for whose in ranks}
-    for attempt in {attempt for attempt, _ in found}:
-        events, _ = last_events(run.attempt(attempt))
-        for rank, of_rank in events.items():
-            if (attempt, rank) in found:
-                found[attempt, rank] = [event for event in of_rank if isinstance(event, Raised | Exited)]
-    return found
-
-
-def _recorded(ends: Ends) -> Iterator[Failure]:
-    for (attempt, rank), events in sorted(ends.items()):
-        for event in events:
-            if isinstance(event, Raised):
-                text = (event.traceback or event.message).rstrip()
-                yield Failure(text, event.time or 0.0, attempt, [rank])
 
 
 def _printed(logs: Logs, chosen: Iterable[Source], ends: Ends, takes: Callable[[Line], bool]) -> Iterator[Failure]:

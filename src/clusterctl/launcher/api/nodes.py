@@ -1,4 +1,4 @@
-"""Free resources of a cluster, and where and when a job would fit."""
+"""Free resources of a cluster, where and when a job would fit, nodes held for warm runs, and a shell beside a rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.slurm import Node, Partition
     from clusterctl.launcher.slurm.queue import Allocation
     from clusterctl.launcher.submission.sbatch import Estimate, SlurmRefused
 
@@ -79,41 +78,42 @@ def fit_record(found: Fit) -> dict[str, Any]:
 
 def nodes_record(inventory: Inventory, cluster: str | None = None) -> dict[str, Any]:
     """The output of `nodes -o json`. Memory is in MiB."""
+    partitions = []
+    for partition in inventory.partitions.values():
+        largest, gpus = largest_now(partition, inventory), gpus_by_type(inventory.nodes_of(partition))
+        partitions.append(
+            {
+                "name": partition.name,
+                "default": partition.default,
+                "up": partition.up,
+                "longest_seconds": partition.longest,
+                "most_nodes": partition.most_nodes,
+                "nodes": list(partition.nodes),
+                "gpus": {kind or "gpu": {"free": free, "total": total} for kind, (free, total) in gpus.items()},
+                "largest_now": asdict(largest) if largest else None,
+            }
+        )
+    nodes = [
+        {
+            "name": node.name,
+            "partitions": list(node.partitions),
+            "state": node.state,
+            "flags": sorted(node.flags),
+            "can_start": node.can_start,
+            "reason": node.reason,
+            "cpus": {"free": node.cpus_free, "total": node.cpus},
+            "memory": {"free": node.memory_unallocated, "total": node.memory},
+            "gpus": [{"type": kind.type, "total": kind.total, "used": kind.used} for kind in node.gpus],
+            "features": sorted(node.features),
+        }
+        for node in inventory.nodes.values()
+    ]
     return {
         "schema_version": SCHEMA_VERSION,
         "cluster": load_cluster(cluster).name,
         "as_of": inventory.taken_at,
-        "partitions": [_partition_json(partition, inventory) for partition in inventory.partitions.values()],
-        "nodes": [_node_json(node) for node in inventory.nodes.values()],
-    }
-
-
-def _partition_json(partition: Partition, inventory: Inventory) -> dict[str, Any]:
-    largest, gpus = largest_now(partition, inventory), gpus_by_type(inventory.nodes_of(partition))
-    return {
-        "name": partition.name,
-        "default": partition.default,
-        "up": partition.up,
-        "longest_seconds": partition.longest,
-        "most_nodes": partition.most_nodes,
-        "nodes": list(partition.nodes),
-        "gpus": {kind or "gpu": {"free": free, "total": total} for kind, (free, total) in gpus.items()},
-        "largest_now": asdict(largest) if largest else None,
-    }
-
-
-def _node_json(node: Node) -> dict[str, Any]:
-    return {
-        "name": node.name,
-        "partitions": list(node.partitions),
-        "state": node.state,
-        "flags": sorted(node.flags),
-        "can_start": node.can_start,
-        "reason": node.reason,
-        "cpus": {"free": node.cpus_free, "total": node.cpus},
-        "memory": {"free": node.memory_unallocated, "total": node.memory},
-        "gpus": [{"type": kind.type, "total": kind.total, "used": kind.used} for kind in node.gpus],
-        "features": sorted(node.features),
+        "partitions": partitions,
+        "nodes": nodes,
     }
 
 

@@ -1,4 +1,4 @@
-"""Send notifications from the login node that the runs themselves could not send."""
+"""Send from the login node what the runs themselves could not: notifications, and metrics for their trackers."""
 
 from __future__ import annotations
 

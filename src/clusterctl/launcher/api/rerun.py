@@ -14,7 +14,7 @@ from clusterctl.launcher.api.find import as_run
 from clusterctl.launcher.api.settings import settings, typed
 from clusterctl.launcher.api.submit import dry_run, send
 from clusterctl.launcher.config import load_cluster, resolve_again
-from clusterctl.launcher.containers.listener import SILENT
+from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.new_run import Earlier
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.api.submit import DryRun
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster
 

@@ -23,7 +23,7 @@ from clusterctl.launcher.checks.job_rules import changed_batch
 from clusterctl.launcher.checks.training_set import shares
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import load_cluster, resolve_again
-from clusterctl.launcher.containers.listener import SILENT
+from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.diagnosis.traces import RunTrace, with_accounting
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.status import report
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster

@@ -19,7 +19,7 @@ from clusterctl.launcher.api.sweeps import Sweep, find_sweep
 from clusterctl.launcher.api.verify import verify_all
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import load_cluster
-from clusterctl.launcher.containers.listener import SILENT
+from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.observe.milestones import read_submission
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import read_sweep
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clusterctl.launcher.api.settings import Axes
-    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.launcher.observe.sweeps import SweepRecord
     from clusterctl.launcher.submission.plan import Plan

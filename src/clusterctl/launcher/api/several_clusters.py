@@ -55,7 +55,11 @@ def look_at(clusters: Sequence[str], patience: float = PATIENCE_SECONDS, **wante
         except queue.Empty:
             break
         found[answered.cluster] = answered
-    return [found.get(name) or _last(name, wanted, _silent(name, patience)) for name in clusters]
+    answered_by = []
+    for name in clusters:
+        silent = HostError(f"{name} did not answer within {patience:g} s", f"clusterctl status --cluster {name}")
+        answered_by.append(found.get(name) or _last(name, wanted, silent))
+    return answered_by
 
 
 def _look(name: str, wanted: dict[str, Any]) -> Answered:
@@ -70,10 +74,6 @@ def _look(name: str, wanted: dict[str, Any]) -> Answered:
     except ClusterctlError as error:
         return _last(name, wanted, error)
     return Answered(name, report)
-
-
-def _silent(name: str, patience: float) -> HostError:
-    return HostError(f"{name} did not answer within {patience:g} s", f"clusterctl status --cluster {name}")
 
 
 def _last(name: str, wanted: dict[str, Any], problem: ClusterctlError) -> Answered:

@@ -14,8 +14,8 @@ from clusterctl.launcher.api.predecessors import Predecessors
 from clusterctl.launcher.api.settings import settings, typed
 from clusterctl.launcher.api.submit import dry_run, find_waited_for, load, new_suffix, send
 from clusterctl.launcher.config import current_folder, runs_folder
+from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.stages import stages_of
-from clusterctl.launcher.containers.listener import SILENT
 from clusterctl.launcher.observe.run_names import run_ids, suffix
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, read_record
 from clusterctl.launcher.observe.status import report
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.api.submit import DryRun
+    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.config.stages import StageOfJob
-    from clusterctl.launcher.containers.listener import ProgressListener
 
 _CONDITIONS = {"after": Condition.FINISHED, "after_any": Condition.ENDED, "after_start": Condition.STARTED}
 

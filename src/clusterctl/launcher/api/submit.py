@@ -23,8 +23,8 @@ from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import load_cluster, resolve, runs_folder
 from clusterctl.launcher.config.delivery import delivered
 from clusterctl.launcher.config.program import with_options
+from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.stages import HasStages as HasStages
-from clusterctl.launcher.containers.listener import SILENT
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.launcher.submission.code_files import LargeCode as LargeCode
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.settings import Overrides, Program
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.slurm.queue import Allocation
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.snapshot import Code

@@ -20,9 +20,9 @@ from clusterctl.launcher.api.submit import code_of, copied, find_waited_for, new
 from clusterctl.launcher.api.verify import verify_all
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, runs_folder
+from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.source import LARGEST_BYTES, content_of
-from clusterctl.launcher.containers.listener import SILENT
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.queue import element_id
 from clusterctl.launcher.submission.adoption import adopt
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.settings import Axes, Overrides, Program
     from clusterctl.launcher.api.sweeps import Sweep
     from clusterctl.launcher.config import Resolved
-    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.submission.new_run import CodeOrigin
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.snapshot import Code

@@ -1,4 +1,4 @@
-"""The GPU and CPU hours used by runs, grouped by user, job or week."""
+"""The GPU and CPU hours used by runs, grouped by user, job or week, from the run directories alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from clusterctl.shared.record.stages import Stage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.launcher.observe.telemetry import Sample
     from clusterctl.shared.errors import ClusterctlError
@@ -180,12 +179,22 @@ def stretches_of(status: Status, now: float, since: float | None = None) -> Iter
     """The usage of a run until `now`; attempts that ended before `since` are not read."""
     record = status.record
     user, spans = owner_name(record.run.path), status.spans(now)
-    records = [record, *_earlier(record)] if record.resumed else [record]
+    records = [record]
+    if record.resumed:  # earlier submissions, which may have had other resources, latest first
+        with suppress(OSError):
+            names = sorted(filter(str.isdecimal, names_in(record.run.submissions)), key=int, reverse=True)
+            for name in names:
+                with suppress(ConfigError):  # damaged
+                    records.append(read_record(RunDir(record.run.submissions / name)))
     following: Attempt | None = None
     for evidence, start, until in spans:
         attempt = record.run.attempt(evidence.number)
         is_active = following is None and status.sure and not status.stage.ended and status.stage is not Stage.QUEUED
-        end = until if evidence.end is not None or is_active else _last_sign(attempt, start, until)
+        end = until
+        if evidence.end is None and not is_active:  # its end was not recorded: take its last sign of life
+            files = (attempt.metrics, attempt.host_log, *attempt.beat_files().values())
+            written = (modified_at(path) / 1e9 for path in (*files, *telemetry_files(attempt).values()))
+            end = min(until, max(start, *written))
         if since is None or end > since:
             asked = next((one for one in records if one.past_attempts <= evidence.number), record)
             resources, tasks = asked.job.resources, asked.tasks_per_node
@@ -206,23 +215,6 @@ def stretches_of(status: Status, now: float, since: float | None = None) -> Iter
         following = attempt
 
 
-def _earlier(record: RunRecord) -> Iterator[RunRecord]:
-    """The earlier submissions before each resume, latest first, which may have had other resources."""
-    try:
-        names = sorted(filter(str.isdecimal, names_in(record.run.submissions)), key=int)
-    except OSError:
-        return
-    for name in reversed(names):
-        with suppress(ConfigError):  # damaged
-            yield read_record(RunDir(record.run.submissions / name))
-
-
-def _last_sign(attempt: Attempt, start: float, until: float) -> float:
-    """When an attempt last wrote something, if its end was not recorded."""
-    files = (attempt.metrics, attempt.host_log, *attempt.beat_files().values(), *telemetry_files(attempt).values())
-    return min(until, max(start, *(modified_at(path) / 1e9 for path in files)))
-
-
 def _busy(attempt: Attempt) -> tuple[float | None, float | None]:
     """The shares of GPUs and CPUs in use, from samples of a few nodes."""
     files = list(telemetry_files(attempt).values())
@@ -231,12 +223,11 @@ def _busy(attempt: Attempt) -> tuple[float | None, float | None]:
     gpus = (_mean((gpu.utilisation, 1.0) for gpu in sample.gpus) for sample in samples)
     return (
         _mean((share and share / 100, _seconds(sample)) for share, sample in zip(gpus, samples, strict=True)),
-        _mean((_cpu_share(sample), _seconds(sample)) for sample in samples),
+        _mean(
+            (min(1.0, sample.cpu / sample.cpus) if sample.cpu is not None and sample.cpus else None, _seconds(sample))
+            for sample in samples
+        ),
     )
-
-
-def _cpu_share(sample: Sample) -> float | None:
-    return min(1.0, sample.cpu / sample.cpus) if sample.cpu is not None and sample.cpus else None
 
 
 def _seconds(sample: Sample) -> float:

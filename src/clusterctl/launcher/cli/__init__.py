@@ -112,18 +112,17 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            raise UsageError(f"no such command: {name}", _meant(name))
+            if name in _REMOVING:
+                hint = "a run is a folder: remove it with rm -r; old ones with: clusterctl clean --older-than 30d"
+            elif name in _SYNONYMS:
+                hint = f"did you mean {_SYNONYMS[name]}?"
+            else:
+                import difflib
+
+                close = difflib.get_close_matches(name, COMMANDS, 1, _LEAST_LIKENESS)
+                hint = f"did you mean {close[0]}?" if close else "see all commands with: clusterctl --help"
+            raise UsageError(f"no such command: {name}", hint)
         return super().resolve_command(ctx, args)
-
-
-def _meant(name: str) -> str:
-    """The hint for an unknown command."""
-    if name in _REMOVING:
-        return "a run is a folder: remove it with rm -r; old ones with: clusterctl clean --older-than 30d"
-    import difflib
-
-    close = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, COMMANDS, 1, _LEAST_LIKENESS)
-    return f"did you mean {close[0]}?" if close else "see all commands with: clusterctl --help"
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
@@ -174,7 +173,12 @@ def rendered(call: Callable[[], object]) -> int:
     except ClusterctlError as error:
         return _render(error.message, error.hint, error.exit_code)
     except click.ClickException as error:
-        return _render_usage(error)
+        # Without a command, a group's message is its whole help.
+        missing = isinstance(error, click.exceptions.NoArgsIsHelpError)
+        message = "missing command" if missing else error.format_message().rstrip(".")
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f"{context.command_path if context else 'clusterctl'} --help"
+        return _render(message[:1].lower() + message[1:], hint, UsageError.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except OSError as error:
@@ -209,14 +213,3 @@ def _render(message: str, hint: str, exit_code: int) -> int:
         if text:
             click.echo(f"{label}: " + plain_lines(text).replace("\n", "\n  "), err=True)
     return exit_code
-
-
-def _render_usage(error: click.ClickException) -> int:
-    """Render click's own errors like ours."""
-    missing = isinstance(
-        error, click.exceptions.NoArgsIsHelpError
-    )  # a group without a command: the message is its whole help
-    message = "missing command" if missing else error.format_message().rstrip(".")
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    hint = f"{context.command_path if context else 'clusterctl'} --help"
-    return _render(message[:1].lower() + message[1:], hint, UsageError.exit_code)

@@ -44,7 +44,11 @@ def described(command: click.Command, text: str = "", above: click.Context | Non
     for parameter in command.get_params(context):
         if isinstance(parameter, click.Option):
             names = sorted([*parameter.opts, *parameter.secondary_opts])  # click does not order those of --help
-            options |= dict.fromkeys(names, _option(parameter))
+            option: dict[str, Any] = {"help": parameter.help or ""}
+            if not parameter.is_flag and not parameter.count:
+                option |= {"value": _kind(parameter)}
+                option |= {"optional": True} if isinstance(parameter.flag_value, str) else {}
+            options |= dict.fromkeys(names, option)
         else:
             arguments.append(_kind(parameter))
             found |= {"repeats": True} if parameter.nargs == -1 else {}
@@ -55,14 +59,6 @@ def described(command: click.Command, text: str = "", above: click.Context | Non
         }
     found |= {"arguments": arguments} if arguments else {}
     return found | ({"program": True} if isinstance(command, WithProgram) else {})
-
-
-def _option(option: click.Option) -> dict[str, Any]:
-    found: dict[str, Any] = {"help": option.help or ""}
-    if option.is_flag or option.count:
-        return found
-    optional = {"optional": True} if isinstance(option.flag_value, str) else {}
-    return found | {"value": _kind(option)} | optional
 
 
 def _kind(parameter: click.Parameter) -> str | list[str]:

@@ -48,8 +48,15 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
         choices = replace(choices, name=name) if name else choices
         files = api.first_files(site, choices if yes else _asked(site, choices, named=bool(name)), jobs=jobs)
     files.write(force=force)
-    for row in found.rows if found else ():
-        _show(row)
+    for row in found.rows if found else ():  # each line of the script next to what it was converted to
+        shown = plain(" ".join(row.text.split()))
+        shown = shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 3]}..."
+        number = str(row.number or "")
+        results = [plain(" ".join(result.split())) for result in row.became]
+        results += [f"{'note' if results else 'not converted'}: {plain(row.problem)}"] if row.problem else []
+        for result in results or ["unchanged"]:
+            click.echo(f"{number:>4}  {shown:<{_WIDEST}}  {result}", err=True)
+            number = shown = ""
     for path in files.texts:
         click.echo(plain(str(path)))
     for sentence in files.unknown:
@@ -58,18 +65,6 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
     steps = [f"export CLUSTERCTL_CLUSTER={cluster}" for cluster in clusters]
     steps += ["clusterctl doctor", f"clusterctl submit {job} {'--dry-run' if script else '--wait'}"]
     click.echo("next: " + "\n      ".join(steps), err=True)
-
-
-def _show(row: api.CarriedLine) -> None:
-    """Show a line of the script next to what it was converted to."""
-    shown = plain(" ".join(row.text.split()))
-    shown = shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 3]}..."
-    number = str(row.number or "")
-    results = [plain(" ".join(result.split())) for result in row.became]
-    results += [f"{'note' if results else 'not converted'}: {plain(row.problem)}"] if row.problem else []
-    for result in results or ["unchanged"]:
-        click.echo(f"{number:>4}  {shown:<{_WIDEST}}  {result}", err=True)
-        number = shown = ""
 
 
 def _asked(site: api.Site, choices: api.ClusterChoices, *, named: bool) -> api.ClusterChoices:

@@ -85,7 +85,14 @@ def status(
         _watch(wanted, sweep, metric, output)
         return
     if output in ("table", "wide"):
-        any_found, problems = _show_table(wanted, sweep, metric, wide=output == "wide")
+        from clusterctl.launcher.display import runs_table, terminal  # rich: for people only
+
+        listing = _listing(wanted, sweep, metric)
+        any_found, problems = bool(listing.rows), listing.problems
+        if listing.rows:
+            runs_table.show_runs(terminal.data(), listing, wide=output == "wide")
+            if sweep is None:
+                _show_cause(wanted, listing)
         if not any_found and not problems:
             click.echo(
                 "no matching runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True
@@ -128,26 +135,14 @@ def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
         raise problem
 
 
-def _show_table(wanted: Query, sweep: Sweep | None, metric: str | None, *, wide: bool) -> tuple[bool, Problems]:
-    from clusterctl.launcher.display import runs_table, terminal  # rich: for people only
-
-    found = _listing(wanted, sweep, metric)
-    if found.rows:
-        runs_table.show_runs(terminal.data(), found, wide=wide)
-        if sweep is None:
-            _show_cause(wanted, found)
-    return bool(found.rows), found.problems
-
-
 def _listing(wanted: Query, sweep: Sweep | None, metric: str | None) -> Listing:
     """The table to show: one row per sweep, but every run if a single sweep or a stage was asked for."""
     from clusterctl.launcher.display import runs_table
-    from clusterctl.launcher.display import runs_table as sweep_rows
 
     if sweep is None:
-        return wanted.rows(runs_table.row_of, iter if wanted.wanted.stages else sweep_rows.together)
+        return wanted.rows(runs_table.row_of, iter if wanted.wanted.stages else runs_table.together)
     looked = wanted.look()
-    return sweep_rows.listing(sweep.summary(looked, metric), looked, runs_table.row_of)
+    return runs_table.listing(sweep.summary(looked, metric), looked, runs_table.row_of)
 
 
 def _show_cause(wanted: Query, found: Listing) -> None:

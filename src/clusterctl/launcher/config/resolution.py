@@ -103,7 +103,9 @@ def resolve(
     else:
         hint = "clusterctl submit cora, or a program: clusterctl submit -- python train.py"
         raise UsageError("nothing to run: neither a job nor a program is given", hint)
-    values.layer(_user_values())
+    of_user = user_values()
+    of_user.drop(("cluster",))  # not a key of jobs
+    values.layer(of_user)
     values.layer(_cluster_values(cluster))
     for variable, name in SBATCH_VARIABLES.items():
         if environment.get(variable):
@@ -184,10 +186,13 @@ def _alternative(key: Key, workload: object) -> Key | None:
 
 
 def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:
-    missing = []
+    missing, came = [], delivered()
     for name, value in (values.get(("env",)) or {}).items():
         if value == HIDDEN:
-            given = environment.get(name) or _asked(name) or cluster.env.get(name, HIDDEN)
+            # Where the command was typed, if that is another machine.
+            asked = b"".join(came.ask({"variable": name})) if came and not environment.get(name) else b""
+            typed = environment.get(name) or asked.decode(errors="surrogateescape")
+            given = typed or cluster.env.get(name, HIDDEN)
             if given == HIDDEN:
                 missing.append(name)
             else:
@@ -195,19 +200,6 @@ def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, s
     if missing:
         hint = f"set {'it' if len(missing) == 1 else 'them'} in your environment: export {' '.join(missing)}"
         raise ConfigError(f"the run needs secrets, which are not stored: {', '.join(missing)}", hint)
-
-
-def _asked(name: str) -> str:
-    """The variable's value on the machine where the command was typed, if that is another one."""
-    came = delivered()
-    return b"".join(came.ask({"variable": name})).decode(errors="surrogateescape") if came else ""
-
-
-def _user_values() -> Values:
-    """Defaults for every job from the user's configuration, with the job's keys."""
-    values = user_values()
-    values.drop(("cluster",))
-    return values
 
 
 def _cluster_values(cluster: Cluster) -> Values:
@@ -275,14 +267,6 @@ def _wrong_options(train: NodeClassificationTrain) -> Iterator[Problem]:
                 yield problem._replace(path=("train", "options", *problem.path))
 
 
-def _not_of_this_model(train: NodeClassificationTrain) -> Iterator[Problem]:
-    """Settings that the chosen model does not have."""
-    if train.model == "rgat" and train.sampling == "labor":
-        yield Problem(("train", "sampling"), 'model "rgat" samples uniformly; remove this key')
-    if train.model != "rgat" and train.generated:
-        yield Problem(("train", "generated"), 'only model "rgat" has a graph to generate; set data.root or data.load')
-
-
 def _without_effect(train: GraphClassificationTrain) -> Iterator[Problem]:
     """Settings that have no effect on the chosen model."""
     if ":" not in train.model:
@@ -294,11 +278,6 @@ def _without_effect(train: GraphClassificationTrain) -> Iterator[Problem]:
     for name in ("layers", "hidden_channels", "readout", "dropout"):
         if getattr(train, name) != getattr(GraphClassificationTrain, name):
             yield Problem(("train", name), "has no effect on your own model; set it in train.options")
-
-
-def _prepares_a_graph(job: Job) -> bool:
-    """Whether the workload prepares a graph of one node type from a data set."""
-    return isinstance(job.train, RedditTrain | DeepSageTrain | NodeClassificationTrain) and job.train.model != "rgat"
 
 
 def _why_features_stay(job: Job) -> str:
@@ -340,14 +319,21 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("train", "replace"), 'sampling "labor" draws without replacement; remove this key')
     if isinstance(job.train, NodeClassificationTrain):
         yield from _wrong_options(job.train)
-        yield from _not_of_this_model(job.train)
+        if job.train.model == "rgat" and job.train.sampling == "labor":
+            yield Problem(("train", "sampling"), 'model "rgat" samples uniformly; remove this key')
+        if job.train.model != "rgat" and job.train.generated:
+            message = 'only model "rgat" has a graph to generate; set data.root or data.load'
+            yield Problem(("train", "generated"), message)
     if job.data.load and not WORKLOADS[job.workload].loads:
         yield Problem(("data", "load"), f'not supported by workload "{job.workload}"')
     for name, is_set in (("cache", job.data.cache is not None), ("placement", job.data.is_split)):
         if is_set and (why := _why_features_stay(job)):
             yield Problem(("data", name), why)
-    for name in ("order", "disk_precision"):
-        if getattr(job.data, name) != "given" and not _prepares_a_graph(job):
+    one_type = (
+        isinstance(job.train, RedditTrain | DeepSageTrain | NodeClassificationTrain) and job.train.model != "rgat"
+    )
+    for name in ("order", "disk_precision"):  # of a prepared graph of one node type
+        if getattr(job.data, name) != "given" and not one_type:
             yield Problem(("data", name), f'not supported by workload "{job.workload}" and this model; remove this key')
     if job.workload == "link-prediction" and not job.data.load:
         yield Problem(

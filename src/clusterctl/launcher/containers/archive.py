@@ -1,4 +1,4 @@
-"""Image archives, as `docker save` and `buildah push oci-archive:` write them: configuration and layers.
+"""Image archives, as `docker save` and `buildah push oci-archive:` write them: configuration, layers, merged root.
 
 Archives are not unpacked: members are read in place, and compressed layers are decompressed into unnamed temporary
 files. Sources: https://github.com/moby/docker-image-spec, https://github.com/opencontainers/image-spec
@@ -84,7 +84,10 @@ def open_archive(path: Path) -> Iterator[Archive]:
             layers = []
             for name, diff_id in zip(names, diff_ids, strict=True):
                 layer = stack.enter_context(_plain(found.open(name), path.parent))
-                _check(layer, diff_id, name)
+                digest = hashlib.file_digest(cast("Any", layer), "sha256").hexdigest()
+                if diff_id != f"sha256:{digest}":
+                    raise BadArchive(f"damaged layer: {name}")
+                layer.seek(0)
                 layers.append(stack.enter_context(_tar(layer)))
             yield Archive(config, layers)
     except BadArchive as error:
@@ -122,7 +125,11 @@ class _Members:
 def _described(found: _Members) -> tuple[ImageConfig, list[str], list[str]]:
     """The configuration, the names of the layers, and the digests of their contents."""
     if "manifest.json" in found:
-        config_name, layers = _docker(found)
+        images = found.json("manifest.json")
+        if len(images) != 1:
+            tags = [tag for image in images for tag in image.get("RepoTags") or ()]
+            raise BadArchive(f"expected one image, found {len(images)}: {', '.join(tags)}")
+        config_name, layers = images[0]["Config"], images[0]["Layers"]
     elif "index.json" in found:
         config_name, layers = _oci(found)
     else:
@@ -137,19 +144,16 @@ def _described(found: _Members) -> tuple[ImageConfig, list[str], list[str]]:
     return ImageConfig.of(config.get("config") or {}, digest), layers, diff_ids
 
 
-def _docker(found: _Members) -> tuple[str, list[str]]:
-    images = found.json("manifest.json")
-    if len(images) != 1:
-        tags = [tag for image in images for tag in image.get("RepoTags") or ()]
-        raise BadArchive(f"expected one image, found {len(images)}: {', '.join(tags)}")
-    return images[0]["Config"], images[0]["Layers"]
-
-
 def _oci(found: _Members) -> tuple[str, list[str]]:
+    import platform
+
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     listed = found.json("index.json")["manifests"]
     for _ in range(4):  # an index may hold another index, with one manifest per platform
         if len(listed) != 1:
-            listed = [one for one in listed if _is_for_this_platform(one)] or listed
+            of_each = [(one, one.get("platform", {})) for one in listed]
+            ours = [one for one, of in of_each if (of.get("os"), of.get("architecture")) == ("linux", machine)]
+            listed = ours or listed
         if len(listed) != 1:
             tags = [one.get("annotations", {}).get(_OCI_REFERENCE, one["digest"]) for one in listed]
             raise BadArchive(f"expected one image, found {len(listed)}: {', '.join(tags)}")
@@ -158,14 +162,6 @@ def _oci(found: _Members) -> tuple[str, list[str]]:
             return _blob(manifest["config"]["digest"]), [_blob(layer["digest"]) for layer in manifest["layers"]]
         listed = manifest["manifests"]
     raise BadArchive("indexes are nested too deeply")
-
-
-def _is_for_this_platform(descriptor: Mapping[str, Any]) -> bool:
-    import platform
-
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    found = descriptor.get("platform", {})
-    return (found.get("os"), found.get("architecture")) == ("linux", machine)
 
 
 def _blob(digest: str) -> str:
@@ -208,13 +204,6 @@ def _unzstd(file: IO[bytes], plain: IO[bytes]) -> None:
             pass  # the exit code tells why
     if process.returncode:
         raise BadArchive("zstd cannot read a layer")
-
-
-def _check(layer: IO[bytes], diff_id: str, name: str) -> None:
-    digest = hashlib.file_digest(cast("Any", layer), "sha256").hexdigest()
-    if diff_id != f"sha256:{digest}":
-        raise BadArchive(f"damaged layer: {name}")
-    layer.seek(0)
 
 
 # Layers of an image, merged into one root: a pure function over names. Nothing is written, so nothing can escape.
@@ -310,20 +299,17 @@ def _put(root: _Node, parts: list[str], member: tarfile.TarInfo, layer: int) -> 
             below = folder.children[part] = _Node(layer=layer)
         below.layer = layer
         folder = below
-    content = _linked(root, member) if member.islnk() else Content(layer, member)
+    content = Content(layer, member)
+    if member.islnk():
+        target = _find(root, parts_of(member, link=True))
+        if target is None or target.content is None or target.is_folder:
+            raise BadArchive(f"a hard link has no target: {member.name} -> {member.linkname}")
+        content = target.content
     there = folder.children.get(parts[-1])
     if there is not None and there.is_folder and content.member.isdir():
         there.content, there.layer = content, layer
     else:
         folder.children[parts[-1]] = _Node(content, layer=layer)
-
-
-def _linked(root: _Node, member: tarfile.TarInfo) -> Content:
-    """The content that a hard link points to."""
-    target = _find(root, parts_of(member, link=True))
-    if target is None or target.content is None or target.is_folder:
-        raise BadArchive(f"a hard link has no target: {member.name} -> {member.linkname}")
-    return target.content
 
 
 def _find(root: _Node, parts: list[str]) -> _Node | None:

@@ -22,9 +22,9 @@ from clusterctl.shared.record.files import read_json, write_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.containers.contents import Image
     from clusterctl.launcher.containers.engine import Engine
-    from clusterctl.launcher.containers.listener import ProgressListener
 
 DEFAULT_BASES = {"cpu": "python:3.11-slim", "gpu": "nvcr.io/nvidia/pyg:24.11-py3"}
 BOOTSTRAP = "bootstrap"  # a base image made from Debian packages, for sites that cannot reach an image registry
@@ -113,7 +113,14 @@ def bootstrapped(engine: Engine, python: str, report: Callable[[str], None], *, 
             raise ImageError("mmdebstrap, which makes the base image, is not on PATH", "apt install mmdebstrap")
         with tempfile.TemporaryDirectory(prefix="clusterctl-base-") as folder:
             report(f"mmdebstrap {suite}: Debian with Python {python}")
-            _debian(Path(folder, "root.tar"), suite, report)
+            command = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates,python3"]
+            command += ['--aptopt=Acquire::Languages "none"']
+            command += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
+            code, lines = follow([*command, suite, str(Path(folder, "root.tar"))], report)
+            if code != 0:
+                errors = [line for line in lines if line.startswith("E:")] or lines[-1:]
+                message = errors[0] if errors else "no output"
+                raise ImageError(f"mmdebstrap failed: {message}", "check network and disk space, or set BASE=IMAGE")
             Path(folder, "Dockerfile").write_text(_DOCKERFILE)
             engine.build(Path(folder), reference, {}, report)
     return reference
@@ -133,20 +140,16 @@ def _base(request: BuildRequest, engine: Engine, cache: Path, python: str, progr
     note = cache / "bases" / f"{found.digest.removeprefix('sha256:')}.json"
     answer: Any = read_json(note)
     if answer is None:
-        answer = _probed(engine, reference)
+        done = engine.run(reference, "python3", "-c", _PROBE)
+        try:
+            answer = json.loads(done.stdout.strip().splitlines()[-1])
+        except (ValueError, IndexError) as error:
+            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            message = f"the base image has no working Python: {reference}: {last}"
+            raise ImageError(message, "choose one that has: BASE=python:3.11-slim, or BASE=bootstrap") from error
         note.parent.mkdir(parents=True, exist_ok=True)
         write_json(note, answer)
     return Base(reference, answer["python"], answer["torch"], answer["pyg"])
-
-
-def _probed(engine: Engine, reference: str) -> Any:
-    done = engine.run(reference, "python3", "-c", _PROBE)
-    try:
-        return json.loads(done.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError) as error:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        message = f"the base image has no working Python: {reference}: {last}"
-        raise ImageError(message, "choose one that has: BASE=python:3.11-slim, or BASE=bootstrap") from error
 
 
 def _fill(context: Path, kind: str, wheels: Path, requirements: tuple[str, ...]) -> None:
@@ -160,14 +163,3 @@ def _fill(context: Path, kind: str, wheels: Path, requirements: tuple[str, ...])
     for wheel in wheels.glob("*.whl"):
         os.link(wheel, context / "wheels" / wheel.name)
     write_project_wheel(context / "project")
-
-
-def _debian(target: Path, suite: str, report: Callable[[str], None]) -> None:
-    command = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates,python3"]
-    command += ['--aptopt=Acquire::Languages "none"']
-    command += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
-    code, lines = follow([*command, suite, str(target)], report)
-    if code != 0:
-        errors = [line for line in lines if line.startswith("E:")] or lines[-1:]
-        message = errors[0] if errors else "no output"
-        raise ImageError(f"mmdebstrap failed: {message}", "check network and disk space, or set BASE=IMAGE")

@@ -358,13 +358,6 @@ def is_squashfs(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def _bytes_used(sqsh: Path) -> int:
-    """The file's length according to its superblock, or more than it has if the superblock itself is cut off."""
-    with open_regular(sqsh) as file:
-        superblock = file.read(_SUPERBLOCK_BYTES)
-    return max(int.from_bytes(superblock[40:48], "little"), _SUPERBLOCK_BYTES)
-
-
 def sha256_of(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
@@ -374,7 +367,11 @@ def verify(image: Image) -> list[str]:
     """The problems with `image`; empty if it matches its record to the last byte."""
     if not is_squashfs(image.path):
         return ["not a squashfs"]
-    size, whole = image.path.stat().st_size, _bytes_used(image.path)
+    size = image.path.stat().st_size
+    with open_regular(image.path) as file:
+        superblock = file.read(_SUPERBLOCK_BYTES)
+    # The length according to the superblock, or more than the file has if the superblock itself is cut off.
+    whole = max(int.from_bytes(superblock[40:48], "little"), _SUPERBLOCK_BYTES)
     if size < whole:
         return [f"truncated: {size} of {whole} bytes"]
     if image.record is None:
@@ -386,7 +383,12 @@ def verify(image: Image) -> list[str]:
 
 def leftovers(folder: Path, now: float) -> list[Path]:
     """Files left in `folder` by killed builds and imports, and records without an image; `now` as time.time()."""
-    aside = [path for path in folder.glob(".*") if now - _last_written(path) > _AT_WORK_SECONDS]
+    aside = []
+    for path in folder.glob(".*"):
+        # A running build writes its squashfs, not its folder. Others may put links into the folder of a group.
+        below = [] if path.is_symlink() else [*path.rglob("*")]
+        if now - max(one.lstat().st_mtime for one in [path, *below]) > _AT_WORK_SECONDS:
+            aside.append(path)
     orphans = [path for path in folder.glob("[!.]*.json") if not path.with_suffix(SUFFIX).exists()]
     return sorted([*aside, *orphans])
 
@@ -399,9 +401,3 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
     if path.suffix == SUFFIX:
         record_path(path).unlink(missing_ok=True)
-
-
-def _last_written(path: Path) -> float:
-    """When anything in `path` was last written: a running build writes its squashfs, not its folder."""
-    below = [] if path.is_symlink() else [*path.rglob("*")]  # others may put links into the folder of a group
-    return max(one.lstat().st_mtime for one in [path, *below])

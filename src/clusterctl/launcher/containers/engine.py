@@ -1,4 +1,4 @@
-"""Image engines (docker, podman or buildah, whichever is installed), and what their error messages mean."""
+"""Image engines: docker, podman or buildah, whichever is installed, their error messages, and how they store images."""
 
 from __future__ import annotations
 

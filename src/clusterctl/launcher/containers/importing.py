@@ -27,7 +27,7 @@ from clusterctl.shared.record.once import once
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.config.progress import ProgressListener
 
 # enroot's notation for an image that an engine has on this machine, in the engine's own notation.
 _ON_THIS_MACHINE = re.compile(r"(dockerd|podman)://([a-z0-9][\w./:@-]*)", re.ASCII)
@@ -80,12 +80,20 @@ def import_reference(
         enroot = None if engine else shutil.which("enroot")
         if local:
             packed(find_engine(local[1].removesuffix("d")), local[2], name, reference, folder, progress)
-        elif enroot and (holder := _holder(reference)):
-            packed(holder, reference, name, reference, folder, progress)
-        elif enroot:
+            return
+        if enroot:
+            with suppress(ImageError, ConfigError):  # no engine, or none that has it, built or pulled earlier
+                holder = find_engine()
+                if "#" not in reference and holder.describe(reference):
+                    enroot = None
+        if enroot:
             _enroot(enroot, reference, name, place, folder, progress)
-        else:
-            _pulled(_some_engine(engine), reference, name, folder, progress)
+            return
+        try:
+            found = find_engine(engine)
+        except ImageError as error:
+            raise ImageError(error.message, f"{error.hint}; or install enroot") from error
+        _pulled(found, reference, name, folder, progress)
 
     once(done, target, work)
     return Image(target, files.read_record(target))
@@ -120,21 +128,6 @@ def as_engines_write(reference: str) -> str:
     if not registry:
         registry, image = "docker.io", image if "/" in image else f"library/{image}"
     return f"{registry}/{image}" + (f"@sha256:{digest}" if digest else "")
-
-
-def _holder(reference: str) -> Engine | None:
-    """The engine that has an image of this name, built or pulled earlier."""
-    with suppress(ImageError, ConfigError):
-        engine = find_engine()
-        return engine if "#" not in reference and engine.describe(reference) else None
-    return None
-
-
-def _some_engine(chosen: str | None) -> Engine:
-    try:
-        return find_engine(chosen)
-    except ImageError as error:
-        raise ImageError(error.message, f"{error.hint}; or install enroot") from error
 
 
 def _pulled(engine: Engine, reference: str, name: str, folder: Path, progress: ProgressListener) -> None:

@@ -1,5 +1,7 @@
 """What a task sees inside its image, written as pyxis flags: one grammar for srun and for our own runner.
 
+For Apptainer the same view becomes arguments of `apptainer exec`.
+
 Every setting is explicit: a site's enroot.conf must not change a run. The container is unnamed: a named one outlives
 its job and leaves an unpacked image on every node. Flags as in pyxis 0.24's `srun --help`.
 """

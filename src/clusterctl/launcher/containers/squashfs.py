@@ -94,17 +94,16 @@ def configuration_files(config: ImageConfig) -> dict[str, str]:
         "  " + " ".join(["exec", *words, *([shlex.join(command)] if command else [])]),
         "fi",
     ]
+    # fstab(5) needs separators in octal.
+    volumes = [
+        re.sub(r"[\s\\]", lambda found: f"\\{ord(found[0]):03o}", path, flags=re.ASCII) for path in config.volumes
+    ]
     return {
         "etc/environment": "".join(f"{line}\n" for line in variables),
-        "etc/fstab": "".join(f"${{ENROOT_ROOTFS}}{path} {path} {_VOLUME}\n" for path in map(_field, config.volumes)),
+        "etc/fstab": "".join(f"${{ENROOT_ROOTFS}}{path} {path} {_VOLUME}\n" for path in volumes),
         "etc/rc": "\n".join(rc) + "\n",
         "etc/rc.local": "",
     }
-
-
-def _field(path: str) -> str:
-    """A field of fstab(5), with separators escaped in octal."""
-    return re.sub(r"[\s\\]", lambda match: f"\\{ord(match[0]):03o}", path, flags=re.ASCII)
 
 
 def pack(
@@ -121,7 +120,17 @@ def pack(
     ours = configuration_files(config)
     needed = [_folders_to(path) for path in (config.workdir, *config.volumes)]
     on_the_way: dict[str, bool | None] = dict.fromkeys(chain.from_iterable(needed))  # None: missing; is it a folder?
-    with _mksquashfs(target) as stream, _written(stream) as root:
+    with (
+        _mksquashfs(target) as stream,
+        tarfile.TarFile(  # its own stream mode would copy everything twice more
+            fileobj=cast("IO[bytes]", _Counted(stream)),
+            mode="w",
+            format=tarfile.GNU_FORMAT,
+            encoding="utf-8",
+            errors="surrogateescape",
+            copybufsize=_MEBIBYTE,
+        ) as root,
+    ):
         for member, data in members:
             if member.name == "etc" and not member.isdir():
                 raise ImageError("bad image: /etc is not a folder", "build it from an ordinary base image")
@@ -142,18 +151,6 @@ def pack(
             file.size, file.mtime = len(text.encode()), int(time.time())
             file.mode = 0o755 if name == "etc/rc" else 0o644
             root.addfile(file, BytesIO(text.encode()))
-
-
-def _written(stream: IO[bytes]) -> tarfile.TarFile:
-    """A tar file that writes to `stream`; tarfile's own stream mode copies everything twice more."""
-    return tarfile.TarFile(
-        fileobj=cast("IO[bytes]", _Counted(stream)),
-        mode="w",
-        format=tarfile.GNU_FORMAT,
-        encoding="utf-8",
-        errors="surrogateescape",
-        copybufsize=_MEBIBYTE,
-    )
 
 
 class _Counted:

@@ -87,9 +87,18 @@ def stores(environment: Mapping[str, str] = os.environ) -> list[Path]:
     chosen = environment.get("CLUSTERCTL_UNPACK")
     in_memory, *on_disk = _SHARED
     places = (chosen,) if chosen else (in_memory, environment.get("XDG_RUNTIME_DIR"), *on_disk)
-    found = [Path(place) for place in dict.fromkeys(filter(None, places)) if _is_usable(Path(place))]
-    # If another user has created our folder in a shared place, skip that place but not the others.
-    return [place for place in found if chosen or not _is_taken(_own(place))]
+    found = []
+    for place in map(Path, dict.fromkeys(filter(None, places))):
+        usable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+        if not usable or os.statvfs(place).f_flag & os.ST_NOEXEC:
+            continue
+        # If another user has created our folder in a shared place, skip that place but not the others.
+        with suppress(FileNotFoundError):
+            ours = _own(place)
+            if not chosen and (ours.is_symlink() or ours.stat().st_uid != os.geteuid()):
+                continue
+        found.append(place)
+    return found
 
 
 def own_folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
@@ -101,7 +110,13 @@ def room(store: Path) -> int:
     """Bytes that may be written to `store`; at most half of the available memory, since the program needs some too."""
     status = os.statvfs(store)
     free = status.f_bavail * status.f_frsize
-    return min(free, _available_memory() // 2) if _is_memory(store) else free
+    lines = Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines()
+    kinds = {point: kind for _, point, kind, *_ in (line.split(" ") for line in lines)}
+    nearest = next((folder for folder in (store, *store.parents) if str(folder) in kinds), Path("/"))
+    if kinds.get(str(nearest)) not in ("tmpfs", "ramfs"):
+        return free
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return min(free, int(match[1]) * 1024 // 2 if match else 0)
 
 
 def is_here(image: Path, environment: Mapping[str, str] = os.environ) -> bool:
@@ -126,7 +141,17 @@ def _unpack(image: Path, locks: Path, name: str, environment: Mapping[str, str])
     for other in _locks(locks, but=name):
         if _OWNED in other.stem or time.time() - other.stat().st_mtime > KEPT_SECONDS:
             _remove_unused(other)
-    store = _roomy(unpacked_bytes(image), locks, name, environment)
+    needed, places = unpacked_bytes(image), stores(environment)
+    for unused in ((), _locks(locks, but=name)):  # unused trees are removed only if there is no room otherwise
+        for other in unused:
+            _remove_unused(other)
+        store = next((place for place in places if room(place) > needed + _SPARE_BYTES), None)
+        if store:
+            break
+    else:
+        found = ", ".join(f"{place} ({room(place) / 1e6:.0f} MB free)" for place in places)
+        message = f"no room to unpack the image: it needs {needed / 1e6:.0f} MB: {found}"
+        raise TaskError(message, _ELSEWHERE, Cause.DISK)
     folder = _private(store)
     for left in folder.glob(f".{name}.*"):  # left by a killed process: we hold the exclusive lock
         _remove_tree(left)
@@ -138,20 +163,6 @@ def _unpack(image: Path, locks: Path, name: str, environment: Mapping[str, str])
         raise
     aside.rename(tree)
     return tree
-
-
-def _roomy(needed: int, locks: Path, name: str, environment: Mapping[str, str]) -> Path:
-    """The first store with room for `needed` bytes, after removing unused trees if necessary."""
-    places = stores(environment)
-    for unused in ((), _locks(locks, but=name)):
-        for other in unused:
-            _remove_unused(other)
-        for store in places:
-            if room(store) > needed + _SPARE_BYTES:
-                return store
-    found = ", ".join(f"{place} ({room(place) / 1e6:.0f} MB free)" for place in places)
-    message = f"no room to unpack the image: it needs {needed / 1e6:.0f} MB: {found}"
-    raise TaskError(message, _ELSEWHERE, Cause.DISK)
 
 
 def _locks(folder: Path, but: str) -> Iterator[Path]:
@@ -202,14 +213,6 @@ def _own(store: Path) -> Path:
     return store / f"clusterctl-{os.geteuid()}"
 
 
-def _is_taken(folder: Path) -> bool:
-    """Whether `folder` belongs to another user, or is a link."""
-    try:
-        return folder.is_symlink() or folder.stat().st_uid != os.geteuid()
-    except FileNotFoundError:
-        return False
-
-
 def _private(store: Path) -> Path:
     try:
         return make_private(_own(store), "remove it, or ask its owner to")
@@ -232,22 +235,6 @@ def _noted(lock: Path) -> Path | None:
     """The tree recorded in `lock`, if it exists."""
     tree = Path(lock.read_text() or "/nowhere/at/all")
     return tree if tree.is_dir() else None
-
-
-def _is_usable(place: Path) -> bool:
-    return place.is_dir() and os.access(place, os.W_OK | os.X_OK) and not os.statvfs(place).f_flag & os.ST_NOEXEC
-
-
-def _is_memory(place: Path) -> bool:
-    lines = Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines()
-    kinds = {point: kind for _, point, kind, *_ in (line.split(" ") for line in lines)}
-    nearest = next((folder for folder in (place, *place.parents) if str(folder) in kinds), Path("/"))
-    return kinds.get(str(nearest)) in ("tmpfs", "ramfs")
-
-
-def _available_memory() -> int:
-    match = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    return int(match[1]) * 1024 if match else 0
 
 
 def _unsquashfs(arguments: list[str]) -> None:

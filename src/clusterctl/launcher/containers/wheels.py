@@ -17,6 +17,7 @@ import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +27,7 @@ from urllib.request import Request, urlopen
 import clusterctl
 from clusterctl import __version__
 from clusterctl.launcher.config import shipped_folder
-from clusterctl.launcher.containers.listener import SILENT
+from clusterctl.launcher.config.progress import SILENT
 from clusterctl.shared.errors import ImageError
 from clusterctl.shared.record.interpreter import environment, with_packages
 from clusterctl.shared.record.once import prepared_once
@@ -76,7 +77,10 @@ def wanted(
         if extra is None or extra[1] in extras:
             found[_name(requirement)] = requirement.strip()
     found["pip"] = "pip"
-    pinned = {name: _as_here(name) or requirement for name, requirement in found.items()} | chosen
+    for name in found:
+        with suppress(metadata.PackageNotFoundError):  # not installed here
+            found[name] = f"{name}=={metadata.version(name)}"
+    pinned = found | chosen
     if own_torch:
         pinned.pop("torch", None)
     elif for_gpus and "torch" in pinned:
@@ -108,30 +112,18 @@ def _download(folder: Path, want: Wanted, report: Callable[[str], None]) -> None
     options = ("--disable-pip-version-check", "download", "--quiet", "--dest", str(folder))
     pip = with_packages(sys.executable, "-m", "pip", *options, *words)
     done = subprocess.run(pip, capture_output=True, text=True, errors="replace", check=False, env=environment())
-    if done.returncode != 0:
-        raise _failure(done.stderr, want)
-
-
-def _failure(output: str, want: Wanted) -> ImageError:
-    lines = [line for line in output.splitlines() if line.startswith("ERROR")] or output.splitlines()[-1:]
-    message = lines[-1].removeprefix("ERROR: ") if lines else "no output"
-    if "No module named pip" in output:
-        return ImageError("this Python has no pip to download wheels with", "python -m ensurepip")
-    if "No space left" in output:
-        return ImageError(f"no space left for wheels: {message}", "see: df -h")
-    if "No matching distribution" in output and "torch" in message:
+    if done.returncode == 0:
+        return
+    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[-1:]
+    message = errors[-1].removeprefix("ERROR: ") if errors else "no output"
+    if "No module named pip" in done.stderr:
+        raise ImageError("this Python has no pip to download wheels with", "python -m ensurepip")
+    if "No space left" in done.stderr:
+        raise ImageError(f"no space left for wheels: {message}", "see: df -h")
+    hint = "check the network and pip's settings: pip config list"
+    if "No matching distribution" in done.stderr and "torch" in message:
         hint = f"name an index that has it: {INDEX}=URL; or choose another version: --with 'torch>=2.6'"
-    else:
-        hint = "check the network and pip's settings: pip config list"
-    return ImageError(f"cannot download wheels for Python {want.python}: {message}", hint)
-
-
-def _as_here(name: str) -> str:
-    """The requirement pinned to the version installed here; empty if it is not installed."""
-    try:
-        return f"{name}=={metadata.version(name)}"
-    except metadata.PackageNotFoundError:
-        return ""
+    raise ImageError(f"cannot download wheels for Python {want.python}: {message}", hint)
 
 
 def _name(requirement: str) -> str:
@@ -142,10 +134,23 @@ def _name(requirement: str) -> str:
 def write_project_wheel(folder: Path) -> Path:
     """Write the wheel of this clusterctl into `folder` and return its path."""
     info = f"clusterctl-{__version__}.dist-info"
-    files = _package_files()
-    for name, text in {"METADATA": _metadata(), "WHEEL": _WHEEL, "entry_points.txt": _ENTRY_POINTS}.items():
+    package = Path(clusterctl.__file__).resolve().parent
+    found = {f"clusterctl/{path.relative_to(package)}": path for path in _files(package)}
+    for kind in _SHIPPED:
+        top = shipped_folder() / kind
+        found |= {f"clusterctl/shipped/{kind}/{path.relative_to(top)}": path for path in _files(top)}
+    files = {name: path.read_bytes() for name, path in found.items()}
+    installed = metadata.metadata("clusterctl")  # without the long description
+    headers = [("Metadata-Version", "2.1"), ("Name", "clusterctl"), ("Version", __version__)]
+    for header in ("Requires-Python", "Requires-Dist", "Provides-Extra"):
+        headers += [(header, value) for value in installed.get_all(header) or ()]
+    described = "".join(f"{header}: {value}\n" for header, value in headers)
+    for name, text in {"METADATA": described, "WHEEL": _WHEEL, "entry_points.txt": _ENTRY_POINTS}.items():
         files[f"{info}/{name}"] = text.encode()
-    record = [f"{name},sha256={_hash(content)},{len(content)}" for name, content in sorted(files.items())]
+    record = []
+    for name, content in sorted(files.items()):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        record.append(f"{name},sha256={digest},{len(content)}")
     files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
     path = folder / f"clusterctl-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as wheel:
@@ -156,30 +161,8 @@ def write_project_wheel(folder: Path) -> Path:
     return path
 
 
-def _package_files() -> dict[str, bytes]:
-    package = Path(clusterctl.__file__).resolve().parent
-    found = {f"clusterctl/{path.relative_to(package)}": path for path in _files(package)}
-    for kind in _SHIPPED:
-        top = shipped_folder() / kind
-        found |= {f"clusterctl/shipped/{kind}/{path.relative_to(top)}": path for path in _files(top)}
-    return {name: path.read_bytes() for name, path in found.items()}
-
-
 def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-
-
-def _metadata() -> str:
-    """The installed name, version and requirements, without the long description."""
-    found = metadata.metadata("clusterctl")
-    lines = [("Metadata-Version", "2.1"), ("Name", "clusterctl"), ("Version", __version__)]
-    for header in ("Requires-Python", "Requires-Dist", "Provides-Extra"):
-        lines += [(header, value) for value in found.get_all(header) or ()]
-    return "".join(f"{header}: {value}\n" for header, value in lines)
-
-
-def _hash(content: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
 # Which torch pip would install, the CPU or the CUDA build, and its size: resolved before anything is downloaded.
@@ -219,57 +202,47 @@ def resolved(words: Sequence[str]) -> Wheels | None:
     """
     pip = with_packages(sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run")
     command = [*pip, "--report=-", *words]
-    if not _pip_only_resolves():
+    try:
+        major, minor = metadata.version("pip").split(".")[:2]
+        if (int(major), int(minor)) < (25, 3):
+            return None
+    except (metadata.PackageNotFoundError, ValueError):
         return None
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environment())
-    return _read(json.loads(done.stdout)["install"]) if done.returncode == 0 else None
+    if done.returncode != 0:
+        return None
+    packages = json.loads(done.stdout)["install"]
+    versions = {package["metadata"]["name"].lower(): package["metadata"]["version"] for package in packages}
+
+    def size(url: str) -> int | None:
+        try:
+            with urlopen(Request(url, method="HEAD"), timeout=_ANSWER_SECONDS) as answer:
+                return int(answer.headers["Content-Length"])
+        except (OSError, TypeError, ValueError):
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        sizes = list(pool.map(size, [package["download_info"]["url"] for package in packages]))
+    return Wheels(
+        torch=versions.get("torch", ""),
+        cuda=any(name.startswith(_CUDA) for name in versions),
+        count=len(sizes),
+        bytes=sum(known or 0 for known in sizes),
+        all_sizes_known=None not in sizes,
+    )
 
 
 def described(wheels: Wheels, *, cuda_is_of_use: bool) -> Iterator[str]:
     """Lines to print before the download."""
     least = "" if wheels.all_sizes_known else "at least "
-    size = f"{wheels.count} wheels, {least}{_megabytes(wheels.bytes)}"
+    amount = f"{wheels.bytes / 1e9:.1f} GB" if wheels.bytes >= 1e9 else f"{wheels.bytes / 1e6:.0f} MB"
+    size = f"{wheels.count} wheels, {least}{amount}"
     if not wheels.torch:
         yield from [size] if wheels.count else []
         return
     yield f"torch {wheels.torch}, {'built for CUDA' if wheels.cuda else 'the CPU build'}: {size}"
     if wheels.cuda and not cuda_is_of_use:
         yield f"hint: the CPU build is a tenth of that: set {INDEX}=URL, the address of PyTorch's index of CPU builds"
-
-
-def _pip_only_resolves() -> bool:
-    from importlib import metadata
-
-    try:
-        major, minor = metadata.version("pip").split(".")[:2]
-        return (int(major), int(minor)) >= (25, 3)
-    except (metadata.PackageNotFoundError, ValueError):
-        return False
-
-
-def _read(packages: Sequence[Mapping[str, Mapping[str, str]]]) -> Wheels:
-    versions = {package["metadata"]["name"].lower(): package["metadata"]["version"] for package in packages}
-    with ThreadPoolExecutor(8) as pool:
-        sizes = list(pool.map(_size, [package["download_info"]["url"] for package in packages]))
-    return Wheels(
-        torch=versions.get("torch", ""),
-        cuda=any(name.startswith(_CUDA) for name in versions),
-        count=len(sizes),
-        bytes=sum(size or 0 for size in sizes),
-        all_sizes_known=None not in sizes,
-    )
-
-
-def _size(url: str) -> int | None:
-    try:
-        with urlopen(Request(url, method="HEAD"), timeout=_ANSWER_SECONDS) as answer:
-            return int(answer.headers["Content-Length"])
-    except (OSError, TypeError, ValueError):
-        return None
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def main(requirements: Sequence[str]) -> None:

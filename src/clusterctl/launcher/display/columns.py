@@ -1,4 +1,4 @@
-"""A plain table without lines; columns that are empty in every row are left out."""
+"""Plain tables without lines: disk usage, images, hours, the runs of several clusters, partitions and nodes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.api.clean import CleanUp
     from clusterctl.launcher.api.several_clusters import Answered
-    from clusterctl.launcher.api.usage import UsageReport, UsageRow
+    from clusterctl.launcher.api.usage import UsageReport
     from clusterctl.launcher.containers.contents import Image
-    from clusterctl.launcher.slurm import Inventory, Node, Partition
+    from clusterctl.launcher.slurm import Inventory, Node
     from clusterctl.launcher.slurm.fits import Largest, Room
     from clusterctl.launcher.submission.sbatch import Estimate, SlurmRefused
 
@@ -37,7 +37,7 @@ Row = tuple[str, ...]
 
 
 def show_columns(console: Console, titles: Row, rows: Sequence[Row], numbers: Row = ()) -> None:
-    """Print the table; the columns in `numbers` are right-aligned."""
+    """Print the table without columns that are empty in every row; those in `numbers` are right-aligned."""
     shown = [column for column in range(len(titles)) if any(row[column] for row in rows)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in shown:
@@ -60,15 +60,18 @@ def show_disk(console: Console, found: CleanUp) -> None:
     show_columns(console, ("SIZE", "COUNT", "WHAT", "WHERE"), taken, _DISK_NUMBERS)
     if found.removals:
         console.print()
-        rows = [(as_bytes(one.bytes), _ago(one.since, found.as_of), os.fspath(one.path)) for one in found.removals]
+        rows = [
+            (
+                as_bytes(one.bytes),
+                "" if one.since is None else f"{duration(found.as_of - one.since)} ago",
+                os.fspath(one.path),
+            )
+            for one in found.removals
+        ]
         show_columns(console, ("SIZE", "ENDED", "TO REMOVE"), rows, _DISK_NUMBERS)
     if found.staying:
         console.print()
         show_columns(console, ("KEPT", "REASON"), found.staying)
-
-
-def _ago(since: float | None, now: float) -> str:
-    return "" if since is None else f"{duration(now - since)} ago"
 
 
 # The table of images.
@@ -100,18 +103,13 @@ _USAGE_NUMBERS = ("RUNS", "GPU-HOURS", "GPU BUSY", "CPU-HOURS", "CPU BUSY", "REP
 
 def show_usage(console: Console, found: UsageReport) -> None:
     """Print one line per user, job or week, and their total if there are several."""
-    rows = [*found.rows, found.total] if len(found.rows) > 1 else found.rows
-    show_columns(console, (found.by.upper(), *_USAGE_NUMBERS), [_cells(row) for row in rows], _USAGE_NUMBERS)
-
-
-def _cells(row: UsageRow) -> Row:
-    hours = f"{row.gpu_hours:,.1f}" if row.gpu_hours else ""
-    shares = [_percent(share) for share in (row.gpu_busy, row.cpu_busy, row.repeated or None)]
-    return row.name, f"{row.runs:,}", hours, shares[0], f"{row.cpu_hours:,.1f}", shares[1], shares[2]
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.0%}"
+    rows = []
+    for row in [*found.rows, found.total] if len(found.rows) > 1 else found.rows:
+        shares = (row.gpu_busy, row.cpu_busy, row.repeated or None)
+        gpu_busy, cpu_busy, repeated = ("" if share is None else f"{share:.0%}" for share in shares)
+        gpu_hours = f"{row.gpu_hours:,.1f}" if row.gpu_hours else ""
+        rows.append((row.name, f"{row.runs:,}", gpu_hours, gpu_busy, f"{row.cpu_hours:,.1f}", cpu_busy, repeated))
+    show_columns(console, (found.by.upper(), *_USAGE_NUMBERS), rows, _USAGE_NUMBERS)
 
 
 # The runs of several clusters, one table per cluster.
@@ -122,7 +120,12 @@ def show(console: Console, clusters: Iterable[Answered], *, wide: bool) -> None:
     for number, one in enumerate(clusters):
         if number:
             console.print()
-        console.print(Text(f"{plain(one.cluster)}: {_state(one)}", style="bold"))
+        if one.report is None:
+            state = "no answer"
+        else:
+            state = "" if one.report.statuses else "no runs, "
+            state += f"not responding; as of {duration(one.age)} ago" if one.problem else "up to date"
+        console.print(Text(f"{plain(one.cluster)}: {state}", style="bold"))
         if one.report and one.report.statuses:
             rows = tuple(row_of(status, one.report.as_of) for status in one.report.statuses)
             show_runs(console, Listing(one.report.as_of, rows), wide=wide)
@@ -141,13 +144,6 @@ def if_shown(one: Answered) -> Answered:
     return one
 
 
-def _state(one: Answered) -> str:
-    if one.report is None:
-        return "no answer"
-    runs = "" if one.report.statuses else "no runs, "
-    return f"{runs}not responding; as of {duration(one.age)} ago" if one.problem else f"{runs}up to date"
-
-
 # Tables of partitions and nodes: free resources, unavailable nodes with the reason, where a job would fit.
 
 
@@ -157,7 +153,19 @@ _LONGEST_NAME = 256  # of a host; int() rejects numbers of thousands of digits
 
 def show_partitions(console: Console, inventory: Inventory) -> None:
     """One line per partition: free resources, and the largest job that would fit."""
-    rows = [_partition_row(partition, inventory) for partition in inventory.partitions.values()]
+    rows = []
+    for partition in inventory.partitions.values():
+        nodes = inventory.nodes_of(partition)
+        starting = sum(node.can_start for node in nodes)
+        rows.append(
+            (
+                partition.name + "*" * partition.default + (" (down)" if not partition.up else ""),
+                str(len(nodes)) if starting == len(nodes) else f"{starting} of {len(nodes)}",
+                _gpus(nodes),
+                f"{sum(node.cpus_free for node in nodes)}/{sum(node.cpus for node in nodes)}",
+                largest_in_words(largest_now(partition, inventory)),
+            )
+        )
     show_columns(console, ("PARTITION", "NODES", "GPUS FREE", "CPUS FREE", "LARGEST JOB NOW"), rows)
 
 
@@ -165,7 +173,14 @@ def show_nodes(console: Console, nodes: Iterable[Node]) -> None:
     """One line for all nodes in the same state, named in Slurm's notation."""
     alike: dict[Row, list[str]] = {}
     for node in nodes:
-        alike.setdefault(_node_row(node), []).append(node.name)
+        row = (
+            "+".join([node.state, *sorted(node.flags - {node.state})]),
+            _gpus([node]),
+            f"{node.cpus_free}/{node.cpus}",
+            f"{node.memory_unallocated / 1024:.0f}/{node.memory / 1024:.0f} GiB",
+            node.reason,
+        )
+        alike.setdefault(row, []).append(node.name)
     rows = [(node_set(names), *row) for row, names in alike.items()]
     show_columns(console, ("NODES", "STATE", "GPUS FREE", "CPUS FREE", "MEMORY FREE", "REASON"), rows)
 
@@ -209,28 +224,6 @@ def node_set(names: Sequence[str]) -> str:
         together = ",".join(ranges(numbers, width))
         found.append(prefix + (f"[{together}]" if len(numbers) > 1 else together))
     return ",".join(found)
-
-
-def _partition_row(partition: Partition, inventory: Inventory) -> Row:
-    nodes = inventory.nodes_of(partition)
-    starting = sum(node.can_start for node in nodes)
-    return (
-        partition.name + "*" * partition.default + (" (down)" if not partition.up else ""),
-        str(len(nodes)) if starting == len(nodes) else f"{starting} of {len(nodes)}",
-        _gpus(nodes),
-        f"{sum(node.cpus_free for node in nodes)}/{sum(node.cpus for node in nodes)}",
-        largest_in_words(largest_now(partition, inventory)),
-    )
-
-
-def _node_row(node: Node) -> Row:
-    return (
-        "+".join([node.state, *sorted(node.flags - {node.state})]),
-        _gpus([node]),
-        f"{node.cpus_free}/{node.cpus}",
-        f"{node.memory_unallocated / 1024:.0f}/{node.memory / 1024:.0f} GiB",
-        node.reason,
-    )
 
 
 def _gpus(nodes: Iterable[Node]) -> str:

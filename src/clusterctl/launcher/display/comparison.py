@@ -1,4 +1,4 @@
-"""The table of differences between two runs, and the diff of their code."""
+"""The table of differences between two runs, the diff of their code, and one changed value as a line of text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from clusterctl.shared.spec.keys import as_toml
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable
 
     from rich.console import Console
 
-    from clusterctl.launcher.observe.comparison import CodeChange, Comparison, FileDifference, Result
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.comparison import Comparison, FileDifference
     from clusterctl.shared.spec.keys import Difference
 
 
@@ -35,8 +34,9 @@ def show(console: Console, found: Comparison, lines: Iterable[FileDifference] = 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("", *(status.record.run.id for status in found.statuses)):
         table.add_column(Text(plain(title)), overflow="fold")
-    for row in _head(found.statuses, found.as_of):
-        table.add_row(*map(Text, row))
+    table.add_row(*map(Text, ("stage", *(status.stage.value for status in found.statuses))))
+    ran = [status.ran(found.as_of) for status in found.statuses]
+    table.add_row(*map(Text, ("ran", *("" if seconds is None else duration(seconds) for seconds in ran))))
     same = []
     for title, rows in _sections(found).items():
         if rows:
@@ -53,29 +53,25 @@ def show(console: Console, found: Comparison, lines: Iterable[FileDifference] = 
         _show_lines(console, one)
 
 
-def _head(statuses: Sequence[Status], now: float) -> Iterator[Row]:
-    first, second = statuses
-    yield ("stage", first.stage.value, second.stage.value)
-    yield ("ran", _ran(first, now), _ran(second, now))
-
-
-def _ran(status: Status, now: float) -> str:
-    seconds = status.ran(now)
-    return "" if seconds is None else duration(seconds)
-
-
 def _sections(found: Comparison) -> dict[str, list[Row]]:
+    changes = found.code or ()
+    code = [(plain(one.name), "", one.change.value) for one in changes[:_MOST_FILES]]
+    if (more := len(changes) - _MOST_FILES) > 0:
+        code.append((f"and {plural(more, 'more file')}; list all with -o json", "", ""))
+    results = []
+    for one in found.results:
+        metric = metric_of(one.metric)
+        if one.metric in _REACHED or metric.role in _SHOWN:
+            results.append((plain(metric.label), metric.text(one.first), metric.text(one.second)))
     return {
-        "configuration": [_of_difference(one) for one in found.configuration],
-        "code": list(_of_code(found.code or ())),
+        "configuration": [
+            (plain(one.key), value_text(one.first), value_text(one.second)) for one in found.configuration
+        ],
+        "code": code,
         "versions": [_of_version(one) for one in found.versions],
         "image": [_of_version(one) for one in found.image],
-        "results": [_of_result(one) for one in found.results if _is_shown(one)],
+        "results": results,
     }
-
-
-def _of_difference(one: Difference) -> Row:
-    return plain(one.key), value_text(one.first), value_text(one.second)
 
 
 def _of_version(one: Difference) -> Row:
@@ -86,22 +82,6 @@ def _version(value: object) -> str:
     if isinstance(value, bool):
         return "uncommitted" if value else "none"
     return "not recorded" if value is None else plain(str(value))
-
-
-def _of_code(changes: Sequence[CodeChange]) -> Iterator[Row]:
-    for one in changes[:_MOST_FILES]:
-        yield plain(one.name), "", one.change.value
-    if (more := len(changes) - _MOST_FILES) > 0:
-        yield f"and {plural(more, 'more file')}; list all with -o json", "", ""
-
-
-def _is_shown(one: Result) -> bool:
-    return one.metric in _REACHED or metric_of(one.metric).role in _SHOWN
-
-
-def _of_result(one: Result) -> Row:
-    metric = metric_of(one.metric)
-    return plain(metric.label), metric.text(one.first), metric.text(one.second)
 
 
 def _show_lines(console: Console, one: FileDifference) -> None:
@@ -118,9 +98,6 @@ def _show_lines(console: Console, one: FileDifference) -> None:
         for shown in line.split("\n"):  # a second line notes a missing newline at the end of the file
             style = "bold" if line.startswith(("---", "+++")) else _STYLES.get(shown[:1], "")
             console.print(Text(plain(shown), style=style), soft_wrap=True)
-
-
-# Differences between two runs, as text for a terminal.
 
 
 def value_text(value: Any) -> str:

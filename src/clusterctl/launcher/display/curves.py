@@ -1,4 +1,7 @@
-"""Which curves of a run are drawn, in which order and on which axis; shared by the monitor and the report."""
+"""Which curves of a run are drawn, in which order and on which axis; and `chart`, which draws one as braille text.
+
+Shared by the monitor and the report.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
         cut = ["..."] if len(traceback) > _MOST_TRACEBACK_LINES else []
         lines += ["", *(f"    {line}" for line in [*cut, *traceback[-_MOST_TRACEBACK_LINES:]]), ""]
     if found.secondary:
-        lines += ["what followed:", *(f"  {_short(plain(line))}" for line in counted(found.secondary))]
+        lines.append("what followed:")
+        for line in map(plain, counted(found.secondary)):
+            lines.append(f"  {line if len(line) <= _LONGEST_CONSEQUENCE else line[: _LONGEST_CONSEQUENCE - 3] + '...'}")
     for other in others:
         lines += [f"also: {_TITLES[other.cause_class]}", f"  {plain(str(other))}"]
         lines += [f"  {plain(fact)}" for fact in other.facts]
@@ -90,7 +92,3 @@ def first_cause(status: Status) -> str:
     if found.certainty != CERTAIN and not all(attempt.whole for attempt in few.attempts):
         found = judge(gather(status)).headline
     return plain(str(found))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_CONSEQUENCE else f"{text[: _LONGEST_CONSEQUENCE - 3]}..."

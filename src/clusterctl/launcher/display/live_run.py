@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clusterctl.launcher.observe.attempt import AttemptEvidence
     from clusterctl.launcher.observe.measurements import Measurement
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.shared.record.layout import RunDir
@@ -107,7 +106,15 @@ class _PlainLines:
         self._shown_at = 0.0  # time of the newest values shown
 
     def update(self, status: Status) -> None:
-        for time, values in self._added(status.record.run, status.attempt):
+        added: list[Measurement] = []
+        if status.attempt:
+            path = status.record.run.attempt(status.attempt.number).metrics
+            if self._metrics is None or self._metrics.path != path:
+                if self._metrics:  # a new attempt goes through its stages again
+                    self._shown.clear()
+                self._metrics = Growing(path)
+            added = list(measurements_in(self._metrics.read()))
+        for time, values in added:
             if values.get("epoch", self._epoch.get("epoch")) != self._epoch.get("epoch"):
                 self._show()
             self._epoch |= values
@@ -126,16 +133,6 @@ class _PlainLines:
         if (facts := _facts(self._epoch)) and ("epoch" in self._epoch or not self._has_epochs):
             self._console.print(Text("  ".join(facts)), soft_wrap=True)
         self._epoch = {}
-
-    def _added(self, run: RunDir, attempt: AttemptEvidence | None) -> list[Measurement]:
-        if attempt is None:
-            return []
-        path = run.attempt(attempt.number).metrics
-        if self._metrics is None or self._metrics.path != path:
-            if self._metrics:  # a new attempt goes through its stages again
-                self._shown.clear()
-            self._metrics = Growing(path)
-        return list(measurements_in(self._metrics.read()))
 
 
 class _Output:
@@ -181,8 +178,17 @@ def show_end(console: Console, status: Status, slurm_of: Callable[[Cluster], Slu
     If the run did not finish, the first cause follows on a second line.
     """
     run, finished = status.record.run.id, status.stage is Stage.FINISHED
+    facts = [note(status)]
+    if score := score_of(status.metrics, "test"):
+        metric, value = score
+        examples = counted_examples(status.metrics)
+        facts.append(f"{metric.label} {metric.text(value)}{f' on {examples}' if examples else ''}")
+    if "loss" in status.metrics:
+        facts.append(f"loss {number(status.metrics['loss'])}")
+    if status.ended is not None and (ran := status.ran(status.ended)) is not None:
+        facts.append(f"in {duration(ran)}")
     verdict = (status.stage.value, "bold green" if finished else "bold red")
-    console.print(Text.assemble(verdict, " ", ", ".join(_outcome(status))), soft_wrap=True)
+    console.print(Text.assemble(verdict, " ", ", ".join(filter(None, facts))), soft_wrap=True)
     for attempt in status.record.run.attempts():
         if is_folder(attempt.profile):
             where = f"traces of all ranks, for https://ui.perfetto.dev: {plain(str(attempt.profile))}"
@@ -198,16 +204,3 @@ def show_next(console: Console, *commands: str) -> None:
     """Print the next commands to type, one per line."""
     for position, command in enumerate(commands):
         console.print(Text.assemble(("      " if position else "next: ", "dim"), command), soft_wrap=True)
-
-
-def _outcome(status: Status) -> list[str]:
-    metrics, facts = status.metrics, [note(status)]
-    if score := score_of(metrics, "test"):
-        metric, value = score
-        count = f" on {counted_examples(metrics)}" if counted_examples(metrics) else ""
-        facts.append(f"{metric.label} {metric.text(value)}{count}")
-    if "loss" in metrics:
-        facts.append(f"loss {number(metrics['loss'])}")
-    if status.ended is not None and (ran := status.ran(status.ended)) is not None:
-        facts.append(f"in {duration(ran)}")
-    return [fact for fact in facts if fact]

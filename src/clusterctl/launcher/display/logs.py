@@ -63,18 +63,15 @@ def _print(lines: Iterable[Line], label: _Label, *, times: bool) -> None:
     waiting: list[bytes] = []
     for count, line in enumerate(lines):
         text = as_shown(line.text).encode() if at_terminal else line.text
-        before = _time(line) if times else ""
+        before = ""
+        if times and is_stamped(line.content):
+            before = line.content[:LENGTH].decode()
+        elif times:  # blank if unknown
+            before = stamp(line.time) if line.timed else " " * LENGTH
         waiting.append(f"{label.of(line)}{before}".encode(errors="replace") + text + b"\n")
         if count < _AT_ONCE_LINES or len(waiting) >= _TOGETHER_LINES:
             _write(waiting)
     _write(waiting)
-
-
-def _time(line: Line) -> str:
-    """The time of a line; blank if unknown."""
-    if is_stamped(line.content):
-        return line.content[:LENGTH].decode()
-    return stamp(line.time) if line.timed else " " * LENGTH
 
 
 def _write(lines: list[bytes]) -> None:

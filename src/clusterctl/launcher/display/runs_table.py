@@ -1,8 +1,10 @@
-"""The table of runs: as many columns as fit the terminal, the least important ones left out first."""
+"""The table of runs: as many columns as fit the terminal, the least important ones left out first.
+
+A sweep is one row, or a table of its own with the settings that it varies as columns.
+"""
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -60,7 +62,13 @@ def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = Fa
     from rich.live import Live
 
     if not console.is_terminal or console.is_dumb_terminal:
-        _show_changes(listings, console, wide=wide)
+        before = ""
+        for one in listings:
+            lines = RunsTable(one, None if wide else console.width).plain
+            shown = "\n".join([*one.head.splitlines(), lines, *(problem.plain for problem in _problems(one))])
+            if shown != before:
+                console.print(Text(("\n" if before else "") + shown), soft_wrap=True)
+                before = shown
         return
     with Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
         for one in listings:
@@ -69,16 +77,6 @@ def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = Fa
             height = console.height - len(problems) - len(above) - 1
             table = RunsTable(one, console.width, height) if one.rows else Text("no runs yet")
             live.update(Group(*above, table, *problems), refresh=True)
-
-
-def _show_changes(listings: Iterable[Listing], console: Console, *, wide: bool) -> None:
-    before = ""
-    for one in listings:
-        table = RunsTable(one, None if wide else console.width)
-        shown = "\n".join([*one.head.splitlines(), table.plain, *(problem.plain for problem in _problems(one))])
-        if shown != before:
-            console.print(Text(("\n" if before else "") + shown), soft_wrap=True)
-            before = shown
 
 
 def _problems(listing: Listing) -> list[Text]:
@@ -101,7 +99,12 @@ class RunsTable:
         cells = {column: [row.cells.get(column, "") for row in shown] for column in columns}
         cells["AGE"] = [duration(now - row.created) for row in shown]
         widths = {column: max(map(_width, {column, *cells[column]})) for column in columns}
-        columns = _fitting([column for column in columns if any(cells[column])], widths, width)
+        columns = [column for column in columns if any(cells[column])]
+        while width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
+            least = max(columns, key=_importance)
+            if not _importance(least):
+                break
+            columns.remove(least)
         head, *texts = zip(*(_aligned(column, cells[column], widths[column]) for column in columns), strict=True)
         self._lines = [[Segment("  ".join(head).rstrip(), Style(bold=True))]]
         place = columns.index("STAGE")
@@ -157,16 +160,6 @@ def _end(attempt: AttemptEvidence) -> str:
         return plain(death.how).lower()
     code = death.code if death else attempt.exit_code
     return f"exit code {code}" if code else ""
-
-
-def _fitting(filled: list[str], widths: dict[str, int], width: int | None) -> list[str]:
-    """The columns that fit into `width`."""
-    while width is not None and sum(widths[column] + _GAP for column in filled) - _GAP > width:
-        least = max(filled, key=_importance)
-        if not _importance(least):
-            break
-        filled.remove(least)
-    return filled
 
 
 def _importance(column: str) -> int:
@@ -238,32 +231,35 @@ def together(rows: Iterable[Row]) -> list[Row]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(submission(row.run), []).append(row)
-    return [_one(name, group) if group[0].run != name else group[0] for name, group in groups.items()]
-
-
-def _one(sweep: str, rows: Sequence[Row]) -> Row:
-    counts = Counter(row.stage for row in rows)
-    ended = sum(row.stage.ended for row in rows) / len(rows)
-    cells = {
-        "RUN": sweep,
-        "STAGE": f"{len(rows)} runs",
-        "PROGRESS": progress_bar(ended),
-        "NOTE": stages_in_words(counts),
-    }
-    return Row(sweep, _stage(counts), max(row.created for row in rows), cells)
-
-
-def _stage(counts: Mapping[Stage, int]) -> Stage:
-    """The stage that determines a sweep's colour: of active runs, else of runs that ended badly."""
-    going = [stage for stage in counts if not stage.ended]
-    badly = [stage for stage in counts if stage.ended and stage is not Stage.FINISHED]
-    return next(itertools.chain((one for one in going if one is not Stage.QUEUED), going, badly), Stage.FINISHED)
+    combined = []
+    for name, group in groups.items():
+        if group[0].run == name:  # not a sweep
+            combined.append(group[0])
+            continue
+        counts = Counter(row.stage for row in group)
+        ended = sum(row.stage.ended for row in group) / len(group)
+        cells = {
+            "RUN": name,
+            "STAGE": f"{len(group)} runs",
+            "PROGRESS": progress_bar(ended),
+            "NOTE": stages_in_words(counts),
+        }
+        # The colour is that of the active runs, else of those that ended badly.
+        going = [stage for stage in counts if not stage.ended]
+        at_work = [stage for stage in going if stage is not Stage.QUEUED]
+        badly = [stage for stage in counts if stage.ended and stage is not Stage.FINISHED]
+        stage = next(iter([*at_work, *going, *badly]), Stage.FINISHED)
+        combined.append(Row(name, stage, max(row.created for row in group), cells))
+    return combined
 
 
 def apart(rows: Iterable[Row], settings: Mapping[str, Sequence[str]]) -> tuple[list[Row], list[str]]:
     """`rows` with their runs' `settings` in additional columns, and the titles of those columns."""
     values = {run: values_of(row) for run, row in settings.items()}
-    titles = _titles(dict.fromkeys(key for row in values.values() for key in row))
+    keys = [*dict.fromkeys(key for row in values.values() for key in row)][:_MOST_COLUMNS]
+    ends = Counter(key.rpartition(".")[2] for key in keys)
+    # `train.lr` -> `lr`, unless another key ends in the same word.
+    titles = {key: plain(end if ends[end := key.rpartition(".")[2]] == 1 else key) for key in keys}
     changed = []
     for row in rows:
         mine = {titles[key]: plain(text) for key, text in values.get(row.run, {}).items() if key in titles}
@@ -289,10 +285,3 @@ def headline(found: SweepSummary) -> str:
         settings = " ".join(found.record.settings[int(place)])
         lines.append(f"best {best.metric.label}: {best.metric.text(best.value)} of .{place}: {settings}")
     return "\n".join(map(plain, lines))
-
-
-def _titles(keys: Iterable[str]) -> dict[str, str]:
-    """The columns of the first keys: `train.lr` -> `lr`, unless another key ends in the same word."""
-    some = [*itertools.islice(keys, _MOST_COLUMNS)]
-    ends = Counter(key.rpartition(".")[2] for key in some)
-    return {key: plain(end if ends[end := key.rpartition(".")[2]] == 1 else key) for key in some}

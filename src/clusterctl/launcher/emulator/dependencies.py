@@ -47,37 +47,34 @@ def parse(text: str) -> list[Dependency]:
         kind, *targets = word.lower().split(":")
         if kind not in set(DependencyKind) or not targets:
             raise SlurmError(_NONSENSE)
-        found += [Dependency(kind, job) for target in targets for job in _jobs(target)]
+        for target in targets:
+            try:
+                number, indices = arrays.parse_target(target)  # 12_[3-4] -> 12_3, 12_4
+            except SlurmError:
+                raise SlurmError(_NONSENSE) from None
+            found += [Dependency(kind, f"{number}_{index}") for index in indices] or [Dependency(kind, str(number))]
     return list(dict.fromkeys(found))
 
 
-def _jobs(target: str) -> list[str]:
-    """12_[3-4] -> 12_3, 12_4"""
-    try:
-        number, indices = arrays.parse_target(target)
-    except SlurmError:
-        raise SlurmError(_NONSENSE) from None
-    return [f"{number}_{index}" for index in indices] or [str(number)]
-
-
 def left(machine: Machine, dependencies: Sequence[Dependency]) -> list[Dependency]:
-    """Those not satisfied yet, or that never can be. An unknown or forgotten job satisfies every kind."""
-    judged = [_judge(machine, one) for one in dependencies]
-    return [one for one in judged if one]
+    """Those not satisfied yet, or that never can be, as squeue shows them.
 
-
-def _judge(machine: Machine, one: Dependency) -> Dependency | None:
-    """The dependency as squeue shows it; None once it is satisfied."""
-    try:
-        found = jobs.chosen(machine, one.job)
-    except SlurmError:
-        return None
-    if any(job.is_lost for job in found):
-        jobs.bury_lost(machine)
-    records = [job.record for job in found]
-    satisfied = verdict(one.kind, records)
-    job = f"{one.job}_*" if one.job == str(records[0].array) else one.job
-    return None if satisfied else Dependency(one.kind, job, failed=satisfied is False)
+    An unknown or forgotten job satisfies every kind.
+    """
+    open_ones = []
+    for one in dependencies:
+        try:
+            found = jobs.chosen(machine, one.job)
+        except SlurmError:
+            continue
+        if any(job.is_lost for job in found):
+            jobs.bury_lost(machine)
+        records = [job.record for job in found]
+        satisfied = verdict(one.kind, records)
+        if not satisfied:
+            job = f"{one.job}_*" if one.job == str(records[0].array) else one.job
+            open_ones.append(Dependency(one.kind, job, failed=satisfied is False))
+    return open_ones
 
 
 def shown(record: JobRecord) -> str:

@@ -32,8 +32,15 @@ def name_nodes(machine: Machine) -> None:
     with suppress(OSError):
         known = _HOSTS.read_bytes().decode(errors="surrogateescape")
         wanted = with_names(known, [node_name(node) for node in range(1, machine.nodes + 1)])
-        if wanted != known and os.geteuid() == 0:
-            _replace_hosts(_written(machine, os.fsencode(wanted)))
+        if wanted == known or os.geteuid() != 0:
+            return
+        table, path = os.fsencode(wanted), machine.bin / "hosts"
+        if not path.is_file() or path.read_bytes() != table:  # replaced, never changed: running jobs keep theirs
+            aside = path.with_name(f".hosts.{os.getpid()}-{time.time_ns()}")
+            aside.write_bytes(table)
+            aside.chmod(0o644)  # for programs that give up root's rights
+            aside.rename(path)
+        _replace_hosts(path)
 
 
 def names_resolve(machine: Machine) -> bool:
@@ -68,17 +75,6 @@ def with_names(known: str, names: list[str]) -> str:
             kept.append(" ".join([address, *others]))
     wanted = [*kept, *(f"{_HERE} {name}" for name in missing)]
     return known if wanted == known.splitlines() else "".join(f"{line}\n" for line in wanted)
-
-
-def _written(machine: Machine, table: bytes) -> Path:
-    """A file that holds `table`. It is replaced, never changed: running jobs keep theirs."""
-    path = machine.bin / "hosts"
-    if not path.is_file() or path.read_bytes() != table:
-        aside = path.with_name(f".hosts.{os.getpid()}-{time.time_ns()}")
-        aside.write_bytes(table)
-        aside.chmod(0o644)  # for programs that give up root's rights
-        aside.rename(path)
-    return path
 
 
 def _replace_hosts(table: Path) -> None:

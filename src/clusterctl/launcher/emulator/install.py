@@ -29,16 +29,12 @@ def ensure_stand_ins(state: Path, emulator: Emulator) -> Path:
     settings = {"root": str(root), **asdict(emulator), "gpu_type": emulator.gpus_per_node.type}
     identity = json.dumps([sys.executable, package_parent, settings, clusterctl.__version__])
     folder = root / f"bin-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-    if not folder.is_dir():
-        _write(folder, package_parent, json.dumps(settings, indent=1))
-    return folder
-
-
-def _write(folder: Path, package_parent: str, settings: str) -> None:
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.is_dir():
+        return folder
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = folder.with_name(f".{folder.name}.{get_native_id()}")
     aside.mkdir(mode=0o700)
-    (aside / "settings.json").write_text(settings + "\n")
+    (aside / "settings.json").write_text(json.dumps(settings, indent=1) + "\n")
     (aside / "start.py").write_text(_START.format(path=ascii(package_parent)))
     for command in COMMANDS:
         script = aside / command
@@ -50,6 +46,7 @@ def _write(folder: Path, package_parent: str, settings: str) -> None:
         aside.rename(folder)
     except OSError:  # another process or thread was faster
         shutil.rmtree(aside)
+    return folder
 
 
 _START = """\

@@ -1,4 +1,4 @@
-"""Parse what sbatch is asked for: the options of its command line and of the script's #SBATCH lines."""
+"""Parse command lines as getopt_long(3) does, and what sbatch is asked for there and in the script's #SBATCH lines."""
 
 from __future__ import annotations
 
@@ -168,8 +168,11 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
     nodes = count(options, "nodes") or 1
     tasks = count(options, "ntasks") or nodes * (per_node or 1)
     output = options.get("output", "slurm-%A_%a.out" if options.get("array") else "slurm-%j.out")
+    kill_on_invalid = options.get("kill-on-invalid-dep", "no").lower()
     gpus, gpu_type = _gpus(options)
     number, lead, batch_only = _signal(options.get("signal", ""))
+    if kill_on_invalid not in ("yes", "no"):
+        raise SlurmError("Invalid --kill-on-invalid-dep specification")
     return JobRequest(
         name=options.get("job-name", name),
         nodes=min(nodes, tasks),
@@ -191,7 +194,7 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
         requeue="no-requeue" not in options,
         partition=options.get("partition", DEFAULT_PARTITION),
         comment=options.get("comment", ""),
-        kill_on_invalid_dependency=_kills(options.get("kill-on-invalid-dep", "no")),
+        kill_on_invalid_dependency=kill_on_invalid == "yes",
         arguments=arguments,
         array=options.get("array", ""),
     )
@@ -226,12 +229,6 @@ def count(options: dict[str, str], name: str) -> int | None:
     if not (text.isascii() and text.isdigit() and int(text)):
         raise SlurmError(f'Invalid numeric value "{text}" for --{name}.')
     return int(text)
-
-
-def _kills(text: str) -> bool:
-    if text.lower() not in ("yes", "no"):
-        raise SlurmError("Invalid --kill-on-invalid-dep specification")
-    return text.lower() == "yes"
 
 
 def _signal(text: str) -> tuple[int, int, bool]:

@@ -19,7 +19,7 @@ from clusterctl.shared.spec.values import slurm_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.launcher.emulator.jobs import EmulatedJob, JobRecord
+    from clusterctl.launcher.emulator.jobs import EmulatedJob
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
@@ -36,7 +36,8 @@ def main(machine: Machine, arguments: list[str]) -> int:
         case ["show", "hostnames" | "hostname", names]:
             print("\n".join(_expand(names)))
         case ["show", "job" | "jobs", job_id]:
-            _show_job(machine, job_id)
+            for job in jobs.chosen(machine, job_id):
+                _show_job(job)
         case ["show", "node" | "nodes", *names]:
             for node in [_number(machine, name) for name in names] or range(1, machine.nodes + 1):
                 _show_node(machine, node)
@@ -94,16 +95,15 @@ def _update_node(machine: Machine, values: dict[str, str]) -> None:
             jobs.nudge(machine)
 
 
-def _show_job(machine: Machine, job_id: str) -> None:
-    for job in jobs.chosen(machine, job_id):
-        _show(job)
-
-
-def _show(job: EmulatedJob) -> None:
+def _show_job(job: EmulatedJob) -> None:
     request, record = job.request, job.record
+    element = ""
+    if record.tasks:
+        throttle = f"ArrayTaskThrottle={record.throttle} " if record.throttle else ""
+        element = f"ArrayJobId={record.array} ArrayTaskId={arrays.shown(record)} {throttle}"
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.started)) if record.started else "Unknown"
     restarts = f"Restarts={record.restarts} Requeue={int(request.requeue)}"
-    print(f"JobId={job.id} {_element(record)}JobName={request.name}")
+    print(f"JobId={job.id} {element}JobName={request.name}")
     print(f"   JobState={record.state} Reason={record.reason} {restarts}")
     limit = slurm_time(request.time_limit) if request.time_limit else "UNLIMITED"
     print(f"   TimeLimit={limit}")
@@ -111,13 +111,6 @@ def _show(job: EmulatedJob) -> None:
     print(f"   Partition={request.partition} NodeList={node_list(record.nodes) or '(null)'}")
     print(f"   NumNodes={request.nodes} NumTasks={request.tasks} CPUs/Task={request.cpus_per_task or 1}")
     print(f"   Command={job.folder / 'script'}\n   WorkDir={request.folder}\n")
-
-
-def _element(record: JobRecord) -> str:
-    if not record.tasks:
-        return ""
-    throttle = f"ArrayTaskThrottle={record.throttle} " if record.throttle else ""
-    return f"ArrayJobId={record.array} ArrayTaskId={arrays.shown(record)} {throttle}"
 
 
 def _show_node(machine: Machine, node: int) -> None:

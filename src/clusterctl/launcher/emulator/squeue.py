@@ -45,17 +45,28 @@ def main(machine: Machine, arguments: list[str]) -> int:
     options, _ = _SQUEUE.parse(arguments, permute=True)
     jobs.bury_lost(machine)
     if "steps" in options:
-        _show_steps(machine, options)
+        # Id and name of each step of the running jobs; `-o` knows only %i and %j.
+        for job, record in _wanted(machine, options):
+            for number, name in jobs.live_steps(job) if job.is_supervised else []:
+                row = options.get("format", "%i %j").replace("%i", f"{arrays.job_name(job.id, record)}.{number}", 1)
+                print(row.replace("%j", name, 1))
         return 0
     if "Format" in options:
         header, columns = long_format(options["Format"], _FIELDS)
     else:
         header, columns = _format(options.get("format", _DEFAULT))
-    rows = list(_rows(machine, options))
+    states = _states(options.get("states", "PENDING,RUNNING,COMPLETING"))
+    fresh = time.time() - _SHOWN_SECONDS
+    mine = options.get("user", user_name()) == user_name()
+    shown = [
+        columns(JobRow(job.id, job.request, record))
+        for job, record in _wanted(machine, options)
+        if mine and record.state in states and (record.ended or fresh) >= fresh
+    ]
     if "noheader" not in options:
         print(header)
-    for row in rows:
-        print(columns(row))
+    for line in shown:
+        print(line)
     return 0
 
 
@@ -71,23 +82,6 @@ def _wanted(machine: Machine, options: dict[str, str]) -> Iterator[tuple[Emulate
                 yield from ((job, record._replace(tasks=[task])) for task in tasks)
             else:
                 yield job, record._replace(tasks=tasks)
-
-
-def _show_steps(machine: Machine, options: dict[str, str]) -> None:
-    """Id and name of each step of the running jobs; `-o` knows only %i and %j."""
-    for job, record in _wanted(machine, options):
-        for number, name in jobs.live_steps(job) if job.is_supervised else []:
-            row = options.get("format", "%i %j").replace("%i", f"{arrays.job_name(job.id, record)}.{number}", 1)
-            print(row.replace("%j", name, 1))
-
-
-def _rows(machine: Machine, options: dict[str, str]) -> Iterator[JobRow]:
-    states = _states(options.get("states", "PENDING,RUNNING,COMPLETING"))
-    fresh = time.time() - _SHOWN_SECONDS
-    mine = options.get("user", user_name()) == user_name()
-    for job, record in _wanted(machine, options):
-        if mine and record.state in states and (record.ended or fresh) >= fresh:
-            yield JobRow(job.id, job.request, record)
 
 
 def _states(text: str) -> set[EmulatedState]:
@@ -112,10 +106,6 @@ def _format(text: str) -> tuple[str, Callable[[JobRow], str]]:
     return header, lambda row: fill(lambda name: _FIELDS[name](row))
 
 
-def _tres(request: JobRequest) -> str:
-    return f"gres:{gres(request.gpus_per_node, request.gpu_type)}" if request.gpus_per_node else "N/A"
-
-
 def _time(seconds: float | None) -> str:
     return "N/A" if seconds is None else shown_time(seconds)
 
@@ -130,26 +120,15 @@ def _duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def _end(row: JobRow) -> float | None:
-    """When the job ended, or will end at the latest."""
-    started, limit = row.record.started, row.request.time_limit
-    return row.record.ended or (started + limit if started and limit else None)
-
-
-def _used(row: JobRow) -> float:
-    return (row.record.ended or time.time()) - row.record.started if row.record.started else 0.0
-
-
-def _reason_or_nodes(row: JobRow) -> str:
-    return f"({row.record.reason})" if row.record.state is EmulatedState.PENDING else node_list(row.record.nodes)
-
-
 _FIELDS: dict[str, Callable[[JobRow], str]] = {
     "arrayjobid": lambda row: str(row.record.array or row.id),
     "arraytaskid": lambda row: arrays.shown(row.record),
     "comment": lambda row: row.request.comment or "(null)",
     "dependency": lambda row: dependencies.shown(row.record),
-    "endtime": lambda row: _time(_end(row)),
+    "endtime": lambda row: _time(
+        row.record.ended  # or will end at the latest:
+        or (row.record.started + row.request.time_limit if row.record.started and row.request.time_limit else None)
+    ),
     "exit_code": lambda row: str(row.record.status),
     "jobarrayid": lambda row: arrays.job_name(row.id, row.record),
     "jobid": lambda row: str(row.id),
@@ -160,15 +139,21 @@ _FIELDS: dict[str, Callable[[JobRow], str]] = {
     "numtasks": lambda row: str(row.request.tasks),
     "partition": lambda row: row.request.partition,
     "reason": lambda row: row.record.reason,
-    "reasonlist": _reason_or_nodes,
+    "reasonlist": lambda row: (
+        f"({row.record.reason})" if row.record.state is EmulatedState.PENDING else node_list(row.record.nodes)
+    ),
     "restartcnt": lambda row: str(row.record.restarts),
     "starttime": lambda row: _time(row.record.started),
     "state": lambda row: row.record.state.value,
     "statecompact": lambda row: _CODES[row.record.state],
     "submittime": lambda row: _time(row.record.submitted),
     "timelimit": lambda row: _duration(row.request.time_limit),
-    "timeused": lambda row: _duration(_used(row)),
-    "tres-per-node": lambda row: _tres(row.request),
+    "timeused": lambda row: _duration(
+        (row.record.ended or time.time()) - row.record.started if row.record.started else 0.0
+    ),
+    "tres-per-node": lambda row: (
+        f"gres:{gres(row.request.gpus_per_node, row.request.gpu_type)}" if row.request.gpus_per_node else "N/A"
+    ),
     "username": lambda row: user_name(),  # noqa: ARG005
     "workdir": lambda row: row.request.folder,
 }

@@ -41,20 +41,15 @@ def main(machine: Machine, arguments: list[str]) -> int:
     job = jobs.find(machine, options["jobid"]) if "jobid" in options else EmulatedJob(Path(os.environ[JOB_MARK]))
     if "jobid" in options:
         jobs.bury_lost(machine)
-        os.environ.update(_of_the_job(machine, job))
+        if job.record.state is not EmulatedState.RUNNING:
+            raise SlurmError(f"Unable to confirm allocation for job {job.id}: Job is not running")
+        added = batch_environment(machine, job, job.request, job.record, os.environ)
+        os.environ.update((name, value) for name, value in added.items() if name != "ENVIRONMENT")
         name_nodes(machine)  # as the supervisor has for steps from inside the job
     if job.record.state is not EmulatedState.RUNNING:
         raise SlurmError(f"Unable to create step for job {job.id}: Job/step already completing or completed")
     step = EmulatedStep(machine, job, options, command)
     return step.take_over_terminal() if "pty" in options else step.run()
-
-
-def _of_the_job(machine: Machine, job: EmulatedJob) -> dict[str, str]:
-    """What Slurm adds to the environment of a step started from outside its job."""
-    if job.record.state is not EmulatedState.RUNNING:
-        raise SlurmError(f"Unable to confirm allocation for job {job.id}: Job is not running")
-    added = batch_environment(machine, job, job.request, job.record, os.environ)
-    return {name: value for name, value in added.items() if name != "ENVIRONMENT"}
 
 
 class StepTask(NamedTuple):
@@ -84,13 +79,22 @@ class EmulatedStep:
 
     def run(self) -> int:
         """Start the tasks and wait for them; returns the highest exit code, 128 + N for a task killed by signal N."""
-        self._start()
+        out, folder = self.options.get("output"), self.options.get("chdir", os.curdir)
+        rank = itertools.count()
+        for position, (node, tasks) in enumerate(zip(self.nodes, self.counts, strict=True)):
+            for local in range(tasks):
+                task = StepTask(next(rank), local, node, position)
+                outputs = self._open(out, task, 1), self._open(self.options.get("error", out), task, 2)
+                pid = process_trees.spawn(self.command, self._environment(task), folder, *outputs)
+                self.running[pid] = task
+        for descriptor in self.files.values():
+            os.close(descriptor)
         while self.running:
             timeout = max(0.0, self.kill_at - time.monotonic()) if self.kill_at < math.inf else None
             fifo.wait([self.control, self.signals], timeout)
             for line in fifo.drain(self.control).decode().splitlines():
-                number, node = line.split()
-                self._signal(int(number), None if node == "all" else int(node))
+                number, target = line.split()
+                self._signal(int(number), None if target == "all" else int(target))
             if set(fifo.drain(self.signals)) - {signal.SIGCHLD}:
                 self._abort()
             self._reap()
@@ -137,18 +141,6 @@ class EmulatedStep:
                 (self.job.step_names / str(number)).write_text(name)
                 return number, control
         raise AssertionError("itertools.count() never ends")
-
-    def _start(self) -> None:
-        out, folder = self.options.get("output"), self.options.get("chdir", os.curdir)
-        rank = itertools.count()
-        for position, (node, tasks) in enumerate(zip(self.nodes, self.counts, strict=True)):
-            for local in range(tasks):
-                task = StepTask(next(rank), local, node, position)
-                outputs = self._open(out, task, 1), self._open(self.options.get("error", out), task, 2)
-                pid = process_trees.spawn(self.command, self._environment(task), folder, *outputs)
-                self.running[pid] = task
-        for descriptor in self.files.values():
-            os.close(descriptor)
 
     def _environment(self, task: StepTask) -> dict[str, str]:
         """srun's own environment, what Slurm adds, and the task's rank and node."""

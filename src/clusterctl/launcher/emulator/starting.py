@@ -19,9 +19,21 @@ if TYPE_CHECKING:
 def start(
     machine: Machine, request: JobRequest, environment: dict[str, str], script: bytes, record: JobRecord
 ) -> EmulatedJob:
-    """Publish a job under the next free id, and start its supervisor."""
+    """Publish a job under the next free id, and start its supervisor, a process that outlives this command."""
     job, control = _publish(machine, request, environment, script, record)
-    _start_supervisor(machine, job, control)
+    log = os.fspath(job.folder / "supervisor.log")
+    words = ("-X", "utf8", os.fspath(machine.bin / "start.py"), "supervisor", str(job.id))
+    os.posix_spawn(
+        sys.executable,
+        isolated(sys.executable, *words),
+        {name: value for name, value in os.environ.items() if name != JOB_MARK},  # sbatch may run inside a job
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, control, 0),  # the job's pipe, which the supervisor never closes
+            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
     os.close(control)
     return job
 
@@ -51,20 +63,3 @@ def _publish(
         except OSError:  # taken meanwhile: rename cannot replace a folder that is not empty
             continue
         return EmulatedJob(folder), control
-
-
-def _start_supervisor(machine: Machine, job: EmulatedJob, control: int) -> None:
-    """Start a process that outlives this command, with the job's pipe, which is never closed, as standard input."""
-    log = os.fspath(job.folder / "supervisor.log")
-    words = ("-X", "utf8", os.fspath(machine.bin / "start.py"), "supervisor", str(job.id))
-    os.posix_spawn(
-        sys.executable,
-        isolated(sys.executable, *words),
-        {name: value for name, value in os.environ.items() if name != JOB_MARK},  # sbatch may run inside a job
-        file_actions=[
-            (os.POSIX_SPAWN_DUP2, control, 0),
-            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-    )

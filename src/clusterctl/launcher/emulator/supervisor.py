@@ -57,7 +57,15 @@ class Supervisor:
         self.warn_at = self.limit_at = self.yield_at = self.kill_at = math.inf  # on the monotonic clock
 
     def supervise(self) -> None:
-        while self.record.state is EmulatedState.RUNNING or self._wait_for_slots():
+        while True:
+            self.becomes = None
+            while self.record.state is EmulatedState.PENDING:
+                if self.record.reason != HELD and self._may_start() and self._place():
+                    break
+                if self.record.state is EmulatedState.PENDING:
+                    self._wait(time.monotonic() + _LOOK_AGAIN_SECONDS)
+            if self.record.state is EmulatedState.CANCELLED:  # before it had its nodes
+                break
             state = self._run()
             if state is not EmulatedState.PENDING:
                 self._note(state=state, reason=_REASONS.get(state, "None"), ended=time.time(), status=self.status or 0)
@@ -68,17 +76,6 @@ class Supervisor:
         jobs.nudge(self.machine)
 
     # While pending
-
-    def _wait_for_slots(self) -> bool:
-        """True once the job has its nodes, False if it was cancelled before that."""
-        self.becomes = None
-        while True:
-            if self.record.reason != HELD and self._may_start() and self._place():
-                return True
-            if self.record.state is EmulatedState.PENDING:
-                self._wait(time.monotonic() + _LOOK_AGAIN_SECONDS)
-            if self.record.state is EmulatedState.CANCELLED:
-                return False
 
     def _may_start(self) -> bool:
         """Whether all dependencies are satisfied; if one never can be, end the job if it was submitted so."""
@@ -94,6 +91,7 @@ class Supervisor:
         return not left
 
     def _place(self) -> bool:
+        """Take the nodes if they are free; else record why not. The first in line asks jobs to make room."""
         reason = "Priority"
         if not virtual_cluster.is_behind(self.machine, self.job):
             with virtual_cluster.lease(self.machine):
@@ -104,21 +102,18 @@ class Supervisor:
                 jobs.nudge(self.machine)  # another job is now first in line
                 return self.record.state is EmulatedState.RUNNING
             jobs.bury_lost(self.machine)
-            reason = self._obstacle()
+            if virtual_cluster.is_throttled(self.machine, self.job):
+                reason = "JobArrayTaskLimit"
+            else:
+                for victim in virtual_cluster.victims(self.machine, self.job):
+                    fifo.send(victim.control, "-", "preempt")
+                # With a node down it may never fit; then the jobs behind it must not wait.
+                possible = virtual_cluster.place(self.machine, self.job, alone=True)
+                reason = "Resources" if possible else "ReqNodeNotAvail"
         if reason != self.record.reason:
             self._note(reason=reason)
             jobs.nudge(self.machine)
         return False
-
-    def _obstacle(self) -> str:
-        """Why the first job in line gets no nodes. Also asks the jobs that it preempts to make room."""
-        if virtual_cluster.is_throttled(self.machine, self.job):
-            return "JobArrayTaskLimit"
-        for victim in virtual_cluster.victims(self.machine, self.job):
-            fifo.send(victim.control, "-", "preempt")
-        # With a node down it may never fit; then the jobs behind it must not wait.
-        possible = virtual_cluster.place(self.machine, self.job, alone=True)
-        return "Resources" if possible else "ReqNodeNotAvail"
 
     def _split(self, tasks: Sequence[int], **changes: object) -> None:
         """Change only these elements of the array: they become a job of their own unless they are all that is left.
@@ -138,21 +133,6 @@ class Supervisor:
 
     def _run(self) -> EmulatedState:
         """Run the batch script; returns the state that the job ends in, or PENDING to requeue it."""
-        self._start()
-        while self.becomes is None or self.status is None or self._steps_run():
-            if self.status is None or self.becomes is not None:
-                self._wait(min(self.warn_at, self.limit_at, self.yield_at, self.kill_at))
-                self._watch_the_clock()
-            else:
-                self._end(EmulatedState.COMPLETED if self.status == 0 else EmulatedState.FAILED)
-        while remaining := self._processes():
-            self._kill(remaining)
-            fifo.wait([self.signals], 0.1)
-            self._reap()
-        os.close(self.log)
-        return self.becomes
-
-    def _start(self) -> None:
         for old in self.job.steps.iterdir():
             old.unlink()
         self.status = None
@@ -169,9 +149,22 @@ class Supervisor:
             print(f"Could not open a log of job {self.job.id}: {refusal}", flush=True)
             self.log = os.open(os.devnull, os.O_WRONLY)
             self.status = _NO_OUTPUT
-            return
-        self.batch = process_trees.spawn(script, environment, request.folder, self.log, error)
-        os.close(error)
+        else:
+            self.batch = process_trees.spawn(script, environment, request.folder, self.log, error)
+            os.close(error)
+        steps = self.job.steps
+        while self.becomes is None or self.status is None or any(map(fifo.has_reader, steps.iterdir())):
+            if self.status is None or self.becomes is not None:
+                self._wait(min(self.warn_at, self.limit_at, self.yield_at, self.kill_at))
+                self._watch_the_clock()
+            else:
+                self._end(EmulatedState.COMPLETED if self.status == 0 else EmulatedState.FAILED)
+        while remaining := self._processes():
+            self._kill(remaining)
+            fifo.wait([self.signals], 0.1)
+            self._reap()
+        os.close(self.log)
+        return self.becomes
 
     def _open(self, pattern: str) -> int:
         names = symbols(self.job.id, self.record, self.request.name, self.record.nodes[0])
@@ -239,9 +232,6 @@ class Supervisor:
             os.kill(self.batch, number)
             return True
         return any(reached)
-
-    def _steps_run(self) -> bool:
-        return any(fifo.has_reader(step) for step in self.job.steps.iterdir())
 
     # Commands and events
 

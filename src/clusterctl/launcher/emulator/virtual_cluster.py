@@ -1,4 +1,4 @@
-"""The virtual cluster: its size, the names of its nodes, and which of them are down."""
+"""The virtual cluster: its size, the names of its nodes, which of them are down, and which a pending job gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sends the pending notifications of one run to the channels in its `[notify]`."""
+"""Sends the pending notifications of one run to the channels in its `[notify]`.
+
+Below: which events of a run are worth one, the message, and the files that make each message sent at most once.
+"""
 
 from __future__ import annotations
 
@@ -153,18 +156,13 @@ def happened(status: Status, stalled: Collection[int]) -> Iterator[Happened]:
         # Slurm requeues the same job after a preemption or the loss of a node; a resume is a new job.
         if attempt.requeued or (following is not None and attempt.job_id == following.job_id):
             yield Happened(RunEvent.RESTARTED, attempt.number)
-    if (event := _ending(status)) is not None:
-        last = status.attempts[-1].number if status.attempts else 0
-        yield Happened(event, max(last, status.record.past_attempts))
-
-
-def _ending(status: Status) -> RunEvent | None:
-    """How the run ended; None if it is or may be active, or if somebody cancelled it and so knows."""
-    if not status.stage.ended or not status.sure:
-        return None
-    if status.stage is Stage.FINISHED:
-        return RunEvent.FINISHED
-    return None if status.stage is Stage.CANCELLED and status.reason != NEVER_STARTS else RunEvent.FAILED
+    if not status.stage.ended or not status.sure:  # it is or may be active
+        return
+    if status.stage is Stage.CANCELLED and status.reason != NEVER_STARTS:  # whoever cancelled it knows
+        return
+    last = status.attempts[-1].number if status.attempts else 0
+    event = RunEvent.FINISHED if status.stage is Stage.FINISHED else RunEvent.FAILED
+    yield Happened(event, max(last, status.record.past_attempts))
 
 
 # A message: the event, run, cause, duration and best score; and its formats for webhooks.

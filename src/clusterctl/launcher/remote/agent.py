@@ -200,7 +200,11 @@ class _Relay:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 signal.signal(signal.SIGINT, signal.default_int_handler)  # sshd may have been started with it ignored
                 _take_streams(streams)
-                code = _carry_out(perform, self._request, Asker(theirs))
+                asker = Asker(theirs)
+                os.environ.update(self._request.environment)
+                deliver(Arrival(self._request.sent, asker.ask))
+                code = perform(self._request, asker)
+                code = LOST if asker.lost else code
             except KeyboardInterrupt:  # before it had started
                 code = 128 + signal.SIGINT
             finally:
@@ -282,7 +286,7 @@ class _Relay:
 
     def _drain(self) -> None:
         """Relay the command's last output; processes it left running may keep its streams open."""
-        while any(isinstance(key.data, str) and key.data in ("print", "question") for key in self._keys()):
+        while any(key.data in ("print", "question") for key in self._selector.get_map().values()):
             events = self._selector.select(0)
             found = [key for key, _ in events if key.data in ("print", "question")]
             if not found:
@@ -293,9 +297,6 @@ class _Relay:
                 else:
                     assert isinstance(key.fileobj, socket.socket)
                     self._pass_on(Reader(), key.fileobj)
-
-    def _keys(self) -> list[selectors.SelectorKey]:
-        return [*self._selector.get_map().values()]
 
     def _watch_input(self) -> None:
         """Wait until the command can read, if there is input."""
@@ -323,13 +324,6 @@ class _Relay:
             pass
         except OSError:
             self._waiting.clear()
-
-
-def _carry_out(perform: Callable[[RemoteRequest, Asker], int], request: RemoteRequest, asker: Asker) -> int:
-    os.environ.update(request.environment)
-    deliver(Arrival(request.sent, asker.ask))
-    code = perform(request, asker)
-    return LOST if asker.lost else code
 
 
 def _take_streams(streams: Mapping[int, int]) -> None:

@@ -56,7 +56,10 @@ class LastingAnswer:
         if not _NAME.fullmatch(name):
             raise UsageError(f"invalid request name: {name}", "run the command again")
         all_of_them = make_private(data_folder() / "remote-answers")
-        _remove_old(all_of_them)
+        with suppress(OSError):
+            for old in all_of_them.iterdir():
+                if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+                    shutil.rmtree(old, ignore_errors=True)
         folder = all_of_them / name
         while True:
             try:
@@ -98,10 +101,3 @@ def _awaited(folder: Path) -> list[Frame]:
             return []
         time.sleep(_LOOK_SECONDS)
     return [Frame(FrameKind.EXIT, str(GONE).encode())]
-
-
-def _remove_old(folder: Path) -> None:
-    with suppress(OSError):
-        for old in folder.iterdir():
-            if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
-                shutil.rmtree(old, ignore_errors=True)

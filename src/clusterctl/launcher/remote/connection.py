@@ -96,10 +96,17 @@ class Session:
         while self._code is None:
             self._watch_for_writing()
             for key, _ in self._selector.select():
-                if isinstance(key.data, Signals):
-                    self._heed(key.data)
-                else:
+                if key.data is None:
                     self._serve(key.fileobj)
+                    continue
+                signals: Signals = key.data  # Ctrl-C, or a change of the terminal's size
+                os.read(signals.wake, CHUNK)
+                if signals.interrupted and signals.listening:
+                    signals.listening = False  # a second Ctrl-C ends the local command
+                    self._pending += Frame(FrameKind.SIGNAL, b"2").packed()
+                if signals.size is not None:
+                    self._pending += Frame(FrameKind.SIZE, signals.size).packed()
+                    signals.size = None
         return self._code
 
     @property
@@ -138,9 +145,20 @@ class Session:
 
     def _serve(self, stream: object) -> None:
         if stream is self._input:
-            self._write()
-        elif stream is self._errors:
-            self._hear(_read(self._errors.fileno()))
+            try:
+                written = os.write(self._input.fileno(), memoryview(self._pending)[:CHUNK])
+                del self._pending[:written]
+            except BlockingIOError:
+                pass
+            except OSError:  # the other end has closed; read its output first
+                self._pending.clear()
+                self._sources.clear()
+        elif stream is self._errors:  # of ssh itself, and of the login shell's start-up files
+            data = _read(self._errors.fileno())
+            if data:
+                self._complaint = (self._complaint + data)[-CHUNK:]
+            elif data is not None:
+                self._ended(self._errors)
         elif stream is self._output:
             self._receive(_read(self._output.fileno()))
         elif self._ends.input is not None:
@@ -149,40 +167,18 @@ class Session:
             if not typed:
                 self._selector.unregister(self._ends.input)
 
-    def _hear(self, data: bytes | None) -> None:
-        """Handle output of ssh itself and of the login shell's start-up files."""
-        if data:
-            self._complaint = (self._complaint + data)[-CHUNK:]
-        elif data is not None:
-            self._ended(self._errors)
-
-    def _heed(self, signals: Signals) -> None:
-        """Relay Ctrl-C and changes of the terminal's size."""
-        os.read(signals.wake, CHUNK)
-        if signals.interrupted and signals.listening:
-            signals.listening = False  # a second Ctrl-C ends the local command
-            self._pending += Frame(FrameKind.SIGNAL, b"2").packed()
-        if signals.size is not None:
-            self._pending += Frame(FrameKind.SIZE, signals.size).packed()
-            signals.size = None
-
-    def _write(self) -> None:
-        try:
-            written = os.write(self._input.fileno(), memoryview(self._pending)[:CHUNK])
-            del self._pending[:written]
-        except BlockingIOError:
-            pass
-        except OSError:  # the other end has closed; read its output first
-            self._pending.clear()
-            self._sources.clear()
-
     def _receive(self, data: bytes | None) -> None:
         if data is None:
             return
         if not data:
             self._ended(self._output)
-            code = self._end_of_ssh()
-            self._complaint += _rest_of(self._errors.fileno())
+            try:
+                code = self._process.wait(_PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:  # it can close its output without ending the session
+                self._process.kill()
+                code = self._process.wait()
+            with suppress(OSError):
+                self._complaint += os.read(self._errors.fileno(), CHUNK)
             raise (SessionEnded if self._marked else NotStarted)(code, self._complaint.decode(errors="replace"))
         if not self._marked:
             self._noise += data
@@ -208,7 +204,12 @@ class Session:
         if frame.kind in (FrameKind.OUTPUT, FrameKind.ERRORS):
             self._shown.take(frame.kind, frame.payload)
         elif frame.kind is FrameKind.QUESTION:
-            self._sources.append(self._answered(_question(frame.payload)))
+            if len(frame.payload) > _MOST_QUESTION:
+                raise Broken(f"a question of {len(frame.payload)} bytes")
+            question = parsed(frame.payload)
+            if not isinstance(question, dict):
+                raise Broken("invalid question")
+            self._sources.append(self._answered(question))
             if len(self._sources) > _MOST_QUESTIONS:
                 raise Broken(f"more than {_MOST_QUESTIONS} questions at once")
         elif frame.kind is FrameKind.VALUE:
@@ -217,21 +218,16 @@ class Session:
             if len(self._value) > _MOST_VALUE:
                 raise Broken(f"an answer of more than {_MOST_VALUE // 2**20} MiB")
         else:
-            self._code = _exit_code(frame.payload)
+            code = frame.payload
+            if not (code.isdigit() and len(code) <= 3 and int(code) <= 255):
+                raise Broken("invalid exit code")
+            self._code = int(code)
 
     def _answered(self, question: dict[str, Any]) -> Iterator[bytes]:
         for piece in self._ends.answer(question):
             if piece:
                 yield Frame(FrameKind.DATA, piece).packed()
         yield Frame(FrameKind.DATA, b"").packed()
-
-    def _end_of_ssh(self) -> int:
-        """ssh's exit code; the other machine can close its output without ending the session."""
-        try:
-            return self._process.wait(_PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
 
     def _ended(self, stream: Any) -> None:
         self._selector.unregister(stream)
@@ -243,27 +239,6 @@ def _read(descriptor: int) -> bytes | None:
         return os.read(descriptor, CHUNK)
     except BlockingIOError:
         return None
-
-
-def _rest_of(descriptor: int) -> bytes:
-    with suppress(OSError):
-        return os.read(descriptor, CHUNK)
-    return b""
-
-
-def _question(payload: bytes) -> dict[str, Any]:
-    if len(payload) > _MOST_QUESTION:
-        raise Broken(f"a question of {len(payload)} bytes")
-    question = parsed(payload)
-    if not isinstance(question, dict):
-        raise Broken("invalid question")
-    return question
-
-
-def _exit_code(payload: bytes) -> int:
-    if not (payload.isdigit() and len(payload) <= 3 and int(payload) <= 255):
-        raise Broken("invalid exit code")
-    return int(payload)
 
 
 def _not_understood(error: Exception) -> HostError:

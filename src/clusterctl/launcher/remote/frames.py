@@ -1,4 +1,7 @@
-"""Frames: a letter, a four-byte length, and that many bytes. Both sides of a connection send them."""
+"""Frames: a letter, a four-byte length, and that many bytes. Both sides of a connection send them.
+
+The first one holds the request (`RemoteRequest`) of one machine to clusterctl on another.
+"""
 
 from __future__ import annotations
 

@@ -134,18 +134,12 @@ def _dependencies() -> Iterator[tuple[str, Path]]:
         if name.lower() not in seen:
             yield from _files_of(distribution, name)
         seen.add(name.lower())
-        waiting += _required(distribution, extras)
-
-
-def _required(
-    distribution: importlib.metadata.Distribution, extras: frozenset[str]
-) -> Iterator[tuple[str, frozenset[str]]]:
-    for line in distribution.requires or ():
-        text, _, marker = line.partition(";")
-        wanted = _EXTRA.search(marker)
-        if (wanted and wanted[1] not in extras) or not (match := _REQUIREMENT.match(text)):
-            continue
-        yield match[1], frozenset(filter(None, (extra.strip() for extra in (match[2] or "").split(","))))
+        for line in distribution.requires or ():
+            text, _, marker = line.partition(";")
+            wanted = _EXTRA.search(marker)
+            if (wanted is None or wanted[1] in extras) and (match := _REQUIREMENT.match(text)):
+                asked = (extra.strip() for extra in (match[2] or "").split(","))
+                waiting.append((match[1], frozenset(filter(None, asked))))
 
 
 def _files_of(distribution: importlib.metadata.Distribution, name: str) -> Iterator[tuple[str, Path]]:

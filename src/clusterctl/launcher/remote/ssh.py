@@ -60,8 +60,11 @@ def connect(host: str, *, ask: bool = True) -> bool:
     With `ask` and a terminal, ssh may prompt for a password, a code, or whether to trust the host.
     """
     with _alone(host):
-        if _is_there(host):
-            return False
+        if socket_of(host).exists():
+            if _control(host, "check").returncode == 0:
+                return False
+            with suppress(FileNotFoundError):
+                socket_of(host).unlink()  # left by a dead master
         terminal = ask and _has_terminal()
         began = time.monotonic()
         with tempfile.TemporaryFile() as words:
@@ -114,34 +117,25 @@ def failure(host: str, complaint: str, *, terminal: bool, seconds: float = 0) ->
 
 
 def socket_of(host: str) -> Path:
-    """The socket of the master of `host`, in a private local folder."""
-    return _folder() / hashlib.sha256(host.encode()).hexdigest()[:16]
+    """The socket of the master of `host`, in a local folder, maybe in /tmp, that only this user can enter.
 
-
-def _folder() -> Path:
+    Raises HostError for any other. A link is refused whatever it leads to: its owner could change that after the check.
+    """
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
     places = [runtime / "clusterctl-ssh"] if runtime.is_dir() and os.access(runtime, os.W_OK) else []
     places.append(Path(f"/tmp/clusterctl-ssh-{os.geteuid()}"))
     place = next(place for place in places if len(str(place)) < _LONGEST_SOCKET or place == places[-1])
     with suppress(FileExistsError):  # something else of this name is refused below
         make_new(place)
-    _require_private(place)
-    return place
-
-
-def _require_private(folder: Path) -> None:
-    """Raise HostError unless `folder`, which may be in /tmp, is a real folder that only this user can enter.
-
-    A link is refused whatever it leads to: its owner could change that after this check.
-    """
-    status = folder.lstat()
+    status = place.lstat()
     hint = "use a folder of yours: export XDG_RUNTIME_DIR=$(mktemp -d)"
     if not stat.S_ISDIR(status.st_mode):
-        raise HostError(f"not a folder, but the connection's socket would be in it: {folder}", hint)
+        raise HostError(f"not a folder, but the connection's socket would be in it: {place}", hint)
     if status.st_uid != os.geteuid():
-        raise HostError(f"owned by another user, but the connection's socket would be in it: {folder}", hint)
+        raise HostError(f"owned by another user, but the connection's socket would be in it: {place}", hint)
     if stat.S_IMODE(status.st_mode) & 0o077:
-        raise HostError(f"accessible to others, but holds the connection's socket: {folder}", f"chmod 700 {folder}")
+        raise HostError(f"accessible to others, but holds the connection's socket: {place}", f"chmod 700 {place}")
+    return place / hashlib.sha256(host.encode()).hexdigest()[:16]
 
 
 def _start_master(host: str, log: int, terminal: bool) -> int:
@@ -190,16 +184,6 @@ def _in_front(group: int) -> Iterator[None]:
         os.tcsetpgrp(terminal, os.getpgrp())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
         os.close(terminal)
-
-
-def _is_there(host: str) -> bool:
-    if not socket_of(host).exists():
-        return False
-    if _control(host, "check").returncode == 0:
-        return True
-    with suppress(FileNotFoundError):
-        socket_of(host).unlink()  # left by a dead master
-    return False
 
 
 def _control(host: str, command: str, *options: str) -> subprocess.CompletedProcess[bytes]:

@@ -192,7 +192,9 @@ def _read(value: Any, hint: Any, adopt: Callable[[Any], Any], depth: int) -> Any
         key, item = arguments or (Any, Any)
         return {read(name, key): read(one, item) for name, one in _pairs(value)}
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return _read_member(value, hint)
+        if type(value) is not dict or value.get("enum") != _name(hint) or type(value["name"]) is not str:
+            raise TypeError(f"expected {hint.__name__}")
+        return hint[value["name"]]
     if isinstance(hint, type):
         return _read_object(value, hint, read, adopt)
     raise TypeError(f"no value of the type {hint} is sent")
@@ -239,12 +241,6 @@ def _read_simple(value: Any, kind: Any) -> Any:
     if type(item) is not str or (kind in (float, GpuCount) and len(item) > _LONGEST_NUMBER):
         raise TypeError(f"expected {kind.__name__}")
     return base64.b64decode(item, validate=True) if kind is bytes else kind(item)
-
-
-def _read_member(value: Any, cls: Any) -> Any:
-    if type(value) is not dict or value.get("enum") != _name(cls) or type(value["name"]) is not str:
-        raise TypeError(f"expected {cls.__name__}")
-    return cls[value["name"]]
 
 
 def _read_object(value: Any, hint: type, read: Callable[[Any, Any], Any], adopt: Callable[[Any], Any]) -> Any:

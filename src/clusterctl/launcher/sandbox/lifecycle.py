@@ -1,4 +1,4 @@
-"""Starts and stops the sandbox, and reports its status."""
+"""Starts and stops the sandbox, reports its status, and writes the configuration of its daemons."""
 
 from __future__ import annotations
 
@@ -124,7 +124,11 @@ def check_cgroups() -> None:
 def _start(sandbox: Sandbox) -> None:
     if sandbox.namespaces:
         network.lay_network(sandbox)
-    _start_munged(sandbox)
+    # Slurm's authentication daemon, with the sandbox's own key. --force accepts a socket in a private folder.
+    argv = ["munged", "--foreground", "--num-threads=10", "--force"]
+    argv += [f"--key-file={sandbox.path}/etc/munge.key", f"--socket={sandbox.munge_socket}"]
+    argv += [f"--pid-file={sandbox.path}/run/munged.pid", f"--seed-file={sandbox.path}/run/munged.seed"]
+    marked_processes.serve(sandbox.path, "munged", argv, sandbox.log("munged"), str(sandbox.munge_socket))
     if sandbox.request.accounting:
         _start_accounting(sandbox)
     address = (sandbox.address, sandbox.port_of("slurmctld"))
@@ -135,14 +139,6 @@ def _start(sandbox: Sandbox) -> None:
 def _switch_on(sandbox: Sandbox) -> None:
     """Start the nodes that are off, and wait only for them, since others may be cut off."""
     node.wait_for(sandbox, node.switch_on(sandbox, *sandbox.names))
-
-
-def _start_munged(sandbox: Sandbox) -> None:
-    """Start Slurm's authentication daemon, with the sandbox's own key."""
-    argv = ["munged", "--foreground", "--num-threads=10", "--force"]  # --force accepts a socket in a private folder
-    argv += [f"--key-file={sandbox.path}/etc/munge.key", f"--socket={sandbox.munge_socket}"]
-    argv += [f"--pid-file={sandbox.path}/run/munged.pid", f"--seed-file={sandbox.path}/run/munged.seed"]
-    marked_processes.serve(sandbox.path, "munged", argv, sandbox.log("munged"), str(sandbox.munge_socket))
 
 
 def _start_accounting(sandbox: Sandbox) -> None:
@@ -191,17 +187,13 @@ def _stop(folder: Path) -> bool:
         marked_processes.end(alive)
     network.remove_network(folder)
     if (folder / "etc" / "cgroup.conf").exists():
-        for node_folder in (folder / "spool").iterdir():
-            _remove_cgroups(node_folder.name)
+        # slurmd leaves empty groups behind: remove the inner ones first.
+        tops = [top for one in (folder / "spool").iterdir() for top in _CGROUPS.glob(f"*/slurm_{one.name}")]
+        for top in tops:
+            for group in sorted([*(path for path in top.rglob("*") if path.is_dir()), top], reverse=True):
+                with suppress(OSError):
+                    group.rmdir()
     return found
-
-
-def _remove_cgroups(node: str) -> None:
-    """Remove the empty groups that slurmd leaves behind, the inner ones first."""
-    for top in _CGROUPS.glob(f"*/slurm_{node}"):
-        for group in sorted([*(path for path in top.rglob("*") if path.is_dir()), top], reverse=True):
-            with suppress(OSError):
-                group.rmdir()
 
 
 # The configuration files of the sandbox's daemons, made from the templates in `cluster/sandbox/`.
@@ -235,12 +227,33 @@ def write_files(sandbox: Sandbox) -> None:
         write_text(etc / name, text)  # readable only by its owner, as munged and slurmdbd require
 
 
+def _files_alone(nsswitch: Path) -> str:
+    """This host's name service switch without DNS for host names: a node cannot reach a name server."""
+    text = nsswitch.read_text(encoding="utf-8") if nsswitch.exists() else ""
+    return re.sub(r"(?m)^hosts:.*\n?", "", text) + "hosts: files\n"
+
+
 def machine_gpus() -> list[Path]:
     return sorted(Path("/dev").glob("nvidia[0-9]*"), key=lambda path: int(path.name[6:]))
 
 
 def _values(sandbox: Sandbox) -> dict[str, str | int]:
     host, contained = socket.gethostname().partition(".")[0], sandbox.request.cgroups
+    gpus = f" Gres=gpu:{sandbox.request.gpus_per_node}" if sandbox.request.gpus_per_node else ""
+    on_host = "" if sandbox.namespaces else " NodeHostname=localhost"
+    nodes = [
+        f"NodeName={name}{on_host} NodeAddr={sandbox.address_of(name)} Port={sandbox.port_of(name)}"
+        f" CPUs={CPUS_PER_NODE} RealMemory={MEGABYTES_PER_NODE}{gpus}"
+        for name in sandbox.names
+    ]
+    accounting = [
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        f"AccountingStorageHost={sandbox.address}",
+        f"AccountingStoragePort={sandbox.port_of('slurmdbd')}",
+        f"AccountingStoragePass={sandbox.munge_socket}",  # or slurmctld asks the munge of this host
+        "AccountingStorageTRES=gres/gpu",
+        "AccountingStoreFlags=job_comment,job_script,job_env",
+    ]
     return {
         "folder": sandbox.folder,
         "user": pwd.getpwuid(os.geteuid()).pw_name,
@@ -253,29 +266,9 @@ def _values(sandbox: Sandbox) -> dict[str, str | int]:
         "proctrack": "cgroup" if contained else "linuxproc",
         "task": "cgroup" if contained else "none",
         "gather": "cgroup" if contained else "linux",
-        "accounting": "\n".join(_accounting_lines(sandbox)),
-        "node_lines": "\n".join(_node_lines(sandbox)),
+        "accounting": "\n".join(accounting if sandbox.request.accounting else ()),
+        "node_lines": "\n".join(nodes),
     }
-
-
-def _accounting_lines(sandbox: Sandbox) -> Iterator[str]:
-    if sandbox.request.accounting:
-        yield "AccountingStorageType=accounting_storage/slurmdbd"
-        yield f"AccountingStorageHost={sandbox.address}"
-        yield f"AccountingStoragePort={sandbox.port_of('slurmdbd')}"
-        yield f"AccountingStoragePass={sandbox.munge_socket}"  # or slurmctld asks the munge of this host
-        yield "AccountingStorageTRES=gres/gpu"
-        yield "AccountingStoreFlags=job_comment,job_script,job_env"
-
-
-def _node_lines(sandbox: Sandbox) -> Iterator[str]:
-    gpus = f" Gres=gpu:{sandbox.request.gpus_per_node}" if sandbox.request.gpus_per_node else ""
-    for name in sandbox.names:
-        host = "" if sandbox.namespaces else " NodeHostname=localhost"
-        yield (
-            f"NodeName={name}{host} NodeAddr={sandbox.address_of(name)} Port={sandbox.port_of(name)}"
-            f" CPUs={CPUS_PER_NODE} RealMemory={MEGABYTES_PER_NODE}{gpus}"
-        )
 
 
 def _gres_lines(sandbox: Sandbox) -> Iterator[str]:
@@ -299,9 +292,3 @@ def _make_gpu(sandbox: Sandbox, number: int) -> Path:
     except PermissionError as error:
         raise UsageError("only root can create device nodes for GPUs", "omit --gpus-per-node") from error
     return device
-
-
-def _files_alone(nsswitch: Path) -> str:
-    """This host's name service switch without DNS for host names: a node cannot reach a name server."""
-    text = nsswitch.read_text(encoding="utf-8") if nsswitch.exists() else ""
-    return re.sub(r"(?m)^hosts:.*\n?", "", text) + "hosts: files\n"

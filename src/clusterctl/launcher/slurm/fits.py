@@ -67,12 +67,19 @@ def asked_of(resources: Resources) -> Asked:
         if kind == "gpu":
             gpu_type = rest[0] if rest and not rest[0].isdigit() else ""
             gpus = max(gpus, int(rest[-1]) if rest and rest[-1].isdigit() else 1)
+    memory = None  # the site's default
+    if resources.memory:
+        memory = mebibytes(resources.memory)
+    elif resources.mem_per_cpu:
+        memory = mebibytes(resources.mem_per_cpu) * cpus
+    elif resources.mem_per_gpu:
+        memory = mebibytes(resources.mem_per_gpu) * gpus
     return Asked(
         nodes=resources.nodes,
         cpus=cpus,
         gpus=gpus,
         seconds=resources.time,
-        memory=_memory(resources, cpus, gpus),
+        memory=memory,
         gpu_type=gpu_type,
         constraint=resources.constraint or "",
         exclusive=resources.exclusive,
@@ -143,14 +150,6 @@ def gpus_by_type(nodes: Iterable[Node]) -> dict[str, tuple[int, int]]:
             total[kind.type] += kind.total
             free[kind.type] += kind.free if node.can_start else 0
     return {kind: (free[kind], total[kind]) for kind in total}
-
-
-def _memory(resources: Resources, cpus: int, gpus: int) -> int | None:
-    if resources.memory:
-        return mebibytes(resources.memory)
-    if resources.mem_per_cpu:
-        return mebibytes(resources.mem_per_cpu) * cpus
-    return mebibytes(resources.mem_per_gpu) * gpus if resources.mem_per_gpu else None
 
 
 def has_features(node: Node, constraint: str) -> bool:

@@ -125,7 +125,15 @@ def parse_nodes(text: str, taken_at: float) -> Inventory:
         if len(values) <= len(FIELDS) or not values[0] or not values[1].strip("*"):
             skipped += bool(line.strip())
             continue
-        partition = _parse_partition(values)
+        title, available, longest, size = values[1:5]
+        partition = Partition(
+            name=title.removesuffix("*"),
+            default=title.endswith("*"),
+            up=available == "up",
+            longest=_seconds(longest),
+            most_nodes=parse_number(size.rpartition("-")[2]),
+            nodes=(),
+        )
         partitions.setdefault(partition.name, partition)
         if values[0] not in nodes:
             nodes[values[0]] = _parse_node(values)
@@ -165,18 +173,6 @@ def _parse_node(values: list[str]) -> Node:
         memory_free=parse_number(free),
         gpus=parse_gpus(gres, used),
         features=frozenset(filter(None, _given(features).split(","))),
-    )
-
-
-def _parse_partition(values: list[str]) -> Partition:
-    name, available, longest, size = values[1:5]
-    return Partition(
-        name=name.removesuffix("*"),
-        default=name.endswith("*"),
-        up=available == "up",
-        longest=_seconds(longest),
-        most_nodes=parse_number(size.rpartition("-")[2]),
-        nodes=(),
     )
 
 

@@ -1,4 +1,7 @@
-"""Jobs from squeue: text output with explicit fields, since `--json` changes with every version of Slurm."""
+"""Jobs from squeue: text output with explicit fields, since `--json` changes with every version of Slurm.
+
+Also Slurm's names for the elements of job arrays.
+"""
 
 from __future__ import annotations
 

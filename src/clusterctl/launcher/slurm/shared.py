@@ -123,17 +123,13 @@ def shared_folder(controller: Sequence[str | None], state: Callable[[], Path]) -
     The state folder may be on a home file system shared by several login nodes, hence the host name.
     """
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
-    root = runtime / "clusterctl" if _is_private(runtime) else state()
+    is_private = False
+    with suppress(OSError):
+        status = runtime.stat()
+        is_private = status.st_uid == os.geteuid() and status.st_mode & 0o077 == 0
+    root = runtime / "clusterctl" if is_private else state()
     name = hashlib.sha256(json.dumps([socket.gethostname(), *controller]).encode()).hexdigest()[:16]
     return make_private(make_private(root) / f"slurm-{name}")
-
-
-def _is_private(folder: Path) -> bool:
-    try:
-        status = folder.stat()
-    except OSError:
-        return False
-    return status.st_uid == os.geteuid() and status.st_mode & 0o077 == 0
 
 
 def _read(path: Path) -> _Kept:
@@ -151,18 +147,11 @@ def _take(lease: Path) -> bool:
     try:
         os.link(aside, lease)  # atomic, including the content
     except FileExistsError:
-        if _is_abandoned(lease):
-            with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
+            holder, age = lease.read_text(), time.time() - lease.stat().st_mtime
+            if not 0 <= age < LEASE_SECONDS or not Path(f"/proc/{holder}").exists():
                 lease.replace(aside)  # if several processes try, one succeeds
         return False
     finally:
         aside.unlink(missing_ok=True)
     return True
-
-
-def _is_abandoned(path: Path) -> bool:
-    try:
-        holder, age = path.read_text(), time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return False
-    return not 0 <= age < LEASE_SECONDS or not Path(f"/proc/{holder}").exists()

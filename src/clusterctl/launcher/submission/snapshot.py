@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
-from clusterctl.launcher.containers.listener import SILENT
+from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.submission.code_files import (
     QUIET_SECONDS,
     KnownDigests,
@@ -38,7 +38,7 @@ from clusterctl.shared.spec.values import plural
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.launcher.containers.listener import ProgressListener
+    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.submission.code_files import CodeFile
     from clusterctl.shared.record.layout import RunDir
 

@@ -1,4 +1,4 @@
-"""Copies new metrics in a run's files to one tracker.
+"""Copies new metrics in a run's files to one tracker, through the interface that every tracker has (`Sink`).
 
 The bookmark is written once the tracker has the points. If the mirror dies in between, they are sent again, and each
 tracker drops the steps it already has.

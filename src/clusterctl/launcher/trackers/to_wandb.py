@@ -24,6 +24,8 @@ class Wandb:
         entity, _slash, project = (record.job.track.wandb or "").rpartition("/")
         folder = record.run.trackers
         folder.mkdir(mode=0o700, exist_ok=True)
+        # Not W&B's 100 seconds: the mirror retries later, and has other trackers to serve.
+        patience = float(os.environ.get("WANDB_INIT_TIMEOUT", 20))
         self._run = wandb.init(
             project=project,
             entity=entity or None,
@@ -34,7 +36,7 @@ class Wandb:
             config=parameters(record),
             resume="allow",
             settings=wandb.Settings(
-                console="off", silent=True, save_code=False, disable_git=True, init_timeout=_seconds_to_open()
+                console="off", silent=True, save_code=False, disable_git=True, init_timeout=patience
             ),
         )
 
@@ -48,11 +50,6 @@ class Wandb:
 
     def close(self) -> None:
         self._run.finish(exit_code=0)
-
-
-def _seconds_to_open() -> float:
-    """A short timeout instead of W&B's 100 seconds: the mirror retries later, and has other trackers to serve."""
-    return float(os.environ.get("WANDB_INIT_TIMEOUT", 20))
 
 
 open_sink = Wandb

@@ -1,4 +1,4 @@
-"""A read-only WSGI application that answers only requests with the token.
+"""A read-only WSGI application that answers only requests with the token, and `serve`, which runs it.
 
 All users of a machine share its loopback interface, and a browser sends requests on behalf of any open page. So a
 request needs the token, first in its address and then in a cookie; its Host must be this machine (against DNS
@@ -80,24 +80,21 @@ class Application:
             return Response(HTTPStatus.FORBIDDEN, "403: the host must be 127.0.0.1 or localhost\n")
         given = parse_qs(environ.get("QUERY_STRING", "")).get("token")
         is_first = bool(given and self._is_token(given[0]))
-        if not (is_first or self._is_token(self._kept(environ))):
+        try:
+            cookie = SimpleCookie(environ.get("HTTP_COOKIE", "")).get(self.cookie)
+        except CookieError:
+            cookie = None
+        if not (is_first or self._is_token(cookie.value if cookie else "")):
             return Response(HTTPStatus.FORBIDDEN, _FORBIDDEN)
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return Response(
                 HTTPStatus.METHOD_NOT_ALLOWED, "405: only GET and HEAD are allowed\n", headers=(("Allow", "GET, HEAD"),)
             )
         if is_first:
-            kept = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+            wanted = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
             here = "/" + quote(environ.get("PATH_INFO", "").strip("/"))  # `//name` would redirect to another host
-            return Response(HTTPStatus.SEE_OTHER, "", headers=(("Location", here), ("Set-Cookie", kept)))
+            return Response(HTTPStatus.SEE_OTHER, "", headers=(("Location", here), ("Set-Cookie", wanted)))
         return None
-
-    def _kept(self, environ: WSGIEnvironment) -> str:
-        try:
-            kept = SimpleCookie(environ.get("HTTP_COOKIE", "")).get(self.cookie)
-        except CookieError:
-            return ""
-        return kept.value if kept else ""
 
     def _is_token(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(errors="replace"), self.token.encode())
@@ -107,25 +104,23 @@ class Application:
         if path in _FILES:
             return Response(HTTPStatus.OK, self._files[path], _FILES[path])
         try:
-            return self._page(path, parse_qs(environ.get("QUERY_STRING", "")).get("stage", [""])[0])
+            if path == "/":
+                stage = parse_qs(environ.get("QUERY_STRING", "")).get("stage", [""])[0]
+                with self.glances.runs.seen() as found:
+                    main = pages.runs(found, stage if stage in tuple(Stage) else "")
+                return _shown("runs", [], main)
+            if match := _SWEEP_PAGE.fullmatch(path):
+                with self.glances.sweep(match["id"]).seen() as swept:
+                    return _shown(match["id"], [pages.ALL_RUNS], pages.sweep(swept))
+            if match := _RUN_PAGE.fullmatch(path):
+                return self._run_page(match["id"], match["part"] or "")
+            raise NotFoundError(f"no such page: {plain(path)}")
         except NotFoundError as error:
             return _trouble(HTTPStatus.NOT_FOUND, error)
         except ClusterctlError as error:
             return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, error)
         except OSError as error:  # a file server may come back
             return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, ClusterctlError(reason(error)))
-
-    def _page(self, path: str, stage: str) -> Response:
-        if path == "/":
-            with self.glances.runs.seen() as found:
-                main = pages.runs(found, stage if stage in tuple(Stage) else "")
-            return _shown("runs", [], main)
-        if match := _SWEEP_PAGE.fullmatch(path):
-            with self.glances.sweep(match["id"]).seen() as swept:
-                return _shown(match["id"], [pages.ALL_RUNS], pages.sweep(swept))
-        if match := _RUN_PAGE.fullmatch(path):
-            return self._run_page(match["id"], match["part"] or "")
-        raise NotFoundError(f"no such page: {plain(path)}")
 
     def _run_page(self, run_id: str, part: str) -> Response:
         run = self.glances.run(run_id)
@@ -184,7 +179,15 @@ def serve(glances: Glances, port: int, announce: Callable[[Addresses], object]) 
 
     Raises UsageError if the port is not available.
     """
-    listening = _listening(port)
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the last server may linger
+        listening.bind((_LOOPBACK, port))
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        hint = "leave out --port to use a free one"
+        raise UsageError(f"cannot listen on port {port}: {error.strerror}", hint) from error
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # do not warn about a slow file system
@@ -200,16 +203,3 @@ def serve(glances: Glances, port: int, announce: Callable[[Addresses], object]) 
         server.run()
     except KeyboardInterrupt:  # before the server handles it
         server.close()
-
-
-def _listening(port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the last server may linger
-        listening.bind((_LOOPBACK, port))
-        listening.listen()
-    except OSError as error:
-        listening.close()
-        hint = "leave out --port to use a free one"
-        raise UsageError(f"cannot listen on port {port}: {error.strerror}", hint) from error
-    return listening

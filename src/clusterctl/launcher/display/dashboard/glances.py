@@ -89,13 +89,14 @@ class LiveRun:
         state = state_of(self._status)
         if self._why is None or self._why[0] != state:
             status = self._status
-            self._why = state, Glance(self._explain, self._clock, lambda took: pause_after(status, took))
+
+            def explain() -> tuple[str, ...]:
+                assert self._status is not None
+                return tuple(explanation(diagnose_status(self._status, self._slurm_of)))
+
+            self._why = state, Glance(explain, self._clock, lambda took: pause_after(status, took))
         with self._why[1].seen() as lines:
             return lines
-
-    def _explain(self) -> tuple[str, ...]:
-        assert self._status is not None
-        return tuple(explanation(diagnose_status(self._status, self._slurm_of)))
 
 
 class RecentlyUsed(Generic[T]):
@@ -131,26 +132,28 @@ class Glances:
 
     def run(self, run_id: str) -> LiveRun:
         """Raises NotFoundError."""
-        return self._live.get(run_id, lambda: self._live_run(run_id))
+
+        def live_run() -> LiveRun:
+            run = RunDir(self._folder / run_id)
+            if not is_run_id(run_id) or not exists(run.run_json):
+                raise NotFoundError(f"no run named: {run_id}", "see the runs with: clusterctl status")
+            return LiveRun(Overview(self._folder, runs=(run,), slurm_of=self._slurm_of), self._clock)
+
+        return self._live.get(run_id, live_run)
 
     def sweep(self, sweep_id: str) -> Glance[SweepScene]:
         """Raises NotFoundError."""
-        return self._sweeps.get(sweep_id, lambda: self._sweep(sweep_id))
 
-    def _live_run(self, run_id: str) -> LiveRun:
-        run = RunDir(self._folder / run_id)
-        if not is_run_id(run_id) or not exists(run.run_json):
-            raise NotFoundError(f"no run named: {run_id}", "see the runs with: clusterctl status")
-        return LiveRun(Overview(self._folder, runs=(run,), slurm_of=self._slurm_of), self._clock)
+        def glance() -> Glance[SweepScene]:
+            sweep, ended = SweepDir.of(self._folder, sweep_id), EndedRuns()
+            if not is_run_id(sweep_id) or not exists(sweep.sweep_json):
+                raise NotFoundError(f"no sweep named: {sweep_id}", "see the runs with: clusterctl status")
 
-    def _sweep(self, sweep_id: str) -> Glance[SweepScene]:
-        if not is_run_id(sweep_id) or not exists(SweepDir.of(self._folder, sweep_id).sweep_json):
-            raise NotFoundError(f"no sweep named: {sweep_id}", "see the runs with: clusterctl status")
-        sweep, ended = SweepDir.of(self._folder, sweep_id), EndedRuns()
+            def look() -> SweepScene:
+                record = read_sweep(sweep)
+                found = report(record.runs, self._slurm_of, ended=ended)
+                return SweepScene(found.as_of, summarise(record, found.statuses, found.as_of), found.problems)
 
-        def look() -> SweepScene:
-            record = read_sweep(sweep)
-            found = report(record.runs, self._slurm_of, ended=ended)
-            return SweepScene(found.as_of, summarise(record, found.statuses, found.as_of), found.problems)
+            return Glance(look, self._clock)
 
-        return Glance(look, self._clock)
+        return self._sweeps.get(sweep_id, glance)

@@ -68,7 +68,19 @@ def runs(found: Report, stage: str = "") -> Markup:
         if stage or first.record.run.id == name:
             rows += [_cells(status, found.as_of) for status in (first, *others)]
         else:
-            rows.append(_sweep_cells(name, [first, *others], found.as_of))
+            runs_of = [first, *others]
+            of_sweep = Counter(status.stage for status in runs_of)
+            ended = sum(count for one, count in of_sweep.items() if one.ended)
+            rows.append(
+                {
+                    **{column: _cell(column, "") for column in _COLUMNS},
+                    "RUN": _cell("RUN", tag("a", name, href=f"/sweep/{name}")),
+                    "STAGE": tag("td", *_counted(of_sweep)),
+                    "PROGRESS": _progress(ended / len(runs_of), share(ended, len(runs_of))),
+                    "AGE": _cell("AGE", duration(found.as_of - first.record.created)),
+                    "NOTE": _cell("NOTE", f"sweep of {plural(len(runs_of), 'run')}"),
+                }
+            )
     table = _table(rows) if rows else tag("p", "no matching runs" if stage else "no runs yet", class_="faint")
     return join([tag("nav", *links), problems(found.problems), table, _as_of(found.as_of)])
 
@@ -166,23 +178,11 @@ def _cells(status: Status, now: float, name: str | None = None) -> dict[str, Mar
     return cells
 
 
-def _sweep_cells(sweep: str, members: Sequence[Status], now: float) -> dict[str, Markup]:
-    """The cells of a sweep with the runs `members`."""
-    counts = Counter(status.stage for status in members)
-    ended = sum(count for stage, count in counts.items() if stage.ended)
-    cells = {name: _cell(name, "") for name in _COLUMNS}
-    cells["RUN"] = _cell("RUN", tag("a", sweep, href=f"/sweep/{sweep}"))
-    cells["STAGE"] = tag("td", *_counted(counts))
-    cells["PROGRESS"] = _progress(ended / len(members), share(ended, len(members)))
-    cells["AGE"] = _cell("AGE", duration(now - members[0].record.created))
-    cells["NOTE"] = _cell("NOTE", f"sweep of {plural(len(members), 'run')}")
-    return cells
-
-
 def _counted(counts: Mapping[Stage, int]) -> list[str]:
     """The number of runs in each stage, in lifecycle order."""
     stages = [one for one in Stage if one in counts]
-    return _spaced([tag("span", f"{counts[one]} {one}", class_=f"stage {sections.stage_class(one)}") for one in stages])
+    links = [tag("span", f"{counts[one]} {one}", class_=f"stage {sections.stage_class(one)}") for one in stages]
+    return [part for link in links for part in (link, " ")]
 
 
 def _progress(done: float, text: str) -> Markup:
@@ -209,7 +209,3 @@ def _table(rows: Sequence[dict[str, Markup]]) -> Markup:
 
 def _as_of(moment: float) -> Markup:
     return tag("p", f"as of {time.strftime('%H:%M:%S', time.localtime(moment))}", class_="faint")
-
-
-def _spaced(links: Sequence[Markup]) -> list[str]:
-    return [part for link in links for part in (link, " ")]

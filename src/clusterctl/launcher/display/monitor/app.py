@@ -9,6 +9,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
+# Repaints are noticeable over a slow ssh connection. Textual reads both variables on import: keep this above it.
+os.environ.setdefault("TEXTUAL_FPS", "15")
+os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding
@@ -40,22 +44,9 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Cluster
 
 
-# Repaints are noticeable over a slow ssh connection. Textual reads both variables on import.
-os.environ.setdefault("TEXTUAL_FPS", "15")
-os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
-
-
 T = TypeVar("T")
 _NODES_SECONDS = 60.0
 _KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
-
-
-def _explained(status: Status) -> list[str]:
-    return explanation(diagnose_status(status))
-
-
-def _show_nodes(cluster: Cluster) -> list[str]:
-    return node_lines(nodes(cluster.name))
 
 
 @dataclass(frozen=True)
@@ -64,8 +55,8 @@ class Actions:
 
     cancel: Callable[[Run], object] = Run.cancel
     resume: Callable[[Run], object] = Run.resume
-    explain: Callable[[Status], list[str]] = _explained
-    nodes: Callable[[Cluster], list[str]] = _show_nodes
+    explain: Callable[[Status], list[str]] = lambda status: explanation(diagnose_status(status))
+    nodes: Callable[[Cluster], list[str]] = lambda cluster: node_lines(nodes(cluster.name))
 
 
 class Explained(NamedTuple):
@@ -231,12 +222,13 @@ class Monitor(App[None]):
         asked_at, lines = self._nodes_of.get(cluster.name, (float("-inf"), ()))
         if self._clock() - asked_at > _NODES_SECONDS:
             self._nodes_of[cluster.name] = (self._clock(), lines)
-            self.run_worker(lambda: self._ask_nodes(cluster), thread=True, group="nodes")
-        return lines
 
-    def _ask_nodes(self, cluster: Cluster) -> None:
-        self._nodes_of[cluster.name] = (self._clock(), _lines_of(self._actions.nodes, cluster))
-        self.call_from_thread(self.look)
+            def ask() -> None:
+                self._nodes_of[cluster.name] = (self._clock(), _lines_of(self._actions.nodes, cluster))
+                self.call_from_thread(self.look)
+
+            self.run_worker(ask, thread=True, group="nodes")
+        return lines
 
     def _explain(self, status: Status) -> None:
         """Diagnose the run in a thread, unless that was done recently or nothing can have changed since."""
@@ -250,14 +242,16 @@ class Monitor(App[None]):
             began = self._clock()
             lines = _lines_of(self._actions.explain, status)
             pause = pause_after(status, self._clock() - began)
-            self.call_from_thread(self._take, run_id, Explained(lines, state, self._clock() + pause))
+            explained = Explained(lines, state, self._clock() + pause)
+
+            def take() -> None:
+                self._explained[run_id] = explained
+                if self.view and self.view.selected_id == run_id:
+                    self._show(replace(self.view, findings=lines))
+
+            self.call_from_thread(take)
 
         self.run_worker(ask, thread=True, group="why")
-
-    def _take(self, run_id: str, explained: Explained) -> None:
-        self._explained[run_id] = explained
-        if self.view and self.view.selected_id == run_id:
-            self._show(replace(self.view, findings=explained.lines))
 
     def _act(self, verb: str, action: Callable[[Run], object], *, ended: bool) -> None:
         selected = self.view.scene.selected if self.view else None
@@ -267,23 +261,23 @@ class Monitor(App[None]):
         run_id = plain(run.id)
         if status.stage.ended != ended:
             self.notify(f"{run_id} is {status.stage}", title=f"cannot {verb}", markup=False)
-        else:
+            return
 
-            def answered(yes: bool | None) -> None:
-                if yes:
-                    self.run_worker(lambda: self._do(verb, action, run), thread=True, group="act")
+        def do() -> None:
+            try:
+                action(run)
+            except (ClusterctlError, OSError) as error:
+                text = plain_lines(error.text if isinstance(error, ClusterctlError) else str(error))
+                self.call_from_thread(self.notify, text, title=f"{verb} failed", severity="error", markup=False)
+            else:
+                self.call_from_thread(self.notify, run_id, title=f"{verb} requested", markup=False)
+                self.call_from_thread(self.look)
 
-            self.push_screen(Confirm(f"{verb} {run_id}?"), answered)
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.run_worker(do, thread=True, group="act")
 
-    def _do(self, verb: str, action: Callable[[Run], object], run: Run) -> None:
-        try:
-            action(run)
-        except (ClusterctlError, OSError) as error:
-            text = plain_lines(error.text if isinstance(error, ClusterctlError) else str(error))
-            self.call_from_thread(self.notify, text, title=f"{verb} failed", severity="error", markup=False)
-        else:
-            self.call_from_thread(self.notify, plain(run.id), title=f"{verb} requested", markup=False)
-            self.call_from_thread(self.look)
+        self.push_screen(Confirm(f"{verb} {run_id}?"), answered)
 
 
 def _lines_of(ask: Callable[[T], list[str]], about: T) -> tuple[str, ...]:
@@ -294,9 +288,6 @@ def _lines_of(ask: Callable[[T], list[str]], about: T) -> tuple[str, ...]:
         return tuple(error.text.splitlines())
     except OSError as error:  # a file server may come back
         return (str(error),)
-
-
-# The monitor's widgets: a pane in its frame, and a confirmation. Imported only by `app`, after its settings.
 
 
 class PaneBox(Widget):

@@ -1,4 +1,7 @@
-"""Render a scene as the text of each pane, and all panes as one frame for `monitor --once`."""
+"""Render a scene as the text of each pane, and all panes as one frame for `monitor --once`.
+
+The panes, in this order: devices, steps, runs, log, events, queue, why, training.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.history import History, NodeHistory
     from clusterctl.launcher.observe.logs import Line
     from clusterctl.launcher.observe.overview import Scene, Selected
-    from clusterctl.launcher.observe.stage import Status
-    from clusterctl.launcher.observe.telemetry import Gpu
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,7 @@ def headline(view: MonitorView, width: int) -> Text:
 def frame(view: MonitorView, width: int, height: int, page: Pane | None = None) -> Text:
     """The whole frame: a headline and every pane in its box."""
     boxes = [
-        (region, list(_boxed(region.pane, view, region.width, region.height).split("\n")))
-        for region in arrange(width, height, page)
+        (region, _boxed(region.pane, view, region.width, region.height)) for region in arrange(width, height, page)
     ]
     lines = [headline(view, width)]
     for y in range(1, height - 1):
@@ -101,8 +101,8 @@ def frame(view: MonitorView, width: int, height: int, page: Pane | None = None) 
     return Text("\n").join(lines)
 
 
-def _boxed(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
-    """The text of a pane in a titled frame, exactly `width` x `height` characters."""
+def _boxed(pane: Pane, view: MonitorView, width: int, height: int) -> list[Text]:
+    """The lines of a pane in a titled frame, exactly `width` x `height` characters."""
     rows = list(draw(pane, view, width - 2, height - 2).split("\n", allow_blank=True))
     top = f"╭─ {pane} ".ljust(width - 1, "─")[: width - 1] + "╮"
     boxed = [Text(top, "dim")]
@@ -111,7 +111,7 @@ def _boxed(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
         row.truncate(width - 2, pad=True)
         boxed.append(Text.assemble(("│", "dim"), row, ("│", "dim")))
     boxed.append(Text(f"╰{'─' * (width - 2)}╯", "dim"))
-    return Text("\n").join(boxed)
+    return boxed
 
 
 # Nodes and their GPUs as a matrix that is legible without colour, and the breakdown of a step's time.
@@ -129,14 +129,34 @@ def devices(history: History, now: float, width: int, height: int) -> Text:
     If not all nodes fit, a summary line comes first.
     """
     nodes = [node for node in history.nodes.values() if node.newest]
-    if not nodes:
-        return fitted(_without_telemetry(history), width, height)
-    nodes.sort(key=lambda node: (_least_utilisation(node), node.name))
+    if not nodes:  # no telemetry: the ranks on each node
+        newest = next(reversed(history.attempts.values()), None)
+        if newest is None or not newest.nodes:
+            return fitted([Text("no nodes have started", "dim")], width, height)
+        where: dict[str, list[int]] = {}
+        for rank, name in sorted(newest.nodes.items()):
+            where.setdefault(name, []).append(rank)
+        lines = [Text(f"{plain(name)}  ranks {', '.join(map(str, ranks))}") for name, ranks in where.items()]
+        return fitted([*lines, Text("no telemetry for this run", "dim")], width, height)
+    use = {
+        node.name: [gpu.utilisation for gpu in node.newest.gpus if gpu.utilisation is not None]
+        for node in nodes
+        if node.newest
+    }
+    nodes.sort(key=lambda node: (min(use[node.name], default=0.0), node.name))
     name_width = min(20, max(len(plain(node.name)) for node in nodes))
     most = max((len(node.newest.gpus) for node in nodes if node.newest), default=0)
     titles = ["node".ljust(name_width), *(f"  gpu{index}".ljust(7) for index in range(most))]
     header = Text.assemble(*((title, "dim") for title in [*titles, "  cpu              memory"]))
-    above = [header] if len(nodes) < height else [_summed_up(nodes), header]
+    above = [header]
+    if len(nodes) >= height:
+        summary = Text(plural(len(nodes), "node"), "bold")
+        if known := [one for of_node in use.values() for one in of_node]:
+            gpus = sum(len(node.newest.gpus) for node in nodes if node.newest)
+            idle = sum(utilisation < _IDLE_PERCENT for utilisation in known)
+            in_use = f"{sum(known) / len(known):.0f} % in use, {idle:,} idle; idlest first:"
+            summary.append(f"  {plural(gpus, 'GPU')}, {in_use}")
+        above = [summary, header]
     shown = nodes[: max(0, height - len(above))]
     return fitted([*above, *(_node_line(node, name_width, most, now) for node in shown)], width, height)
 
@@ -166,43 +186,19 @@ def steps(history: History, width: int, height: int) -> Text:
     return fitted(lines or [Text("no steps yet", "dim")], width, height)
 
 
-def _without_telemetry(history: History) -> list[Text]:
-    """The ranks on each node, for a run without telemetry."""
-    newest = next(reversed(history.attempts.values()), None)
-    if newest is None or not newest.nodes:
-        return [Text("no nodes have started", "dim")]
-    where: dict[str, list[int]] = {}
-    for rank, node in sorted(newest.nodes.items()):
-        where.setdefault(node, []).append(rank)
-    lines = [Text(f"{plain(node)}  ranks {', '.join(map(str, ranks))}") for node, ranks in where.items()]
-    return [*lines, Text("no telemetry for this run", "dim")]
-
-
-def _summed_up(nodes: list[NodeHistory]) -> Text:
-    """The number of nodes and their GPU utilisation."""
-    gpus = [gpu.utilisation for node in nodes if node.newest for gpu in node.newest.gpus]
-    known = [utilisation for utilisation in gpus if utilisation is not None]
-    line = Text(plural(len(nodes), "node"), "bold")
-    if known:
-        idle = sum(utilisation < _IDLE_PERCENT for utilisation in known)
-        line.append(
-            f"  {plural(len(gpus), 'GPU')}, {sum(known) / len(known):.0f} % in use, {idle:,} idle; idlest first:"
-        )
-    return line
-
-
-def _least_utilisation(node: NodeHistory) -> float:
-    gpus = node.newest.gpus if node.newest else ()
-    return min((gpu.utilisation for gpu in gpus if gpu.utilisation is not None), default=0.0)
-
-
 def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float) -> Text:
     newest = node.newest
     assert newest is not None
     line = Text(plain(node.name)[:name_width].ljust(name_width))
     for position in range(gpus):
         line.append("  ")
-        line.append_text(_cell(newest.gpus[position]) if position < len(newest.gpus) else Text("     "))
+        if position >= len(newest.gpus):
+            line.append("     ")
+        elif (used := newest.gpus[position].utilisation) is None:
+            line.append("  -  ", "dim")
+        else:  # the bar's height and the number carry the same information as the colour
+            style = next(style for least, style in _HEAT if used >= least or least == 0)
+            line.append(f"{'▁▂▃▄▅▆▇█'[min(7, max(0, int(used / 12.5)))]}{used:3.0f} ", style)
     cpu = f"{newest.cpu:.1f}" if newest.cpu is not None else "-"
     share = newest.cpu / newest.cpus if newest.cpu is not None and newest.cpus else 0.0
     line.append(f"  {bar(share, 6)} ").append(f"{cpu}/{newest.cpus:g}".ljust(9) if newest.cpus else cpu.ljust(9))
@@ -212,15 +208,6 @@ def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float) -> Tex
     if now - newest.time > _STALE_SECONDS:
         line.append(f"  {duration(now - newest.time)} ago", "dim")
     return line
-
-
-def _cell(gpu: Gpu) -> Text:
-    """The bar's height and the number carry the same information as the colour."""
-    if gpu.utilisation is None:
-        return Text("  -  ", "dim")
-    style = next(style for least, style in _HEAT if gpu.utilisation >= least or least == 0)
-    block = "▁▂▃▄▅▆▇█"[min(7, max(0, int(gpu.utilisation / 12.5)))]
-    return Text(f"{block}{gpu.utilisation:3.0f} ", style)
 
 
 # The text panes: runs, log, events, queue, why.
@@ -250,7 +237,24 @@ def run_rows(scene: Scene, selected: str | None, width: int, height: int) -> Tex
         here = status.record.run.id == selected
         line = Text("▸ " if here else "  ")
         line.append(plain(status.record.run.id)[:name_width].ljust(name_width + 1), "bold reverse" if here else "")
-        _append_facts(line, status, scene.as_of, width - line.cell_len)
+        room = width - line.cell_len - _STAGE_WIDTH
+        line.append(stage_text(status).ljust(_STAGE_WIDTH), stage_style(status.stage))
+        step, steps = status.metrics.get("step"), status.metrics.get("steps")
+        score = score_of(status.metrics, "test") or score_of(status.metrics, "val")
+        facts = (
+            (bar(step / steps, 8) if step is not None and steps else "", 9),
+            (share(status.metrics.get("epoch"), status.metrics.get("epochs")), 8),
+            (number(status.metrics.get("loss")), 8),
+            (number(score[1]) if score else "", 8),
+            (duration(scene.as_of - status.record.created), 7),
+        )
+        for text, cells in facts:
+            if room < cells:
+                break
+            line.append(text.ljust(cells))
+            room -= cells
+        else:  # everything fits: the note fills the rest of the line
+            line.append(note(status))
         lines.append(line)
     return fitted(lines, width, height)
 
@@ -259,27 +263,6 @@ def first_row(scene: Scene, selected: str | None, height: int) -> int:
     """The index of the first visible run, such that the selected one is among the `height` shown."""
     position = next((i for i, status in enumerate(scene.statuses) if status.record.run.id == selected), 0)
     return max(0, min(position - height // 2, len(scene.statuses) - height))
-
-
-def _append_facts(line: Text, status: Status, now: float, width: int) -> None:
-    metrics = status.metrics
-    line.append(stage_text(status).ljust(_STAGE_WIDTH), stage_style(status.stage))
-    step, steps = metrics.get("step"), metrics.get("steps")
-    score = score_of(metrics, "test") or score_of(metrics, "val")
-    facts = (
-        (bar(step / steps, 8) if step is not None and steps else "", 9),
-        (share(metrics.get("epoch"), metrics.get("epochs")), 8),
-        (number(metrics.get("loss")), 8),
-        (number(score[1]) if score else "", 8),
-        (duration(now - status.record.created), 7),
-    )
-    room = width - _STAGE_WIDTH
-    for text, cells in facts:
-        if room < cells:
-            return
-        line.append(text.ljust(cells))
-        room -= cells
-    line.append(note(status))
 
 
 def log(selected: Selected, width: int, height: int, back: int = 0) -> Text:

@@ -1,4 +1,4 @@
-"""Injection-safe HTML: plain str is always escaped, and Markup is only created here."""
+"""Injection-safe HTML: plain str is always escaped, and Markup is only created here. `document` is the whole file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report on one run: the evidence at one moment, and its page."""
+"""A report on one run: the evidence at one moment, its page, and the sections on where its values come from."""
 
 from __future__ import annotations
 
@@ -104,9 +104,6 @@ def page(examined: PostMortem) -> str:
     )
 
 
-# The sections of a report on the run's origins: environment, configuration, logs, files.
-
-
 _MOST_RANKS = 64
 _MOST_FILES = 100
 _DEFAULT = "default"
@@ -138,7 +135,10 @@ def configuration(examined: PostMortem) -> Markup:
     """Every key of the job with its value and origin; keys that were set come first, the others are collapsed."""
     origins = {str(key): str(origin) for key, origin in _table(examined.record, "origins").items()}
     leaves = leaves_as_written(_table(examined.record, "job"))
-    chosen = [(".".join(key), value, _origin(key, origins)) for key, value in leaves]
+    chosen = []
+    for key, value in leaves:  # the origin of the key, or of the table that contains it
+        names = (".".join(key[:length]) for length in range(len(key), 0, -1))
+        chosen.append((".".join(key), value, next(filter(None, map(origins.get, names)), _DEFAULT)))
     given = [row for row in chosen if row[2] != _DEFAULT]
     rest = [row for row in chosen if row[2] == _DEFAULT]
     hidden = tag("details", tag("summary", f"{len(rest)} keys at their defaults"), _key_table(rest))
@@ -186,23 +186,11 @@ def link(path: Path, folder: Path) -> str:
 
 
 def _key_table(rows: list[tuple[str, Any, str]]) -> Markup:
-    body = [
-        tag("tr", tag("td", key), tag("td", _value(value), class_="value"), tag("td", origin, class_="faint"))
-        for key, value, origin in rows
-    ]
+    body = []
+    for key, value, origin in rows:
+        text = value if isinstance(value, str) else "-" if value is None else json.dumps(value, ensure_ascii=False)
+        body.append(tag("tr", tag("td", key), tag("td", text, class_="value"), tag("td", origin, class_="faint")))
     return table(body, tag("th", "key"), tag("th", "value"), tag("th", "from"))
-
-
-def _origin(key: tuple[str, ...], origins: dict[str, str]) -> str:
-    """The origin of the key, or of the table that contains it."""
-    for length in range(len(key), 0, -1):
-        if origin := origins.get(".".join(key[:length])):
-            return origin
-    return _DEFAULT
-
-
-def _value(value: Any) -> str:
-    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _table(record: dict[str, Any], key: str) -> dict[str, Any]:

@@ -114,13 +114,25 @@ def phases(examined: PostMortem) -> Markup:
         before = spans[-1].end or before
     if not rows:
         return section("Phases", tag("p", "No attempt has started.", class_="faint"))
-    legend = [
-        tag("span", tag("i", class_=f"stage-{stage}"), f"{stage} {_short(totals[stage])}")
-        for stage in Stage
-        if stage in totals
-    ]
+    legend = []
+    for stage in Stage:
+        if stage in totals:
+            took = f"{totals[stage]:.1f}s" if totals[stage] < 10 else duration(totals[stage])
+            legend.append(tag("span", tag("i", class_=f"stage-{stage}"), f"{stage} {took}"))
     chart = tag("figure", waterfall(_merged(rows), "phases of each attempt"), tag("div", join(legend), class_="legend"))
-    return section("Phases", chart, _happenings(examined))
+    shown = examined.happenings[-_MOST_HAPPENINGS:]
+    events = [
+        tag(
+            "tr",
+            tag("td", moment(happening.time), class_="narrow"),
+            tag("td", ranks_text(happening.rank, happening.ranks), class_="narrow"),
+            tag("td", happening.text, class_="bad" if happening.bad else None),
+        )
+        for happening in shown
+    ]
+    left = len(examined.happenings) - len(shown)
+    more = tag("p", f"{left} earlier events are not shown.", class_="faint") if left else Markup()
+    return section("Phases", chart, join([more, table(events)]))
 
 
 def curves(examined: PostMortem) -> Markup:
@@ -153,7 +165,14 @@ def curves(examined: PostMortem) -> Markup:
 def machines(examined: PostMortem) -> Markup:
     """GPU, CPU and memory of every node over time, and its ranks; if there are many nodes, the idlest."""
     figures, nodes = [], sorted(examined.history.nodes.values(), key=lambda node: node.name)
-    shown = nodes if len(nodes) <= _MOST_NODES else sorted(nodes, key=_mean_utilisation)[:_MOST_NODES]
+    shown = nodes
+    if len(nodes) > _MOST_NODES:
+
+        def utilisation(node: NodeHistory) -> float:
+            means = [mean for gpu in node.gpus.values() if (mean := gpu.mean()) is not None]
+            return sum(means) / len(means) if means else math.inf
+
+        shown = sorted(nodes, key=utilisation)[:_MOST_NODES]
     for node in shown:
         for what, curve, ceiling, text in (
             ("GPU utilisation, percent", node.gpu, 100.0, "{:.0f}"),
@@ -177,11 +196,6 @@ def machines(examined: PostMortem) -> Markup:
         f"The {len(shown)} of {len(nodes):,} nodes with the lowest GPU utilisation." if len(shown) < len(nodes) else ""
     )
     return section("Nodes and ranks", *charts, tag("p", note, class_="faint") if note else Markup(), _ranks(examined))
-
-
-def _mean_utilisation(node: NodeHistory) -> float:
-    means = [mean for gpu in node.gpus.values() if (mean := gpu.mean()) is not None]
-    return sum(means) / len(means) if means else math.inf
 
 
 def _ranks(examined: PostMortem) -> Markup:
@@ -212,22 +226,6 @@ def _ranks(examined: PostMortem) -> Markup:
     return join([table(rows, *titles), *(tag("p", note, class_="faint") for note in notes)])
 
 
-def _happenings(examined: PostMortem) -> Markup:
-    shown = examined.happenings[-_MOST_HAPPENINGS:]
-    rows = [
-        tag(
-            "tr",
-            tag("td", moment(happening.time), class_="narrow"),
-            tag("td", ranks_text(happening.rank, happening.ranks), class_="narrow"),
-            tag("td", happening.text, class_="bad" if happening.bad else None),
-        )
-        for happening in shown
-    ]
-    left = len(examined.happenings) - len(shown)
-    more = tag("p", f"{left} earlier events are not shown.", class_="faint") if left else Markup()
-    return join([more, table(rows)])
-
-
 def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
     """Merge pieces too short to be visible into the one before, to limit the size of the page."""
     start = min(piece.start for row in rows for piece in row.pieces)
@@ -247,10 +245,6 @@ def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
 def stage_class(stage: Stage) -> str:
     """The CSS class of a stage."""
     return "good" if stage is Stage.FINISHED else "bad" if stage.ended else "waits"
-
-
-def _short(seconds: float) -> str:
-    return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
 
 
 def moment(seconds: float) -> str:

@@ -1,4 +1,7 @@
-"""The report on several runs: the best run, the effect of the settings, overlaid curves, a table."""
+"""The report on several runs: the best run, the effect of the settings, overlaid curves, a table.
+
+The effect of two settings that form a grid is drawn as a heat map, that of others as parallel coordinates.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ from clusterctl.shared.record.vocabulary import KNOWN, Better, Role, metric_of
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.launcher.observe.comparison import RankedRun, Several
+    from clusterctl.launcher.observe.comparison import Several
     from clusterctl.shared.record.vocabulary import Metric, Number
 
 
@@ -40,10 +43,14 @@ _COLOURS = 8  # before the dash pattern changes
 
 def page(several: Several) -> str:
     """The whole HTML file."""
+    problems = [tag("li", problem.message) for problem in several.problems[:_MOST_PROBLEMS]]
+    left = len(several.problems) - len(problems)
+    more = tag("p", f"{left} more are not shown.", class_="faint") if left else Markup()
+    unread = section("Problems", *([tag("ul", join(problems)), more] if problems else []))
     return document(
         several.title,
         tag("header", tag("h1", several.title)),
-        tag("main", _summary(several), _unread(several), _settings(several), _curves(several), _table(several)),
+        tag("main", _summary(several), unread, _settings(several), _curves(several), _table(several)),
         script="sort.js",
     )
 
@@ -74,14 +81,6 @@ def _facts(facts: Sequence[tuple[str, str]]) -> Markup:
     return tag("dl", join(cells), class_="facts")
 
 
-def _unread(several: Several) -> Markup:
-    """Problems in reading the runs."""
-    shown = [tag("li", problem.message) for problem in several.problems[:_MOST_PROBLEMS]]
-    left = len(several.problems) - len(shown)
-    more = tag("p", f"{left} more are not shown.", class_="faint") if left else Markup()
-    return section("Problems", *([tag("ul", join(shown)), more] if shown else []))
-
-
 def _settings(several: Several) -> Markup:
     """The effect of the settings on the metric."""
     metric = several.metric
@@ -110,11 +109,14 @@ def _curves(several: Several) -> Markup:
         style = f"run-{place % _COLOURS} dash-{place // _COLOURS}"
         curves = drawn_curves(member.history) if member.history else []
         drawn = {one.title: points for one in curves if not one.over_time and (points := one.curve.points())}
-        name = _named(several, member)
+        settings = f" ({settings_text(member.settings)})" if several.is_sweep else ""
+        score = f" {several.metric.text(member.score)}" if several.metric and member.score is not None else ""
+        name = f"{member.name}{settings}{score}"
         for title, points in drawn.items():
             lines.setdefault(title, []).append(RunLine(name, style, thinned(points, _MOST_POINTS)))
         if drawn:
-            entries.append(tag("span", _key(style), name))
+            sample = tag("line", x1=0, x2=26, y1=5, y2=5, class_=f"line {style}")
+            entries.append(tag("span", tag("svg", sample, class_="key", viewBox="0 0 26 10"), name))
     figures = []
     for title, drawn_in in list(lines.items())[:_MOST_CHARTS]:
         bounds = robust([point for line in drawn_in for point in line.points])
@@ -138,20 +140,17 @@ def _curves(several: Several) -> Markup:
     )
 
 
-def _key(style: str) -> Markup:
-    """A sample of a run's line, for the legend."""
-    return tag("svg", tag("line", x1=0, x2=26, y1=5, y2=5, class_=f"line {style}"), class_="key", viewBox="0 0 26 10")
-
-
-def _named(several: Several, member: RankedRun) -> str:
-    score = f" {several.metric.text(member.score)}" if several.metric and member.score is not None else ""
-    settings = f" ({settings_text(member.settings)})" if several.is_sweep else ""
-    return f"{member.name}{settings}{score}"
-
-
 def _table(several: Several) -> Markup:
-    """One row per run, the best first; a script makes the table sortable."""
-    keys, metrics = several.keys[:_MOST_KEYS], _metrics(several)
+    """One row per run, the best first; a script makes the table sortable.
+
+    Columns of metrics: the ranking one, then other results in the vocabulary's order, then the programs' own.
+    """
+    keys = several.keys[:_MOST_KEYS]
+    logged = {name for member in several.members for name in member.status.metrics}
+    names = [*(name for name in KNOWN if name in logged), *sorted(logged - KNOWN.keys())]
+    ranking = [several.metric] if several.metric else []
+    shown = [one for one in map(metric_of, names) if one.role in (Role.CURVE, Role.RESULT, Role.RATE)]
+    metrics = [*ranking, *(one for one in shown if one not in ranking)][:_MOST_METRICS]
     sort = None
     if several.metric:
         sort = "ascending" if several.metric.better is Better.LOWER else "descending"
@@ -161,41 +160,27 @@ def _table(several: Several) -> Markup:
         first = several.metric is not None and metric.name == several.metric.name
         titles.append(tag("th", metric.label, scope="col", class_="number", aria_sort=sort if first else None))
     titles.append(tag("th", "ran", scope="col", class_="number"))
-    rows = [tag("tr", join(list(_cells(several, member, keys, metrics)))) for member in several.members]
+    rows = []
+    for member in several.members:
+        status, ran = member.status, member.status.ran(several.as_of)
+        cells = [tag("td", member.name, class_="narrow")]
+        cells.append(tag("td", stage_text(status), class_=stage_class(status.stage)))
+        cells += [tag("td", member.settings.get(key, ""), class_="value") for key in keys]
+        values = [(metric, status.metrics.get(metric.name)) for metric in metrics]
+        cells += [_number(metric.text(value), value) for metric, value in values]
+        cells.append(_number("" if ran is None else duration(ran), ran))
+        rows.append(tag("tr", join(cells)))
     notes = [f"Run 0 is {several.title}.0, etc." if several.is_sweep else ""]
     if (more := len(several.keys) - len(keys)) > 0:
         notes.append(f"The runs differ in {plural(more, 'more key')}; compare two runs with clusterctl diff.")
-    shown = table(rows, *titles, class_="sortable")
-    return section("Runs", shown, *(tag("p", note, class_="faint") for note in notes if note))
-
-
-def _cells(several: Several, member: RankedRun, keys: Sequence[str], metrics: Sequence[Metric]) -> Iterator[Markup]:
-    status = member.status
-    yield tag("td", member.name, class_="narrow")
-    yield tag("td", stage_text(status), class_=stage_class(status.stage))
-    for key in keys:
-        yield tag("td", member.settings.get(key, ""), class_="value")
-    for metric in metrics:
-        value = status.metrics.get(metric.name)
-        yield _number(metric.text(value), value)
-    ran = status.ran(several.as_of)
-    yield _number("" if ran is None else duration(ran), ran)
+    sortable = table(rows, *titles, class_="sortable")
+    return section("Runs", sortable, *(tag("p", note, class_="faint") for note in notes if note))
 
 
 def _number(text: str, value: Number | None) -> Markup:
     """A cell that is sorted by its exact value, or last without one."""
     exact = f"{value:.12g}" if value is not None and math.isfinite(value) else ""
     return tag("td", text, class_="number", data_value=exact)
-
-
-def _metrics(several: Several) -> list[Metric]:
-    """The columns: the ranking metric, then other results in the vocabulary's order, then the programs' own."""
-    logged = {name for member in several.members for name in member.status.metrics}
-    names = [*(name for name in KNOWN if name in logged), *sorted(logged - KNOWN.keys())]
-    shown = [metric_of(name) for name in names]
-    ranking = [several.metric] if several.metric else []
-    others = [one for one in shown if one not in ranking and one.role in (Role.CURVE, Role.RESULT, Role.RATE)]
-    return [*ranking, *others][:_MOST_METRICS]
 
 
 # A heat map: the best value of a metric for each pair of values of two settings.
@@ -372,7 +357,9 @@ def scale_of(texts: Iterable[str], named: int = 8) -> Scale:
 
 def ordered(texts: Iterable[str]) -> list[str]:
     """The distinct values: numbers in ascending order, then the others alphabetically."""
-    return sorted(set(texts), key=_size)
+    distinct = set(texts)
+    numbers = {text: value for text in distinct if (value := number_of(text)) is not None}
+    return sorted(distinct, key=lambda text: (numbers.get(text, math.inf), text))
 
 
 def number_of(text: str) -> float | None:
@@ -382,11 +369,6 @@ def number_of(text: str) -> float | None:
     except ValueError:
         return None
     return value if abs(value) <= _LARGEST else None
-
-
-def _size(text: str) -> tuple[float, str]:
-    value = number_of(text)
-    return (math.inf if value is None else value, text)
 
 
 def _apart(labels: list[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
