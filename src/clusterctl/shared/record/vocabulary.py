@@ -1,6 +1,6 @@
 """The metrics of a run: what each name in `metrics.jsonl` means, which direction is better, and how it is shown.
 
-A user's own program (`clusterctl.runs.log`) may log any other name: `metric_of` interprets it by its words.
+A user's own program (`clusterctl.program.log`) may log any other name: `metric_of` interprets it by its words.
 """
 
 from __future__ import annotations
