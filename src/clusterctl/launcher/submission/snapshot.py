@@ -216,7 +216,7 @@ def _make(code: Code, progress: ProgressListener) -> None:
     with suppress(FileNotFoundError):  # removed concurrently
         if not code.is_new:
             _require_own(final)
-            os.utime(final)  # recent copies are kept even if no run refers to them yet (unused_code.py)
+            os.utime(final)  # recent copies are kept even if no run refers to them yet (api/clean.py)
             return
     if not code.library:  # of a snapshot that needed no copy
         raise _gone(final)
