@@ -92,11 +92,11 @@ _HOMES = {name: name for name in ("clean", "find", "images", "nodes", "notify", 
 _HOMES |= {"Run": "run", "RunFailed": "run", "diff": "find", "submit_stages": "stages", "track": "notify"}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "sweeps")
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "submit")
-# What other programs imported before it had another name.
+# Modules that programs and commands named before they moved. Those of `clusterctl.runs` still work, with a warning.
 _MOVED = {
-    "clusterctl.errors": "clusterctl has the errors: clusterctl.ConfigError and the like",
+    "clusterctl.errors": "clusterctl.errors is now part of clusterctl: from clusterctl import ConfigError",
     "clusterctl.graph": "clusterctl.graph.pyg is now clusterctl.pyg",
-    "clusterctl.workloads": "workloads are started with: python -m clusterctl.train WORKLOAD",
+    "clusterctl.workloads": "python -m clusterctl.workloads.NAME is now python -m clusterctl.train NAME",
 }
 
 
@@ -119,8 +119,13 @@ if not TYPE_CHECKING:  # so that type checkers report unknown names
 
         @staticmethod
         def find_spec(name: str, *_: object) -> None:
-            if name in _MOVED:
-                raise ModuleNotFoundError(f"no module {name}: {_MOVED[name]}", name=name)
+            if name not in _MOVED:
+                return
+            if name == "clusterctl.workloads" and sys.argv[:1] == ["-m"]:  # while runpy looks for the module
+                named = [word for word in sys.orig_argv if word.startswith(f"{name}.")]
+                workload = named[0].rpartition(".")[2].replace("_", "-") if named else "WORKLOAD"
+                raise SystemExit(f"error: {_MOVED[name]}\nhint: python -m clusterctl.train {workload}")
+            raise ModuleNotFoundError(_MOVED[name], name=name)
 
     import sys
 

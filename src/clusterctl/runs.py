@@ -1,6 +1,6 @@
-"""`clusterctl.runs(...)` lists runs. Its other names are those of `clusterctl.program` before it was named that.
+"""`clusterctl.runs(...)` lists runs. Its other names are earlier ones of what is now in `clusterctl.program`.
 
-Programs that were written then go on working, with a warning. `python -m clusterctl.runs` is a task of a run, in images
+Programs that use them still work, with one warning per name. `python -m clusterctl.runs` is a task of a run, in images
 that bring their own clusterctl.
 """
 
@@ -18,7 +18,8 @@ def __getattr__(name: str) -> Any:
     from clusterctl import program
 
     warnings.warn(f"clusterctl.runs.{name} is now clusterctl.program.{name}", FutureWarning, stacklevel=2)
-    return getattr(program, name)
+    found = globals()[name] = getattr(program, name)  # stored, so that it warns only once
+    return found
 
 
 class _Callable(ModuleType):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -43,10 +44,39 @@ def test_every_public_name_exists_and_is_documented() -> None:
         clusterctl.submitt  # type: ignore[attr-defined]  # noqa: B018
 
 
+_TRAIN = """error: python -m clusterctl.workloads.NAME is now python -m clusterctl.train NAME
+hint: python -m clusterctl.train deep-sage
+"""
+_PYG = "\nModuleNotFoundError: clusterctl.graph.pyg is now clusterctl.pyg\n"
+_ERRORS = ": clusterctl.errors is now part of clusterctl: from clusterctl import ConfigError\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("-m", "clusterctl.workloads.deep_sage", "job.toml"), _TRAIN),
+        (("-c", "import clusterctl.graph.pyg"), _PYG),
+        (("-c", "import clusterctl.errors"), _ERRORS),
+    ],
+)
+def test_a_module_that_has_moved_names_its_new_home(words: Sequence[str], shown: str) -> None:
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == shown if words[0] == "-m" else done.stderr.endswith(shown)
+
+
+def test_an_earlier_name_of_a_programs_functions_works_and_warns_once() -> None:
+    code = "import clusterctl.runs as run; run.log(step=1, loss=0.5)\nrun.log(step=2); run.stop_requested()\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = ("log", "stop_requested")
+    shown = [f"FutureWarning: clusterctl.runs.{name} is now clusterctl.program.{name}" for name in names]
+    assert [line.partition(": ")[2] for line in done.stderr.splitlines()] == shown
+
+
 @pytest.mark.parametrize(
     "first", ["import clusterctl", "import clusterctl.runs", "from clusterctl.shared.record.files import read_json"]
 )
-def test_runs_is_a_function_and_a_package_whatever_was_imported_first(first: str) -> None:
+def test_runs_is_a_function_and_a_module_whatever_was_imported_first(first: str) -> None:
     code = f"""
 {first}
 import clusterctl

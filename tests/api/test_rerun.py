@@ -15,6 +15,7 @@ from clusterctl.launcher.api import rerun as module
 from clusterctl.launcher.submission.snapshot import Code, take_snapshot
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
 from clusterctl.shared.record.files import read_json, write_json
+from clusterctl.shared.record.layout import RUN_FORMAT
 from clusterctl.shared.spec.keys import Difference
 
 JOB = """
@@ -200,9 +201,18 @@ def test_a_refused_submission_leaves_nothing_behind(desk: Desk, run: clusterctl.
     assert desk.run_directories() == [run.path]
 
 
-def test_a_rerun_keeps_the_format_version_of_its_code(run: clusterctl.Run) -> None:
+def test_a_rerun_of_an_earlier_clusterctls_run_has_todays_library_and_format(run: clusterctl.Run) -> None:
     write_json(run.directory.run_json, record(run) | {"schema_version": 1})
-    assert record(run.rerun())["schema_version"] == 1
+    earlier = run.directory.snapshot.rename(run.directory.snapshot.with_name("0" * 20))
+    (earlier / "lib" / "clusterctl" / "train.py").unlink()
+    run.directory.code.unlink()
+    run.directory.code.symlink_to(f"../.code/{earlier.name}")
+    again = run.rerun()
+    assert record(again)["schema_version"] == RUN_FORMAT
+    assert (again.directory.snapshot / "lib" / "clusterctl" / "train.py").is_file()
+    assert {path.name for path in again.directory.project.iterdir()} == {
+        path.name for path in run.directory.project.iterdir()
+    }
 
 
 def test_a_dry_run_writes_nothing(desk: Desk, run: clusterctl.Run) -> None:

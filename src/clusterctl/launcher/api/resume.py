@@ -18,6 +18,7 @@ from clusterctl.launcher.api.calls import works_elsewhere
 from clusterctl.launcher.api.find import as_run
 from clusterctl.launcher.api.predecessors import Predecessors
 from clusterctl.launcher.api.settings import settings, typed
+from clusterctl.launcher.api.submit import copied
 from clusterctl.launcher.api.verify import verify
 from clusterctl.launcher.checks.job_rules import changed_batch
 from clusterctl.launcher.checks.training_set import shares
@@ -29,11 +30,11 @@ from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.adoption import adopt
-from clusterctl.launcher.submission.module_archives import archive_modules, link_archives
+from clusterctl.launcher.submission.module_archives import link_archives
 from clusterctl.launcher.submission.plan import has_project, make_plan
 from clusterctl.launcher.submission.sbatch import BatchJob, SlurmRefused, call_sbatch
 from clusterctl.launcher.submission.script import render
-from clusterctl.launcher.submission.snapshot import kept_code
+from clusterctl.launcher.submission.snapshot import kept_code, link_code
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.file_systems import clock_ahead
@@ -126,7 +127,7 @@ def send(
     hold: bool = False,
     progress: ProgressListener = SILENT,
 ) -> tuple[Check, ...]:
-    """Submit `run` as `resolved`, with its original code; returns the warnings.
+    """Submit `run` as `resolved`, with its original project and the current library; returns the warnings.
 
     `still_ended` is called while the run is locked against other processes; it returns the ended job, or
     raises an error if the run must not be resumed. Raises ConfigError with all failed checks, SlurmError if sbatch
@@ -140,13 +141,13 @@ def send(
     predecessors.check(resolved.job.resources)
     plan = make_plan(resolved, run, code.folder, clusterctl.__version__)
     warnings = verify(plan, resolved, slurm, progress, code)
-    archives = archive_modules(plan, code.folder, progress)
+    archives = copied(code, plan, progress)
     waiting = predecessors.options()
 
     def call(waiting: Sequence[str]) -> str:
         return call_sbatch(BatchJob.of(plan), [sbatch, *(["--hold"] if hold else []), *waiting], slurm.environment)
 
-    with renewed(plan, resolved, archives, still_ended, words):
+    with renewed(plan, resolved, code.folder, archives, still_ended, words):
         try:
             job_id = predecessors.submitted(call, waiting)
         except SlurmRefused as refused:
@@ -159,16 +160,18 @@ def send(
 def renewed(
     plan: Plan,
     resolved: Resolved,
+    code: Path,
     archives: Mapping[Path, Path],
     still_ended: Callable[[], PastJob],
     words: Sequence[str],
 ) -> Iterator[None]:
-    """Lock the run and update its directory to `plan`; restored if Slurm refuses."""
-    run = plan.run
+    """Lock the run and update its directory to `plan` with the snapshot `code`; restored if Slurm refuses."""
+    run, code_before = plan.run, plan.run.snapshot
     with _lease(run):
         past_job = still_ended()
         past = _archive(run)
         try:
+            link_code(run, code)
             link_archives(run, archives)
             write_text(run.script, render(plan), mode=0o700)
             write_json(run.run_json, _record(run, resolved, past_job, words))
@@ -177,6 +180,7 @@ def renewed(
             yield
         except (SlurmRefused, ConfigError, OSError):
             _restore(run, past)
+            link_code(run, code_before)
             raise
 
 

@@ -14,6 +14,7 @@ import clusterctl
 from clusterctl.launcher.api.predecessors import Predecessors
 from clusterctl.launcher.api.resume import PastJob, renewed, resolved_again
 from clusterctl.launcher.api.settings import axes_typed, settings, typed
+from clusterctl.launcher.api.submit import copied
 from clusterctl.launcher.api.sweep import SweepJobs, plans_of, send_arrays, shown_rows, write_runs
 from clusterctl.launcher.api.sweeps import Sweep, find_sweep
 from clusterctl.launcher.api.verify import verify_all
@@ -24,11 +25,10 @@ from clusterctl.launcher.observe.milestones import read_submission
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import read_sweep
 from clusterctl.launcher.slurm import Slurm
-from clusterctl.launcher.submission.module_archives import archive_modules
 from clusterctl.launcher.submission.new_run import from_snapshot
 from clusterctl.launcher.submission.plan import has_project, make_plan
 from clusterctl.launcher.submission.sbatch import SlurmRefused
-from clusterctl.launcher.submission.snapshot import kept_code
+from clusterctl.launcher.submission.snapshot import kept_codes
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import write_json
@@ -76,14 +76,12 @@ def resume_sweep(
     slurm = Slurm.of(where)
     jobs = [resolved_again(one.record.run, where) for one in again]
     wanted = SweepJobs(rows, [resolved_again(first.run, where, _as_settings(row, record)) for row in rows], [])
-    codes = [
-        kept_code(one.record.run, project=has_project(job.job)).folder for one, job in zip(again, jobs, strict=True)
-    ]
+    resumed = [(one.record.run, has_project(job.job)) for one, job in zip(again, jobs, strict=True)]
+    code, *codes = kept_codes([(first.run, has_project(first.job)), *resumed])
     old = [
-        make_plan(job, one.record.run, code, clusterctl.__version__)
+        make_plan(job, one.record.run, code.folder, clusterctl.__version__)
         for one, job, code in zip(again, jobs, codes, strict=True)
     ]
-    code = kept_code(first.run, project=has_project(first.job))
     new = plans_of(place, wanted.jobs, code, len(record.settings))
     warnings = verify_all([*old, *new], [*jobs, *wanted.jobs], slurm, progress, code)
     words = [*typed("resume", sweep.id, cluster, ()), *(word for axis in axes for word in ("--sweep", axis))]
@@ -94,9 +92,10 @@ def resume_sweep(
     made: list[Plan] = []
     try:
         with ExitStack() as stack:
-            for plan, job, status in zip(old, jobs, again, strict=True):
-                links = archive_modules(plan, code.folder, progress)
-                stack.enter_context(renewed(plan, job, links, partial(_still_ended, status), words))
+            for plan, job, its_code, status in zip(old, jobs, codes, again, strict=True):
+                links = copied(its_code, plan, progress)
+                ended = partial(_still_ended, status)
+                stack.enter_context(renewed(plan, job, its_code.folder, links, ended, words))
             if new:
                 write_runs(place, new, wanted, code, words, from_snapshot(first.run), waited_for, progress=progress)
                 made += new

@@ -23,7 +23,7 @@ class SentFile:
 
 @dataclass(frozen=True)
 class SentProject:
-    """A code folder of the other machine and its git state; `tree` is its content's digest (`launch.sent_code`)."""
+    """A code folder of the other machine and its git state; `tree` is its content's digest (`sent_code.py`)."""
 
     path: str
     tree: str

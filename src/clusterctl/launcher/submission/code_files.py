@@ -61,6 +61,14 @@ def package_files(package: Path) -> list[CodeFile]:
     return [file for file in _walk(str(package), "") if not file.name.startswith("shipped/")]
 
 
+def copied_files(project: Path) -> list[CodeFile]:
+    """Everything in the copy of a project, which has only files that were to be copied."""
+    root = str(project)
+    paths = (f"{parent}/{name}" for parent, folders, names in os.walk(root) for name in (*folders, *names))
+    found = (_code_file(root, path[len(root) + 1 :], os.lstat(path)) for path in paths)  # None for a folder
+    return sorted(file for file in found if file)
+
+
 class LargeCode(ConfigError):
     """A project so large that copying it needs confirmation."""
 

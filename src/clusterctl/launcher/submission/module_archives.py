@@ -99,7 +99,7 @@ def _archived(environment: str, archives: Path, progress: ProgressListener) -> P
     stamp = hashlib.sha256(repr([(entry.name, entry.size, entry.time) for entry in entries]).encode())
     archive = archives / f"{stamp.hexdigest()[:20]}.tar"
     if exists(archive):
-        os.utime(archive)  # recent archives are kept even if no run refers to them yet (unused_code.py)
+        os.utime(archive)  # recent archives are kept even if no run refers to them yet (api/clean.py)
     else:
         size = sum(entry.size for entry in entries)
         progress.stage(f"archiving the modules of {environment}: {len(entries)} files", size)

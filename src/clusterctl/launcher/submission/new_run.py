@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shutil
@@ -20,6 +19,7 @@ from clusterctl.launcher.submission.module_archives import link_archives
 from clusterctl.launcher.submission.plan import activated_environments
 from clusterctl.launcher.submission.sbatch import submitit_version
 from clusterctl.launcher.submission.script import render
+from clusterctl.launcher.submission.snapshot import link_code
 from clusterctl.shared.errors import ConfigError, ImageError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import read_regular, write_json, write_text
@@ -69,13 +69,12 @@ def from_project(resolved: Resolved) -> CodeOrigin:
 
 
 def from_snapshot(run: RunDir) -> CodeOrigin:
-    """The origin recorded in `run`, which has the same code: git's state and the code's file format version."""
+    """The origin recorded in `run`, which has the same project: git's state."""
     before = read_fields(run.run_json).content
     patch = b""
     with suppress(OSError):  # missing or unreadable
         patch = read_regular(run.git_patch, lambda file: file.read())
-    record = {"schema_version": before.get("schema_version", RUN_FORMAT), "git": before.get("git")}
-    return CodeOrigin(record, patch.decode(errors="surrogateescape"))
+    return CodeOrigin({"git": before.get("git")}, patch.decode(errors="surrogateescape"))
 
 
 def from_earlier(earlier: Earlier) -> CodeOrigin:
@@ -124,7 +123,7 @@ def write_run(
     try:
         make_new(run.attempts_folder)
         make_new(run.pickles)
-        run.code.symlink_to(os.path.relpath(os.path.realpath(code), os.path.realpath(run.path)))
+        link_code(run, code)
         link_archives(run, archives)
         write_text(run.script, render(plan), mode=0o700)
         if patch:

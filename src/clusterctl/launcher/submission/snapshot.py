@@ -22,6 +22,7 @@ from clusterctl.launcher.submission.code_files import (
     QUIET_SECONDS,
     KnownDigests,
     Project,
+    copied_files,
     in_threads,
     open_file,
     package_files,
@@ -36,7 +37,7 @@ from clusterctl.shared.record.ownership import make_new, make_private, require_o
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.submission.code_files import CodeFile
@@ -58,6 +59,7 @@ class Code(NamedTuple):
     origin: Path | None = None  # of the project
     known: tuple[KnownDigests, ...] = ()
     ignored: tuple[str, ...] = ()  # parts of the project's repository that lead out of it
+    earlier: Path | None = None  # the snapshot of an earlier run, whose project this is
 
     @property
     def is_new(self) -> bool:
@@ -65,17 +67,17 @@ class Code(NamedTuple):
 
     @property
     def copied_project(self) -> Path:
-        return self.folder / _PROJECT
+        return (self.earlier or self.folder) / _PROJECT
 
     @property
     def is_sent(self) -> bool:
         """Whether it came from another machine, so that the snapshot is the only local copy."""
-        return bool(self.project) and self.origin is None
+        return bool(self.project) and self.origin is None and not self.is_kept
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is an earlier run's snapshot, which cannot be made again from a source folder."""
-        return not self.library
+        """Whether the project is an earlier run's, whose source folder may have changed."""
+        return self.earlier is not None
 
 
 def find_code(runs: Path, project: Path | None, *, large: bool = False, progress: ProgressListener = SILENT) -> Code:
@@ -110,19 +112,60 @@ def _place(runs: Path, digests: Mapping[str, str]) -> Path:
 
 
 def kept_code(run: RunDir, *, project: bool) -> Code:
-    """The snapshot that `run` started with, including its `project` if it has one. Writes nothing.
+    """The code of `run` for another submission: its `project` if it has one, and the library of today.
 
-    Raises ConfigError if it was removed, or if another user could have changed it or the run.
+    Writes nothing. Raises ConfigError if the run's snapshot was removed, or if another user could have changed it.
     """
-    folder = run.snapshot
-    kept = Code(folder, [], [], {})
-    for part in (folder, *([kept.copied_project] if project else ())):
-        if not is_folder(part):
-            raise _gone(part)
-    for own in (run.path, run.pickles, folder):
-        if exists(own):
-            require_own(own, "submit the job again")
-    return kept
+    return kept_codes([(run, project)])[0]
+
+
+def kept_codes(runs: Iterable[tuple[RunDir, bool]]) -> list[Code]:
+    """`kept_code` of each run, with a look at each of their snapshots only once."""
+    found: dict[tuple[Path, bool], Code] = {}
+    codes = []
+    for run, project in runs:
+        key = folder, _ = run.snapshot, project
+        for part in (folder, *([folder / _PROJECT] if project else ())):
+            if not is_folder(part):
+                raise _gone(part)
+        for own in (run.path, run.pickles, folder):
+            if exists(own):
+                require_own(own, "submit the job again")
+        if key not in found:
+            found[key] = _with_todays_library(folder, project=project)
+        codes.append(found[key])
+    return codes
+
+
+def _with_todays_library(snapshot: Path, *, project: bool) -> Code:
+    """`snapshot` itself if it has the current library, which the script of the new submission expects."""
+    package, runs = Path(clusterctl.__file__).resolve().parent, snapshot.parents[1]
+    library, known = package_files(package), _known(runs, package)
+    digests = digests_of(_LIBRARY, library, known, SILENT)
+    if digests == _digests_of_copy(snapshot / _LIBRARY, library):
+        return Code(snapshot, [], [], {}, earlier=snapshot)
+    files = copied_files(snapshot / _PROJECT) if project else []
+    of_project = _known(runs, snapshot / _PROJECT)
+    digests |= digests_of(_PROJECT, files, of_project, SILENT)
+    return Code(_place(runs, digests), library, files, digests, known=(known, of_project), earlier=snapshot)
+
+
+def _digests_of_copy(copy: Path, library: list[CodeFile]) -> dict[str, str]:
+    """The digests of a copied library's files; empty if names or sizes show that it is not a copy of `library`."""
+    files = package_files(copy) if is_folder(copy) else []
+    if [(file.name, file.size) for file in files] != [(file.name, file.size) for file in library]:
+        return {}
+    read = in_threads(digest_of, files, remote=copy.stat().st_dev not in local_devices())
+    return {f"{_LIBRARY}/{file.name}": digest for file, digest in zip(files, read, strict=True)}
+
+
+def link_code(run: RunDir, folder: Path) -> None:
+    """Make the snapshot `folder` the code of `run`, in one step."""
+    if run.snapshot == folder:
+        return
+    aside = run.path / f".code.{os.urandom(4).hex()}"
+    aside.symlink_to(os.path.relpath(os.path.realpath(folder), os.path.realpath(run.path)))
+    aside.replace(run.code)
 
 
 def _gone(place: Path) -> ConfigError:
@@ -173,9 +216,9 @@ def _make(code: Code, progress: ProgressListener) -> None:
     with suppress(FileNotFoundError):  # removed concurrently
         if not code.is_new:
             _require_own(final)
-            os.utime(final)  # recent copies are kept even if no run refers to them yet (unused_code.py)
+            os.utime(final)  # recent copies are kept even if no run refers to them yet (api/clean.py)
             return
-    if code.is_kept:
+    if not code.library:  # of a snapshot that needed no copy
         raise _gone(final)
     shared = make_private(final.with_name(SHARED_FILES))
     _require_own(shared)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _RUN, _ATTEMPT = "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT"
 _JOB, _STEP, _RANK = "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"
 _OWN = (_RUN, _ATTEMPT, _JOB, _STEP, _RANK)
-_TASK = (b"clusterctl.runs", b"/clusterctl/shared/node/__main__.py")  # how a word of a task's command line ends
+# How a word of a task's command line ends. An earlier attempt may be one of an earlier clusterctl, with other names.
+_TASK = (b"clusterctl.runs", b"/clusterctl/shared/node/__main__.py", b"/clusterctl/runs/__main__.py")
 _LEAVE_SECONDS = 5.0  # a task that sees its successor leaves by itself
 _KILL_SECONDS = 10.0  # a process that waits for a dead disk ends later, without running any of its code
 
