@@ -69,10 +69,14 @@ class Predecessors:
 
     def check(self, resources: Resources) -> list[str]:
         """`options` for a run with these `resources`; called before anything is prepared, to raise errors early."""
+        self.check_resources(resources)
+        return self.options()
+
+    def check_resources(self, resources: Resources) -> None:
+        """Raise UsageError if a run with these `resources` cannot wait for others."""
         if self.all and resources.dependency:
             hint = "remove `dependency` from [resources], or submit without --after"
             raise UsageError("cannot combine --after with `dependency` in the job file", hint)
-        return self.options()
 
     def options(self) -> list[str]:
         """sbatch's options to wait for conditions that are not met yet; empty if all are.
