@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from clusterctl.launcher.api import resume as module
+from clusterctl.launcher.api import submission
 from clusterctl.launcher.api import submit as submitting
 from clusterctl.launcher.config import Resolved, resolve
 from clusterctl.launcher.observe.attempt import read_evidence
@@ -57,7 +58,7 @@ class Site:
         return self.cancelled(self.resolved())
 
     def cancelled(self, resolved: Resolved) -> RunDir:
-        run = submitting.send(resolved, self.slurm).directory
+        run = submitting.send(submitting.submission_of(resolved, self.slurm)).directory
         run.attempt(0).path.mkdir()
         write_json(run.attempt(0).host_json, {"attempt": 0, "job_id": "10", "exit_code": 1, "start": 1, "end": 2})
         write_json(run.cancel_json, {"time": 3})
@@ -158,7 +159,7 @@ def test_killing_a_resume_anywhere_loses_no_job_and_submits_none_twice(
     site: Site, monkeypatch: pytest.MonkeyPatch, name: str, when: str, jobs: int
 ) -> None:
     run = site.ended()
-    work = getattr(module, name)
+    work = getattr(submission, name)
 
     def killed(*arguments: Any, **named: Any) -> None:
         if when == "after":
@@ -166,7 +167,7 @@ def test_killing_a_resume_anywhere_loses_no_job_and_submits_none_twice(
         os._exit(9)
 
     if (pid := os.fork()) == 0:
-        monkeypatch.setattr(module, name, killed)
+        monkeypatch.setattr(submission, name, killed)
         site.resume(run)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -150,3 +151,16 @@ def test_a_refusal_is_only_an_error(desk: Desk) -> None:
     assert (caught.value.exit_code, "partition" in caught.value.hint) == (4, True)
     assert desk.run_directories() == []
     assert desk.capture.readouterr() == (b"", b"")
+
+
+def test_a_job_that_slurm_accepted_is_recorded_even_if_the_disk_is_full(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from submitit.core.utils import JobPaths
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    desk.use_slurm(sbatch="echo Submitted batch job 7")
+    monkeypatch.setattr(JobPaths, "move_temporary_file", full)
+    assert clusterctl.submit("synthetic", "site").job_id == "7"

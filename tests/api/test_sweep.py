@@ -174,9 +174,19 @@ def test_a_refused_resume_of_a_sweep_changes_nothing(desk_with_slurm: Desk) -> N
     desk_with_slurm.set(REFUSED="102")
     with pytest.raises(clusterctl.SlurmError, match="Invalid qos"):
         resume_sweep(found, axes=["train.seed=2"])
-    kept = {path: path.read_bytes() for path in sorted(desk_with_slurm.runs.rglob("*.json")) if path.parent.name != "1"}
-    assert kept == before
+    assert {path: path.read_bytes() for path in sorted(desk_with_slurm.runs.rglob("*.json"))} == before
     assert [run.job_id for run in found.runs] == ["101_0", "101_1"]
+
+
+def test_a_sweep_is_unchanged_if_one_of_its_runs_is_already_being_resumed(desk_with_slurm: Desk) -> None:
+    found = sweep("synthetic", axes=["train.seed=0..1"])
+    for run in found.runs:
+        end(run.directory, Stage.FAILED)
+    (found.runs[1].path / ".resume").mkdir()
+    before = {path: path.read_bytes() for path in sorted(desk_with_slurm.runs.rglob("*.json"))}
+    with pytest.raises(clusterctl.UsageError, match="already being resumed"):
+        resume_sweep(found, axes=["train.seed=2"])
+    assert {path: path.read_bytes() for path in sorted(desk_with_slurm.runs.rglob("*.json"))} == before
 
 
 def test_a_finished_sweep_cannot_be_resumed(desk_with_slurm: Desk) -> None:

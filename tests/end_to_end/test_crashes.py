@@ -17,8 +17,9 @@ JOB = 'workload = "command"\nargv = ["python", "-c", "print(\'ran\')"]\n'
 # Kills its own process when `submit` reaches the named function: before its work, or after it.
 KILLED = """
 import os, signal, sys
-import clusterctl.launcher.api.submit as module
+from clusterctl.launcher.api import submission, submit
 name, when = sys.argv[1:3]
+module = submission if hasattr(submission, name) else submit
 work = getattr(module, name)
 def killed(*args, **kwargs):
     if when == "after":
@@ -28,7 +29,7 @@ setattr(module, name, killed)
 from clusterctl.launcher.cli import run
 run(["submit", *sys.argv[3:]])
 """
-BEFORE_SBATCH = ["copied", "make_plan", "from_project", "write_run"]
+BEFORE_SBATCH = ["take_snapshot", "make_plan", "from_project", "write_run"]
 
 
 def killed_at(stage: Stage, name: str, when: str) -> list[RunDir]:

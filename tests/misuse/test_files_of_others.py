@@ -17,7 +17,7 @@ from support.mistake import CONFIG, NOT_FOUND, OTHER, USAGE, Desk, check_message
 import clusterctl
 from clusterctl.launcher.api.clean import find_unused
 from clusterctl.launcher.api.completions import answer
-from clusterctl.launcher.api.submit import send
+from clusterctl.launcher.api.submit import send, submission_of
 from clusterctl.launcher.config import load_cluster, names, resolve
 from clusterctl.launcher.config.places import find_file
 from clusterctl.launcher.observe.runs import find_run, newest_first
@@ -108,7 +108,7 @@ def test_nothing_is_written_where_another_user_has_been(
 def test_a_script_that_somebody_exchanges_is_not_submitted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.use_slurm(sbatch='cat >"$CLUSTERCTL_RUNS/../seen"; echo Submitted batch job 7', squeue="exit 0")
     (desk.folder / "theirs").mkdir()
-    from clusterctl.launcher.submission import sbatch
+    from clusterctl.launcher.submission import executor
 
     def exchanged(path: Path, text: str) -> None:
         """Write the script; then the runs folder is another one, with an own script in the same place."""
@@ -118,7 +118,7 @@ def test_a_script_that_somebody_exchanges_is_not_submitted(desk: Desk, monkeypat
         path.write_text("#!/bin/bash\nevil")
         os.chown(desk.runs, SOMEONE, -1)
 
-    monkeypatch.setattr(sbatch, "write_text", exchanged)
+    monkeypatch.setattr(executor, "write_text", exchanged)
     with pytest.raises(ConfigError, match="owned by another user"):
         clusterctl.submit("synthetic", "site")
     assert not (desk.folder / "seen").exists()
@@ -146,7 +146,8 @@ def test_many_users_share_a_runs_folder_of_root(monkeypatch: pytest.MonkeyPatch)
         (folder / "sbatch").chmod(0o755)
         slurm = Slurm(lambda command: str(folder / command), dict(os.environ))
         resolved = resolve(None, Cluster(name="site", runs=str(runs)), [], {}, project, program=["true"])
-        send(replace(resolved, cluster=Cluster(name="site", runs=str(folder / "own"))), slurm)  # imports all modules
+        own = replace(resolved, cluster=Cluster(name="site", runs=str(folder / "own")))
+        send(submission_of(own, slurm))  # imports all modules
         found = {}
         for number in (SOMEONE, SOMEONE + 1):
             monkeypatch.setenv("HOME", str(folder / str(number)))
@@ -154,7 +155,7 @@ def test_many_users_share_a_runs_folder_of_root(monkeypatch: pytest.MonkeyPatch)
             (folder / str(number)).mkdir()
             os.chown(folder / str(number), number, -1)
             with user(number):
-                found[number] = send(resolved, slurm).directory
+                found[number] = send(submission_of(resolved, slurm)).directory
                 assert found[number].code.resolve().is_relative_to(code_folder(runs))
                 assert find_unused(runs) == []
                 assert [*newest_first(runs)] == [found[number]]  # others' runs are private

@@ -6,6 +6,7 @@ ended are passed on, and ended runs are checked here by their directories. A swe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from clusterctl.shared.record.files import exists
 from clusterctl.shared.record.layout import SweepDir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -69,10 +70,14 @@ class Predecessors:
 
     def check(self, resources: Resources) -> list[str]:
         """`options` for a run with these `resources`; called before anything is prepared, to raise errors early."""
+        self.check_resources(resources)
+        return self.options()
+
+    def check_resources(self, resources: Resources) -> None:
+        """Raise UsageError if a run with these `resources` cannot wait for others."""
         if self.all and resources.dependency:
             hint = "remove `dependency` from [resources], or submit without --after"
             raise UsageError("cannot combine --after with `dependency` in the job file", hint)
-        return self.options()
 
     def options(self) -> list[str]:
         """sbatch's options to wait for conditions that are not met yet; empty if all are.
@@ -153,10 +158,7 @@ def _id_of(runs: Path, name: str) -> str:
 
 
 def _several(names: Named) -> Iterable[str | Run | Sweep]:
-    from clusterctl.launcher.api.run import Run
-    from clusterctl.launcher.api.sweeps import Sweep
-
-    return (names,) if isinstance(names, str | Run | Sweep) else names
+    return names if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
 
 
 def _never_finishes(name: str, never: Sequence[Status], runs: int) -> UsageError:

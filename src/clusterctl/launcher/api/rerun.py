@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.launcher.api.calls import works_elsewhere
 from clusterctl.launcher.api.find import as_run
 from clusterctl.launcher.api.settings import settings, typed
-from clusterctl.launcher.api.submit import dry_run, send
+from clusterctl.launcher.api.submit import dry_run, send, submission_of
 from clusterctl.launcher.config import load_cluster, resolve_again
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.observe.run_record import read_record
@@ -57,13 +57,15 @@ def rerun(
     """
     again = _again(run, cluster, overrides)
     return send(
-        again.resolved,
-        Slurm.of(again.resolved.cluster),
-        again.words,
-        in_allocation=in_allocation,
-        hold=hold,
-        earlier=again.earlier,
-        progress=progress,
+        submission_of(
+            again.resolved,
+            Slurm.of(again.resolved.cluster),
+            again.words,
+            in_allocation=in_allocation,
+            hold=hold,
+            earlier=again.earlier,
+            progress=progress,
+        )
     )
 
 

@@ -5,20 +5,16 @@ Each run is resumed like a single one: in its own directory, from its last check
 
 from __future__ import annotations
 
-import shutil
-from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.launcher.api.predecessors import Predecessors
-from clusterctl.launcher.api.resume import PastJob, renewed, resolved_again
+from clusterctl.launcher.api.resume import resolved_again
 from clusterctl.launcher.api.settings import axes_typed, settings, typed
-from clusterctl.launcher.api.submit import copied
-from clusterctl.launcher.api.sweep import SweepJobs, plans_of, send_arrays, shown_rows, write_runs
+from clusterctl.launcher.api.submission import PastJob, PlannedRun, Submission, SweepPlan
+from clusterctl.launcher.api.sweep import SweepJobs, planned, shown_rows
 from clusterctl.launcher.api.sweeps import Sweep, find_sweep
-from clusterctl.launcher.api.verify import verify_all
-from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import load_cluster
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.observe.milestones import read_submission
@@ -27,11 +23,9 @@ from clusterctl.launcher.observe.sweeps import read_sweep
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.new_run import from_snapshot
 from clusterctl.launcher.submission.plan import has_project, make_plan
-from clusterctl.launcher.submission.sbatch import SlurmRefused
 from clusterctl.launcher.submission.snapshot import kept_codes
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.stages import Stage
 from clusterctl.shared.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis
 
@@ -42,8 +36,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.launcher.observe.sweeps import SweepRecord
-    from clusterctl.launcher.submission.plan import Plan
-    from clusterctl.shared.record.layout import SweepDir
     from clusterctl.shared.spec.sweep import Settings
 
 
@@ -63,7 +55,6 @@ def resume_sweep(
     sweep = find_sweep(sweep, cluster) if isinstance(sweep, str) else sweep
     place, axes = sweep.directory, axes_typed(axes)
     record = read_sweep(place)
-    before = record.settings
     statuses = _known(record)
     again = [one for one in statuses if one.stage.ended and one.stage is not Stage.FINISHED]
     rows = _new(record, axes)
@@ -73,49 +64,39 @@ def resume_sweep(
         raise UsageError(f"{what}: nothing to resume", "for more values: clusterctl resume --sweep KEY=VALUES")
     first = statuses[0].record
     where = load_cluster(cluster) if cluster else first.cluster
-    slurm = Slurm.of(where)
     jobs = [resolved_again(one.record.run, where) for one in again]
-    wanted = SweepJobs(rows, [resolved_again(first.run, where, _as_settings(row, record)) for row in rows], [])
     resumed = [(one.record.run, has_project(job.job)) for one, job in zip(again, jobs, strict=True)]
     code, *codes = kept_codes([(first.run, has_project(first.job)), *resumed])
-    old = [
-        make_plan(job, one.record.run, code.folder, clusterctl.__version__)
-        for one, job, code in zip(again, jobs, codes, strict=True)
-    ]
-    new = plans_of(place, wanted.jobs, code, len(record.settings))
-    warnings = verify_all([*old, *new], [*jobs, *wanted.jobs], slurm, progress, code)
+    old = []
+    for status, job, kept in zip(again, jobs, codes, strict=True):
+        plan = make_plan(job, status.record.run, kept.folder, clusterctl.__version__)
+        old.append(PlannedRun(plan, job, still_ended=partial(_still_ended, status), code=kept))
+    wanted = SweepJobs(rows, [resolved_again(first.run, where, _as_settings(row, record)) for row in rows], [])
+    runs = [*old, *planned(place, wanted, code, len(record.settings))]
     words = [*typed("resume", sweep.id, cluster, ()), *(word for axis in axes for word in ("--sweep", axis))]
     predecessors = () if any(one.attempts for one in statuses) else first.predecessors  # as for a single run
     waited_for, gone = Predecessors(predecessors, place.path.parents[1], where).without_removed()
-    waited_for.check(jobs[0].job.resources if jobs else wanted.jobs[0].job.resources)
-    alive = {one.job_id.partition("_")[0] for one in statuses if one.job_id and not one.stage.ended}
-    made: list[Plan] = []
-    try:
-        with ExitStack() as stack:
-            for plan, job, its_code, status in zip(old, jobs, codes, again, strict=True):
-                links = copied(its_code, plan, progress)
-                ended = partial(_still_ended, status)
-                stack.enter_context(renewed(plan, job, its_code.folder, links, ended, words))
-            if new:
-                write_runs(place, new, wanted, code, words, from_snapshot(first.run), waited_for, progress=progress)
-                made += new
-                _write_settings(place, [*before, *shown_rows(wanted)])
-            send_arrays(
-                place,
-                [*old, *new],
-                slurm,
-                at_once=record.at_once,
-                hold=hold,
-                waited_for=waited_for,
-                before=sorted(alive),
-            )
-    except (SlurmRefused, ConfigError, OSError) as error:
-        for plan in made:
-            shutil.rmtree(plan.run.path, ignore_errors=True)
-        _write_settings(place, before)
-        if isinstance(error, SlurmRefused):
-            raise explained(error, [*jobs, *wanted.jobs][0], slurm) from error
-        raise
+    past = read_fields(place.sweep_json).content
+    together = Submission(
+        runs,
+        code,
+        Slurm.of(where),
+        words,
+        from_snapshot(first.run),
+        waited_for,
+        SweepPlan(
+            place,
+            {**past, "runs": [[*row] for row in (*record.settings, *shown_rows(wanted))]},
+            past,
+            record.at_once,
+            sorted({one.job_id.partition("_")[0] for one in statuses if one.job_id and not one.stage.ended}),
+        ),
+        hold=hold,
+        progress=progress,
+    )
+    warnings = together.check()
+    waited_for.check(runs[0].resolved.job.resources)
+    together.send()
     return Sweep(place.path, (*gone, *warnings))
 
 
@@ -158,8 +139,3 @@ def _as_settings(row: Settings, record: SweepRecord) -> list[str]:
     names = names_of_program([row])
     keys = [setting for setting in row if key_of(setting) not in names]
     return [*keys, *(settings({"argv": filled(record.program, row, names)}) if names else [])]
-
-
-def _write_settings(place: SweepDir, rows: Iterable[Iterable[str]]) -> None:
-    """Record the runs in sweep.json."""
-    write_json(place.sweep_json, {**read_fields(place.sweep_json).content, "runs": [[*row] for row in rows]})

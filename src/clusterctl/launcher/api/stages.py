@@ -6,13 +6,13 @@ The IDs of these runs have the same suffix, by which later stages are found when
 from __future__ import annotations
 
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.calls import works_elsewhere
 from clusterctl.launcher.api.predecessors import Predecessors
 from clusterctl.launcher.api.settings import settings, typed
-from clusterctl.launcher.api.submit import dry_run, find_waited_for, load, new_suffix, send
+from clusterctl.launcher.api.submission import Submission, undo
+from clusterctl.launcher.api.submit import dry_run, find_waited_for, load, new_suffix, submission_of
 from clusterctl.launcher.config import current_folder, runs_folder
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.stages import stages_of
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.api.submit import DryRun
+    from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config.progress import ProgressListener
-    from clusterctl.launcher.config.stages import StageOfJob
 
 _CONDITIONS = {"after": Condition.FINISHED, "after_any": Condition.ENDED, "after_start": Condition.STARTED}
 
@@ -63,38 +63,48 @@ def submit_stages(
     The arguments are those of `submit`; `after` and the like apply to stages that wait for no other stage. Everything
     is checked before anything is queued, and nothing starts before all are queued. Raises what `submit` raises.
     """
+    from clusterctl.launcher.api.run import Run  # late: not needed for a dry run
+
     changes = settings(overrides)
     stages = stages_of(os.fspath(job), current_folder())
     resolved = [load(job, cluster, stage=stage.name, overrides=changes) for stage in stages]
-    for one in resolved:
-        dry_run(one).verify(large_code=large_code)
     slurm, end = Slurm.of(resolved[0].cluster), new_suffix()
-    runs: dict[str, Run] = {}
+    prepared: dict[str, Submission] = {}
+    for stage, one in zip(stages, resolved, strict=True):
+        before = tuple(
+            Predecessor(prepared[name].runs[0].plan.run.id, _CONDITIONS[condition])
+            for condition, names in stage.waits.items()
+            for name in names
+        )
+        prepared[stage.name] = submission = submission_of(
+            one,
+            slurm,
+            [*typed("submit", os.fspath(job), cluster, changes), "--stage", stage.name],
+            hold=not before,
+            predecessors=None if before else find_waited_for(one, after, after_any, after_start, None),
+            large_code=large_code,
+            suffix=end,
+            progress=progress,
+        )
+        if before:  # these do not exist yet
+            submission.predecessors = Predecessors(before, runs_folder(one.cluster), one.cluster)
+            submission.predecessors.check_resources(one.job.resources)
+    warnings: list[tuple[Check, ...]] = []
+    for submission in prepared.values():
+        known = {check for found in warnings for check in found}  # of a project that all stages share
+        warnings.append(tuple(check for check in submission.check() if check not in known))
+    sent: list[Submission] = []
     try:
-        for stage, one in zip(stages, resolved, strict=True):
-            before = _before(stage, runs)
-            waited_for = find_waited_for(one, after, after_any, after_start, None) if not before else None
-            words = [*typed("submit", os.fspath(job), cluster, changes), "--stage", stage.name]
-            runs[stage.name] = send(
-                one,
-                slurm,
-                words,
-                hold=not before,
-                predecessors=Predecessors(before, runs_folder(one.cluster), one.cluster) if before else waited_for,
-                large_code=large_code,
-                suffix=end,
-                progress=progress,
-            )
-    except ClusterctlError:
-        if jobs := [run.job_id for run in runs.values() if run.job_id]:
-            slurm.cancel(jobs)
-        for run in runs.values():
-            shutil.rmtree(run.path)
+        for submission in prepared.values():
+            submission.send()
+            sent.append(submission)
+    except (ClusterctlError, OSError):
+        undo(sent)
         raise
     if not hold:
-        held = [runs[stage.name].job_id for stage in stages if not _before(stage, runs)]
-        slurm.release([number for number in held if number])
-    return [*runs.values()]
+        slurm.release([job_id for submission in sent if submission.hold for job_id in submission.jobs])
+    runs = [submission.runs[0] for submission in sent]
+    return [Run(run.plan.run.path, found, _job=run.resolved.job) for run, found in zip(runs, warnings, strict=True)]
 
 
 def resume_later(run: RunDir, progress: ProgressListener = SILENT) -> list[Run]:
@@ -115,9 +125,3 @@ def resume_later(run: RunDir, progress: ProgressListener = SILENT) -> list[Run]:
             again.append(resume_alone(Run(status.record.run.path), progress=progress))
             open_runs.add(status.record.run.id)
     return again
-
-
-def _before(stage: StageOfJob, runs: dict[str, Run]) -> tuple[Predecessor, ...]:
-    return tuple(
-        Predecessor(runs[name].id, _CONDITIONS[condition]) for condition, names in stage.waits.items() for name in names
-    )

@@ -1,13 +1,8 @@
-"""Load a job, plan its run, submit it: to Slurm's queue or into an existing allocation.
-
-A crash at any point loses no job and submits none twice: everything that the job needs is written before sbatch is
-called, and the job can be found by its working directory, the run directory (see `adopt`).
-"""
+"""Load a job, plan its run, submit it: to Slurm's queue or into an existing allocation."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,29 +11,26 @@ from typing import TYPE_CHECKING
 import clusterctl
 from clusterctl.launcher.api.calls import works_elsewhere
 from clusterctl.launcher.api.settings import program_words, settings, typed
+from clusterctl.launcher.api.submission import PlannedRun, Submission, uncopied
 from clusterctl.launcher.api.verify import verify
 from clusterctl.launcher.checks.job_rules import large_batch
 from clusterctl.launcher.checks.training_set import batches
-from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config import load_cluster, resolve, runs_folder
 from clusterctl.launcher.config.delivery import delivered
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.stages import HasStages as HasStages
 from clusterctl.launcher.slurm import Slurm
-from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.launcher.submission.code_files import LargeCode as LargeCode
-from clusterctl.launcher.submission.module_archives import archive_modules
-from clusterctl.launcher.submission.new_run import Earlier, from_earlier, from_project, record_of, versions, write_run
+from clusterctl.launcher.submission.new_run import Earlier, from_earlier, from_project
 from clusterctl.launcher.submission.plan import Programs, has_project, make_plan
-from clusterctl.launcher.submission.sbatch import BatchJob, SlurmRefused, call_sbatch, test_only
+from clusterctl.launcher.submission.sbatch import test_only
 from clusterctl.launcher.submission.script import render
-from clusterctl.launcher.submission.snapshot import find_code, take_snapshot
-from clusterctl.launcher.submission.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
-from clusterctl.shared.errors import ConfigError, UsageError, reason
+from clusterctl.launcher.submission.snapshot import find_code
+from clusterctl.launcher.submission.warm import check_fits, find_allocation, image_stamp, warmed
+from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.layout import RunDir, code_folder
 from clusterctl.shared.spec import PROFILED_STEPS, LoopTrain
-from clusterctl.shared.spec.values import slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +107,7 @@ class DryRun:
         """The warnings. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
         slurm = Slurm.of(self.resolved.cluster)
         code = self.earlier.code if self.earlier else code_of(self.resolved, large=large_code)
-        return verify(self.plan, self.resolved, slurm, SILENT, code)
+        return verify([self.plan], [self.resolved], slurm, SILENT, code)
 
     def ask_slurm(self) -> str:
         """Slurm's message about whether and when it would start (sbatch --test-only). Raises SlurmError."""
@@ -197,18 +189,29 @@ def submit(
     words += predecessors.words if predecessors else []
     words += ["--", *program_words(program)] if program else []
     return send(
-        resolved,
-        Slurm.of(resolved.cluster),
-        words,
-        in_allocation=in_allocation,
-        hold=hold,
-        predecessors=predecessors,
-        large_code=large_code,
-        progress=progress,
+        submission_of(
+            resolved,
+            Slurm.of(resolved.cluster),
+            words,
+            in_allocation=in_allocation,
+            hold=hold,
+            predecessors=predecessors,
+            large_code=large_code,
+            progress=progress,
+        )
     )
 
 
-def send(
+def send(one: Submission) -> Run:
+    """Check and send the submission of a single run."""
+    from clusterctl.launcher.api.run import Run  # late: not needed for a dry run
+
+    warnings = one.check()
+    one.send()
+    return Run(one.runs[0].plan.run.path, warnings, _job=one.runs[0].resolved.job)
+
+
+def submission_of(
     resolved: Resolved,
     slurm: Slurm,
     words: Sequence[str] = (),
@@ -220,46 +223,34 @@ def send(
     earlier: Earlier | None = None,
     suffix: str | None = None,
     progress: ProgressListener = SILENT,
-) -> Run:
-    """`submit` for a resolved job. `words` are the equivalent command line, for the record.
+) -> Submission:
+    """The submission of one new run; nothing is written yet. `words` are the equivalent command line, for the record.
 
     With an `earlier` run, its code is used and the new run's directory is beside it. `suffix` ends the new ID.
     """
-    from clusterctl.launcher.api.run import Run  # late: not needed for a dry run
-
     if hold and in_allocation:
         raise UsageError("--hold: a run in an allocation is not queued", "use only one of these options")
     if predecessors:
         predecessors.check(resolved.job.resources)
     allocation = find_allocation(slurm, in_allocation) if in_allocation else None
     words = with_options(words, ["--in-allocation", in_allocation] if in_allocation else [])
-    command = slurm.path_of("srun" if allocation else "sbatch")
+    slurm.path_of("srun" if allocation else "sbatch")  # raises if there is none
     if allocation:
         check_fits(resolved.job.resources, allocation)
     code = earlier.code if earlier else code_of(resolved, large=large_code, progress=progress)
     plan = _planned(resolved, _runs(resolved, earlier), code.folder, allocation, suffix)
-    warnings = verify(plan, resolved, slurm, progress, code)
-    archives = copied(code, plan, progress)
-    waiting = predecessors.options() if predecessors else []  # determined again: preparing the run may have taken long
     origin = from_earlier(earlier) if earlier else from_project(resolved)
-    record = {**record_of(plan, resolved, words), **versions(plan), **origin.record}
-    record |= {"allocation": allocation.job_id} if allocation else {}
-    record |= {"after": predecessors.record} if predecessors else {}
-    write_run(plan, code.folder, archives, record, origin.patch)
-
-    def sbatch(waiting: Sequence[str]) -> str:
-        return call_sbatch(BatchJob.of(plan), [command, *(["--hold"] if hold else []), *waiting], slurm.environment)
-
-    try:
-        if allocation:
-            adopt(plan.run, allocation.job_id)
-            start_host_step(plan, slurm_time(resolved.job.resources.time), command, slurm.environment)
-        else:
-            adopt(plan.run, predecessors.submitted(sbatch, waiting) if predecessors else sbatch(waiting))
-    except SlurmRefused as refused:
-        shutil.rmtree(plan.run.path)
-        raise explained(refused, resolved, slurm) from refused
-    return Run(plan.run.path, warnings, _job=resolved.job)
+    return Submission(
+        [PlannedRun(plan, resolved)],
+        code,
+        slurm,
+        words,
+        origin,
+        predecessors,
+        allocation=allocation,
+        hold=hold,
+        progress=progress,
+    )
 
 
 def _profiled(resolved: Resolved) -> Resolved:
@@ -311,9 +302,6 @@ def new_suffix() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
-# The code of a new run, and its snapshot in the runs folder.
-
-
 def code_of(resolved: Resolved, *, large: bool = False, progress: ProgressListener = SILENT) -> Code:
     """The current code of the run, and the path of its snapshot."""
     runs = runs_folder(resolved.cluster)
@@ -328,18 +316,4 @@ def code_of(resolved: Resolved, *, large: bool = False, progress: ProgressListen
             return received(runs, project, came, progress)
         return find_code(runs, project, large=large, progress=progress)
     except OSError as error:
-        raise _uncopied(runs, error) from error
-
-
-def copied(code: Code, plan: Plan, progress: ProgressListener = SILENT) -> dict[Path, Path]:
-    """Take the snapshot unless it exists, and make its module archives. Raises ConfigError."""
-    try:
-        take_snapshot(code, progress)
-        return archive_modules(plan, code.folder, progress)
-    except OSError as error:
-        raise _uncopied(plan.run.path.parent, error) from error
-
-
-def _uncopied(runs: Path, error: OSError) -> ConfigError:
-    message = f"cannot copy the run's code to {runs}: {reason(error)}"
-    return ConfigError(message, "is the disk full? add unreadable files to .gitignore")
+        raise uncopied(runs, error) from error

@@ -7,47 +7,35 @@ checkpoints and attempts.
 from __future__ import annotations
 
 import os
-import shutil
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
 from clusterctl.launcher.api.calls import works_elsewhere
 from clusterctl.launcher.api.settings import axes_typed, program_words, settings, typed
-from clusterctl.launcher.api.submit import code_of, copied, find_waited_for, new_suffix
-from clusterctl.launcher.api.verify import verify_all
-from clusterctl.launcher.checks.verify import explained
+from clusterctl.launcher.api.submission import PlannedRun, Submission, SweepPlan
+from clusterctl.launcher.api.submit import code_of, find_waited_for, new_suffix
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, runs_folder
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.source import LARGEST_BYTES, content_of
 from clusterctl.launcher.slurm import Slurm
-from clusterctl.launcher.slurm.queue import element_id
-from clusterctl.launcher.submission.adoption import adopt
-from clusterctl.launcher.submission.array import arrays_of, batch_of, write_array
-from clusterctl.launcher.submission.new_run import from_project, record_of, versions, write_run
+from clusterctl.launcher.submission.new_run import from_project
 from clusterctl.launcher.submission.plan import make_plan
-from clusterctl.launcher.submission.sbatch import SlurmRefused, call_sbatch
 from clusterctl.shared.errors import ConfigError, UsageError, reason
-from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.layout import SWEEP_FORMAT, SweepDir
-from clusterctl.shared.record.ownership import make_new, make_private
 from clusterctl.shared.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis, parse_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clusterctl.launcher.api.predecessors import Named, Predecessors
+    from clusterctl.launcher.api.predecessors import Named
     from clusterctl.launcher.api.settings import Axes, Overrides, Program
     from clusterctl.launcher.api.sweeps import Sweep
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.progress import ProgressListener
-    from clusterctl.launcher.submission.new_run import CodeOrigin
-    from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.snapshot import Code
-    from clusterctl.shared.record.layout import ArrayDir
     from clusterctl.shared.spec.sweep import ListedValues, Settings
 
 
@@ -149,119 +137,46 @@ def sweep(
     words += waited_for.words if waited_for else []
     words += ["--", *program_words(program)] if program else []
     slurm = Slurm.of(first.cluster)
-    slurm.path_of("sbatch")
+    slurm.path_of("sbatch")  # raises if there is none
     code = code_of(first, large=large_code, progress=progress)
     place = SweepDir.new(runs_folder(first.cluster), f"{first.job.name}-{new_suffix()}")
-    plans = plans_of(place, wanted.jobs, code)
-    warnings = verify_all(plans, wanted.jobs, slurm, progress, code)
-    write_runs(place, plans, wanted, code, words, from_project(first), waited_for, progress=progress)
-    try:
-        write_sweep(place, wanted, words, at_once)
-        send_arrays(place, plans, slurm, at_once=at_once, hold=hold, waited_for=waited_for)
-    except (SlurmRefused, ConfigError, UsageError, OSError) as error:
-        for plan in plans:
-            shutil.rmtree(plan.run.path, ignore_errors=True)
-        if not isinstance(error, FileExistsError):
-            shutil.rmtree(place.path, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise ConfigError(f"cannot write the sweep: {reason(error)}", "is the disk full? see: df -h") from error
-        if isinstance(error, SlurmRefused):
-            raise explained(error, first, slurm) from error
-        raise
-    return Sweep(place.path, warnings)
-
-
-def plans_of(place: SweepDir, jobs: Sequence[Resolved], code: Code, start: int = 0) -> list[Plan]:
-    """The plans of `jobs`, the first of which is run `start` of the sweep."""
-    return [
-        make_plan(one, place.run(number), code.folder, clusterctl.__version__) for number, one in enumerate(jobs, start)
-    ]
-
-
-def write_runs(
-    place: SweepDir,
-    plans: Sequence[Plan],
-    wanted: SweepJobs,
-    code: Code,
-    words: Sequence[str],
-    origin: CodeOrigin,
-    waited_for: Predecessors | None = None,
-    *,
-    progress: ProgressListener = SILENT,
-) -> None:
-    """Create the directories of all runs, determining their common data only once. Raises ConfigError, and then leaves
-    nothing."""
-    after = waited_for.record if waited_for else []
-    common = {**versions(plans[0]), **origin.record, **({"after": after} if after else {})}
-    archives = copied(code, plans[0], progress)
-    with ExitStack() as undo:
-        for plan, resolved, row in zip(plans, wanted.jobs, wanted.settings, strict=True):
-            links = {plan.run.environments / link.name: archive for link, archive in archives.items()}
-            mine = {"sweep": {"id": place.id, "settings": _shown(row, resolved.secrets)}}
-            record = {**record_of(plan, resolved, words), **common, **mine}
-            write_run(plan, code.folder, links if plan.staging else {}, record, origin.patch)
-            undo.callback(shutil.rmtree, plan.run.path, ignore_errors=True)
-        undo.pop_all()
-
-
-def write_sweep(place: SweepDir, wanted: SweepJobs, words: Sequence[str], at_once: int | None) -> None:
-    """Write sweep.json. Raises OSError."""
-    make_private(place.path.parent)
-    make_new(place.path)
-    secrets = wanted.jobs[0].secrets
     record = {
         "schema_version": SWEEP_FORMAT,
         "created": time.time(),
-        "argv": secrets.hide_typed(words),
+        "argv": first.secrets.hide_typed(words),
         "at_once": at_once,
         "runs": shown_rows(wanted),
-        "program": secrets.hide_typed(["--", *wanted.program])[1:],
+        "program": first.secrets.hide_typed(["--", *wanted.program])[1:],
     }
-    write_json(place.sweep_json, record)
-
-
-def send_arrays(
-    place: SweepDir,
-    plans: Sequence[Plan],
-    slurm: Slurm,
-    *,
-    at_once: int | None,
-    hold: bool = False,
-    waited_for: Predecessors | None = None,
-    before: Sequence[str] = (),
-) -> None:
-    """Submit `plans` in as few arrays as Slurm allows. If one cannot be submitted, the previous ones are cancelled.
-
-    With `at_once` an array starts when the previous one and the jobs `before` have ended, since Slurm limits only the
-    elements of one array (docs/decisions/chains-and-sweeps.md). Raises SlurmRefused, SlurmError and OSError.
-    """
-    waiting = waited_for.options() if waited_for else []
-    sent: list[str] = []
-    previous = list(before) if at_once else []
-
-    def submit(array: ArrayDir, elements: Sequence[Plan]) -> str:
-        batch = batch_of(array, elements, at_once, place.id)
-        words = [slurm.path_of("sbatch"), *(["--hold"] if hold else [])]
-
-        def call(options: Sequence[str]) -> str:
-            return call_sbatch(batch, [*words, *_also_after(options, previous)], slurm.environment)
-
-        return waited_for.submitted(call, waiting) if waited_for else call(waiting)
-
+    together = Submission(
+        planned(place, wanted, code),
+        code,
+        slurm,
+        words,
+        from_project(first),
+        waited_for,
+        SweepPlan(place, record, at_once=at_once),
+        hold=hold,
+        progress=progress,
+    )
+    warnings = together.check()
     try:
-        for number, elements in enumerate(arrays_of(plans, slurm.most_elements()), len(place.arrays())):
-            array = place.array(number)
-            write_array(array, elements)
-            job = submit(array, elements)
-            adopt(array, job)
-            sent.append(job)
-            previous = [job] if at_once else []
-            for index, plan in enumerate(elements):
-                adopt(plan.run, element_id(job, index))
-    except (SlurmRefused, ConfigError, OSError):
-        if sent:
-            slurm.cancel(sent)
-        raise
+        together.send()
+    except OSError as error:
+        raise ConfigError(f"cannot write the sweep: {reason(error)}", "is the disk full? see: df -h") from error
+    return Sweep(place.path, warnings)
+
+
+def planned(place: SweepDir, wanted: SweepJobs, code: Code, start: int = 0) -> list[PlannedRun]:
+    """The new runs `wanted`, the first of which is run `start` of the sweep."""
+    return [
+        PlannedRun(
+            make_plan(one, place.run(number), code.folder, clusterctl.__version__),
+            one,
+            {"sweep": {"id": place.id, "settings": row}},
+        )
+        for number, (one, row) in enumerate(zip(wanted.jobs, shown_rows(wanted), strict=True), start)
+    ]
 
 
 def shown_rows(wanted: SweepJobs) -> list[list[str]]:
@@ -282,16 +197,6 @@ def _none_submitted(wrong: Sequence[tuple[Settings, ConfigError]], runs: int, pa
     secrets = Secrets(tuple(patterns))
     lines = [f"with {' '.join(_shown(row, secrets))}: {message}" for message, row in causes.items()]
     return ConfigError("\n".join([f"{len(wrong)} of {runs} runs would be invalid", *lines[:5]]), wrong[0][1].hint)
-
-
-def _also_after(options: Sequence[str], jobs: Sequence[str]) -> list[str]:
-    """sbatch's `options` to wait for other runs, extended to wait for the end of `jobs` too."""
-    if not jobs:
-        return [*options]
-    also = ":".join(["afterany", *jobs])
-    prefix = "--dependency="
-    lists = [option.removeprefix(prefix) for option in options if option.startswith(prefix)]
-    return [f"{prefix}{','.join([*lists, also])}", *(option for option in options if not option.startswith(prefix))]
 
 
 def _read_lines(path: Path) -> ListedValues:

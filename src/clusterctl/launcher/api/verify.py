@@ -33,20 +33,14 @@ if TYPE_CHECKING:
 _FULL_BYTES = 2**20  # with less, a write of ours may have failed
 
 
-def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener, code: Code) -> tuple[Check, ...]:
-    """The warnings. Raises one error for everything that would make the run fail; imports the image if needed.
-
-    `code` will be copied, or is the snapshot of an earlier run, whose source folder may have changed.
-    """
-    resolved = _with_kept(code, resolved)
-    found = _warnings(_look(plan, resolved, slurm, progress), resolved)
-    return (*found, *copy_rules(code, resolved.job.argv))
-
-
-def verify_all(
+def verify(
     plans: Sequence[Plan], jobs: Sequence[Resolved], slurm: Slurm, progress: ProgressListener, code: Code
 ) -> tuple[Check, ...]:
-    """`verify` for many runs: those with the same surroundings are checked together."""
+    """The warnings. Raises one error for everything that would make a run fail; imports its image if needed.
+
+    Runs with the same surroundings are checked together. `code` will be copied, or is the snapshot of an earlier run,
+    whose source folder may have changed.
+    """
     seen: dict[str, Surroundings] = {}
     warnings: list[Check] = []
     for plan, submitted in zip(plans, jobs, strict=True):

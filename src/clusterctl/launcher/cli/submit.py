@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
@@ -12,11 +13,94 @@ from clusterctl.launcher.cli import options
 from clusterctl.shared.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.submit import DryRun
     from clusterctl.launcher.api.sweeps import Sweep
+
+
+class _After(TypedDict):
+    after: tuple[str, ...]
+    after_any: tuple[str, ...]
+    after_start: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The command line of `submit`. `settings` includes those given by short flags, such as --nodes."""
+
+    job: str | None
+    program: tuple[str, ...]
+    cluster: str | None
+    settings: tuple[str, ...]
+    dry_run: str | None
+    stage: str | None
+    in_allocation: str | None
+    axes: tuple[str, ...]
+    sweep_file: str | None
+    samples: int | None
+    sample_seed: int
+    at_once: int | None
+    stop_early: str | None
+    large_code: bool
+    profile: bool
+    after: tuple[str, ...]
+    after_any: tuple[str, ...]
+    after_start: tuple[str, ...]
+    hold: bool
+    follow: bool
+    wait: bool
+    timeout: float | None
+    output: str
+
+    @classmethod
+    def of(cls, typed: Mapping[str, Any]) -> Request:
+        """The request from click's parameters: those that are not fields are short flags."""
+        own = {one.name: typed[one.name] for one in fields(cls)}
+        settings = options.typed_settings(
+            own["settings"], {flag: value for flag, value in typed.items() if flag not in own}
+        )
+        settings += [f"train.stop_early={own['stop_early']}"] if own["stop_early"] else []
+        return cls(**{**own, "settings": tuple(settings)})
+
+    @property
+    def is_sweep(self) -> bool:
+        return bool(self.axes or self.sweep_file)
+
+    @property
+    def waits_for(self) -> _After:
+        return {"after": self.after, "after_any": self.after_any, "after_start": self.after_start}
+
+    def check(self) -> None:
+        """Raise UsageError for options that cannot be combined."""
+        options.check_waiting(self.hold, self.follow, self.wait, self.timeout, dry_run=bool(self.dry_run))
+        if not self.is_sweep:
+            if self.samples or self.sample_seed or self.at_once or self.stop_early:
+                given = "--samples, --sample-seed, --at-once and --stop-early need a sweep"
+                raise UsageError(given, "for example --sweep train.lr=1e-3,1e-2")
+            return
+        if self.follow:
+            raise UsageError("--follow shows a single run", "watch the sweep with: clusterctl status --watch SWEEP")
+        if self.in_allocation:
+            raise UsageError("--sweep cannot be combined with --in-allocation", "leave one of them out")
+        if self.profile:
+            raise UsageError("--profile cannot be combined with --sweep", "profile a single run")
+        if self.stage:
+            raise UsageError("--stage cannot be combined with --sweep", "leave one of them out")
+        if self.sample_seed and not self.samples:
+            raise UsageError("--sample-seed needs --samples", "for example --samples 20")
+
+    def check_stages(self) -> None:
+        """Raise UsageError for options that apply to a single run: the job has several stages."""
+        if self.follow:
+            raise UsageError(
+                "--follow shows a single run",
+                "watch the stages with: clusterctl status --watch; or choose one: --stage NAME",
+            )
+        single = {"program": self.program, "profile": self.profile, "in-allocation": self.in_allocation}
+        if given := next((flag for flag, value in single.items() if value), None):
+            raise UsageError(f"--{given}: the job has several stages", "choose one: --stage NAME")
 
 
 def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], options.Command]:
@@ -61,32 +145,7 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 @_predecessor_option("--after-start", "Start when RUN, or every run of SWEEP, has started.")
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
-def submit(
-    job: str | None,
-    program: tuple[str, ...],
-    cluster: str | None,
-    settings: tuple[str, ...],
-    dry_run: str | None,
-    stage: str | None,
-    in_allocation: str | None,
-    axes: tuple[str, ...],
-    sweep_file: str | None,
-    samples: int | None,
-    sample_seed: int,
-    at_once: int | None,
-    stop_early: str | None,
-    large_code: bool,
-    profile: bool,
-    after: tuple[str, ...],
-    after_any: tuple[str, ...],
-    after_start: tuple[str, ...],
-    hold: bool,
-    follow: bool,
-    wait: bool,
-    timeout: float | None,
-    output: str,
-    **shortcuts: str | None,
-) -> None:
+def submit(**typed: Any) -> None:
     """Submit JOB (a name such as cora, or the path of a TOML file) to a cluster, or PROGRAM without a job.
 
     PROGRAM replaces the job's program. Its arguments are passed on unchanged.
@@ -100,70 +159,137 @@ def submit(
       clusterctl submit cora --sweep train.lr=1e-3,1e-2 --sweep train.seed=0..4
       clusterctl submit --nodes 2 -- python train.py --lr 3e-3
     """
-    options.check_waiting(hold, follow, wait, timeout, dry_run=bool(dry_run))
-    from clusterctl.launcher.api import submit as api
-
-    changes = options.typed_settings(settings, shortcuts)
-    changes += [f"train.stop_early={stop_early}"] if stop_early else []
-    waiting: dict[str, Any] = {"after": after, "after_any": after_any, "after_start": after_start}
-    if axes or sweep_file:
-        check_sweep(follow=follow, in_allocation=in_allocation, profile=profile, stage=stage)
-        if sample_seed and not samples:
-            raise UsageError("--sample-seed needs --samples", "for example --samples 20")
-        sweep = submit_sweep(
-            job,
-            cluster,
-            output,
-            dry_run,
-            program=program,
-            axes=axes,
-            file=sweep_file,
-            samples=samples,
-            seed=sample_seed,
-            at_once=at_once,
-            overrides=changes,
-            hold=hold,
-            large_code=large_code,
-            **waiting,
-        )
-        if wait and sweep:
-            sweep.wait(timeout)
+    request = Request.of(typed)
+    request.check()
+    if request.is_sweep:
+        _submit_sweep(request)
         return
-    if samples or sample_seed or at_once or stop_early:
-        given = "--samples, --sample-seed, --at-once and --stop-early need a sweep"
-        raise UsageError(given, "for example --sweep train.lr=1e-3,1e-2")
-    one: dict[str, Any] = {"stage": stage, "program": program, "profile": profile, "in_allocation": in_allocation}
+    from clusterctl.launcher.api.submit import HasStages
+
     try:
-        if dry_run:
-            plan = api.plan(job, cluster, overrides=changes, **one, **waiting)
-            show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation, large_code=large_code)
-            return
-        run = _send(large_code, job, cluster, overrides=changes, hold=hold, **one, **waiting)
-    except api.HasStages:
-        check_stages(follow=follow, **one)
-        arguments = {"overrides": changes, "hold": hold, "large_code": large_code, **waiting}
-        runs = submit_all(job, cluster, output, dry_run, **arguments)
-        for each in runs if wait else ():
-            each.wait(timeout)
-        return
-    options.show_batches(run.batches)
-    options.warn_of(run.warnings)
-    echo_run(run, output)
-    if not (follow or wait):
-        options.echo_next(run, f"job {run.job_id}", hold=hold, also="\n      clusterctl status")
-    options.await_end(run, follow, wait, timeout)
+        _submit_one(request)
+    except HasStages:
+        request.check_stages()
+        _submit_stages(request)
 
 
-def _send(large_code: bool, *arguments: Any, **named: Any) -> Run:
-    """Submit one run; the user may be asked whether to copy a large project."""
+def _submit_one(request: Request) -> None:
     from clusterctl.launcher.api import submit as api
     from clusterctl.launcher.display.build_progress import shown
 
+    if request.dry_run:
+        plan = api.plan(
+            request.job,
+            request.cluster,
+            stage=request.stage,
+            program=request.program,
+            overrides=request.settings,
+            profile=request.profile,
+            in_allocation=request.in_allocation,
+            **request.waits_for,
+        )
+        ask_slurm = request.dry_run == "slurm" and not request.in_allocation
+        show_plan(plan, ask_slurm=ask_slurm, large_code=request.large_code)
+        return
+
     def call(large: bool) -> Run:
         with shown() as progress:
-            return api.submit(*arguments, **named, large_code=large, progress=progress)
+            return api.submit(
+                request.job,
+                request.cluster,
+                stage=request.stage,
+                program=request.program,
+                overrides=request.settings,
+                profile=request.profile,
+                in_allocation=request.in_allocation,
+                hold=request.hold,
+                **request.waits_for,
+                large_code=large,
+                progress=progress,
+            )
 
-    return options.asked_if_large(call, large=large_code)
+    run = options.asked_if_large(call, large=request.large_code)
+    options.show_batches(run.batches)
+    options.warn_of(run.warnings)
+    echo_run(run, request.output)
+    if not (request.follow or request.wait):
+        options.echo_next(run, f"job {run.job_id}", hold=request.hold, also="\n      clusterctl status")
+    options.await_end(run, request.follow, request.wait, request.timeout)
+
+
+def _submit_stages(request: Request) -> None:
+    """Submit every stage and print its run; a dry run prints the scripts."""
+    assert request.job is not None  # a program has no stages
+    from clusterctl.launcher.api import stages as api
+    from clusterctl.launcher.display.build_progress import shown
+
+    if request.dry_run:
+        for plan in api.plan_stages(request.job, request.cluster, overrides=request.settings):
+            show_plan(plan, ask_slurm=request.dry_run == "slurm", large_code=request.large_code)
+        return
+    with shown() as progress:
+        runs = api.submit_stages(
+            request.job,
+            request.cluster,
+            overrides=request.settings,
+            hold=request.hold,
+            **request.waits_for,
+            large_code=request.large_code,
+            progress=progress,
+        )
+    for run in runs:
+        options.warn_of(run.warnings)
+        echo_run(run, request.output)
+    for run in runs if request.wait else ():
+        run.wait(request.timeout)
+
+
+def _submit_sweep(request: Request) -> None:
+    """Submit a sweep and print it; a dry run prints the settings of each run instead."""
+    from clusterctl.launcher.api import sweep as api
+    from clusterctl.launcher.api.submit import find_waited_for
+    from clusterctl.launcher.display.build_progress import shown
+    from clusterctl.launcher.display.plain import plain
+
+    if request.dry_run:
+        wanted = api.load_sweep(
+            request.job,
+            request.cluster,
+            program=request.program,
+            axes=request.axes,
+            file=request.sweep_file,
+            samples=request.samples,
+            seed=request.sample_seed,
+            overrides=request.settings,
+        )
+        if waited_for := find_waited_for(wanted.jobs[0], **request.waits_for, in_allocation=None):
+            waited_for.check(wanted.jobs[0].job.resources)
+        for place, row in enumerate(api.shown_rows(wanted)):
+            click.echo(plain(f"{place:>5}  {' '.join(row)}"))
+        click.echo(
+            f"{len(wanted.jobs)} runs; to see the script of one: clusterctl submit --dry-run --set ...", err=True
+        )
+        return
+    with shown() as progress:
+        sweep = api.sweep(
+            request.job,
+            request.cluster,
+            program=request.program,
+            axes=request.axes,
+            file=request.sweep_file,
+            samples=request.samples,
+            seed=request.sample_seed,
+            overrides=request.settings,
+            at_once=request.at_once,
+            hold=request.hold,
+            **request.waits_for,
+            large_code=request.large_code,
+            progress=progress,
+        )
+    options.show_batches(sweep.runs[0].batches)
+    announce(sweep, request.output)
+    if request.wait:
+        sweep.wait(request.timeout)
 
 
 def echo_run(run: Run, output: str) -> None:
@@ -188,37 +314,6 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
         click.echo(plan.ask_slurm(), err=True)
 
 
-# `submit` and `resume` for a sweep.
-
-
-def submit_sweep(
-    job: str | None, cluster: str | None, output: str, dry_run: str | None, **arguments: Any
-) -> Sweep | None:
-    """Submit a sweep and print it; a dry run prints the settings of each run instead."""
-    from clusterctl.launcher.api import sweep as api
-    from clusterctl.launcher.api.submit import find_waited_for
-    from clusterctl.launcher.display.build_progress import shown
-    from clusterctl.launcher.display.plain import plain
-
-    if dry_run:
-        chosen = {name: arguments[name] for name in ("program", "axes", "file", "samples", "seed", "overrides")}
-        wanted = api.load_sweep(job, cluster, **chosen)
-        after, after_any, after_start = (arguments[name] for name in ("after", "after_any", "after_start"))
-        if waited_for := find_waited_for(wanted.jobs[0], after, after_any, after_start, None):
-            waited_for.check(wanted.jobs[0].job.resources)
-        for place, row in enumerate(api.shown_rows(wanted)):
-            click.echo(plain(f"{place:>5}  {' '.join(row)}"))
-        click.echo(
-            f"{len(wanted.jobs)} runs; to see the script of one: clusterctl submit --dry-run --set ...", err=True
-        )
-        return None
-    with shown() as progress:
-        sweep = api.sweep(job, cluster, **arguments, progress=progress)
-    options.show_batches(sweep.runs[0].batches)
-    announce(sweep, output)
-    return sweep
-
-
 def resume_sweep(sweep: Sweep, cluster: str | None, axes: tuple[str, ...], *, hold: bool) -> None:
     """Submit the unfinished runs again and print the sweep."""
     from clusterctl.launcher.api.resume_sweep import resume_sweep as start_again
@@ -236,49 +331,3 @@ def announce(sweep: Sweep, output: str = "id") -> None:
     click.echo(json.dumps(record) if output == "json" else sweep.id)
     if sys.stderr.isatty():
         click.echo(f"{len(runs)} runs\nnext: clusterctl status {sweep.id}", err=True)
-
-
-def check_sweep(
-    *, follow: bool, in_allocation: str | None = None, profile: bool = False, stage: str | None = None
-) -> None:
-    """Raise UsageError for options of `submit` that do not apply to a sweep."""
-    if follow:
-        raise UsageError("--follow shows a single run", "watch the sweep with: clusterctl status --watch SWEEP")
-    if in_allocation:
-        raise UsageError("--sweep cannot be combined with --in-allocation", "leave one of them out")
-    if profile:
-        raise UsageError("--profile cannot be combined with --sweep", "profile a single run")
-    if stage:
-        raise UsageError("--stage cannot be combined with --sweep", "leave one of them out")
-
-
-# `submit` for a job with stages.
-
-
-def check_stages(*, follow: bool, **one: Any) -> None:
-    """Raise UsageError for options that apply to a single run."""
-    if follow:
-        raise UsageError(
-            "--follow shows a single run",
-            "watch the stages with: clusterctl status --watch; or choose one: --stage NAME",
-        )
-    if given := next((name for name, value in one.items() if value), None):
-        raise UsageError(f"--{given.replace('_', '-')}: the job has several stages", "choose one: --stage NAME")
-
-
-def submit_all(job: str | None, cluster: str | None, output: str, dry_run: str | None, **arguments: Any) -> list[Run]:
-    """Submit every stage and print its run; a dry run prints the scripts."""
-    assert job is not None  # a program has no stages
-    from clusterctl.launcher.api import stages as api
-    from clusterctl.launcher.display.build_progress import shown
-
-    if dry_run:
-        for plan in api.plan_stages(job, cluster, overrides=arguments["overrides"]):
-            show_plan(plan, ask_slurm=dry_run == "slurm", large_code=arguments["large_code"])
-        return []
-    with shown() as progress:
-        runs = api.submit_stages(job, cluster, **arguments, progress=progress)
-    for run in runs:
-        options.warn_of(run.warnings)
-        echo_run(run, output)
-    return runs

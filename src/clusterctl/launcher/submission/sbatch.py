@@ -88,13 +88,22 @@ def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, s
 
     maybe = f"if Slurm accepted the job, `clusterctl status {batch.name}` finds it"
 
+    answers: list[str] = []
+
     def send(script: Path) -> str:
         with open_own(batch.runs, script) as file:
-            return _answer(command, {**environment, **batch.secrets}, maybe, file)
+            answers.append(_answer(command, {**environment, **batch.secrets}, maybe, file))
+        return answers[0]
 
     executor = Executor(batch.pickles, batch.script, send, batch.tasks)
     try:
-        return str(executor.submit(subprocess.call, batch.task).job_id)
+        try:
+            return str(executor.submit(subprocess.call, batch.task).job_id)
+        except OSError:
+            if not answers:
+                raise
+            # Slurm has the job: only submitit's own files, which nobody reads, are incomplete.
+            return executor.job_id_in(answers[0])
     except FailedSubmissionError as error:
         raise SlurmError(f"sbatch printed no job ID: {error}", maybe) from error
 
