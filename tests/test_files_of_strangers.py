@@ -100,8 +100,8 @@ DATA = "data that nothing executes, in a folder of the user's choice"
 MAKERS = {
     "launcher/api/export.py": TEMPORARY,
     "launcher/api/init.py": "the current project",
-    "launcher/api/resume.py": "a lease inside a run",
     "launcher/api/served.py": TEMPORARY,
+    "launcher/api/submission.py": "a lease inside a run",
     "launcher/cli/keep.py": TEMPORARY,
     "launcher/containers/build.py": f"{INSIDE}; {TEMPORARY}",
     "launcher/containers/importing.py": f"an image folder may belong to a group; {TEMPORARY}",

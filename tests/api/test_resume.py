@@ -106,6 +106,24 @@ def test_a_refused_resume_changes_nothing(site: Site) -> None:
     assert contents(run) == before
 
 
+def test_a_run_that_was_copied_without_its_links_is_resumed_and_a_refusal_leaves_its_code(site: Site) -> None:
+    run = site.ended()
+    copied = run.snapshot
+    run.code.unlink()
+    shutil.copytree(copied, run.code, symlinks=True)
+    (run.code / "lib" / "clusterctl" / "program.py").unlink()  # of another version
+    before = contents(run)
+    answer = site.sbatch.read_text()
+    site.answer("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
+    with pytest.raises(SlurmError, match="invalid partition"):
+        site.resume(run)
+    assert contents(run) == before
+    site.sbatch.write_text(answer)
+    site.resume(run)
+    assert (run.code / "lib" / "clusterctl" / "program.py").is_file()
+    assert run.code.is_symlink()
+
+
 def test_a_run_found_active_is_not_changed(site: Site) -> None:
     run = site.ended()
     before = contents(run)

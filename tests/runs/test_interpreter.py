@@ -142,6 +142,7 @@ OTHER_PROGRAMS = {"sh", "bash", "git"}
 STARTERS = {"isolated", "with_packages", "of_any_version"}
 # Places that need none of them, and why.
 ALLOWED = {
+    "__init__.py": "what `python -m` sets while it looks for a module",
     "launcher/checks/interpreters.py": "a hint, and options for `of_any_version`",
     "launcher/containers/build.py": "inside an image that is being built",
     "launcher/containers/enter.py": "words of sh",

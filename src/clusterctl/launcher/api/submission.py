@@ -170,9 +170,8 @@ class Submission:
                 continue
             leases.enter_context(_lease(run))
             past_job = one.still_ended()
-            self.written.callback(link_code, run, run.snapshot)
             self.written.callback(_restore, run, _archive(run))
-            link_code(run, code)
+            self.written.callback(link_code(run, code))
             link_archives(run, archives)
             write_text(run.script, render(plan), mode=0o700)
             write_json(run.run_json, _renewed_record(run, resolved, past_job, self.words))

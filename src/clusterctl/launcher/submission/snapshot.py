@@ -37,7 +37,7 @@ from clusterctl.shared.record.ownership import make_new, make_private, require_o
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.submission.code_files import CodeFile
@@ -159,13 +159,29 @@ def _digests_of_copy(copy: Path, library: list[CodeFile]) -> dict[str, str]:
     return {f"{_LIBRARY}/{file.name}": digest for file, digest in zip(files, read, strict=True)}
 
 
-def link_code(run: RunDir, folder: Path) -> None:
-    """Make the snapshot `folder` the code of `run`, in one step."""
-    if run.snapshot == folder:
-        return
+def link_code(run: RunDir, folder: Path) -> Callable[[], object]:
+    """Make the snapshot `folder` the code of `run`, in one step; returns a function that takes it back."""
+    if exists(run.code) and run.snapshot == folder:
+        return lambda: None
     aside = run.path / f".code.{os.urandom(4).hex()}"
     aside.symlink_to(os.path.relpath(os.path.realpath(folder), os.path.realpath(run.path)))
-    aside.replace(run.code)
+    if is_folder(run.code) and not run.code.is_symlink():  # in a run that was copied without its links
+        before, target = aside.with_name(f"{aside.name}.before"), None
+        run.code.rename(before)
+        aside.replace(run.code)
+    else:
+        before, target = None, run.code.readlink() if run.code.is_symlink() else None
+        aside.replace(run.code)
+
+    def back() -> None:
+        if before:
+            run.code.unlink()
+            before.rename(run.code)
+        elif target:
+            aside.symlink_to(target)
+            aside.replace(run.code)
+
+    return back
 
 
 def _gone(place: Path) -> ConfigError:
