@@ -101,6 +101,7 @@ _MOVED = {
 
 
 if not TYPE_CHECKING:  # so that type checkers report unknown names
+    import sys
 
     def __getattr__(name: str) -> object:
         from importlib import import_module
@@ -126,8 +127,6 @@ if not TYPE_CHECKING:  # so that type checkers report unknown names
                 workload = named[0].rpartition(".")[2].replace("_", "-") if named else "WORKLOAD"
                 raise SystemExit(f"error: {_MOVED[name]}\nhint: python -m clusterctl.train {workload}")
             raise ModuleNotFoundError(_MOVED[name], name=name)
-
-    import sys
 
     sys.meta_path.append(_Moved)
 

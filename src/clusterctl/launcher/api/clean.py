@@ -265,7 +265,7 @@ def find_unused(runs: Path, clock: Callable[[], float] = time.time, without: Col
     if not code.is_dir():
         return []
     now = clock() + (clock_ahead(code) or 0.0)
-    used = set()  # by this user's runs, whatever their state; runs of other users never use these copies
+    used = set()  # by this user's runs in any state; runs of other users never use these copies
     for run in (path for path in runs.iterdir() if path.name not in without):
         try:
             if run.lstat().st_uid != os.geteuid():

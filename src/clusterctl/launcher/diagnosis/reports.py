@@ -251,7 +251,7 @@ def _exception(end: RankEnd, error: PythonError) -> Candidate:
 
 
 def _more_specific(end: RankEnd, vague: Candidate) -> Candidate:
-    """An exception that names only what failed, with the reason that stands elsewhere on stderr, if any does."""
+    """An exception that names only what failed, with the reason printed elsewhere on stderr, if there is one."""
     if vague.signature.detail is Detail.REASON:
         return vague
     known = most_specific(end.words.telling)

@@ -158,7 +158,7 @@ def happened(status: Status, stalled: Collection[int]) -> Iterator[Happened]:
             yield Happened(RunEvent.RESTARTED, attempt.number)
     if not status.stage.ended or not status.sure:  # it is or may be active
         return
-    if status.stage is Stage.CANCELLED and status.reason != NEVER_STARTS:  # whoever cancelled it knows
+    if status.stage is Stage.CANCELLED and status.reason != NEVER_STARTS:  # the user who cancelled it knows
         return
     last = status.attempts[-1].number if status.attempts else 0
     event = RunEvent.FINISHED if status.stage is Stage.FINISHED else RunEvent.FAILED

@@ -59,7 +59,7 @@ class Turns(Generic[File]):
 
 @dataclass
 class LogPace(Generic[File]):
-    """Which files to check, and when: rarely if nothing happens, whatever the number of ranks.
+    """Which files to check, and when: rarely if nothing happens, for any number of ranks.
 
     For one reader; times are seconds by its clock.
     """
@@ -76,7 +76,7 @@ class LogPace(Generic[File]):
         return self._looked is None or not 0 <= now - self._looked < self._pause
 
     def look(self, files: Sequence[File], now: float) -> tuple[set[File], set[File]]:
-        """The files to stat, and the files to open whatever their size."""
+        """The files to stat, and the files to open at any size."""
         seconds = LONGEST_SECONDS if self._looked is None else min(max(now - self._looked, 0.0), LONGEST_SECONDS)
         self._looked = now
         lively = {file for file, grown in self._grew.items() if now - grown < _LIVELY_SECONDS}

@@ -230,7 +230,7 @@ def deaths(lines: Iterable[str]) -> list[Death]:
 
 
 def ended_together(lines: Iterable[str]) -> bool:
-    """Whether srun ended all tasks at once, because a task had failed or because it was told to."""
+    """Whether srun ended all tasks at once, because a task had failed or on request."""
     return any(map(_ABORTED.search, lines))
 
 

@@ -119,7 +119,7 @@ def failure(host: str, complaint: str, *, terminal: bool, seconds: float = 0) ->
 def socket_of(host: str) -> Path:
     """The socket of the master of `host`, in a local folder, maybe in /tmp, that only this user can enter.
 
-    Raises HostError for any other. A link is refused whatever it leads to: its owner could change that after the check.
+    Raises HostError for any other. A link is always refused: its owner could change its target after the check.
     """
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
     places = [runtime / "clusterctl-ssh"] if runtime.is_dir() and os.access(runtime, os.W_OK) else []

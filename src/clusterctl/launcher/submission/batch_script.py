@@ -1,4 +1,4 @@
-"""Converts a user's batch script to a job: a pure function of its text that reports whatever it cannot convert.
+"""Converts a user's batch script to a job: a pure function of its text that reports what it cannot convert.
 
 `#SBATCH` options become [resources], preparatory lines become `setup` and `env`, and the one line that starts the
 program becomes `argv`. Loops, several programs, here-documents and the like are reported, not guessed at.

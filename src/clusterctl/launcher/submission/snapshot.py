@@ -85,9 +85,7 @@ def find_code(runs: Path, project: Path | None, *, large: bool = False, progress
 
     Raises ConfigError if the project is not a folder, LargeCode if it is suspiciously large, unless `large`.
     """
-    package = Path(clusterctl.__file__).resolve().parent
-    library, of_package = package_files(package), _known(runs, package)
-    digests = digests_of(_LIBRARY, library, of_package, SILENT)
+    library, digests, of_package = _todays_library(runs)
     known, (files, ignored) = [of_package], Project([], [])
     if project:
         files, ignored = project_files(project, runs, large=large)
@@ -99,11 +97,16 @@ def find_code(runs: Path, project: Path | None, *, large: bool = False, progress
 
 def find_code_of(runs: Path, files: list[CodeFile], digests: Mapping[str, str]) -> Code:
     """Like `find_code`, for a project on another machine: its `files`, and their digests by name."""
-    package = Path(clusterctl.__file__).resolve().parent
-    library, known = package_files(package), _known(runs, package)
-    named = {f"{_PROJECT}/{name}": digest for name, digest in digests.items()}
-    named |= digests_of(_LIBRARY, library, known, SILENT)
+    library, of_library, known = _todays_library(runs)
+    named = {f"{_PROJECT}/{name}": digest for name, digest in digests.items()} | of_library
     return Code(_place(runs, named), library, files, named, None, (known,))
+
+
+def _todays_library(runs: Path) -> tuple[list[CodeFile], dict[str, str], KnownDigests]:
+    """The files of this package, their digests by name in the copy, and the cache of these in `runs`."""
+    package = Path(clusterctl.__file__).resolve().parent
+    files, known = package_files(package), _known(runs, package)
+    return files, digests_of(_LIBRARY, files, known, SILENT), known
 
 
 def _place(runs: Path, digests: Mapping[str, str]) -> Path:
@@ -139,9 +142,8 @@ def kept_codes(runs: Iterable[tuple[RunDir, bool]]) -> list[Code]:
 
 def _with_todays_library(snapshot: Path, *, project: bool) -> Code:
     """`snapshot` itself if it has the current library, which the script of the new submission expects."""
-    package, runs = Path(clusterctl.__file__).resolve().parent, snapshot.parents[1]
-    library, known = package_files(package), _known(runs, package)
-    digests = digests_of(_LIBRARY, library, known, SILENT)
+    runs = snapshot.parents[1]
+    library, digests, known = _todays_library(runs)
     if digests == _digests_of_copy(snapshot / _LIBRARY, library):
         return Code(snapshot, [], [], {}, earlier=snapshot)
     files = copied_files(snapshot / _PROJECT) if project else []

@@ -39,8 +39,8 @@ def run_task(run_dir: str, users_path: Sequence[str] = ()) -> NoReturn:
     """Run the job of `run_dir` as the task that the environment describes, with a time on each output line, and exit.
 
     `users_path` are the folders of PYTHONPATH that are not on the import path yet. An attempt that a newer one has
-    replaced exits with 0, whatever its events record: Slurm gave both the same job and step ID, and its srun would
-    otherwise kill the newer one's tasks.
+    replaced exits with 0, even if its events record a failure: Slurm gave both the same job and step ID, and its srun
+    would otherwise kill the newer one's tasks.
     """
     attempt, leaving = current_attempt(), _Leaving()
     try:
