@@ -22,11 +22,9 @@ from support.hostile_node import HostileNode, archive
 import clusterctl
 from clusterctl.launcher import cli
 from clusterctl.launcher.api import far_names
-from clusterctl.launcher.api.elsewhere import elsewhere
+from clusterctl.launcher.api.elsewhere import Answer, elsewhere
 from clusterctl.launcher.api.several_clusters import look_at
-from clusterctl.launcher.cli.elsewhere import _HERE
 from clusterctl.launcher.observe.status import report
-from clusterctl.launcher.remote import connection
 from clusterctl.launcher.remote.frames import Frame, FrameKind
 from clusterctl.launcher.remote.values import encoded
 from clusterctl.shared.errors import ClusterctlError, HostError
@@ -180,8 +178,8 @@ PLAYS: dict[str, Any] = {
     "long number": printing(FrameKind.QUESTION, b"1" * 100_000),
     "no exit code": sending(b"X\0\0\0\x03abc"),
     "a huge exit code": sending(b"X\0\0\x00\x14" + b"9" * 20),
-    "deep answer": printing(FrameKind.VALUE, b'{"returned":' + DEEP),
-    "foreign answer": printing(FrameKind.VALUE, json.dumps({"returned": FOREIGN}).encode()),
+    "deep answer": printing(FrameKind.OUTPUT, b'{"returned":' + DEEP),
+    "foreign answer": printing(FrameKind.OUTPUT, json.dumps({"returned": FOREIGN}).encode()),
     "ids that are none": printing(FrameKind.OUTPUT, b'{"id": 1}\n{"x": 2}\n{\n[]\n\xff\xfe\n'),
     "deep ids": printing(FrameKind.OUTPUT, b'{"id":' + DEEP + b"\n"),
     "another address": printing(FrameKind.OUTPUT, b"http://evil.example/?token=a\n"),
@@ -246,11 +244,11 @@ def test_every_command_of_a_cluster_is_tried() -> None:
                 got = command.get_command(click.Context(command), inner)
                 assert got
                 visit(got, f"{name} {inner}".strip())
-        elif any(one.name == "cluster" for one in command.params):
+        elif any(one.name == "cluster" for one in command.params) and hasattr(command.callback, "wrapped"):
             found.add(name)
 
     visit(cli.clusterctl, "")
-    assert found - _HERE | {"fetch"} == set(COMMANDS)
+    assert found | {"fetch"} == set(COMMANDS)
 
 
 def test_resume_gets_the_variables_of_jobs_that_were_submitted_from_here(
@@ -337,7 +335,7 @@ def test_the_python_api_raises_only_its_own_errors(node: HostileNode) -> None:
         json.dumps({"returned": FOREIGN}).encode(), b'{"returned":' + DEEP,
     ]  # fmt: skip
     for answer in answers:
-        node.play = printing(FrameKind.VALUE, answer)
+        node.play = printing(FrameKind.OUTPUT, answer)
         for call_ in calls:
             with suppress(ClusterctlError):
                 assert call_() is None or call_ is calls[-1], answer
@@ -362,7 +360,7 @@ def test_values_that_cannot_be_shown_do_not_hide_other_clusters(
     found = json.dumps(encoded(replace(report([fabricate(RUN, {"finished.json": {"time": 2e6}})]), problems=())))
     times = found.replace("1000000.0", json.dumps(value)).replace("2000000.0", json.dumps(value))
     assert times != found
-    node.play = printing(FrameKind.VALUE, f'{{"returned": {times}}}'.encode())
+    node.play = printing(FrameKind.OUTPUT, f'{{"returned": {times}}}'.encode())
     assert call(["status", "--cluster", "far,local", "-o", output], monkeypatch) == 0
     shown, errors = capfd.readouterr()
     assert "local" in shown
@@ -370,14 +368,14 @@ def test_values_that_cannot_be_shown_do_not_hide_other_clusters(
 
 
 def test_an_answer_without_end_is_an_error(node: HostileNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_MOST_VALUE", 2**20)
+    monkeypatch.setattr(Answer, "_MOST_BYTES", 2**20)
     sent = 0
 
     def play(node: HostileNode) -> None:
         nonlocal sent
         node.send(node.mark)
         for sent in range(1000):  # noqa: B007 - counted
-            node._output.write(Frame(FrameKind.VALUE, b" " * 2**16).packed())
+            node._output.write(Frame(FrameKind.OUTPUT, b" " * 2**16).packed())
 
     node.play = play
     with pytest.raises(HostError, match="an answer of more than"):
@@ -388,7 +386,7 @@ def test_an_answer_without_end_is_an_error(node: HostileNode, monkeypatch: pytes
 
 def test_names_for_completion_are_ids_of_runs(node: HostileNode) -> None:
     names = [RUN, "x; rm -rf ~", "$(id)", "-rf", "a\nb", "../..", ""]
-    node.play = printing(FrameKind.VALUE, json.dumps({"returned": {"list": names}}).encode())
+    node.play = printing(FrameKind.OUTPUT, json.dumps({"returned": {"list": names}}).encode())
     far_names.main("far")
     assert json.loads(far_names._kept("far").read_text()) == [RUN]
 

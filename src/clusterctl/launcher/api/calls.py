@@ -1,4 +1,7 @@
-"""Runs operations on another machine if the cluster file names one, and returns their results here."""
+"""Runs operations on another machine if the cluster file names one, and returns their results here.
+
+The request is a command line like any other (`OPERATION`), which prints the encoded result or exception.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.delivery import delivered as delivered
 from clusterctl.launcher.config.progress import ProgressListener
 from clusterctl.shared.errors import ClusterctlError, HostError, UsageError
 
@@ -23,8 +26,9 @@ if TYPE_CHECKING:
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+OPERATION = "operation"  # the command, of which only the program on the other machine knows
 _PREFIX = "clusterctl.launcher.api."
-_SENT_AS = {"Reading": "list[Line]"}  # it also reads files, which stay there
+_READING = "Reading"  # its lines are sent: it also reads files, which stay there
 _KNOWN: dict[str, Callable[..., Any]] = {}
 
 
@@ -54,7 +58,7 @@ def works_elsewhere(
             if place is None:
                 return function(*arguments, **named)
             cargo = _cargo(place, given) if takes_job else cargo_of_restart(place.cluster) if restarts else None
-            repeat = "once" if changes else "redrawn" if waits else "held"
+            repeat = "once" if changes else "redrawn" if waits else "whole"
             result: Result = understood(place, name, ask(place, name, given, cargo, repeat=repeat))
             return result
 
@@ -67,10 +71,15 @@ def works_elsewhere(
 def carried_out(name: str, arguments: str) -> str:
     """Call the operation for another machine; returns its encoded result or exception."""
     from clusterctl.launcher.api.logs import Reading
-    from clusterctl.launcher.remote.values import decoded, encoded, parsed
+    from clusterctl.launcher.remote.values import decoded, encoded, parsed, resolved
 
     try:
-        result: Any = _operation(name)(**decoded(parsed(arguments)))
+        function = _operation(name)
+        hints = {key: resolved(hint, function.__module__) for key, hint in _annotations(function).items()}
+        given = parsed(arguments)
+        if not isinstance(given, dict) or given.keys() - hints.keys():
+            raise _another_version(name)
+        result: Any = function(**{key: decoded(value, hints[key]) for key, value in given.items()})
         answer = {"returned": encoded([*result] if isinstance(result, Reading) else result)}
     except ClusterctlError as error:
         answer = {"raised": encoded(error)}
@@ -82,8 +91,12 @@ def carried_out(name: str, arguments: str) -> str:
 def _operation(name: str) -> Callable[..., Any]:
     importlib.import_module(_PREFIX + name.partition(":")[0])
     if name not in _KNOWN:
-        raise UsageError(f"no such operation: {name}", "do both machines have the same version of clusterctl?")
+        raise _another_version(name)
     return _KNOWN[name]
+
+
+def _another_version(name: str) -> UsageError:
+    return UsageError(f"no such operation: {name}", "do both machines have the same version of clusterctl?")
 
 
 def _place(given: Mapping[str, Any], *, has_cluster: bool) -> Elsewhere | None:
@@ -105,7 +118,7 @@ def ask(
     given: Mapping[str, Any],
     cargo: Cargo | None = None,
     *,
-    repeat: str = "held",
+    repeat: str = "whole",
     person: bool = True,
 ) -> str:
     """Call the operation on the machine of `place`; returns its answer, for `understood`. Raises HostError.
@@ -113,20 +126,19 @@ def ask(
     With `person`, ssh may prompt for a password.
     """
     from clusterctl.launcher.api.cargo import Cargo
-    from clusterctl.launcher.api.elsewhere import Conversation, Ends, Printed, Repeat, request
+    from clusterctl.launcher.api.elsewhere import Answer, Conversation, Ends, Printed, Repeat, request
     from clusterctl.launcher.remote.values import encoded
 
     cargo = cargo or Cargo()
-    arguments = json.dumps(encoded({key: _sendable(value) for key, value in given.items() if key != "progress"}))
-    asked = request(place, (), cargo, operation=name, arguments=arguments, once=repeat == "once")
-    printed = Printed()
-    ends = Ends(lambda _: None, printed.take, cargo.answer, ask=person)
-    conversation = Conversation(place.host, place.cluster.remote_python, asked, ends, Repeat(repeat))
-    code = conversation.result()
-    if conversation.value is None:
-        last = printed.text.strip().rpartition("\n")[2]
+    arguments = json.dumps({key: encoded(_sendable(value)) for key, value in given.items() if key != "progress"})
+    asked = request(place, (OPERATION, name, arguments), cargo, once=repeat == "once")
+    answer, errors = Answer(), Printed()
+    ends = Ends(answer.take, errors.take, answer.forget, cargo.answer, ask=person)
+    code = Conversation(place.host, place.cluster.remote_python, asked, ends, Repeat(repeat)).result()
+    if code:
+        last = errors.text.strip().rpartition("\n")[2]
         raise HostError(f"clusterctl on {place.host} failed with exit code {code}: {last}", "run the command again")
-    return conversation.value.decode(errors="replace")
+    return answer.content.decode(errors="replace")
 
 
 def understood(place: Elsewhere, name: str, answer: str) -> Any:
@@ -147,8 +159,16 @@ def expected(name: str) -> Any:
     from clusterctl.launcher.remote.values import resolved
 
     function = inspect.unwrap(_operation(name))
-    returned = inspect.get_annotations(function)["return"]
-    return resolved(_SENT_AS.get(returned, returned), function.__module__)
+    returned = _annotations(function)["return"]
+    if returned == _READING:
+        return resolved("list[Line]", importlib.import_module(f"{_PREFIX}logs").__name__)
+    return resolved(returned, function.__module__)
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    """The types of the parameters and the result; `self` is of the class that the method is defined in."""
+    cls, dot, _ = function.__qualname__.rpartition(".")
+    return {**({"self": cls} if dot else {}), **inspect.get_annotations(function)}
 
 
 def _at(place: Elsewhere, value: Any) -> Any:

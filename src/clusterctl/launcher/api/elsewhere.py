@@ -23,6 +23,7 @@ from clusterctl.launcher.remote.shown import Repeat as Repeat
 from clusterctl.launcher.remote.ssh import bring_port as bring_port
 from clusterctl.launcher.remote.ssh import leave_port as leave_port
 from clusterctl.launcher.remote.values import parsed as parsed
+from clusterctl.shared.errors import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +62,24 @@ class Printed:
         return self._end.decode(errors="replace")
 
 
+class Answer:
+    """What a command prints there for a program: one JSON value."""
+
+    _MOST_BYTES = 2**27
+
+    def __init__(self) -> None:
+        self.content = b""
+
+    def take(self, data: bytes) -> None:
+        self.content += data
+        if len(self.content) > self._MOST_BYTES:
+            most = self._MOST_BYTES // 2**20
+            raise HostError(f"the other clusterctl sent an answer of more than {most} MiB", "run the command again")
+
+    def forget(self) -> None:
+        self.content = b""
+
+
 def elsewhere(name: str | None) -> Elsewhere | None:
     """The cluster called `name`, or the default one, if its commands run on another machine."""
     if delivered():
@@ -77,11 +96,9 @@ def elsewhere(name: str | None) -> Elsewhere | None:
 
 def request(
     place: Elsewhere,
-    words: Sequence[str] = (),
+    words: Sequence[str],
     cargo: Cargo | None = None,
     *,
-    operation: str = "",
-    arguments: str = "{}",
     terminal: Terminal | None = None,
     interactive: bool = False,
     once: bool = False,
@@ -102,8 +119,6 @@ def request(
     return RemoteRequest(
         mark=uuid.uuid4().hex,
         words=tuple(words),
-        operation=operation,
-        arguments=arguments,
         sent=sent,
         terminal=terminal or Terminal(),
         interactive=interactive,

@@ -1,4 +1,4 @@
-"""Serves requests of another machine: a command line with its files, or an operation of the Python API."""
+"""Serves requests of another machine: command lines with their files."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.api.calls import carried_out
+from clusterctl.launcher.api.calls import OPERATION as OPERATION
+from clusterctl.launcher.api.calls import carried_out as carried_out
 from clusterctl.launcher.config import cache_folder, current_folder
 from clusterctl.launcher.config.delivery import delivered as delivered
 from clusterctl.launcher.remote.agent import Asker as Asker  # noqa: TC001 - for others too
 from clusterctl.launcher.remote.agent import serve as serve
-from clusterctl.launcher.remote.frames import CHUNK, Frame, FrameKind
-from clusterctl.launcher.remote.frames import RemoteRequest as RemoteRequest
 from clusterctl.shared.record.ownership import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from clusterctl.launcher.remote.frames import RemoteRequest as RemoteRequest
 
 
 @contextmanager
@@ -36,11 +37,3 @@ def uploaded(request: RemoteRequest, asker: Asker) -> Iterator[list[str]]:
                     file.write(piece)
             places[path] = str(here)
         yield [places.get(str(current_folder() / word), word) for word in request.words]
-
-
-def answer_call(request: RemoteRequest, asker: Asker) -> int:
-    """Call an operation of the Python API, and send back its result or exception."""
-    answer = carried_out(request.operation, request.arguments).encode()
-    for start in range(0, len(answer), CHUNK):
-        asker.send(Frame(FrameKind.VALUE, answer[start : start + CHUNK]))
-    return 0

@@ -1,40 +1,55 @@
-"""Forward a command to another machine if its cluster file names a host."""
+"""Commands run on another machine if their cluster file names a host (`forward`)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-# Commands that always run on this machine.
-_HERE = {"config", "completion", "sandbox", "init", "image build", "image run", "fetch"}
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+AWAIT = "await"  # the command that follows or waits for runs; only `forward` types it
+
+
+def elsewhere(**manner: Any) -> Callable[[Function], Function]:
+    """Decorates the function of a command: how it is sent there (the fields of `forward.Manner`).
+
+    With `here`, it always runs on this machine. A command without this decorator only shows something.
+    """
+
+    def decorate(function: Function) -> Function:
+        function.elsewhere = manner  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
 def forwarding(command: click.Command) -> click.Command:
-    """`command`, forwarded to its cluster's host if there is one."""
+    """`command`, run on its cluster's host if there is one."""
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
             command.commands[name] = forwarding(inner)
         return command
     callback = command.callback
-    is_wrapped = hasattr(callback, "here")  # a process may look up the same command many times
-    if callback is None or is_wrapped or not any(parameter.name == "cluster" for parameter in command.params):
+    manner = getattr(callback, "elsewhere", {})
+    is_wrapped = hasattr(callback, "wrapped")  # a process may look up the same command many times
+    if callback is None or is_wrapped or "here" in manner or not any(one.name == "cluster" for one in command.params):
         return command
 
     def called(**values: Any) -> Any:
-        from clusterctl.launcher.api.elsewhere import elsewhere
+        from clusterctl.launcher.api.elsewhere import elsewhere as place_of
 
         context = click.get_current_context()
-        name = " ".join(context.command_path.split()[1:])
-        cluster = values.get("cluster")
-        several = name == "status" and "," in (cluster or "")
-        place = None if name in _HERE or several else elsewhere(cluster)
+        several = context.info_name == "status" and "," in (values["cluster"] or "")
+        place = None if several else place_of(values["cluster"])
         if place is None:
             return callback(**values)
-        from clusterctl.launcher.cli.forward import send
+        from clusterctl.launcher.cli.forward import Forwarded, Manner
 
-        return send(name, values, place, context.find_root().obj)
+        return Forwarded(Manner(**manner), values, place, context.find_root().obj).run()
 
-    called.here = callback  # type: ignore[attr-defined]
+    called.wrapped = callback  # type: ignore[attr-defined]
     command.callback = called
     return command

@@ -10,6 +10,8 @@ import signal
 import socket
 import sys
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,226 +21,225 @@ from clusterctl.launcher.api import elsewhere as api
 from clusterctl.launcher.api.cargo import Cargo, cargo_of_restart, load_cargo, text_file
 from clusterctl.launcher.api.export import check_output
 from clusterctl.launcher.cli import options
+from clusterctl.launcher.cli.elsewhere import AWAIT
 from clusterctl.launcher.display.build_progress import shown
+from clusterctl.launcher.display.foreign import ForeignOutput
 from clusterctl.shared.errors import HostError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from clusterctl.launcher.api.elsewhere import Elsewhere
 
-# Commands that change something there: run exactly once, even if the connection breaks.
-_CHANGING = {"submit", "resume", "rerun", "cancel", "release", "alloc", "clean", "track", "notify"}
-_CHANGING |= {f"image {name}" for name in ("import", "prune")} | {"data generate", "data prepare"}
-_ASKING = {"cancel", "clean", "image prune"}  # for confirmation, unless --yes
-_RESTARTING = {"resume", "rerun"}
-_WITH_JOB = {"submit": "job", "alloc": "job", "nodes": "job"}
 _ADDRESS = re.compile(rb"http://127\.0\.0\.1:([0-9]{1,5})(/\?token=[\w-]+)\s+")
 _LONGEST_ADDRESS = 1000
 _MOST_ANSWERS = 3
-_WAITING = ("--follow", "--wait", "--timeout")
+_SHORTCUTS = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition", "account", "qos", "name", "code")
 
 
-def send(name: str, values: dict[str, Any], place: Elsewhere, words: tuple[str, ...]) -> int:
-    """Run the command `name` on its cluster's host and return its exit code."""
-    cargo = _cargo(name, values, place)
-    if name in ("report", "export"):
-        return _write_here(name, values, place, words)
-    if name == "dashboard":
-        return _show_dashboard(place, words, values["port"])
-    follow, wait = values.get("follow") and name != "logs", values.get("wait")
-    if name in _CHANGING and not values.get("dry_run"):
-        printed = api.Printed()  # waiting is a separate request, which may be repeated
-        confirms = _confirms(name, values)
-        code = _talk(place, _without(words, *_WAITING), cargo, api.Repeat.ONCE, also=printed, confirms=confirms)
-        if code or not (follow or wait):
+@dataclass(frozen=True, kw_only=True)
+class Manner:
+    """How a command is sent to the other machine (`cli.elsewhere.elsewhere`). By default it only shows something."""
+
+    changes: bool = False  # it is run exactly once, even if the connection breaks
+    asks: bool = False  # it may ask for confirmation, unless --yes
+    job: str = ""  # the parameter that names a job, whose file is sent along
+    code: bool = False  # with its code
+    restarts: bool = False  # it may get the secret variables of the run's job
+    upload: str = ""  # the parameter that may name a file to send along
+    watch: str = ""  # the flag with which it goes on to show what changes, or "always"
+    lines: bool = False  # what it shows then are lines that stay
+    screen: bool = False  # it takes over the terminal, unless --once
+    session: bool = False  # it is a program that the user talks to, and cannot be repeated
+    output: str = ""  # the end of the name of the file that it writes, on this machine
+    port: bool = False  # it prints an address, whose port is forwarded to this machine
+
+
+@dataclass
+class Forwarded:
+    """One command on another machine: `words` as typed, `values` as parsed by click."""
+
+    manner: Manner
+    values: Mapping[str, Any]
+    place: Elsewhere
+    words: Sequence[str]
+    _waits_for: dict[str, Any] | None = field(default=None, init=False)
+    _refused: set[str] = field(default_factory=set, init=False)
+    _answered: int = field(default=0, init=False)
+
+    def run(self) -> int:
+        """Run the command on its cluster's host and return its exit code."""
+        if self.manner.output:
+            return self._write_here()
+        if self.manner.port:
+            return self._show_dashboard()
+        code = self._talk(self.words)
+        if code or self._waits_for is None:
             return code
-        arguments = {"ids": _ids(printed), "follow": bool(follow), "timeout": values.get("timeout")}
-        return _talk(place, (), None, api.Repeat.REDRAWN, operation="await", arguments=json.dumps(arguments))
-    interactive = _is_interactive(name, values)
-    return _talk(place, words, cargo, _repeat(name, values), interactive=interactive, confirms=_confirms(name, values))
+        # Waiting is a request of its own, which may be repeated.
+        return self._talk([AWAIT, json.dumps(self._waits_for)], repeat=api.Repeat.REDRAWN)
 
+    @property
+    def _repeat(self) -> api.Repeat:
+        if self.manner.session:
+            return api.Repeat.NEVER
+        if self.manner.watch == "always" or (self.manner.watch and self.values.get(self.manner.watch)):
+            return api.Repeat.LINES if self.manner.lines else api.Repeat.REDRAWN
+        return api.Repeat.ONCE if self.manner.changes and not self.values.get("dry_run") else api.Repeat.HELD
 
-def _repeat(name: str, values: dict[str, Any]) -> api.Repeat:
-    if name == "logs" and values["follow"]:
-        return api.Repeat.LINES
-    if name == "monitor" or values.get("watch"):
-        return api.Repeat.REDRAWN
-    return api.Repeat.NEVER if name == "attach" else api.Repeat.HELD
+    @property
+    def _is_interactive(self) -> bool:
+        if self.manner.screen:
+            return not self.values["once"] and _is_terminal(0) and _is_terminal(1)
+        return self.manner.session
 
+    @cached_property
+    def _cargo(self) -> Cargo:
+        """The files to upload with the command; the user may be asked whether to copy a large project."""
+        if self.manner.upload:
+            source = Path(self.values[self.manner.upload])
+            return Cargo(uploads=[source.absolute()]) if source.is_file() else Cargo()
+        if self.manner.restarts:
+            return cargo_of_restart(self.place.cluster)
+        if not self.manner.job:
+            return Cargo()
+        values = self.values
+        short = {flag: values.get(flag) for flag in _SHORTCUTS if not isinstance(values.get(flag), bool)}
 
-def _is_interactive(name: str, values: dict[str, Any]) -> bool:
-    if name == "monitor":
-        return not values["once"] and _is_terminal(0) and _is_terminal(1)
-    return name == "attach"
+        def load(large: bool) -> Cargo:
+            with shown() as progress:
+                cargo = load_cargo(
+                    self.place.cluster,
+                    values[self.manner.job],
+                    stage=values.get("stage"),
+                    program=values.get("program", ()),
+                    overrides=options.typed_settings(values["settings"], short),
+                    with_code=self.manner.code and values["dry_run"] != "script",
+                    large=large,
+                    progress=progress,
+                )
+            if file := values.get("sweep_file"):
+                cargo.others.append(text_file(Path(file)))
+            return cargo
 
-
-def _confirms(name: str, values: dict[str, Any]) -> bool:
-    return name in _ASKING and not values["yes"]
-
-
-def _cargo(name: str, values: dict[str, Any], place: Elsewhere) -> Cargo:
-    """The files to upload with the command; the user may be asked whether to copy a large project."""
-    if name.endswith(" import"):
-        source = Path(values["source"])
-        return Cargo(uploads=[source.absolute()]) if source.is_file() else Cargo()
-    if name in _RESTARTING:
-        return cargo_of_restart(place.cluster)
-    if name not in _WITH_JOB:
-        return Cargo()
-    shortcuts = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition", "account", "qos", "name", "code")
-    job = values[_WITH_JOB[name]]
-    changes = options.typed_settings(
-        values["settings"], {flag: values.get(flag) for flag in shortcuts if not isinstance(values.get(flag), bool)}
-    )
-    chosen: dict[str, Any] = {"stage": values.get("stage"), "program": values.get("program", ()), "overrides": changes}
-    chosen["with_code"] = name == "submit" and values["dry_run"] != "script"
-
-    def load(large: bool) -> Cargo:
-        with shown() as progress:
-            cargo = load_cargo(place.cluster, job, **chosen, large=large, progress=progress)
-        if file := values.get("sweep_file"):
-            cargo.others.append(text_file(Path(file)))
+        cargo = options.asked_if_large(load, large=bool(values.get("large_code")))
+        for line in (line for project in cargo.projects for line in project.ignored):
+            options.warn(f"code: ignored: {line}")
         return cargo
 
-    cargo = options.asked_if_large(load, large=bool(values.get("large_code")))
-    for line in (line for project in cargo.projects for line in project.ignored):
-        options.warn(f"code: ignored: {line}")
-    return cargo
+    def _write_here(self) -> int:
+        """Let the command print its file there, and write it on this machine."""
+        name = self.values["names"][0] if "names" in self.values else self.values["name"]
+        output = self.values["output"] or f"{Path(name).name.lstrip('@')}{self.manner.output}"
+        far = [*_without(self.words, "--output"), "--output", "-"]
+        if output == "-":
+            return self._talk(far)
+        check_output(Path(output), f"{click.get_current_context().info_name}{self.manner.output}")
+        if not self.values.get("force", True) and Path(output).exists():
+            raise UsageError(
+                f"file already exists: {output}", "replace it with --force, or choose another with --output"
+            )
+        aside = Path(output).with_name(f".{Path(output).name}.{os.getpid()}")
+        try:
+            with aside.open("wb") as file:
+                code = self._talk(far, output=file.write)
+            if code == 0:
+                aside.replace(output)
+                click.echo(output)
+        finally:
+            aside.unlink(missing_ok=True)
+        return code
+
+    def _show_dashboard(self) -> int:
+        """Run the dashboard there on a free port and forward that port to this machine."""
+        from clusterctl.launcher.cli.pages import CTRL_C
+
+        here, host = self.values["port"] or _free_port(), self.place.host
+        brought: list[int] = []
+        received = bytearray()
+
+        def bring(data: bytes) -> None:
+            received.extend(data)
+            if len(received) > _LONGEST_ADDRESS:
+                raise HostError(f"{host} did not print the dashboard's address", "run the command again")
+            if found := _ADDRESS.fullmatch(received):
+                there = int(found[1])
+                api.bring_port(host, here, there)
+                brought.append(there)
+                click.echo(f"http://127.0.0.1:{here}{found[2].decode()}")
+                click.echo(CTRL_C, err=True)
+                received.clear()
+
+        try:
+            return self._talk(_without(self.words, "--port"), output=bring)
+        finally:
+            if brought:
+                api.leave_port(host, here, brought[-1])
+
+    def _talk(
+        self,
+        words: Sequence[str],
+        *,
+        repeat: api.Repeat | None = None,
+        output: Callable[[bytes], Any] | None = None,
+    ) -> int:
+        cargo, repeat = (None, repeat) if repeat else (self._cargo, self._repeat)
+        size = shutil.get_terminal_size()
+        terminal = api.Terminal(
+            input=_is_terminal(0),
+            output=output is None and _is_terminal(1),
+            errors=_is_terminal(2),
+            columns=size.columns,
+            lines=size.lines,
+        )
+        interactive = self._is_interactive
+        asked = api.request(
+            self.place, words, cargo, terminal=terminal, interactive=interactive, once=repeat is api.Repeat.ONCE
+        )
+        with _forwarded_terminal(interactive=interactive) as signals:
+            ends = api.Ends(
+                output or _to(1, filtered=not interactive),
+                _to(2, filtered=not interactive),
+                answer=self._answer,
+                notice=_notice,
+                input=0 if interactive else None,
+                signals=signals,
+            )
+            return api.Conversation(self.place.host, self.place.cluster.remote_python, asked, ends, repeat).result()
+
+    def _answer(self, question: dict[str, Any]) -> Iterator[bytes]:
+        """Answer a question of the other machine, which is not trusted."""
+        if question.get("line"):
+            self._answered += 1
+            asks = self.manner.asks and not self.values["yes"] and self._answered <= _MOST_ANSWERS
+            yield _yes_or_no() if asks else b""
+        elif "wait" in question:
+            self._waits_for = question["wait"] if self.values.get("follow") or self.values.get("wait") else None
+        else:
+            if (name := self._cargo.refused(question)) and name not in self._refused:
+                self._refused.add(name)
+                hint = f"if the run needs it, add to resume or rerun: --set env.{name}=VALUE"
+                options.warn(f"{self.place.host} requested your variable {name}, which was not sent", hint)
+            yield from self._cargo.answer(question)
 
 
-def _without(words: tuple[str, ...], *names: str) -> list[str]:
-    """The command line without the options `names` and their values."""
+def _without(words: Sequence[str], name: str) -> list[str]:
+    """The command line without the option `name` and its value."""
     options = [one for one in click.get_current_context().command.params if isinstance(one, click.Option)]
     with_value = {name for option in options if not option.is_flag for name in option.opts}
     kept, left = [], list(words)
     while left and left[0] != "--":
         word = left.pop(0)
         value = [left.pop(0)] if word in with_value and left else []
-        if word.partition("=")[0] not in names:
+        if word.partition("=")[0] != name:
             kept += [word, *value]
     return kept + left
-
-
-def _ids(printed: api.Printed) -> list[str]:
-    """The ids of the runs or sweep printed by a submission."""
-    found = []
-    for line in printed.text.splitlines():
-        if line.startswith("{"):
-            record = api.parsed(line)
-            found.append(str(record.get("id")) if isinstance(record, dict) else "")
-        elif line.strip():
-            found.append(line.strip())
-    return found
-
-
-def _write_here(name: str, values: dict[str, Any], place: Elsewhere, words: tuple[str, ...]) -> int:
-    """Run `report` or `export` there and write the output to a file on this machine."""
-    run = values["names"][0] if name == "report" else values["name"]
-    suffix = ".html" if name == "report" else ".tar.gz"
-    output = values["output"] or f"{Path(run).name.lstrip('@')}{suffix}"
-    if output != "-":
-        check_output(Path(output), f"{name}{suffix}")
-        if name == "export" and Path(output).exists() and not values["force"]:
-            raise UsageError(
-                f"file already exists: {output}", "replace it with --force, or choose another with --output"
-            )
-    far = [*_without(words, "--output"), "--output", "-"]
-    if output == "-":
-        return _talk(place, far, None, api.Repeat.HELD)
-    aside = Path(output).with_name(f".{Path(output).name}.{os.getpid()}")
-    try:
-        with aside.open("wb") as file:
-            code = _talk(place, far, None, api.Repeat.HELD, output=file.write)
-        if code == 0:
-            aside.replace(output)
-            click.echo(output)
-    finally:
-        aside.unlink(missing_ok=True)
-    return code
-
-
-def _show_dashboard(place: Elsewhere, words: tuple[str, ...], port: int | None) -> int:
-    """Run the dashboard there on a free port and forward that port to this machine."""
-    from clusterctl.launcher.cli.pages import CTRL_C
-
-    here = port or _free_port()
-    brought: list[int] = []
-    received = bytearray()
-
-    def bring(data: bytes) -> None:
-        received.extend(data)
-        if len(received) > _LONGEST_ADDRESS:
-            raise HostError(f"{place.host} did not print the dashboard's address", "run the command again")
-        if found := _ADDRESS.fullmatch(received):
-            there = int(found[1])
-            api.bring_port(place.host, here, there)
-            brought.append(there)
-            click.echo(f"http://127.0.0.1:{here}{found[2].decode()}")
-            click.echo(CTRL_C, err=True)
-            received.clear()
-
-    try:
-        return _talk(place, _without(words, "--port"), None, api.Repeat.REDRAWN, output=bring)
-    finally:
-        if brought:
-            api.leave_port(place.host, here, brought[-1])
 
 
 def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-def _talk(
-    place: Elsewhere,
-    words: tuple[str, ...] | list[str],
-    cargo: Cargo | None,
-    repeat: api.Repeat,
-    *,
-    interactive: bool = False,
-    output: Callable[[bytes], Any] | None = None,
-    also: api.Printed | None = None,
-    confirms: bool = False,
-    operation: str = "",
-    arguments: str = "{}",
-) -> int:
-    size = shutil.get_terminal_size()
-    terminal = api.Terminal(
-        input=_is_terminal(0),
-        output=output is None and _is_terminal(1),
-        errors=_is_terminal(2),
-        columns=size.columns,
-        lines=size.lines,
-    )
-    asked = api.request(
-        place, words, cargo, operation=operation, arguments=arguments, terminal=terminal,
-        interactive=interactive, once=repeat is api.Repeat.ONCE,
-    )  # fmt: skip
-
-    def show(data: bytes) -> None:
-        if also is not None:
-            also.take(data)
-        (output or _to(1))(data)
-
-    answered, refused = 0, set[str]()
-
-    def answer(question: dict[str, Any]) -> Iterator[bytes]:
-        nonlocal answered
-        if question.get("line"):
-            answered += 1
-            yield _yes_or_no() if confirms and answered <= _MOST_ANSWERS else b""
-        elif cargo:
-            if (name := cargo.refused(question)) and name not in refused:
-                refused.add(name)
-                hint = f"if the run needs it, add to resume or rerun: --set env.{name}=VALUE"
-                options.warn(f"{place.host} requested your variable {name}, which was not sent", hint)
-            yield from cargo.answer(question)
-
-    with _forwarded_terminal(interactive=interactive) as signals:
-        ends = api.Ends(show, _to(2), answer, _notice, 0 if interactive else None, signals)
-        return api.Conversation(place.host, place.cluster.remote_python, asked, ends, repeat).result()
 
 
 def _yes_or_no() -> bytes:
@@ -250,13 +251,13 @@ def _yes_or_no() -> bytes:
     return b"y\n" if word in ("y", "yes") else b"n\n" if word in ("n", "no", "") else b"?\n"
 
 
-def _to(descriptor: int) -> Callable[[bytes], None]:
+def _to(descriptor: int, *, filtered: bool) -> Callable[[bytes], None]:
     def write(data: bytes) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
 
-    return write
+    return ForeignOutput(write).take if filtered and _is_terminal(descriptor) else write
 
 
 def _notice(text: str) -> None:

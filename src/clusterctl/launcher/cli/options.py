@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,7 @@ from clusterctl.shared.errors import UsageError
 
 if TYPE_CHECKING:
     from clusterctl.launcher.api.run import Run
+    from clusterctl.launcher.api.sweeps import Sweep
     from clusterctl.shared.spec import Batches
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -98,13 +100,27 @@ def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None, *
         raise UsageError("--timeout needs --wait and a number of seconds", "for example --wait --timeout 600")
 
 
-def await_end(run: Run, follow: bool, wait: bool, timeout: float | None) -> None:
-    """Follow `run` or wait for it, depending on the flags; raises RunFailed if it did not finish."""
-    if follow:
-        from clusterctl.launcher.display.live_run import show
+def await_end(runs: Iterable[Run | Sweep], follow: bool, wait: bool, timeout: float | None) -> None:
+    """Follow `runs` or wait for them, depending on the flags; raises RunFailed or SweepFailed if one did not finish."""
+    if not (follow or wait):
+        return
+    from clusterctl.launcher.api.calls import delivered
 
-        show(run.directory)
-    if follow or wait:
+    if came := delivered():  # the machine where it was typed asks for that, and again if the connection breaks
+        deque(came.ask({"wait": {"ids": [run.id for run in runs], "follow": follow, "timeout": timeout}}), maxlen=0)
+    else:
+        follow_or_wait(runs, follow=follow, timeout=timeout)
+
+
+def follow_or_wait(runs: Iterable[Run | Sweep], *, follow: bool, timeout: float | None) -> None:
+    """Wait until the end of each of `runs`; `follow` shows it, for runs."""
+    from clusterctl.launcher.api.run import Run
+
+    for run in runs:
+        if follow and isinstance(run, Run):
+            from clusterctl.launcher.display.live_run import show
+
+            show(run.directory)
         run.wait(timeout)
 
 

@@ -11,6 +11,7 @@ from clusterctl.launcher.api.cancel import cancel as cancel_all
 from clusterctl.launcher.api.find import find, find_all
 from clusterctl.launcher.api.sweeps import sweep_meant
 from clusterctl.launcher.cli import options
+from clusterctl.launcher.cli.elsewhere import elsewhere
 from clusterctl.launcher.cli.options import cluster_option, confirmed, warn_of
 from clusterctl.shared.errors import UsageError
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 )
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
+@elsewhere(changes=True, restarts=True)
 def rerun(
     name: str,
     cluster: str | None,
@@ -84,7 +86,7 @@ def rerun(
     click.echo(json.dumps(record) if output == "json" else run.id)
     if not (follow or wait):
         options.echo_next(run, f"job {run.job_id}", hold=hold, also=f"\n      clusterctl diff {earlier.id} {run.id}")
-    options.await_end(run, follow, wait, timeout)
+    options.await_end([run], follow, wait, timeout)
 
 
 def _show_changes(earlier: str, changes: Sequence[Difference]) -> None:
@@ -106,6 +108,7 @@ _MOST_NAMED = 20
 @click.argument("names", metavar="RUN|SWEEP...", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation when cancelling several runs.")
 @cluster_option
+@elsewhere(changes=True, asks=True)
 def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
     """Cancel queued or running RUNs, and all runs of a SWEEP. Runs that have already ended are left alone.
 
@@ -135,6 +138,7 @@ def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
 @click.command(short_help="Release a run submitted with --hold")
 @click.argument("name", metavar="RUN|SWEEP")
 @cluster_option
+@elsewhere(changes=True)
 def release(name: str, cluster: str | None) -> None:
     """Release RUN, or all runs of SWEEP, submitted with --hold.
 
@@ -153,6 +157,7 @@ def release(name: str, cluster: str | None) -> None:
 @options.resource_options
 @options.sweep_options
 @options.waiting_options
+@elsewhere(changes=True, restarts=True)
 def resume(
     name: str,
     cluster: str | None,
@@ -194,8 +199,7 @@ def resume(
                 "a sweep cannot be changed or followed when resumed", f"resume one run: clusterctl resume {sweep.id}.0"
             )
         resume_sweep(sweep, cluster, axes, hold=hold)
-        if wait:
-            sweep.wait(timeout)
+        options.await_end([sweep], False, wait, timeout)
         return
     if axes:
         raise UsageError(f"--sweep: {name} is not a sweep", "submit it as one: clusterctl submit JOB --sweep ...")
@@ -207,4 +211,4 @@ def resume(
     click.echo("\n".join(one.id for one in (run, *later)))
     if not (follow or wait):
         options.echo_next(run, f"attempt {len(run.directory.attempts())}", hold=hold)
-    options.await_end(run, follow, wait, timeout)
+    options.await_end([run], follow, wait, timeout)

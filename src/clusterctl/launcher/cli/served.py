@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, NoReturn
 
 from clusterctl.launcher import cli
-from clusterctl.launcher.api.served import answer_call, serve, uploaded
+from clusterctl.launcher.api.served import OPERATION, carried_out, serve, uploaded
+from clusterctl.launcher.cli.elsewhere import AWAIT
 
 if TYPE_CHECKING:
     from clusterctl.launcher.api.served import Asker, RemoteRequest
@@ -36,25 +38,29 @@ def main() -> NoReturn:
 
 
 def _perform(request: RemoteRequest, asker: Asker) -> int:
+    """Run the command, or one of the two that only another clusterctl types."""
     if not request.interactive:
         sys.stdin = _AskedLines(asker, terminal=request.terminal.input)
     cli.prepare_streams()
-    if request.operation == "await":
-        return cli.rendered(lambda: _await(**json.loads(request.arguments)))
-    if request.operation:
-        return answer_call(request, asker)
     with uploaded(request, asker) as words:
+        if words[0] == OPERATION:
+            return cli.rendered(lambda: _operation(*words[1:]))
+        if words[0] == AWAIT:
+            return cli.rendered(lambda: _await(**json.loads(words[1])))
         return cli.run(words)
+
+
+def _operation(name: str, arguments: str) -> None:
+    """Print the result or exception of an operation of the Python API."""
+    with redirect_stdout(sys.stderr):
+        answer = carried_out(name, arguments)
+    sys.stdout.write(answer)
 
 
 def _await(ids: list[str], *, follow: bool, timeout: float | None) -> None:
     """Follow or wait for the runs just submitted, as --follow and --wait do."""
     from clusterctl.launcher.api.find import find
     from clusterctl.launcher.api.sweeps import sweep_meant
-    from clusterctl.launcher.cli.options import await_end
+    from clusterctl.launcher.cli.options import follow_or_wait
 
-    for name in ids:
-        if sweep := sweep_meant(name, None):
-            sweep.wait(timeout)
-        else:
-            await_end(find(name), follow, True, timeout)
+    follow_or_wait([sweep_meant(name, None) or find(name) for name in ids], follow=follow, timeout=timeout)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import click
 
 from clusterctl.launcher.cli import options
+from clusterctl.launcher.cli.elsewhere import elsewhere
 from clusterctl.shared.errors import UsageError
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 @_predecessor_option("--after-start", "Start when RUN, or every run of SWEEP, has started.")
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
+@elsewhere(changes=True, job="job", code=True)
 def submit(**typed: Any) -> None:
     """Submit JOB (a name such as cora, or the path of a TOML file) to a cluster, or PROGRAM without a job.
 
@@ -214,7 +216,7 @@ def _submit_one(request: Request) -> None:
     echo_run(run, request.output)
     if not (request.follow or request.wait):
         options.echo_next(run, f"job {run.job_id}", hold=request.hold, also="\n      clusterctl status")
-    options.await_end(run, request.follow, request.wait, request.timeout)
+    options.await_end([run], request.follow, request.wait, request.timeout)
 
 
 def _submit_stages(request: Request) -> None:
@@ -240,8 +242,7 @@ def _submit_stages(request: Request) -> None:
     for run in runs:
         options.warn_of(run.warnings)
         echo_run(run, request.output)
-    for run in runs if request.wait else ():
-        run.wait(request.timeout)
+    options.await_end(runs, False, request.wait, request.timeout)
 
 
 def _submit_sweep(request: Request) -> None:
@@ -288,8 +289,7 @@ def _submit_sweep(request: Request) -> None:
         )
     options.show_batches(sweep.runs[0].batches)
     announce(sweep, request.output)
-    if request.wait:
-        sweep.wait(request.timeout)
+    options.await_end([sweep], False, request.wait, request.timeout)
 
 
 def echo_run(run: Run, output: str) -> None:

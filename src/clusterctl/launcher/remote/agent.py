@@ -266,8 +266,6 @@ class _Relay:
         if not received:
             self._selector.unregister(ours)
         for frame in asked.fed(received):
-            if frame.kind is FrameKind.VALUE and self._answers:
-                self._answers.keep(frame)
             self._connection.send(frame)
 
     def _print(self, descriptor: int) -> None:

@@ -15,7 +15,6 @@ from clusterctl.shared.errors import HostError
 
 # What the other machine may send; it is not trusted.
 _MOST_NOISE = 2**22  # bytes that its login shell prints first
-_MOST_VALUE = 2**27  # bytes of an operation's result
 _MOST_QUESTION = 2**24  # bytes: the numbers of a large project's files
 _PATIENCE_SECONDS = 10.0  # from the end of its output to the end of the session
 _MOST_QUESTIONS = 8  # at once; clusterctl asks one after the other
@@ -33,6 +32,7 @@ class Ends:
 
     output: Callable[[bytes], None]
     errors: Callable[[bytes], None]
+    forget: Callable[[], None] = lambda: None  # called when the command is repeated: its output begins anew
     answer: Callable[[dict[str, Any]], Iterator[bytes]] = lambda _: iter(())
     notice: Callable[[str], None] = lambda _: None  # called when the connection breaks and comes back
     input: int | None = None  # a descriptor to read input from
@@ -79,7 +79,6 @@ class Session:
         self._pending = bytearray() if is_sent else bytearray(Frame(FrameKind.REQUEST, request.packed()).packed())
         self._sources: list[Iterator[bytes]] = []
         self._code: int | None = None
-        self._value: bytearray | None = None
         self._selector = selectors.DefaultSelector()
         for stream in (self._output, self._errors):
             os.set_blocking(stream.fileno(), False)
@@ -108,11 +107,6 @@ class Session:
                     self._pending += Frame(FrameKind.SIZE, signals.size).packed()
                     signals.size = None
         return self._code
-
-    @property
-    def value(self) -> bytes | None:
-        """The result of an operation, if there was one."""
-        return None if self._value is None else bytes(self._value)
 
     def close(self) -> None:
         """End this session; the connection belongs to the master."""
@@ -212,11 +206,6 @@ class Session:
             self._sources.append(self._answered(question))
             if len(self._sources) > _MOST_QUESTIONS:
                 raise Broken(f"more than {_MOST_QUESTIONS} questions at once")
-        elif frame.kind is FrameKind.VALUE:
-            self._value = self._value or bytearray()
-            self._value += frame.payload
-            if len(self._value) > _MOST_VALUE:
-                raise Broken(f"an answer of more than {_MOST_VALUE // 2**20} MiB")
         else:
             code = frame.payload
             if not (code.isdigit() and len(code) <= 3 and int(code) <= 255):

@@ -41,7 +41,6 @@ class Conversation:
     ends: Ends
     repeat: Repeat = Repeat.HELD
     patience: float = _PATIENCE_SECONDS
-    value: bytes | None = field(default=None, init=False)
     _tries: int = field(default=0, init=False)
     _kills: int = field(default=0, init=False)
     _shown: ShownSoFar = field(init=False)
@@ -78,7 +77,6 @@ class Conversation:
             code = session.until_the_end()
         finally:
             session.close()
-        self.value = session.value
         if self.repeat is Repeat.ONCE and code == GONE:
             raise HostError(f"the command was killed on {self.host} and left no answer", _WHAT_BECAME)
         self._shown.release()

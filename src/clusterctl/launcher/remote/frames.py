@@ -38,11 +38,10 @@ class FrameKind(Enum):
     OUTPUT = b"O"
     ERRORS = b"E"
     QUESTION = b"Q"
-    VALUE = b"V"  # the result or exception of an API operation
     EXIT = b"X"
 
 
-FROM_THERE = frozenset({FrameKind.OUTPUT, FrameKind.ERRORS, FrameKind.QUESTION, FrameKind.VALUE, FrameKind.EXIT})
+FROM_THERE = frozenset({FrameKind.OUTPUT, FrameKind.ERRORS, FrameKind.QUESTION, FrameKind.EXIT})
 
 
 class Frame(NamedTuple):
@@ -104,7 +103,7 @@ class Terminal:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteRequest:
-    """A command line to execute, or an operation of the Python API.
+    """A command line to execute.
 
     `mark` is printed first: output before it comes from the login shell. `once` identifies a request that must not be
     executed twice, even if the connection breaks.
@@ -112,8 +111,6 @@ class RemoteRequest:
 
     mark: str
     words: tuple[str, ...] = ()
-    operation: str = ""
-    arguments: str = "{}"  # of the operation, encoded (`remote.values`)
     sent: Sent
     terminal: Terminal
     interactive: bool = False  # whether the command controls the terminal or the input
@@ -129,11 +126,10 @@ class RemoteRequest:
         """
         files = (self.sent.cluster, *((self.sent.user,) if self.sent.user else ()))
         others = (self.once, self.sent.job, self.sent.others, self.sent.uploads, self.sent.projects)
-        typed = (*self.words, self.arguments)
         return not (
             any(others)
             or self.environment.keys() - OF_TERMINALS - {"CLUSTERCTL_CLUSTER"}
-            or any("=" in word or word == "--" for word in typed)
+            or any("=" in word or word == "--" for word in self.words)
             or not all(_is_public(file.text) for file in files)
         )
 

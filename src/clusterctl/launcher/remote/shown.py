@@ -23,6 +23,7 @@ class Repeat(Enum):
     ONCE = "once"  # it continues there, and its answer is stored: fetch that
     REDRAWN = "redrawn"  # it displays the current state: restart it while the user is watching
     LINES = "lines"  # like REDRAWN, without lines that were already shown
+    WHOLE = "whole"  # its output is one answer, for a program: forget the beginning and repeat it
     NEVER = "never"
 
 
@@ -69,6 +70,8 @@ class ShownSoFar:
         self._held, self._held_size, self._rest = [], 0, b""
         if self._repeat is Repeat.ONCE:
             self._skip = dict(self._past)
+        else:
+            self._ends.forget()
         self._old = dict(self._lines)
 
     def _take_lines(self, data: bytes) -> None:

@@ -1,11 +1,12 @@
 """Converts values of the Python API to JSON and back, preserving types across machines.
 
-The other machine is not trusted. A value is read as the type that is expected here: nothing is unpickled, no name from
-an answer is imported, and no class is created but those listed in `TYPES`.
+The other machine is not trusted. A value is read as the type that the operation's annotations name here: nothing is
+unpickled, no name from an answer is imported, and no class is created but that type or a subclass known here.
 """
 
 from __future__ import annotations
 
+import ast
 import base64
 import dataclasses
 import functools
@@ -16,57 +17,28 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.shared.errors import ClusterctlError, HostError
 from clusterctl.shared.spec.values import GpuCount
 
-# Every type of ours that an answer may contain.
-TYPES: dict[str, tuple[str, ...]] = {
-    "clusterctl.launcher.api.run": ("MetricRecords", "Run", "RunFailed"),
-    "clusterctl.launcher.api.sweeps": ("Sweep", "SweepFailed"),
-    "clusterctl.launcher.checks.check": ("Check", "Verdict"),
-    "clusterctl.launcher.diagnosis.diagnose": ("Diagnosis",),
-    "clusterctl.launcher.diagnosis.finding": ("Consequence", "Finding"),
-    "clusterctl.shared.errors": (
-        "Cause", "ClusterctlError", "ConfigError", "HostError", "ImageError", "NotFoundError", "ProgramEnded",
-        "SlurmError", "TaskError", "UsageError", "WaitTimedOut",
-    ),
-    "clusterctl.launcher.observe.attempt": ("AttemptEvidence", "Course", "Mean", "SetupFlaw"),
-    "clusterctl.launcher.observe.rank_events": ("Death",),
-    "clusterctl.launcher.observe.logs": ("Line", "Source"),
-    "clusterctl.launcher.observe.measurements": ("Pace",),
-    "clusterctl.launcher.observe.ranking": ("Ranked", "SweepSummary"),
-    "clusterctl.launcher.observe.run_record": ("Condition", "Predecessor", "RunRecord"),
-    "clusterctl.launcher.observe.slurm_log": ("EndedBy",),
-    "clusterctl.launcher.observe.stage": ("Status",),
-    "clusterctl.launcher.observe.status": ("Report",),
-    "clusterctl.launcher.observe.sweeps": ("SweepRecord",),
-    "clusterctl.shared.record.layout": ("RunDir", "SweepDir"),
-    "clusterctl.shared.record.marks": ("Refusal",),
-    "clusterctl.shared.record.stages": ("Stage",),
-    "clusterctl.shared.record.vocabulary": ("Better", "Metric", "Number", "Role"),
-    "clusterctl.launcher.slurm.queue": ("JobState", "QueuedJob", "Snapshot"),
-    "clusterctl.shared.spec.cluster": ("Cluster", "Emulator"),
-    "clusterctl.shared.spec.job": (
-        "Checkpoint", "Container", "Data", "Job", "NodeCheck", "Resources", "Restart", "Watchdog",
-    ),
-    "clusterctl.shared.spec.notify": ("Notify", "Track"),
-    "clusterctl.shared.spec.batches": ("Batches", "TrainingSet"),
-    "clusterctl.shared.spec.train": (
-        "CommandTrain", "DeepSageTrain", "GraphClassificationTrain", "LinkPredictionTrain", "LoopTrain",
-        "NodeClassificationTrain", "NodeTrain", "RedditTrain", "SyntheticTrain", "TaobaoTrain", "Train",
-    ),
-}  # fmt: skip
-_MODULES = {name: module for module, names in TYPES.items() for name in names}
-# What annotations name besides those. A `place` is set here, never by an answer.
-_OTHERS: dict[str, Any] = {
-    "Callable": Callable, "Collection": Collection, "Elsewhere": types.NoneType, "Iterable": Iterable,
-    "Mapping": Mapping, "Path": Path, "Sequence": Sequence,
-}  # fmt: skip
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Errors besides those in `shared.errors`; others are sent as the class that they are a case of.
+_ERRORS = {
+    "clusterctl.launcher.api.run": ("RunFailed",),
+    "clusterctl.launcher.api.sweeps": ("SweepFailed",),
+    "clusterctl.launcher.config.stages": ("HasStages",),
+    "clusterctl.launcher.submission.code_files": ("LargeCode",),
+    "clusterctl.launcher.submission.sbatch": ("SlurmRefused",),
+}
+_ROOT = ClusterctlError.__module__
+# A `place` is set here, never by an answer.
+_STAYING: dict[str, Any] = {"Elsewhere": types.NoneType}
 _DEEPEST = 100
 _LONGEST_NUMBER = 40  # characters
 _LONGEST_INTEGER = 64  # bits
@@ -93,7 +65,7 @@ def encoded(value: Any) -> Any:
     if isinstance(value, PurePath):
         return {"path": str(value)}
     if isinstance(value, ClusterctlError):
-        cls = next(cls for cls in type(value).__mro__ if _is_listed(cls))  # private ones as what they are a case of
+        cls = next(cls for cls in type(value).__mro__ if _is_known_error(cls.__module__, cls.__qualname__))
         kept = {name: item for name, item in vars(value).items() if name in _fields(cls)}
         return {"error": _name(cls), "text": str(value), "fields": encoded(kept)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -118,8 +90,8 @@ def parsed(text: bytes | str) -> Any:
         raise _invalid(error) from error
 
 
-def decoded(value: Any, hint: Any = None, adopt: Callable[[Any], Any] = lambda value: value) -> Any:
-    """The inverse of `encoded`, for a value of the type `hint`, or else of any type in `TYPES`.
+def decoded(value: Any, hint: Any, adopt: Callable[[Any], Any] = lambda value: value) -> Any:
+    """The inverse of `encoded`, for a value of the type `hint`; `Any` is a value without code of ours.
 
     Each of our objects is passed through `adopt`. Raises HostError for anything else.
     """
@@ -134,26 +106,38 @@ def resolved(annotation: Any, module: str) -> Any:
     if isinstance(annotation, typing.ForwardRef):  # of a named tuple
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
-        annotation = eval(annotation, vars(sys.modules[module]), _Names(module))  # from our own source
+        annotation = eval(annotation, dict(vars(sys.modules[module])), _Names(module))  # from our own source
     return types.NoneType if annotation is None else annotation
 
 
-class _Names(Mapping[str, Any]):
-    """The names of `TYPES`, imported when needed, unless the module itself has that name."""
+class _Names(dict[str, Any]):
+    """The names that `module` imports or defines for type checking, imported when needed."""
 
     def __init__(self, module: str) -> None:
-        self._own = vars(sys.modules[module])
+        super().__init__(_STAYING)
+        self._module = module
 
-    def __getitem__(self, name: str) -> Any:
-        if name in self._own:
+    def __missing__(self, name: str) -> Any:
+        found = vars(sys.modules[self._module])
+        if name in found or name not in (meant := _names_for_types(self._module)):
             raise KeyError(name)
-        return _OTHERS[name] if name in _OTHERS else getattr(importlib.import_module(_MODULES[name]), name)
+        module, expression = meant[name]
+        return resolved(expression, importlib.import_module(module).__name__)
 
-    def __iter__(self) -> typing.Iterator[str]:
-        return iter(_MODULES)
 
-    def __len__(self) -> int:
-        return len(_MODULES)
+@functools.cache
+def _names_for_types(module: str) -> Mapping[str, tuple[str, str]]:
+    """Name in the `if TYPE_CHECKING:` of `module` -> the module that it comes from, and what it means there."""
+    blocks = (one for one in ast.parse(inspect.getsource(sys.modules[module])).body if isinstance(one, ast.If))
+    found: dict[str, tuple[str, str]] = {}
+    for block in blocks:
+        if "TYPE_CHECKING" in ast.unparse(block.test):
+            for line in block.body:
+                if isinstance(line, ast.ImportFrom) and line.module:
+                    found |= {name.asname or name.name: (line.module, name.name) for name in line.names}
+                elif isinstance(line, ast.AnnAssign) and line.value:  # an alias
+                    found[ast.unparse(line.target)] = module, ast.unparse(line.value)
+    return found
 
 
 @functools.cache
@@ -179,8 +163,8 @@ def _read(value: Any, hint: Any, adopt: Callable[[Any], Any], depth: int) -> Any
         return read(value, arguments[0])
     if origin in (typing.Union, types.UnionType):
         return _one_of(value, arguments, read)
-    if hint is None or hint in (Any, object):
-        return _read_any(value, read, ours=hint is None)
+    if hint in (Any, object):
+        return _read_any(value, read)
     if origin in _SIMPLE:
         return _read_simple(value, origin)
     if origin in _HOLDERS:
@@ -209,18 +193,15 @@ def _one_of(value: Any, hints: tuple[Any, ...], read: Callable[[Any, Any], Any])
     raise problem
 
 
-def _read_any(value: Any, read: Callable[[Any, Any], Any], *, ours: bool) -> Any:
-    """A value of any type without code of ours, or with `ours` of any type in `TYPES`."""
+def _read_any(value: Any, read: Callable[[Any, Any], Any]) -> Any:
+    """A value of any type without code of ours."""
     if not isinstance(value, dict):
         return _read_simple(value, type(value))
-    inner = None if ours else Any
-    if ours and (named := value.get("of", value.get("error", value.get("enum")))) is not None:
-        return read(value, _listed(named))
     kind, item = _only(value)
     if kind == "dict":
-        return {read(name, inner): read(one, inner) for name, one in _pairs(value)}
+        return {read(name, Any): read(one, Any) for name, one in _pairs(value)}
     if kind in ("tuple", "list", "set", "frozenset"):
-        return _held(kind, item, (inner, ...), read)
+        return _held(kind, item, (Any, ...), read)
     simple = {"float": float, "gpus": GpuCount, "path": Path, "bytes": bytes}
     return _read_simple(value, simple[kind])
 
@@ -244,12 +225,10 @@ def _read_simple(value: Any, kind: Any) -> Any:
 
 
 def _read_object(value: Any, hint: type, read: Callable[[Any, Any], Any], adopt: Callable[[Any], Any]) -> Any:
-    """An object of the class `hint`, or of one of its listed subclasses."""
+    """An object of the class `hint`, or of a subclass that is known here."""
     if type(value) is not dict:
         raise TypeError(f"expected {hint.__name__}")
-    cls = _listed(value.get("of", value.get("error")))
-    if not issubclass(cls, hint):
-        raise TypeError(f"expected {hint.__name__}")
+    cls = _meant(hint, value.get("of", value.get("error")))
     if "items" in value:
         if not issubclass(cls, list):
             raise TypeError(f"{cls.__name__} has no items")
@@ -298,25 +277,30 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-def _is_listed(cls: type) -> bool:
-    return cls.__qualname__ in TYPES.get(cls.__module__, ())
-
-
 def _name(cls: type) -> str:
-    if not _is_listed(cls):
+    if not cls.__module__.startswith("clusterctl."):
         raise TypeError(f"{cls.__qualname__} stays on its machine")
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _listed(named: Any) -> Any:
-    """The class in `TYPES` called `named`. Raises TypeError for anything else."""
-    module, _, name = named.partition(":") if type(named) is str else ("", "", "")
-    if name not in TYPES.get(module, ()):
-        raise TypeError("a type that is not sent between machines")
-    found = getattr(importlib.import_module(module), name)
-    if not isinstance(found, type):
-        raise TypeError("not a class")
-    return found
+def _meant(hint: type, named: Any) -> type:
+    """The class called `named`: `hint` or one of its subclasses. Raises TypeError for anything else."""
+    if type(named) is not str or not hint.__module__.startswith("clusterctl."):
+        raise TypeError(f"expected {hint.__name__}")
+    module, _, name = named.partition(":")
+    if issubclass(hint, ClusterctlError) and _is_known_error(module, name):
+        importlib.import_module(module)
+    waiting = [hint]
+    while waiting:
+        cls = waiting.pop()
+        if named == f"{cls.__module__}:{cls.__qualname__}":
+            return cls
+        waiting += cls.__subclasses__()
+    raise TypeError(f"expected {hint.__name__}")
+
+
+def _is_known_error(module: str, name: str) -> bool:
+    return name in _ERRORS.get(module, ()) or module == _ROOT
 
 
 def _invalid(error: Exception) -> HostError:
