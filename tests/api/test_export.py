@@ -56,7 +56,7 @@ def content(path: Path) -> dict[str, bytes]:
 
 
 def test_the_archive_holds_the_record_metrics_weights_and_logs(run: Run, tmp_path: Path) -> None:
-    path = write_archive(run, pages={"report.html": "<html>"})
+    path = write_archive(run.directory, pages={"report.html": "<html>"})
     assert path.resolve() == tmp_path / f"{run.id}.tar.gz"
     found = content(path)
     assert found["weights.pt"] == b"weights" * 1000
@@ -74,7 +74,7 @@ def test_the_archive_holds_the_record_metrics_weights_and_logs(run: Run, tmp_pat
 
 
 def test_the_readme_names_every_file(run: Run) -> None:
-    found = content(write_archive(run, pages={"report.html": ""}))
+    found = content(write_archive(run.directory, pages={"report.html": ""}))
     text = found["README.txt"].decode()
     assert text.startswith(f"{run.id}\n")
     assert "stage: finished\n" in text
@@ -86,7 +86,7 @@ def test_the_readme_names_every_file(run: Run) -> None:
 
 
 def test_secrets_are_redacted_in_every_text(run: Run) -> None:
-    found = content(write_archive(run))
+    found = content(write_archive(run.directory))
     assert found["git.patch"] == b"+token = '***'\n"
     assert found["attempts/0/logs/rank_00000.err"] == b"using ***\nfine\n"
     assert found["attempts/1/logs/rank_00001.out"] == b"***\n"
@@ -94,7 +94,7 @@ def test_secrets_are_redacted_in_every_text(run: Run) -> None:
 
 
 def test_the_order_is_fixed_and_weights_can_be_left_out(run: Run) -> None:
-    first, second = (content(write_archive(run, f"{name}.tar.gz", weights=False)) for name in "ab")
+    first, second = (content(write_archive(run.directory, f"{name}.tar.gz", weights=False)) for name in "ab")
     assert list(first) == list(second)
     assert "weights.pt" not in first
 
@@ -110,7 +110,7 @@ def test_links_are_not_followed_into_the_archive(run: Run, tmp_path: Path) -> No
     first.log(0, "err").unlink()
     first.log(0).parent.rmdir()
     first.log(0).parent.symlink_to(tmp_path / "outside")
-    found = content(write_archive(run))
+    found = content(write_archive(run.directory))
     assert not [name for name, text in found.items() if b"outside the run" in text]
     assert "attempts/1/logs/rank_00004.out" not in found
 
@@ -129,7 +129,7 @@ def test_a_running_run_is_exported_as_of_one_moment(run: Run, monkeypatch: pytes
         real(archive, name, text)
 
     monkeypatch.setattr(exported.RunArchive, "add_text", while_it_writes)
-    found = content(write_archive(run))
+    found = content(write_archive(run.directory))
     assert found["attempts/1/logs/rank_00000.out"] == before
     assert found["attempts/1/metrics.jsonl"].endswith(b"}\n")
     assert b"not ended, files are as of the export" in found["README.txt"]
@@ -141,18 +141,20 @@ def test_files_are_replaced_only_with_force_and_a_failure_leaves_none(
     path = tmp_path / "mine.tar.gz"
     path.write_text("mine")
     with pytest.raises(UsageError, match="file exists"):
-        write_archive(run, path)
+        write_archive(run.directory, path)
     assert path.read_text() == "mine"
-    assert write_archive(run, path, force=True) == path
+    assert write_archive(run.directory, path, force=True) == path
     assert len(content(path)) > 10
     monkeypatch.setattr(exported, "_lines", lambda file, most_bytes: [os.close(-1)])
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="cannot export"):
-        write_archive(run, tmp_path / "other.tar.gz")
+        write_archive(run.directory, tmp_path / "other.tar.gz")
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_an_export_from_python_includes_the_report(run: Run) -> None:
     found = content(clusterctl.export(run, weights=False))
     assert found["report.html"].startswith(b"<!doctype html>")
-    assert list(found) == list(content(write_archive(run, "a.tar.gz", weights=False, pages={"report.html": ""})))
+    assert list(found) == list(
+        content(write_archive(run.directory, "a.tar.gz", weights=False, pages={"report.html": ""}))
+    )

@@ -10,7 +10,6 @@ from support.mistake import Desk
 
 import clusterctl
 from clusterctl import NotFoundError, Run, SlurmError, Sweep, UsageError
-from clusterctl.launcher.api.resume_sweep import resume_sweep
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
 
@@ -310,7 +309,7 @@ class TestSweep:
             sweep.resume()
         first.resume()
         site.show(first, "PENDING")
-        again = resume_sweep(sweep, axes=["env.N=3"])
+        again = sweep.resume(axes=["env.N=3"])
         assert site.dependency == f"afterok:{first.job_id}"
         assert read_json(again.runs[2].directory.run_json)["after"] == [{"run": first.id, "condition": "finished"}]
         write_json(first.directory.attempt(0).host_json, {"job_id": first.job_id, "start": 1, "end": 2, "exit_code": 0})

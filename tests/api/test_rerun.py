@@ -91,17 +91,17 @@ def test_a_rerun_keeps_the_git_state_of_the_code(desk: Desk, run: clusterctl.Run
 def test_changes_are_applied_recorded_and_reported(run: clusterctl.Run) -> None:
     again = run.rerun(overrides={"resources.nodes": 4, "env.MODE": "slow", "resources.time": "2h"})
     expected = (Difference("resources.nodes", 2, 4), Difference("env.MODE", "fast", "slow"))
-    assert module.changes(again) == expected
-    assert module.plan(run, overrides={"resources.nodes": 4, "env.MODE": "slow"}).changes == expected
+    assert module.changes(again.directory) == expected
+    assert module.plan(run.directory, overrides={"resources.nodes": 4, "env.MODE": "slow"}).changes == expected
     assert "#SBATCH --nodes=4" in again.directory.script.read_text()
     assert record(again)["changes"][0] == {"key": "resources.nodes", "first": 2, "second": 4}
-    assert module.changes(run) == ()
+    assert module.changes(run.directory) == ()
 
 
 def test_a_rerun_can_be_rerun(run: clusterctl.Run) -> None:
     second = run.rerun(overrides={"env.MODE": "slow"})
     third = second.rerun(overrides={"resources.nodes": 1})
-    assert module.changes(third) == (Difference("resources.nodes", 2, 1),)
+    assert module.changes(third.directory) == (Difference("resources.nodes", 2, 1),)
     assert record(third)["rerun_of"] == second.id
     assert record(third)["job"]["env"]["MODE"] == "slow"
 
@@ -117,7 +117,7 @@ def test_a_built_in_training_can_be_rerun(desk: Desk) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     run = clusterctl.submit("synthetic", "site", overrides={"train.seed": 3})
     again = run.rerun(overrides={"train.batch_size": 16})
-    assert {change.key for change in module.changes(again)} >= {"train.batch_size"}
+    assert {change.key for change in module.changes(again.directory)} >= {"train.batch_size"}
     assert record(again)["job"]["train"]["seed"] == 3
     assert again.directory.code.readlink() == run.directory.code.readlink()
 
@@ -140,7 +140,7 @@ def test_dependencies_of_the_first_run_are_dropped(run: clusterctl.Run) -> None:
     waiting = run.rerun(overrides={"resources.dependency": "afterok:12"})
     again = waiting.rerun()
     assert "dependency" not in again.directory.script.read_text()
-    assert module.changes(again) == (Difference("resources.dependency", "afterok:12", None),)
+    assert module.changes(again.directory) == (Difference("resources.dependency", "afterok:12", None),)
     assert "--dependency=afterok:13" in (
         waiting.rerun(overrides={"resources.dependency": "afterok:13"}).directory.script.read_text()
     )
@@ -218,7 +218,7 @@ def test_a_rerun_of_an_earlier_clusterctls_run_has_todays_library_and_format(run
 def test_a_dry_run_writes_nothing(desk: Desk, run: clusterctl.Run) -> None:
     lose(desk)
     before = desk.asked("sbatch")
-    plan = module.plan(run.id, "site", overrides={"resources.nodes": 3})
+    plan = module.plan(run.directory, "site", overrides={"resources.nodes": 3})
     assert "#SBATCH --nodes=3" in plan.script
     assert plan.verify() == ()
     assert desk.run_directories() == [run.path]

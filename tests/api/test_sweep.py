@@ -10,8 +10,7 @@ import pytest
 from support.mistake import Desk
 
 import clusterctl
-from clusterctl.launcher.api.resume_sweep import resume_sweep
-from clusterctl.launcher.api.sweep import sweep
+from clusterctl.launcher.api.start import sweep
 from clusterctl.launcher.api.sweeps import Sweep, find_sweep
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
@@ -140,14 +139,14 @@ def resume_sweep_of(desk: Desk, found: Sweep, *axes: str) -> Sweep:
     for run in found.runs:
         if not run.directory.attempts():
             end(run.directory, Stage.FAILED)
-    return resume_sweep(found, axes=axes)
+    return found.resume(axes=axes)
 
 
 def test_resuming_submits_unfinished_runs_and_new_values_in_one_array(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0..2"])
     for place, stage in enumerate((Stage.FINISHED, Stage.FAILED, Stage.FINISHED)):
         end(found.runs[place].directory, stage)
-    again = resume_sweep(found, axes=["train.seed=2..4"])
+    again = found.resume(axes=["train.seed=2..4"])
     call = asked(desk_with_slurm)[1]
     assert f"element=({found.id}.1 {found.id}.3 {found.id}.4)" in call
     assert [run.job_id for run in again.runs] == ["101_0", "102_0", "101_2", "102_1", "102_2"]
@@ -163,7 +162,7 @@ def test_new_values_run_the_sweeps_code_even_if_its_folder_changed(desk_with_slu
     for run in found.runs:
         end(run.directory, Stage.FINISHED)
     program.unlink()
-    assert len(resume_sweep(found, axes=["lr=3,4"]).runs) == 4
+    assert len(found.resume(axes=["lr=3,4"]).runs) == 4
 
 
 def test_a_refused_resume_of_a_sweep_changes_nothing(desk_with_slurm: Desk) -> None:
@@ -173,7 +172,7 @@ def test_a_refused_resume_of_a_sweep_changes_nothing(desk_with_slurm: Desk) -> N
     before = {path: path.read_bytes() for path in sorted(desk_with_slurm.runs.rglob("*.json"))}
     desk_with_slurm.set(REFUSED="102")
     with pytest.raises(clusterctl.SlurmError, match="Invalid qos"):
-        resume_sweep(found, axes=["train.seed=2"])
+        found.resume(axes=["train.seed=2"])
     assert {path: path.read_bytes() for path in sorted(desk_with_slurm.runs.rglob("*.json"))} == before
     assert [run.job_id for run in found.runs] == ["101_0", "101_1"]
 
@@ -185,7 +184,7 @@ def test_a_sweep_is_unchanged_if_one_of_its_runs_is_already_being_resumed(desk_w
     (found.runs[1].path / ".resume").mkdir()
     before = {path: path.read_bytes() for path in sorted(desk_with_slurm.runs.rglob("*.json"))}
     with pytest.raises(clusterctl.UsageError, match="already being resumed"):
-        resume_sweep(found, axes=["train.seed=2"])
+        found.resume(axes=["train.seed=2"])
     assert {path: path.read_bytes() for path in sorted(desk_with_slurm.runs.rglob("*.json"))} == before
 
 
@@ -193,9 +192,9 @@ def test_a_finished_sweep_cannot_be_resumed(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0"])
     end(found.runs[0].directory, Stage.FINISHED)
     with pytest.raises(clusterctl.UsageError, match=r"all runs of synthetic-.* have finished: nothing to resume"):
-        resume_sweep(found)
+        found.resume()
     with pytest.raises(clusterctl.UsageError, match=r"the sweep varies train\.seed"):
-        resume_sweep(found, axes=["train.lr=1"])
+        found.resume(axes=["train.lr=1"])
 
 
 def test_a_sweep_is_not_a_run_but_its_elements_are(desk_with_slurm: Desk) -> None:

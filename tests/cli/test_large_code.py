@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from clusterctl.launcher import cli
-from clusterctl.launcher.api import submit as api
+from clusterctl.launcher.api import start
 from clusterctl.launcher.api.run import Run
+from clusterctl.launcher.api.submit import LargeCode
 from clusterctl.shared.record.layout import RunDir
 
-FOUND = api.LargeCode("code: /p holds 50,000 files, 2,000 MiB", "to copy all of it: --large-code")
+FOUND = LargeCode("code: /p holds 50,000 files, 2,000 MiB", "to copy all of it: --large-code")
 
 
 class Terminal(io.StringIO):
@@ -32,7 +33,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch, fabricate: Callable[..., RunDir])
             raise FOUND
         return Run(fabricate().path)
 
-    monkeypatch.setattr(api, "submit", submit)
+    monkeypatch.setattr(start, "submit", submit)
     return allowed
 
 

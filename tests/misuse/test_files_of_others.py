@@ -155,7 +155,7 @@ def test_many_users_share_a_runs_folder_of_root(monkeypatch: pytest.MonkeyPatch)
             (folder / str(number)).mkdir()
             os.chown(folder / str(number), number, -1)
             with user(number):
-                found[number] = send(submission_of(resolved, slurm)).directory
+                found[number] = send(submission_of(resolved, slurm)).run
                 assert found[number].code.resolve().is_relative_to(code_folder(runs))
                 assert find_unused(runs) == []
                 assert [*newest_first(runs)] == [found[number]]  # others' runs are private

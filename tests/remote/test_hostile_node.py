@@ -295,6 +295,21 @@ def test_a_confirmation_is_a_yes_or_a_no(
         assert got == [expected], words
 
 
+@pytest.mark.parametrize(("words", "requests"), [(["submit", "cora"], 1), (["submit", "cora", "--wait"], 2)])
+def test_only_a_command_that_should_wait_waits(
+    node: HostileNode, words: list[str], requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(node: HostileNode) -> None:
+        node.send(node.mark)
+        if len(node.requests) == 1:
+            node.ask({"wait": {"ids": ["x; rm -rf ~", 5], "more": DEEP.decode()[:100]}})
+        node.end()
+
+    node.play = ask
+    assert call(words, monkeypatch) == 0
+    assert len(node.requests) == requests
+
+
 def test_only_files_of_the_project_are_sent_and_no_target_of_a_link(
     node: HostileNode, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

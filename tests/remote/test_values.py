@@ -21,7 +21,8 @@ from support.busy_run import busy_files
 import clusterctl.launcher.api
 from clusterctl.launcher.api import calls
 from clusterctl.launcher.api.calls import expected
-from clusterctl.launcher.api.run import MetricRecords, metric_records
+from clusterctl.launcher.api.run import MetricRecords
+from clusterctl.launcher.observe.measurements import metric_rows
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.remote import values
 from clusterctl.launcher.remote.values import decoded, encoded, parsed
@@ -200,7 +201,7 @@ def test_the_status_of_a_run_arrives_unchanged(fabricate: Callable[..., RunDir])
     found = replace(report([run]), snapshots={}, problems=())
     assert decoded(json.loads(json.dumps(encoded(found))), expected("find:look")) == found
     assert decoded(json.loads(json.dumps(encoded(found.statuses[0]))), expected("run:Run.status")) == found.statuses[0]
-    records = metric_records(run)
+    records = MetricRecords(metric_rows(run))
     assert decoded(json.loads(json.dumps(encoded(records))), expected("run:Run.metrics")) == records
 
 

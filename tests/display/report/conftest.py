@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from support.busy_run import NOW, busy_files
 
-from clusterctl.launcher.display.report.page import PostMortem, examine
+from clusterctl.launcher.display.report.page import examine
+from clusterctl.launcher.display.report.sections import PostMortem
 from clusterctl.shared.errors import SlurmError
 
 

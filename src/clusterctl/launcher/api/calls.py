@@ -173,17 +173,11 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _at(place: Elsewhere, value: Any) -> Any:
     """Marks a run or a sweep as being on the other machine."""
-    from clusterctl.launcher.api.run import Run
-    from clusterctl.launcher.api.sweeps import Sweep
-
-    return replace(value, place=place) if isinstance(value, Run | Sweep) else value
+    return replace(value, place=place) if hasattr(value, "place") else value
 
 
 def _sendable(value: Any) -> Any:
-    from clusterctl.launcher.api.run import Run
-    from clusterctl.launcher.api.sweeps import Sweep
-
-    if isinstance(value, Run | Sweep):
+    if hasattr(value, "place"):
         return replace(value, place=None)
     if isinstance(value, os.PathLike):
         return os.fspath(value)

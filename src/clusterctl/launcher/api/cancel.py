@@ -19,9 +19,9 @@ from clusterctl.shared.record.ownership import user_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.launcher.slurm import QueuedJob
+    from clusterctl.shared.record.layout import RunDir
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Cancelled:
     problems: tuple[ConfigError | SlurmError, ...]
 
 
-def cancel(runs: Iterable[Run], agreed: Callable[[int], bool] = lambda _: True) -> Cancelled:
+def cancel(runs: Iterable[RunDir], agreed: Callable[[int], bool] = lambda _: True) -> Cancelled:
     """Cancel those of `runs` that have not ended, if `agreed` returns True for their number.
 
     Raises ConfigError for a damaged run, SlurmError if Slurm refuses or a run has no job yet.
     """
-    found = report([run.directory for run in runs])
+    found = report([*runs])
     for problem in found.problems:  # including runs of another user
         if isinstance(problem, ConfigError):
             raise problem

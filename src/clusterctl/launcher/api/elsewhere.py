@@ -14,12 +14,12 @@ from clusterctl.launcher.config.clusters import cluster_file, load_cluster, user
 from clusterctl.launcher.config.delivery import delivered
 from clusterctl.launcher.config.sent import Sent, SentProject
 from clusterctl.launcher.config.source import content_of
-from clusterctl.launcher.remote.connection import Ends as Ends
-from clusterctl.launcher.remote.connection import Signals as Signals
 from clusterctl.launcher.remote.conversation import Conversation as Conversation
 from clusterctl.launcher.remote.frames import OF_TERMINALS, RemoteRequest
 from clusterctl.launcher.remote.frames import Terminal as Terminal
+from clusterctl.launcher.remote.shown import Ends as Ends
 from clusterctl.launcher.remote.shown import Repeat as Repeat
+from clusterctl.launcher.remote.shown import Signals as Signals
 from clusterctl.launcher.remote.ssh import bring_port as bring_port
 from clusterctl.launcher.remote.ssh import leave_port as leave_port
 from clusterctl.launcher.remote.values import parsed as parsed

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl import __version__
-from clusterctl.launcher.api.run import metric_records
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.observe.comparison import variables_in
+from clusterctl.launcher.observe.measurements import metric_rows
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id
 from clusterctl.launcher.observe.status import report, run_record
 from clusterctl.launcher.observe.telemetry import telemetry_files
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from clusterctl.launcher.api.elsewhere import Elsewhere
-    from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.shared.record.layout import RunDir
 
@@ -42,7 +41,7 @@ _SUFFIX = ".tar.gz"
 
 
 def write_archive(
-    run: Run,
+    run: RunDir,
     output: str | Path | None = None,
     *,
     weights: bool = True,
@@ -57,30 +56,29 @@ def write_archive(
     as a report. A run that has not ended is exported in its current state. Raises UsageError if `output` exists, unless
     `force`, and ConfigError.
     """
-    directory = run.directory
-    target = _target(directory, output, force=force)
-    found = report([directory])
+    target = _target(run, output, force=force)
+    found = report([run])
     if not found.statuses:
         raise found.problems[0]
     (status,) = found.statuses
-    files = members(directory, weights=weights, work=work)
+    files = members(run, weights=weights, work=work)
     texts = {
         "README.txt": _readme(status, found.as_of),
         "status.json": json.dumps(run_record(status, found.as_of), indent=1) + "\n",
-        "metrics.csv": _table(metric_records(directory)),
+        "metrics.csv": _table(metric_rows(run)),
         **(pages or {}),
     }
     try:
         descriptor, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                archive = RunArchive(file, directory.id, found.as_of, _secrets(status).hide)
+                archive = RunArchive(file, run.id, found.as_of, _secrets(status).hide)
                 for name, text in sorted(texts.items()):
                     archive.add_text(name, text)
                 for member in files:
-                    name = os.path.relpath(member.path, directory.path)
+                    name = os.path.relpath(member.path, run.path)
                     # The weights and the program's own files are copied unchanged.
-                    binary = member.path == directory.weights or member.path.is_relative_to(directory.work)
+                    binary = member.path == run.weights or member.path.is_relative_to(run.work)
                     with suppress(FileNotFoundError):  # the run has not ended
                         archive.add_file(name, member, text=not binary)
                 archive.close()
@@ -88,9 +86,7 @@ def write_archive(
         finally:
             Path(aside).unlink(missing_ok=True)
     except OSError as error:
-        raise ConfigError(
-            f"cannot export {directory.id} to {target}: {reason(error)}", "check free space: df -h"
-        ) from error
+        raise ConfigError(f"cannot export {run.id} to {target}: {reason(error)}", "check free space: df -h") from error
     return target
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.launcher.checks.check import Check, Verdict
 from clusterctl.launcher.observe.milestones import read_submission
@@ -28,12 +28,19 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from clusterctl.launcher.api.run import Run
-    from clusterctl.launcher.api.sweeps import Sweep
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.shared.spec import Cluster, Resources
 
-    Named: TypeAlias = str | Run | Sweep | Iterable[str | Run | Sweep]
+
+class Submitted(Protocol):
+    """A `Run` or a `Sweep`."""
+
+    @property
+    def id(self) -> str: ...
+
+
+if TYPE_CHECKING:
+    Names: TypeAlias = str | Submitted | Iterable[str | Submitted]
 
 FLAGS = {Condition.FINISHED: "--after", Condition.ENDED: "--after-any", Condition.STARTED: "--after-start"}
 _OF_SLURM = {Condition.FINISHED: "afterok", Condition.ENDED: "afterany", Condition.STARTED: "after"}
@@ -142,23 +149,21 @@ class Predecessors:
         return status.job_id
 
 
-def find_predecessors(named: Mapping[Condition, Named], runs: Path, cluster: Cluster) -> Predecessors:
+def ids_of(named: Names) -> list[str]:
+    """The names of the runs and sweeps, given as one or several names or objects."""
+    several = named if isinstance(named, Iterable) and not isinstance(named, str) else (named,)
+    return [one if isinstance(one, str) else one.id for one in several]
+
+
+def find_predecessors(named: Mapping[Condition, Iterable[str]], runs: Path, cluster: Cluster) -> Predecessors:
     """The named runs and sweeps, each once. Raises what `find_run` raises."""
-    found = (
-        Predecessor(_id_of(runs, name if isinstance(name, str) else name.id), condition)
-        for condition, names in named.items()
-        for name in _several(names)
-    )
+    found = (Predecessor(_id_of(runs, name), condition) for condition, names in named.items() for name in names)
     return Predecessors(tuple(dict.fromkeys(found)), runs, cluster)
 
 
 def _id_of(runs: Path, name: str) -> str:
     sweep = sweep_named(runs, name)
     return sweep.id if sweep else find_run(runs, name).id
-
-
-def _several(names: Named) -> Iterable[str | Run | Sweep]:
-    return names if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
 
 
 def _never_finishes(name: str, never: Sequence[Status], runs: int) -> UsageError:

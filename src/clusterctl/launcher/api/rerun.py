@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.launcher.api.calls import works_elsewhere
-from clusterctl.launcher.api.find import as_run
 from clusterctl.launcher.api.settings import settings, typed
 from clusterctl.launcher.api.submit import dry_run, send, submission_of
 from clusterctl.launcher.config import load_cluster, resolve_again
@@ -28,8 +26,8 @@ from clusterctl.shared.spec.keys import Difference, differences, leaves_as_writt
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.settings import Overrides
+    from clusterctl.launcher.api.submission import SentRun
     from clusterctl.launcher.api.submit import DryRun
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.progress import ProgressListener
@@ -37,29 +35,22 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Cluster
 
 
-@works_elsewhere(changes=True, restarts=True)
-def rerun(
-    run: Run | str,
+def rerun_alone(
+    run: RunDir,
     cluster: str | None = None,
     *,
     overrides: Overrides = (),
     in_allocation: str | None = None,
     hold: bool = False,
     progress: ProgressListener = SILENT,
-) -> Run:
-    """Submit a new run with the code and configuration of `run`, which may be in any stage, and return it.
-
-    It goes to `cluster`, or else to that of `run`, with `overrides` applied, and starts at the first step. Both are in
-    the same runs folder. `in_allocation` and `hold` are as for `submit`.
-
-    Raises NotFoundError, UsageError for other code, ConfigError if the snapshot of the code was removed and for
-    everything that would make the run fail, and SlurmError.
-    """
+) -> SentRun:
+    """Submit a new run like `run`: see `again.rerun`."""
     again = _again(run, cluster, overrides)
+    slurm = Slurm.of(again.resolved.cluster)
     return send(
         submission_of(
             again.resolved,
-            Slurm.of(again.resolved.cluster),
+            slurm,
             again.words,
             in_allocation=in_allocation,
             hold=hold,
@@ -70,16 +61,16 @@ def rerun(
 
 
 def plan(
-    run: Run | str, cluster: str | None = None, *, overrides: Overrides = (), in_allocation: str | None = None
+    run: RunDir, cluster: str | None = None, *, overrides: Overrides = (), in_allocation: str | None = None
 ) -> DryRun:
     """What `rerun` would submit with the same arguments. Raises what it raises, except for results of checks."""
     again = _again(run, cluster, overrides)
     return dry_run(again.resolved, in_allocation, earlier=again.earlier)
 
 
-def changes(run: Run) -> tuple[Difference, ...]:
+def changes(run: RunDir) -> tuple[Difference, ...]:
     """The changes of `run` to the run that it repeats; empty for any other run."""
-    found = read_fields(run.directory.run_json).tables("changes")
+    found = read_fields(run.run_json).tables("changes")
     return tuple(Difference(one.text("key"), one.content.get("first"), one.content.get("second")) for one in found)
 
 
@@ -89,20 +80,19 @@ class _Again(NamedTuple):
     words: list[str]  # the equivalent command line
 
 
-def _again(run: Run | str, cluster: str | None, overrides: Overrides) -> _Again:
-    run = as_run(run, cluster)
-    record = read_record(run.directory)
+def _again(run: RunDir, cluster: str | None, overrides: Overrides) -> _Again:
+    record = read_record(run)
     record.require_ours()
     where = load_cluster(cluster) if cluster else record.cluster
     given = settings(overrides)
-    resolved = _resolved(run.directory, where, given)
+    resolved = _resolved(run, where, given)
     if resolved.job.code != record.job.code or (has_project(resolved.job) and not has_project(record.job)):
         message = f"code: a rerun uses the code that {run.id} was submitted with"
         raise UsageError(message, "to run other code, submit the job again: clusterctl submit JOB")
-    code = kept_code(run.directory, project=has_project(resolved.job))
+    code = kept_code(run, project=has_project(resolved.job))
     before, after = record.job, resolved.secrets.hide_in(resolved.job)
     changed = differences(leaves_as_written(to_record(before)), leaves_as_written(to_record(after)))
-    return _Again(resolved, Earlier(run.directory, code, changed), typed("rerun", run.id, cluster, given))
+    return _Again(resolved, Earlier(run, code, changed), typed("rerun", run.id, cluster, given))
 
 
 def _resolved(run: RunDir, cluster: Cluster, given: Iterable[str]) -> Resolved:

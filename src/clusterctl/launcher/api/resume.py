@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import clusterctl
-from clusterctl.launcher.api.calls import works_elsewhere
-from clusterctl.launcher.api.find import as_run
 from clusterctl.launcher.api.predecessors import Predecessors
 from clusterctl.launcher.api.settings import settings, typed
-from clusterctl.launcher.api.submission import PastJob, PlannedRun, Submission
+from clusterctl.launcher.api.submission import PastJob, PlannedRun, SentRun, Submission
 from clusterctl.launcher.checks.job_rules import changed_batch
 from clusterctl.launcher.checks.training_set import shares
 from clusterctl.launcher.config import load_cluster, resolve_again
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.diagnosis.traces import RunTrace, with_accounting
+from clusterctl.launcher.observe.run_names import run_ids, suffix
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.slurm import Slurm
@@ -24,61 +22,53 @@ from clusterctl.launcher.submission.plan import has_project, make_plan
 from clusterctl.launcher.submission.snapshot import kept_code
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
 from clusterctl.shared.record.fields import read_fields
+from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.stages import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.progress import ProgressListener
-    from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster
 
 
-@works_elsewhere(changes=True, restarts=True)
-def resume(
-    run: Run | str,
-    cluster: str | None = None,
-    *,
-    overrides: Overrides = (),
-    hold: bool = False,
-    progress: ProgressListener = SILENT,
-) -> Run:
-    """Start `run`, or the run of that name, again from its last checkpoint: the same run, another attempt.
-
-    It goes to `cluster`, or else to its previous one, with `overrides` applied. Later stages of its job that were
-    cancelled with it are submitted again. Raises NotFoundError, UsageError for a run that has not ended or has
-    finished, ConfigError with everything that would make it fail, and SlurmError.
-    """
-    from clusterctl.launcher.api.stages import resume_later
-
-    again = resume_alone(as_run(run, cluster), cluster, overrides=overrides, hold=hold, progress=progress)
-    resume_later(again.directory, progress)
-    return again
-
-
 def resume_alone(
-    run: Run,
+    run: RunDir,
     cluster: str | None = None,
     *,
     overrides: Overrides = (),
     hold: bool = False,
     progress: ProgressListener = SILENT,
-) -> Run:
-    """`resume`, without the later stages."""
-    directory = run.directory
-    _ended_job(directory)
-    where = load_cluster(cluster) if cluster else read_record(directory).cluster
+) -> SentRun:
+    """Start `run` again: see `again.resume`, which also starts the later stages of its job again."""
+    _ended_job(run)
+    where = load_cluster(cluster) if cluster else read_record(run).cluster
     changes = settings(overrides)
-    resolved = resolved_again(directory, where, changes)
+    resolved = resolved_again(run, where, changes)
     words = typed("resume", run.id, cluster, changes)
-    again = partial(_ended_job, directory)
-    before = shares(read_record(directory).job)
-    warnings = send(directory, resolved, Slurm.of(where), again, words, hold=hold, progress=progress)
-    return replace(run, warnings=(*warnings, *changed_batch(before, shares(resolved.job))))
+    before = shares(read_record(run).job)
+    warnings = send(run, resolved, Slurm.of(where), partial(_ended_job, run), words, hold=hold, progress=progress)
+    return SentRun(run, (*warnings, *changed_batch(before, shares(resolved.job))), resolved.job)
+
+
+def resume_later(run: RunDir, progress: ProgressListener = SILENT) -> list[RunDir]:
+    """Submit the later stages again that were cancelled with `run`, which was just resumed."""
+    if not read_record(run).stage:
+        return []
+    end = suffix(run.id)
+    found = report(RunDir(run.path.parent / name) for name in run_ids(run.path.parent) if suffix(name) == end)
+    waiting = {status.record.run.id: status for status in found.statuses if status.record.stage}
+    again: list[RunDir] = []
+    open_runs = {run.id}
+    for status in sorted(waiting.values(), key=lambda one: one.record.created):
+        needs = {one.run for one in status.record.predecessors}
+        if status.stage is Stage.CANCELLED and not status.attempts and needs & open_runs:
+            again.append(resume_alone(status.record.run, progress=progress).run)
+            open_runs.add(status.record.run.id)
+    return again
 
 
 def resolved_again(run: RunDir, cluster: Cluster, changes: Iterable[str] = ()) -> Resolved:

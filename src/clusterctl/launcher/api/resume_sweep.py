@@ -14,7 +14,6 @@ from clusterctl.launcher.api.resume import resolved_again
 from clusterctl.launcher.api.settings import axes_typed, settings, typed
 from clusterctl.launcher.api.submission import PastJob, PlannedRun, Submission, SweepPlan
 from clusterctl.launcher.api.sweep import SweepJobs, planned, shown_rows
-from clusterctl.launcher.api.sweeps import Sweep, find_sweep
 from clusterctl.launcher.config import load_cluster
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.observe.milestones import read_submission
@@ -33,34 +32,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clusterctl.launcher.api.settings import Axes
+    from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.launcher.observe.sweeps import SweepRecord
+    from clusterctl.shared.record.layout import SweepDir
     from clusterctl.shared.spec.sweep import Settings
 
 
 def resume_sweep(
-    sweep: Sweep | str,
+    place: SweepDir,
     cluster: str | None = None,
     *,
     axes: Axes = (),
     hold: bool = False,
     progress: ProgressListener = SILENT,
-) -> Sweep:
-    """Start the runs of `sweep` again that failed, timed out, or were cancelled, preempted or lost.
-
-    `axes` are values as for `sweep`: new combinations become additional runs, with the sweep's original code. Raises
-    NotFoundError, UsageError if there is nothing to do, ConfigError, and SlurmError.
-    """
-    sweep = find_sweep(sweep, cluster) if isinstance(sweep, str) else sweep
-    place, axes = sweep.directory, axes_typed(axes)
+) -> tuple[Check, ...]:
+    """Start the unfinished runs of a sweep again: see `Sweep.resume`. Returns the warnings."""
+    axes = axes_typed(axes)
     record = read_sweep(place)
     statuses = _known(record)
     again = [one for one in statuses if one.stage.ended and one.stage is not Stage.FINISHED]
     rows = _new(record, axes)
     if not again and not rows:
         going = sum(not one.stage.ended for one in statuses)
-        what = f"{going} runs of {sweep.id} have not ended" if going else f"all runs of {sweep.id} have finished"
+        what = f"{going} runs of {place.id} have not ended" if going else f"all runs of {place.id} have finished"
         raise UsageError(f"{what}: nothing to resume", "for more values: clusterctl resume --sweep KEY=VALUES")
     first = statuses[0].record
     where = load_cluster(cluster) if cluster else first.cluster
@@ -73,7 +69,7 @@ def resume_sweep(
         old.append(PlannedRun(plan, job, still_ended=partial(_still_ended, status), code=kept))
     wanted = SweepJobs(rows, [resolved_again(first.run, where, _as_settings(row, record)) for row in rows], [])
     runs = [*old, *planned(place, wanted, code, len(record.settings))]
-    words = [*typed("resume", sweep.id, cluster, ()), *(word for axis in axes for word in ("--sweep", axis))]
+    words = [*typed("resume", place.id, cluster, ()), *(word for axis in axes for word in ("--sweep", axis))]
     predecessors = () if any(one.attempts for one in statuses) else first.predecessors  # as for a single run
     waited_for, gone = Predecessors(predecessors, place.path.parents[1], where).without_removed()
     past = read_fields(place.sweep_json).content
@@ -97,7 +93,7 @@ def resume_sweep(
     warnings = together.check()
     waited_for.check(runs[0].resolved.job.resources)
     together.send()
-    return Sweep(place.path, (*gone, *warnings))
+    return (*gone, *warnings)
 
 
 def _known(record: SweepRecord) -> tuple[Status, ...]:

@@ -54,17 +54,6 @@ class MetricRecords(list[dict[str, Any]]):
         return pandas.DataFrame(list(self))
 
 
-def metric_records(run: RunDir) -> MetricRecords:
-    """The records of all attempts. Steps that a later attempt repeated from a checkpoint count once."""
-    from clusterctl.launcher.observe.lines import Growing, records_in
-    from clusterctl.launcher.observe.measurements import records_once
-
-    found: dict[int, list[dict[str, Any]]] = {}  # by attempt, the newest first
-    for attempt, record in records_once(run.attempts(), lambda path: records_in(Growing(path).added())):
-        found.setdefault(attempt.number, []).append({"attempt": attempt.number, **record})
-    return MetricRecords(one for records in reversed(found.values()) for one in records)
-
-
 @dataclass(frozen=True)
 class Run:
     """One run, by its directory, which every query reads again; Slurm is asked if the files are not conclusive."""
@@ -185,7 +174,9 @@ class Run:
         The first 65,536 steps are complete, then every second one is kept, after twice as many every fourth, and so on;
         evaluations and other rare records are all kept (`clusterctl.shared.record.metrics`).
         """
-        return metric_records(self.directory)
+        from clusterctl.launcher.observe.measurements import metric_rows
+
+        return MetricRecords(metric_rows(self.directory))
 
     @works_elsewhere()
     def why(self) -> Diagnosis:
@@ -211,21 +202,24 @@ class Run:
         """Cancel the run, whether pending or running; does nothing if it has ended. Raises SlurmError."""
         from clusterctl.launcher.api.cancel import cancel
 
-        cancel([self])
+        cancel([self.directory])
 
     @works_elsewhere(changes=True, restarts=True)
     def resume(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
         """Start the run, which ended without finishing, again from its last checkpoint: see `clusterctl.resume`."""
-        from clusterctl.launcher.api.resume import resume
+        from clusterctl.launcher.api.resume import resume_alone, resume_later
 
-        return resume(self, cluster, overrides=overrides, hold=hold)
+        again = resume_alone(self.directory, cluster, overrides=overrides, hold=hold)
+        resume_later(self.directory)
+        return Run(self.path, again.warnings, _job=again.job)
 
     @works_elsewhere(changes=True, restarts=True)
     def rerun(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
         """Submit a new run with the same code and configuration; this one may be in any stage. See `rerun`."""
-        from clusterctl.launcher.api.rerun import rerun
+        from clusterctl.launcher.api.rerun import rerun_alone
 
-        return rerun(self, cluster, overrides=overrides, hold=hold)
+        new = rerun_alone(self.directory, cluster, overrides=overrides, hold=hold)
+        return Run(new.run.path, new.warnings, _job=new.job)
 
     @works_elsewhere(changes=True)
     def release(self) -> None:

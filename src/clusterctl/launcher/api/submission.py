@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.submission.snapshot import Code
     from clusterctl.shared.record.layout import RunDir, SweepDir
     from clusterctl.shared.record.stages import Stage
+    from clusterctl.shared.spec import Job
 
 _LEASE_SECONDS = 300  # sbatch may take a minute; a process that holds a lease for longer has died
 
@@ -72,6 +73,14 @@ class PlannedRun(NamedTuple):
     fields: Mapping[str, Any] = {}
     still_ended: Callable[[], PastJob] | None = None
     code: Code | None = None  # its own, if not the submission's
+
+
+class SentRun(NamedTuple):
+    """A run that was submitted, and the warnings of the checks before."""
+
+    run: RunDir
+    warnings: tuple[Check, ...]
+    job: Job
 
 
 class SweepPlan(NamedTuple):

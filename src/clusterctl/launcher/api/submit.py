@@ -1,4 +1,4 @@
-"""Load a job, plan its run, submit it: to Slurm's queue or into an existing allocation."""
+"""Load a job and plan its run, or those of its stages: for Slurm's queue, or for an existing allocation."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusterctl
-from clusterctl.launcher.api.calls import works_elsewhere
-from clusterctl.launcher.api.settings import program_words, settings, typed
-from clusterctl.launcher.api.submission import PlannedRun, Submission, uncopied
+from clusterctl.launcher.api.settings import program_words, settings
+from clusterctl.launcher.api.submission import PlannedRun, SentRun, Submission, uncopied
 from clusterctl.launcher.api.verify import verify
 from clusterctl.launcher.checks.job_rules import large_batch
 from clusterctl.launcher.checks.training_set import batches
-from clusterctl.launcher.config import load_cluster, resolve, runs_folder
+from clusterctl.launcher.config import current_folder, load_cluster, resolve, runs_folder
 from clusterctl.launcher.config.delivery import delivered
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.stages import HasStages as HasStages
+from clusterctl.launcher.config.stages import stages_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.code_files import LargeCode as LargeCode
 from clusterctl.launcher.submission.new_run import Earlier, from_earlier, from_project
@@ -35,8 +35,7 @@ from clusterctl.shared.spec import PROFILED_STEPS, LoopTrain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.launcher.api.predecessors import Named, Predecessors
-    from clusterctl.launcher.api.run import Run
+    from clusterctl.launcher.api.predecessors import Names, Predecessors
     from clusterctl.launcher.api.settings import Overrides, Program
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config import Resolved
@@ -124,9 +123,9 @@ def plan(
     overrides: Overrides = (),
     profile: bool = False,
     in_allocation: str | None = None,
-    after: Named = (),
-    after_any: Named = (),
-    after_start: Named = (),
+    after: Names = (),
+    after_any: Names = (),
+    after_start: Names = (),
 ) -> DryRun:
     """What `submit` would submit with the same arguments. Raises what `load` raises."""
     resolved = load(job, cluster, stage=stage, program=program, overrides=overrides, profile=profile)
@@ -149,66 +148,21 @@ def dry_run(
     return DryRun(resolved, _planned(resolved, runs, code, allocation), earlier, waiting)
 
 
-@works_elsewhere(changes=True, takes_job=True)
-def submit(
-    job: str | os.PathLike[str] | None = None,
-    cluster: str | None = None,
-    *,
-    stage: str | None = None,
-    program: Program = (),
-    overrides: Overrides = (),
-    profile: bool = False,
-    in_allocation: str | None = None,
-    hold: bool = False,
-    after: Named = (),
-    after_any: Named = (),
-    after_start: Named = (),
-    large_code: bool = False,
-    progress: ProgressListener = SILENT,
-) -> Run:
-    """Submit `job`, or `program` with the defaults of a job file, and return its run.
-
-    `stage` selects a stage of a job with stages; `submit_stages` submits all. `in_allocation` starts it immediately on
-    the nodes that one of your jobs holds (`clusterctl alloc`); `hold` queues it until `Run.release`; `large_code`
-    copies a project of any size. `progress` is notified when an image is imported or a large project is copied.
-
-    It starts when all runs in `after` have finished, those in `after_any` have ended in any way, and those in
-    `after_start` have started: a `Run`, a `Sweep` (all its runs), a name, or several. If one in `after` can no longer
-    finish, UsageError is raised; Slurm cancels a run that is already waiting for it.
-
-    Raises what `load` raises, LargeCode for a project of more than 20,000 files or 500 MiB, ConfigError with everything
-    that would make the run fail, and SlurmError if Slurm refuses; nothing is left behind. If Slurm does not answer, the
-    run directory is kept, since Slurm may have accepted the job.
-    """
-    changes = settings(overrides)
-    resolved = load(job, cluster, stage=stage, program=program, overrides=changes, profile=profile)
-    predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
-    words = typed("submit", None if job is None else os.fspath(job), cluster, changes)
-    words += ["--stage", stage] if stage else []
-    words += ["--profile"] if profile else []
-    words += predecessors.words if predecessors else []
-    words += ["--", *program_words(program)] if program else []
-    return send(
-        submission_of(
-            resolved,
-            Slurm.of(resolved.cluster),
-            words,
-            in_allocation=in_allocation,
-            hold=hold,
-            predecessors=predecessors,
-            large_code=large_code,
-            progress=progress,
-        )
-    )
+def stage_names(job: str | os.PathLike[str]) -> list[str]:
+    """The stages of `job`; most jobs have none. Raises NotFoundError and ConfigError."""
+    return [stage.name for stage in stages_of(os.fspath(job), current_folder())]
 
 
-def send(one: Submission) -> Run:
+def plan_stages(job: str | os.PathLike[str], cluster: str | None = None, *, overrides: Overrides = ()) -> list[DryRun]:
+    """What `submit_stages` would submit, in order. Raises what `load` raises."""
+    return [dry_run(load(job, cluster, stage=name, overrides=overrides)) for name in stage_names(job)]
+
+
+def send(one: Submission) -> SentRun:
     """Check and send the submission of a single run."""
-    from clusterctl.launcher.api.run import Run  # late: not needed for a dry run
-
     warnings = one.check()
     one.send()
-    return Run(one.runs[0].plan.run.path, warnings, _job=one.runs[0].resolved.job)
+    return SentRun(one.runs[0].plan.run, warnings, one.runs[0].resolved.job)
 
 
 def submission_of(
@@ -266,7 +220,11 @@ def _profiled(resolved: Resolved) -> Resolved:
 
 
 def find_waited_for(
-    resolved: Resolved, after: Named, after_any: Named, after_start: Named, in_allocation: str | None
+    resolved: Resolved,
+    after: Names,
+    after_any: Names,
+    after_start: Names,
+    in_allocation: str | None,
 ) -> Predecessors | None:
     """The runs to wait for. Raises UsageError and NotFoundError."""
     if not (after or after_any or after_start):
@@ -274,10 +232,14 @@ def find_waited_for(
     if in_allocation:
         raise UsageError("--after: a run in an allocation is not queued", "use only one of these options")
     # imported late: most submissions need no other run's status
-    from clusterctl.launcher.api.predecessors import find_predecessors
+    from clusterctl.launcher.api.predecessors import find_predecessors, ids_of
     from clusterctl.launcher.observe.run_record import Condition
 
-    named = {Condition.FINISHED: after, Condition.ENDED: after_any, Condition.STARTED: after_start}
+    named = {
+        Condition.FINISHED: ids_of(after),
+        Condition.ENDED: ids_of(after_any),
+        Condition.STARTED: ids_of(after_start),
+    }
     return find_predecessors(named, runs_folder(resolved.cluster), resolved.cluster)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.api.calls import works_elsewhere
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import chosen_runs_folder
+from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.observe.ranking import SweepSummary, summarise
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import read_sweep, sweep_named, values_of
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.api.elsewhere import Elsewhere
+    from clusterctl.launcher.api.settings import Axes
     from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.observe.status import Report
 
 _LOOK_SECONDS = 5.0  # every check reads the changes of all active runs
@@ -108,7 +111,7 @@ class Sweep:
         """Cancel all runs that have not ended, with one request to Slurm. Raises SlurmError."""
         from clusterctl.launcher.api.cancel import cancel
 
-        cancel(self.runs)
+        cancel(read_sweep(self.directory).runs)
 
     @works_elsewhere(changes=True)
     def release(self) -> None:
@@ -121,11 +124,23 @@ class Sweep:
         Slurm.of(waiting[0].record.cluster).release([one.job_id for one in waiting if one.job_id])
 
     @works_elsewhere(changes=True, restarts=True)
-    def resume(self, cluster: str | None = None) -> Sweep:
-        """Start the runs again that ended without finishing. See `resume_sweep`."""
+    def resume(
+        self,
+        cluster: str | None = None,
+        *,
+        axes: Axes = (),
+        hold: bool = False,
+        progress: ProgressListener = SILENT,
+    ) -> Sweep:
+        """Start the runs again that failed, timed out, or were cancelled, preempted or lost.
+
+        `axes` are values as for `clusterctl.sweep`: new combinations become additional runs, with the sweep's original
+        code. Raises UsageError if there is nothing to do, ConfigError, and SlurmError.
+        """
         from clusterctl.launcher.api.resume_sweep import resume_sweep
 
-        return resume_sweep(self, cluster)
+        warnings = resume_sweep(self.directory, cluster, axes=axes, hold=hold, progress=progress)
+        return Sweep(self.path, warnings)
 
 
 @works_elsewhere()

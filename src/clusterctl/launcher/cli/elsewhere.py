@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
-AWAIT = "await"  # the command that follows or waits for runs; only `forward` types it
 
 
 def elsewhere(**manner: Any) -> Callable[[Function], Function]:

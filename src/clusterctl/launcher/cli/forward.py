@@ -21,7 +21,6 @@ from clusterctl.launcher.api import elsewhere as api
 from clusterctl.launcher.api.cargo import Cargo, cargo_of_restart, load_cargo, text_file
 from clusterctl.launcher.api.export import check_output
 from clusterctl.launcher.cli import options
-from clusterctl.launcher.cli.elsewhere import AWAIT
 from clusterctl.launcher.display.build_progress import shown
 from clusterctl.launcher.display.foreign import ForeignOutput
 from clusterctl.shared.errors import HostError, UsageError
@@ -77,7 +76,7 @@ class Forwarded:
         if code or self._waits_for is None:
             return code
         # Waiting is a request of its own, which may be repeated.
-        return self._talk([AWAIT, json.dumps(self._waits_for)], repeat=api.Repeat.REDRAWN)
+        return self._talk([options.AWAIT, json.dumps(self._waits_for)], repeat=api.Repeat.REDRAWN)
 
     @property
     def _repeat(self) -> api.Repeat:
@@ -152,8 +151,6 @@ class Forwarded:
 
     def _show_dashboard(self) -> int:
         """Run the dashboard there on a free port and forward that port to this machine."""
-        from clusterctl.launcher.cli.pages import CTRL_C
-
         here, host = self.values["port"] or _free_port(), self.place.host
         brought: list[int] = []
         received = bytearray()
@@ -167,7 +164,7 @@ class Forwarded:
                 api.bring_port(host, here, there)
                 brought.append(there)
                 click.echo(f"http://127.0.0.1:{here}{found[2].decode()}")
-                click.echo(CTRL_C, err=True)
+                click.echo(options.CTRL_C, err=True)
                 received.clear()
 
         try:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.sweeps import Sweep
     from clusterctl.shared.spec import Batches
 
+AWAIT = "await"  # the command that follows or waits for runs; only `forward` types it
+CTRL_C = "press Ctrl-C to stop"
 Command = TypeVar("Command", bound=Callable[..., Any])
 Found = TypeVar("Found")
 

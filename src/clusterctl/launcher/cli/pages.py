@@ -11,7 +11,7 @@ from clusterctl.launcher.api.find import find, query
 from clusterctl.launcher.api.served import delivered
 from clusterctl.launcher.api.sweeps import sweep_meant
 from clusterctl.launcher.cli.elsewhere import elsewhere
-from clusterctl.launcher.cli.options import cluster_option, warn_of
+from clusterctl.launcher.cli.options import CTRL_C, cluster_option, warn_of
 from clusterctl.shared.errors import UsageError
 
 # `clusterctl report`: an HTML report on a run, a sweep, or several runs.
@@ -76,9 +76,6 @@ def report(names: tuple[str, ...], metric: str | None, output: str | None, clust
     else:
         write_text(path, text)
     click.echo(path)
-
-
-CTRL_C = "press Ctrl-C to stop"
 
 
 @click.command(short_help="Show runs in a browser")

@@ -62,6 +62,7 @@ def rerun(
       clusterctl rerun cora --nodes 4 --dry-run
     """
     options.check_waiting(hold, follow, wait, timeout, dry_run=dry_run)
+    from clusterctl.launcher.api import again
     from clusterctl.launcher.api import rerun as api
     from clusterctl.launcher.api.find import find
     from clusterctl.launcher.display.build_progress import shown
@@ -71,13 +72,13 @@ def rerun(
     if dry_run:
         from clusterctl.launcher.cli.submit import show_plan
 
-        plan = api.plan(earlier, cluster, overrides=given, in_allocation=in_allocation)
+        plan = api.plan(earlier.directory, cluster, overrides=given, in_allocation=in_allocation)
         show_plan(plan, ask_slurm=False)
         _show_changes(earlier.id, plan.changes)
         return
     with shown() as progress:
-        run = api.rerun(earlier, cluster, overrides=given, in_allocation=in_allocation, hold=hold, progress=progress)
-    changes = api.changes(run)
+        run = again.rerun(earlier, cluster, overrides=given, in_allocation=in_allocation, hold=hold, progress=progress)
+    changes = api.changes(run.directory)
     _show_changes(earlier.id, changes)
     options.show_batches(run.batches)
     options.warn_of(run.warnings)
@@ -121,7 +122,7 @@ def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
     def agreed(count: int) -> bool:
         return count == 1 or confirmed(f"Cancel {count} runs?", yes=yes)
 
-    done = cancel_all(find_all(names, cluster), agreed)
+    done = cancel_all([run.directory for run in find_all(names, cluster)], agreed)
     warn_of(done.problems)
     if len(done.ended) + len(done.cancelled) > _MOST_NAMED:
         click.echo(f"cancelled {len(done.cancelled)} runs; {len(done.ended)} had already ended", err=True)
@@ -184,8 +185,7 @@ def resume(
       clusterctl resume cora-20260131-120000-1a2b --sweep train.seed=0..9
     """
     from clusterctl.launcher.api.find import find
-    from clusterctl.launcher.api.resume import resume_alone
-    from clusterctl.launcher.api.stages import resume_later
+    from clusterctl.launcher.api.resume import resume_alone, resume_later
     from clusterctl.launcher.api.sweeps import sweep_meant
     from clusterctl.launcher.display.build_progress import shown
 
@@ -204,11 +204,12 @@ def resume(
     if axes:
         raise UsageError(f"--sweep: {name} is not a sweep", "submit it as one: clusterctl submit JOB --sweep ...")
     with shown() as progress:
-        run = resume_alone(find(name, cluster), cluster, overrides=changes, hold=hold, progress=progress)
+        run = find(name, cluster)
+        again = resume_alone(run.directory, cluster, overrides=changes, hold=hold, progress=progress)
         later = resume_later(run.directory, progress)
     options.show_batches(run.batches)
-    options.warn_of(run.warnings)
-    click.echo("\n".join(one.id for one in (run, *later)))
+    options.warn_of(again.warnings)
+    click.echo("\n".join([run.id, *(one.id for one in later)]))
     if not (follow or wait):
         options.echo_next(run, f"attempt {len(run.directory.attempts())}", hold=hold)
     options.await_end([run], follow, wait, timeout)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from clusterctl.launcher import cli
 from clusterctl.launcher.api.served import OPERATION, carried_out, serve, uploaded
-from clusterctl.launcher.cli.elsewhere import AWAIT
+from clusterctl.launcher.cli.options import AWAIT, follow_or_wait
 
 if TYPE_CHECKING:
     from clusterctl.launcher.api.served import Asker, RemoteRequest
@@ -61,6 +61,5 @@ def _await(ids: list[str], *, follow: bool, timeout: float | None) -> None:
     """Follow or wait for the runs just submitted, as --follow and --wait do."""
     from clusterctl.launcher.api.find import find
     from clusterctl.launcher.api.sweeps import sweep_meant
-    from clusterctl.launcher.cli.options import follow_or_wait
 
     follow_or_wait([sweep_meant(name, None) or find(name) for name in ids], follow=follow, timeout=timeout)

@@ -177,7 +177,6 @@ def submit(**typed: Any) -> None:
 
 def _submit_one(request: Request) -> None:
     from clusterctl.launcher.api import submit as api
-    from clusterctl.launcher.display.build_progress import shown
 
     if request.dry_run:
         plan = api.plan(
@@ -193,10 +192,12 @@ def _submit_one(request: Request) -> None:
         ask_slurm = request.dry_run == "slurm" and not request.in_allocation
         show_plan(plan, ask_slurm=ask_slurm, large_code=request.large_code)
         return
+    from clusterctl.launcher.api import start  # a dry run needs neither
+    from clusterctl.launcher.display.build_progress import shown
 
     def call(large: bool) -> Run:
         with shown() as progress:
-            return api.submit(
+            return start.submit(
                 request.job,
                 request.cluster,
                 stage=request.stage,
@@ -222,7 +223,8 @@ def _submit_one(request: Request) -> None:
 def _submit_stages(request: Request) -> None:
     """Submit every stage and print its run; a dry run prints the scripts."""
     assert request.job is not None  # a program has no stages
-    from clusterctl.launcher.api import stages as api
+    from clusterctl.launcher.api import start
+    from clusterctl.launcher.api import submit as api
     from clusterctl.launcher.display.build_progress import shown
 
     if request.dry_run:
@@ -230,7 +232,7 @@ def _submit_stages(request: Request) -> None:
             show_plan(plan, ask_slurm=request.dry_run == "slurm", large_code=request.large_code)
         return
     with shown() as progress:
-        runs = api.submit_stages(
+        runs = start.submit_stages(
             request.job,
             request.cluster,
             overrides=request.settings,
@@ -247,6 +249,7 @@ def _submit_stages(request: Request) -> None:
 
 def _submit_sweep(request: Request) -> None:
     """Submit a sweep and print it; a dry run prints the settings of each run instead."""
+    from clusterctl.launcher.api import start
     from clusterctl.launcher.api import sweep as api
     from clusterctl.launcher.api.submit import find_waited_for
     from clusterctl.launcher.display.build_progress import shown
@@ -272,7 +275,7 @@ def _submit_sweep(request: Request) -> None:
         )
         return
     with shown() as progress:
-        sweep = api.sweep(
+        sweep = start.sweep(
             request.job,
             request.cluster,
             program=request.program,
@@ -316,11 +319,10 @@ def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> Non
 
 def resume_sweep(sweep: Sweep, cluster: str | None, axes: tuple[str, ...], *, hold: bool) -> None:
     """Submit the unfinished runs again and print the sweep."""
-    from clusterctl.launcher.api.resume_sweep import resume_sweep as start_again
     from clusterctl.launcher.display.build_progress import shown
 
     with shown() as progress:
-        announce(start_again(sweep, cluster, axes=axes, hold=hold, progress=progress))
+        announce(sweep.resume(cluster, axes=axes, hold=hold, progress=progress))
 
 
 def announce(sweep: Sweep, output: str = "id") -> None:

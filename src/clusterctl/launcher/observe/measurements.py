@@ -7,14 +7,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterctl.launcher.observe.lines import records_in
+from clusterctl.launcher.observe.lines import Growing, records_in
 from clusterctl.shared.record.fields import Fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.shared.record.layout import Attempt
+    from clusterctl.shared.record.layout import Attempt, RunDir
     from clusterctl.shared.record.vocabulary import Number
 
 
@@ -138,3 +138,11 @@ def seconds_left(metrics: Mapping[str, float], pace: Pace | None, now: float) ->
 def _first_step(lines: Iterable[bytes]) -> tuple[float, float] | None:
     found = ((measured.step, measured.time) for measured in measurements_in(lines))
     return next(((step, time) for step, time in found if step is not None and time is not None), None)
+
+
+def metric_rows(run: RunDir) -> list[dict[str, Any]]:
+    """The records of all attempts, one dict each. Steps that a later attempt repeated from a checkpoint count once."""
+    found: dict[int, list[dict[str, Any]]] = {}  # by attempt, the newest first
+    for attempt, record in records_once(run.attempts(), lambda path: records_in(Growing(path).added())):
+        found.setdefault(attempt.number, []).append({"attempt": attempt.number, **record})
+    return [one for records in reversed(found.values()) for one in records]

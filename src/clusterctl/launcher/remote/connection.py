@@ -6,7 +6,6 @@ import os
 import selectors
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.remote.frames import CHUNK, FROM_THERE, Broken, Frame, FrameKind, Reader
@@ -20,34 +19,10 @@ _PATIENCE_SECONDS = 10.0  # from the end of its output to the end of the session
 _MOST_QUESTIONS = 8  # at once; clusterctl asks one after the other
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from clusterctl.launcher.remote.frames import RemoteRequest
-    from clusterctl.launcher.remote.shown import ShownSoFar
-
-
-@dataclass
-class Ends:
-    """The local ends of a conversation."""
-
-    output: Callable[[bytes], None]
-    errors: Callable[[bytes], None]
-    forget: Callable[[], None] = lambda: None  # called when the command is repeated: its output begins anew
-    answer: Callable[[dict[str, Any]], Iterator[bytes]] = lambda _: iter(())
-    notice: Callable[[str], None] = lambda _: None  # called when the connection breaks and comes back
-    input: int | None = None  # a descriptor to read input from
-    signals: Signals | None = None
-    ask: bool = True  # whether ssh may prompt the user
-
-
-@dataclass
-class Signals:
-    """Signals from the user, set by handlers that also make the descriptor `wake` readable."""
-
-    wake: int
-    listening: bool = False  # whether Ctrl-C is sent to the other machine; otherwise it ends the local command
-    interrupted: bool = False
-    size: bytes | None = None  # of the terminal, since it has changed
+    from clusterctl.launcher.remote.shown import Ends, ShownSoFar, Signals
 
 
 class SessionEnded(Exception):

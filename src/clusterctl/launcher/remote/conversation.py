@@ -16,8 +16,8 @@ from clusterctl.launcher.remote.shown import Repeat, ShownSoFar
 from clusterctl.shared.errors import HostError
 
 if TYPE_CHECKING:
-    from clusterctl.launcher.remote.connection import Ends
     from clusterctl.launcher.remote.frames import RemoteRequest
+    from clusterctl.launcher.remote.shown import Ends
 
 _NO_PYTHON = 93  # exit code of the install command
 _SSH_FAILED = 255

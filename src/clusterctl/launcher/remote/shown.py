@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.remote.frames import FrameKind
 from clusterctl.shared.errors import HostError
 
 if TYPE_CHECKING:
-    from clusterctl.launcher.remote.connection import Ends
+    from collections.abc import Callable, Iterator
 
 _HELD_BYTES = 2**20
 _LONGEST_LINE = 2**20  # bytes
@@ -25,6 +26,30 @@ class Repeat(Enum):
     LINES = "lines"  # like REDRAWN, without lines that were already shown
     WHOLE = "whole"  # its output is one answer, for a program: forget the beginning and repeat it
     NEVER = "never"
+
+
+@dataclass
+class Ends:
+    """The local ends of a conversation."""
+
+    output: Callable[[bytes], None]
+    errors: Callable[[bytes], None]
+    forget: Callable[[], None] = lambda: None  # called when the command is repeated: its output begins anew
+    answer: Callable[[dict[str, Any]], Iterator[bytes]] = lambda _: iter(())
+    notice: Callable[[str], None] = lambda _: None  # called when the connection breaks and comes back
+    input: int | None = None  # a descriptor to read input from
+    signals: Signals | None = None
+    ask: bool = True  # whether ssh may prompt the user
+
+
+@dataclass
+class Signals:
+    """Signals from the user, set by handlers that also make the descriptor `wake` readable."""
+
+    wake: int
+    listening: bool = False  # whether Ctrl-C is sent to the other machine; otherwise it ends the local command
+    interrupted: bool = False
+    size: bytes | None = None  # of the terminal, since it has changed
 
 
 class ShownSoFar:

@@ -13,7 +13,7 @@ from clusterctl.launcher.display.plain import as_shown, duration, share
 from clusterctl.launcher.display.report import sections
 from clusterctl.launcher.display.report.markup import Markup, join, tag
 from clusterctl.launcher.display.report.markup import table as framed
-from clusterctl.launcher.display.report.page import PostMortem
+from clusterctl.launcher.display.report.sections import PostMortem
 from clusterctl.launcher.display.runs_table import LEFT_ALIGNED, row_of
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.run_names import submission

@@ -45,5 +45,5 @@ def export_run(run: Run, output: str | Path | None, *, weights: bool, work: bool
     """`export` that also returns the problems found."""
     examined = examine(run.directory, run.path)
     pages = {"report.html": page(examined)}
-    path = write_archive(run, output, weights=weights, work=work, force=force, pages=pages)
+    path = write_archive(run.directory, output, weights=weights, work=work, force=force, pages=pages)
     return Exported(path, tuple(examined.problems))

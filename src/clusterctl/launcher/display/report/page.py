@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -15,11 +14,11 @@ from clusterctl.launcher.display.explanation import explanation
 from clusterctl.launcher.display.plain import as_bytes
 from clusterctl.launcher.display.report import sections
 from clusterctl.launcher.display.report.markup import Markup, document, join, table, tag
-from clusterctl.launcher.display.report.sections import section
+from clusterctl.launcher.display.report.sections import PostMortem, section
 from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.overview import happenings
 from clusterctl.launcher.observe.status import report
-from clusterctl.launcher.observe.written import Written, read_written
+from clusterctl.launcher.observe.written import read_written
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.files import exists, read_json
 from clusterctl.shared.spec.keys import leaves_as_written
@@ -28,29 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from clusterctl.launcher.diagnosis.efficiency import Advice, Use
-    from clusterctl.launcher.observe.stage import Status
-    from clusterctl.launcher.observe.timeline import Happening
-    from clusterctl.shared.errors import ConfigError, SlurmError
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster
-
-
-@dataclass(frozen=True)
-class PostMortem:
-    """Everything that the report on one run shows. `folder` will contain the report: links are relative to it."""
-
-    as_of: float
-    status: Status
-    history: History
-    happenings: tuple[Happening, ...]
-    use: Use
-    advice: tuple[Advice, ...]
-    record: dict[str, Any]  # the content of run.json: versions, git, origins
-    folder: Path
-    findings: tuple[str, ...] = ()  # the lines of `why`
-    problems: tuple[ConfigError | SlurmError, ...] = ()
-    written: Written = field(default_factory=Written)  # the program's files in its working directory
 
 
 def examine(

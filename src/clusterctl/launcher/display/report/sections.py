@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.diagnosis.learning import not_learning
 from clusterctl.launcher.diagnosis.running import stragglers
@@ -13,20 +14,42 @@ from clusterctl.launcher.display.plain import compact, duration, ranks_text, sha
 from clusterctl.launcher.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
 from clusterctl.launcher.display.report.markup import Markup, join, table, tag
 from clusterctl.launcher.display.runs_table import stage_text
+from clusterctl.launcher.observe.written import Written
 from clusterctl.shared.record.stages import Stage
 from clusterctl.shared.record.vocabulary import KNOWN, Role, counted_examples, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from clusterctl.launcher.display.report.page import PostMortem
-    from clusterctl.launcher.observe.history import NodeHistory
+    from clusterctl.launcher.diagnosis.efficiency import Advice, Use
+    from clusterctl.launcher.observe.history import History, NodeHistory
+    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.timeline import Happening
+    from clusterctl.shared.errors import ConfigError, SlurmError
 
 _MOST_ATTEMPTS = 60
 _MOST_HAPPENINGS = 80
 _MOST_NODES = 32  # drawn
 _MOST_RANKS, _SLOWEST = 256, 64  # in the table: all ranks, or the slowest if there are more
 _LEAST_PIECE = 1 / 2000  # minimum width of a piece, as a share of the waterfall's
+
+
+@dataclass(frozen=True)
+class PostMortem:
+    """Everything that the report on one run shows. `folder` will contain the report: links are relative to it."""
+
+    as_of: float
+    status: Status
+    history: History
+    happenings: tuple[Happening, ...]
+    use: Use
+    advice: tuple[Advice, ...]
+    record: dict[str, Any]  # the content of run.json: versions, git, origins
+    folder: Path
+    findings: tuple[str, ...] = ()  # the lines of `why`
+    problems: tuple[ConfigError | SlurmError, ...] = ()
+    written: Written = field(default_factory=Written)  # the program's files in its working directory
 
 
 def section(title: str, *content: Markup) -> Markup:

@@ -1,0 +1,231 @@
+"""Start runs: of a job, of its stages, of a sweep.
+
+What only stages or sweeps need is imported there: a submission should not wait for it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.api.calls import works_elsewhere
+from clusterctl.launcher.api.run import Run
+from clusterctl.launcher.api.settings import axes_typed, program_words, settings, typed
+from clusterctl.launcher.api.submission import SentRun, Submission, SweepPlan, undo
+from clusterctl.launcher.api.submit import code_of, find_waited_for, load, new_suffix, send, submission_of
+from clusterctl.launcher.config import current_folder, runs_folder
+from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.config.stages import stages_of
+from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.submission.new_run import from_project
+from clusterctl.shared.errors import ClusterctlError, ConfigError, reason
+from clusterctl.shared.record.layout import SWEEP_FORMAT, SweepDir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TypeAlias
+
+    from clusterctl.launcher.api.settings import Axes, Overrides, Program
+    from clusterctl.launcher.api.sweeps import Sweep
+    from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.config.progress import ProgressListener
+
+    Named: TypeAlias = str | Run | Sweep | Iterable[str | Run | Sweep]
+
+
+@works_elsewhere(changes=True, takes_job=True)
+def submit(
+    job: str | os.PathLike[str] | None = None,
+    cluster: str | None = None,
+    *,
+    stage: str | None = None,
+    program: Program = (),
+    overrides: Overrides = (),
+    profile: bool = False,
+    in_allocation: str | None = None,
+    hold: bool = False,
+    after: Named = (),
+    after_any: Named = (),
+    after_start: Named = (),
+    large_code: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Run:
+    """Submit `job`, or `program` with the defaults of a job file, and return its run.
+
+    `stage` selects a stage of a job with stages; `submit_stages` submits all. `in_allocation` starts it immediately on
+    the nodes that one of your jobs holds (`clusterctl alloc`); `hold` queues it until `Run.release`; `large_code`
+    copies a project of any size. `progress` is notified when an image is imported or a large project is copied.
+
+    It starts when all runs in `after` have finished, those in `after_any` have ended in any way, and those in
+    `after_start` have started: a `Run`, a `Sweep` (all its runs), a name, or several. If one in `after` can no longer
+    finish, UsageError is raised; Slurm cancels a run that is already waiting for it.
+
+    Raises what `load` raises, LargeCode for a project of more than 20,000 files or 500 MiB, ConfigError with everything
+    that would make the run fail, and SlurmError if Slurm refuses; nothing is left behind. If Slurm does not answer, the
+    run directory is kept, since Slurm may have accepted the job.
+    """
+    changes = settings(overrides)
+    resolved = load(job, cluster, stage=stage, program=program, overrides=changes, profile=profile)
+    predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
+    words = typed("submit", None if job is None else os.fspath(job), cluster, changes)
+    words += ["--stage", stage] if stage else []
+    words += ["--profile"] if profile else []
+    words += predecessors.words if predecessors else []
+    words += ["--", *program_words(program)] if program else []
+    one = submission_of(
+        resolved,
+        Slurm.of(resolved.cluster),
+        words,
+        in_allocation=in_allocation,
+        hold=hold,
+        predecessors=predecessors,
+        large_code=large_code,
+        progress=progress,
+    )
+    return _run(send(one))
+
+
+@works_elsewhere(changes=True, takes_job=True)
+def submit_stages(
+    job: str | os.PathLike[str],
+    cluster: str | None = None,
+    *,
+    overrides: Overrides = (),
+    hold: bool = False,
+    after: Named = (),
+    after_any: Named = (),
+    after_start: Named = (),
+    large_code: bool = False,
+    progress: ProgressListener = SILENT,
+) -> list[Run]:
+    """Submit all stages of `job` and return their runs, in the order of the file.
+
+    The arguments are those of `submit`; `after` and the like apply to stages that wait for no other stage. Everything
+    is checked before anything is queued, and nothing starts before all are queued. Raises what `submit` raises.
+    """
+    from clusterctl.launcher.api.predecessors import Predecessors
+    from clusterctl.launcher.observe.run_record import Condition, Predecessor
+
+    conditions = {"after": Condition.FINISHED, "after_any": Condition.ENDED, "after_start": Condition.STARTED}
+    changes = settings(overrides)
+    stages = stages_of(os.fspath(job), current_folder())
+    resolved = [load(job, cluster, stage=stage.name, overrides=changes) for stage in stages]
+    slurm, end = Slurm.of(resolved[0].cluster), new_suffix()
+    prepared: dict[str, Submission] = {}
+    for stage, one in zip(stages, resolved, strict=True):
+        before = tuple(
+            Predecessor(prepared[name].runs[0].plan.run.id, conditions[condition])
+            for condition, names in stage.waits.items()
+            for name in names
+        )
+        prepared[stage.name] = submission = submission_of(
+            one,
+            slurm,
+            [*typed("submit", os.fspath(job), cluster, changes), "--stage", stage.name],
+            hold=not before,
+            predecessors=None if before else find_waited_for(one, after, after_any, after_start, None),
+            large_code=large_code,
+            suffix=end,
+            progress=progress,
+        )
+        if before:  # these do not exist yet
+            submission.predecessors = Predecessors(before, runs_folder(one.cluster), one.cluster)
+            submission.predecessors.check_resources(one.job.resources)
+    warnings: list[tuple[Check, ...]] = []
+    for submission in prepared.values():
+        known = {check for found in warnings for check in found}  # of a project that all stages share
+        warnings.append(tuple(check for check in submission.check() if check not in known))
+    sent: list[Submission] = []
+    try:
+        for submission in prepared.values():
+            submission.send()
+            sent.append(submission)
+    except (ClusterctlError, OSError):
+        undo(sent)
+        raise
+    if not hold:
+        slurm.release([job_id for submission in sent if submission.hold for job_id in submission.jobs])
+    runs = [submission.runs[0] for submission in sent]
+    return [_run(SentRun(one.plan.run, found, one.resolved.job)) for one, found in zip(runs, warnings, strict=True)]
+
+
+@works_elsewhere(changes=True, takes_job=True)
+def sweep(
+    job: str | os.PathLike[str] | None = None,
+    cluster: str | None = None,
+    *,
+    program: Program = (),
+    axes: Axes = (),
+    file: str | os.PathLike[str] | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    at_once: int | None = None,
+    overrides: Overrides = (),
+    hold: bool = False,
+    after: Named = (),
+    after_any: Named = (),
+    after_start: Named = (),
+    large_code: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Sweep:
+    """Submit `job`, or `program`, once for each combination of the values in `axes`, and return all these runs.
+
+    `axes` are the values by key, each a list, or a string as for --sweep: `1e-3,3e-3`, integers as `0..4`, or a range
+    to sample from (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, the number of random runs, and `seed`. Names that
+    are not keys of a job refer to braces in the program: `{lr}`. `file` contains the settings of one run per line. At
+    most `at_once` runs run at the same time. The other arguments are those of `submit`.
+
+    Raises what `submit` raises, before anything is queued; if Slurm refuses, nothing is left behind.
+    """
+    from clusterctl.launcher.api.sweep import load_sweep, planned, shown_rows
+    from clusterctl.launcher.api.sweeps import Sweep
+
+    axes = axes_typed(axes)
+    wanted = load_sweep(
+        job, cluster, program=program, axes=axes, file=file, samples=samples, seed=seed, overrides=overrides
+    )
+    first = wanted.jobs[0]
+    waited_for = find_waited_for(first, after, after_any, after_start, None)
+    if waited_for:
+        waited_for.check(first.job.resources)
+    words = typed("submit", None if job is None else os.fspath(job), cluster, settings(overrides))
+    words += [word for axis in axes for word in ("--sweep", axis)]
+    words += ["--sweep-file", os.fspath(file)] if file else []
+    words += ["--samples", str(samples), "--sample-seed", str(seed)] if samples else []
+    words += ["--at-once", str(at_once)] if at_once else []
+    words += waited_for.words if waited_for else []
+    words += ["--", *program_words(program)] if program else []
+    slurm = Slurm.of(first.cluster)
+    slurm.path_of("sbatch")  # raises if there is none
+    code = code_of(first, large=large_code, progress=progress)
+    place = SweepDir.new(runs_folder(first.cluster), f"{first.job.name}-{new_suffix()}")
+    record = {
+        "schema_version": SWEEP_FORMAT,
+        "created": time.time(),
+        "argv": first.secrets.hide_typed(words),
+        "at_once": at_once,
+        "runs": shown_rows(wanted),
+        "program": first.secrets.hide_typed(["--", *wanted.program])[1:],
+    }
+    together = Submission(
+        planned(place, wanted, code),
+        code,
+        slurm,
+        words,
+        from_project(first),
+        waited_for,
+        SweepPlan(place, record, at_once=at_once),
+        hold=hold,
+        progress=progress,
+    )
+    warnings = together.check()
+    try:
+        together.send()
+    except OSError as error:
+        raise ConfigError(f"cannot write the sweep: {reason(error)}", "is the disk full? see: df -h") from error
+    return Sweep(place.path, warnings)
+
+
+def _run(sent: SentRun) -> Run:
+    return Run(sent.run.path, sent.warnings, _job=sent.job)
