@@ -88,7 +88,7 @@ def show(title: str, target: Path, work: Callable[[], object]) -> None:
 
 
 def submissions(folder: Path, count: int, cluster: str) -> None:
-    from clusterctl.launcher.api.submit import submit
+    from clusterctl.launcher.api.submitting.submit import submit
     from clusterctl.launcher.config import load_cluster
     from clusterctl.launcher.slurm import Slurm
 

@@ -15,9 +15,9 @@ WRITES = "only writes; opened exclusively, or in a folder of ours"
 READERS = {
     "launcher/api/completions.py": "shell completion imports nothing of `runs`; it has its own bounded read",
     "launcher/api/export.py": f"{WRITES}; reads by O_NONBLOCK, and checked; it keeps a whole line more",
-    "launcher/api/far_names.py": OURS,
-    "launcher/api/several_clusters.py": OURS,
-    "launcher/api/served.py": WRITES,
+    "launcher/api/remote/far_names.py": OURS,
+    "launcher/api/remote/several_clusters.py": OURS,
+    "launcher/api/remote/served.py": WRITES,
     "launcher/checks/look.py": KERNEL,
     "launcher/checks/training_set.py": "members of archives that open_regular has opened",
     "launcher/cli/__init__.py": "/dev/null",
@@ -100,8 +100,8 @@ DATA = "data that nothing executes, in a folder of the user's choice"
 MAKERS = {
     "launcher/api/export.py": TEMPORARY,
     "launcher/api/init.py": "the current project",
-    "launcher/api/served.py": TEMPORARY,
-    "launcher/api/submission.py": "a lease inside a run",
+    "launcher/api/remote/served.py": TEMPORARY,
+    "launcher/api/submitting/submission.py": "a lease inside a run",
     "launcher/cli/keep.py": TEMPORARY,
     "launcher/containers/build.py": f"{INSIDE}; {TEMPORARY}",
     "launcher/containers/importing.py": f"an image folder may belong to a group; {TEMPORARY}",

@@ -15,15 +15,15 @@ TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the slow import of t
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.launcher.api.again import rerun, resume
     from clusterctl.launcher.api.clean import clean
     from clusterctl.launcher.api.find import diff, find
     from clusterctl.launcher.api.images import images
     from clusterctl.launcher.api.nodes import nodes
     from clusterctl.launcher.api.notify import notify, track
     from clusterctl.launcher.api.run import Run, RunFailed
-    from clusterctl.launcher.api.start import submit, submit_stages, sweep
-    from clusterctl.launcher.api.submit import DryRun, load, plan
+    from clusterctl.launcher.api.submitting.again import rerun, resume
+    from clusterctl.launcher.api.submitting.start import submit, submit_stages, sweep
+    from clusterctl.launcher.api.submitting.submit import DryRun, load, plan
     from clusterctl.launcher.api.sweeps import Sweep, SweepFailed, find_sweep
     from clusterctl.launcher.api.usage import usage
     from clusterctl.launcher.display.report.archive import export
@@ -89,9 +89,9 @@ __all__ = [
 _HOMES = {name: name for name in ("clean", "find", "images", "nodes", "notify", "usage")}
 _HOMES |= {"Run": "run", "RunFailed": "run", "diff": "find", "track": "notify"}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "sweeps")
-_HOMES |= dict.fromkeys(("submit", "submit_stages", "sweep"), "start")
-_HOMES |= dict.fromkeys(("rerun", "resume"), "again")
-_HOMES |= dict.fromkeys(("DryRun", "load", "plan"), "submit")
+_HOMES |= dict.fromkeys(("submit", "submit_stages", "sweep"), "submitting.start")
+_HOMES |= dict.fromkeys(("rerun", "resume"), "submitting.again")
+_HOMES |= dict.fromkeys(("DryRun", "load", "plan"), "submitting.submit")
 # Modules that programs and commands named before they moved. Those of `clusterctl.runs` still work, with a warning.
 _MOVED = {
     "clusterctl.errors": "clusterctl.errors is now part of clusterctl: from clusterctl import ConfigError",

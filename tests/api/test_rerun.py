@@ -11,7 +11,7 @@ import pytest
 from support.mistake import Desk
 
 import clusterctl
-from clusterctl.launcher.api import rerun as module
+from clusterctl.launcher.api.submitting import rerun as module
 from clusterctl.launcher.submission.snapshot import Code, take_snapshot
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
 from clusterctl.shared.record.files import read_json, write_json
@@ -125,7 +125,9 @@ def test_a_built_in_training_can_be_rerun(desk: Desk) -> None:
 @pytest.mark.parametrize("code", ["mounted", "image"])
 def test_a_run_in_an_image_is_rerun_in_it(desk: Desk, code: str) -> None:
     desk.use_slurm('container_runtime = "pyxis"', sbatch="echo Submitted batch job 7")
-    desk.patch.setattr("clusterctl.launcher.api.submission.verify", lambda *_: ())  # the image does not exist
+    desk.patch.setattr(
+        "clusterctl.launcher.api.submitting.submission.verify", lambda *_: ()
+    )  # the image does not exist
     table = f'[container]\nimage = "/images/a.sqsh"\ncode = "{code}"\n'
     desk.write("job.toml", f'workload = "command"\nargv = ["true"]\n{table}')
     run = clusterctl.submit("./job.toml", "site")
@@ -162,7 +164,9 @@ def test_a_rerun_with_other_code_is_refused(desk: Desk, run: clusterctl.Run, tmp
     with pytest.raises(UsageError, match="a rerun uses the code") as caught:
         run.rerun(overrides={"code": str(tmp_path)})
     assert "clusterctl submit" in caught.value.hint
-    desk.patch.setattr("clusterctl.launcher.api.submission.verify", lambda *_: ())  # the image does not exist
+    desk.patch.setattr(
+        "clusterctl.launcher.api.submitting.submission.verify", lambda *_: ()
+    )  # the image does not exist
     in_image = {"container.image": "/images/a.sqsh", "container.code": "image"}
     with_the_images = clusterctl.submit("./job.toml", "site", overrides=in_image)
     assert with_the_images.rerun(overrides={"resources.nodes": 1}).job_id == "7"

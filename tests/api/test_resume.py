@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from clusterctl.launcher.api import resume as module
-from clusterctl.launcher.api import submission
-from clusterctl.launcher.api import submit as submitting
+from clusterctl.launcher.api.submitting import resume as module
+from clusterctl.launcher.api.submitting import submission
+from clusterctl.launcher.api.submitting import submit as submitting
 from clusterctl.launcher.config import Resolved, resolve
 from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.run_record import read_record

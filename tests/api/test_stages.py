@@ -6,8 +6,8 @@ import pytest
 from support.mistake import Desk
 
 import clusterctl
-from clusterctl.launcher.api.start import submit_stages
-from clusterctl.launcher.api.submit import plan_stages, stage_names
+from clusterctl.launcher.api.submitting.start import submit_stages
+from clusterctl.launcher.api.submitting.submit import plan_stages, stage_names
 from clusterctl.shared.record.files import read_json
 
 PIPELINE = """

@@ -15,7 +15,7 @@ import pytest
 from support.mistake import Desk
 
 import clusterctl
-from clusterctl.launcher.api import submit as module
+from clusterctl.launcher.api.submitting import submit as module
 from clusterctl.launcher.submission.script import part
 from clusterctl.shared.record.files import read_json
 
@@ -35,7 +35,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         plans.append(make(*arguments, **named))
         return plans[-1]
 
-    monkeypatch.setattr("clusterctl.launcher.api.submit.make_plan", recorded)
+    monkeypatch.setattr("clusterctl.launcher.api.submitting.submit.make_plan", recorded)
     return plans
 
 

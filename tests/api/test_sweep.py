@@ -10,7 +10,7 @@ import pytest
 from support.mistake import Desk
 
 import clusterctl
-from clusterctl.launcher.api.start import sweep
+from clusterctl.launcher.api.submitting.start import sweep
 from clusterctl.launcher.api.sweeps import Sweep, find_sweep
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from clusterctl.launcher import cli
-from clusterctl.launcher.api import start
 from clusterctl.launcher.api.run import Run
-from clusterctl.launcher.api.submit import LargeCode
+from clusterctl.launcher.api.submitting import start
+from clusterctl.launcher.api.submitting.submit import LargeCode
 from clusterctl.shared.record.layout import RunDir
 
 FOUND = LargeCode("code: /p holds 50,000 files, 2,000 MiB", "to copy all of it: --large-code")

@@ -17,7 +17,7 @@ JOB = 'workload = "command"\nargv = ["python", "-c", "print(\'ran\')"]\n'
 # Kills its own process when `submit` reaches the named function: before its work, or after it.
 KILLED = """
 import os, signal, sys
-from clusterctl.launcher.api import submission, submit
+from clusterctl.launcher.api.submitting import submission, submit
 name, when = sys.argv[1:3]
 module = submission if hasattr(submission, name) else submit
 work = getattr(module, name)

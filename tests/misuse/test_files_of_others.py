@@ -17,7 +17,7 @@ from support.mistake import CONFIG, NOT_FOUND, OTHER, USAGE, Desk, check_message
 import clusterctl
 from clusterctl.launcher.api.clean import find_unused
 from clusterctl.launcher.api.completions import answer
-from clusterctl.launcher.api.submit import send, submission_of
+from clusterctl.launcher.api.submitting.submit import send, submission_of
 from clusterctl.launcher.config import load_cluster, names, resolve
 from clusterctl.launcher.config.places import find_file
 from clusterctl.launcher.observe.runs import find_run, newest_first

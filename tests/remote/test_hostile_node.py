@@ -21,9 +21,9 @@ from support.hostile_node import HostileNode, archive
 
 import clusterctl
 from clusterctl.launcher import cli
-from clusterctl.launcher.api import far_names
-from clusterctl.launcher.api.elsewhere import Answer, elsewhere
-from clusterctl.launcher.api.several_clusters import look_at
+from clusterctl.launcher.api.remote import far_names
+from clusterctl.launcher.api.remote.request import Answer, remote_cluster
+from clusterctl.launcher.api.remote.several_clusters import look_at
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.remote.frames import Frame, FrameKind
 from clusterctl.launcher.remote.values import encoded
@@ -336,7 +336,7 @@ def test_only_files_of_the_project_are_sent_and_no_target_of_a_link(
 
 
 def test_the_python_api_raises_only_its_own_errors(node: HostileNode) -> None:
-    run = clusterctl.launcher.api.run.Run(Path("/runs", RUN), place=elsewhere("far"))
+    run = clusterctl.launcher.api.run.Run(Path("/runs", RUN), place=remote_cluster("far"))
     calls = (
         run.status, run.why, run.metrics, run.logs, run.cancel, run.resume, run.rerun, lambda: run.batches,
         lambda: clusterctl.find(RUN, cluster="far"), lambda: clusterctl.runs(cluster="far"),

@@ -11,7 +11,7 @@ import pytest
 
 from clusterctl.launcher.remote.package import package
 
-OURS = ("cli.served", "api.submit", "display.monitor")
+OURS = ("cli.served", "api.submitting.submit", "display.monitor")
 IMPORTS = ", ".join([*(f"clusterctl.launcher.{name}" for name in OURS), "submitit", "rich", "textual"])
 
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from support.busy_run import busy_files
 
 import clusterctl.launcher.api
-from clusterctl.launcher.api import calls
-from clusterctl.launcher.api.calls import expected
+from clusterctl.launcher.api.remote import operations as calls
+from clusterctl.launcher.api.remote.operations import expected
 from clusterctl.launcher.api.run import MetricRecords
 from clusterctl.launcher.observe.measurements import metric_rows
 from clusterctl.launcher.observe.status import report

@@ -105,7 +105,7 @@ def test_commands_typed_in_a_hostile_folder_run_none_of_its_code(
 def test_the_background_request_of_completion_imports_nothing_from_here(
     hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clusterctl.launcher.api import far_names
+    from clusterctl.launcher.api.remote import far_names
 
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen

@@ -37,7 +37,7 @@ class HostileNode:
         monkeypatch.setattr(ssh, "connect", lambda *_, **__: True)
         for name in ("bring_port", "leave_port"):
             monkeypatch.setattr(
-                f"clusterctl.launcher.api.elsewhere.{name}", lambda _, __, there: self.ports.append(there)
+                f"clusterctl.launcher.api.remote.request.{name}", lambda _, __, there: self.ports.append(there)
             )
         made = SimpleNamespace(name="package", path=Path(__file__))
         monkeypatch.setattr(conversation, "package", lambda: made)

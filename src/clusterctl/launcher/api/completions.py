@@ -168,7 +168,7 @@ def _runs(cluster: str | None) -> list[str]:
     chosen = cluster or os.environ.get("CLUSTERCTL_CLUSTER") or _toml(user_config_folder() / "config.toml", "cluster")
     file = _file("cluster", chosen) if chosen else None
     if chosen and file and (host := _toml(file, "host")):
-        from clusterctl.launcher.api.far_names import far_names
+        from clusterctl.launcher.api.remote.far_names import far_names
 
         return far_names(chosen, host)
     return run_ids(runs_at(_toml(file, "runs") if file else None))

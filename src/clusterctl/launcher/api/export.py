@@ -32,7 +32,7 @@ from clusterctl.shared.errors import ConfigError, HostError, UsageError, reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from clusterctl.launcher.api.elsewhere import Elsewhere
+    from clusterctl.launcher.api.remote.request import RemoteCluster
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.shared.record.layout import RunDir
 
@@ -152,7 +152,7 @@ _LATEST = 2**34  # seconds
 
 
 def fetch(
-    place: Elsewhere | None, name: str, output: Path | None = None, *, weights: bool = True, force: bool = False
+    place: RemoteCluster | None, name: str, output: Path | None = None, *, weights: bool = True, force: bool = False
 ) -> Path:
     """Fetch the run called `name` into the new folder `output`, named after the run by default; returns its path.
 
@@ -190,8 +190,8 @@ def fetch(
     return target
 
 
-def _bring(place: Elsewhere, name: str, archive: Path, *, weights: bool) -> None:
-    from clusterctl.launcher.api.elsewhere import Conversation, Ends, Printed, request
+def _bring(place: RemoteCluster, name: str, archive: Path, *, weights: bool) -> None:
+    from clusterctl.launcher.api.remote.request import Callbacks, Conversation, Printed, request
 
     words = ["export", name, "--work", "--output", "-", *([] if weights else ["--no-weights"])]
     printed = Printed()
@@ -200,8 +200,8 @@ def _bring(place: Elsewhere, name: str, archive: Path, *, weights: bool) -> None
         def write(data: bytes) -> None:
             file.write(data)
 
-        ends = Ends(write, printed.take)
-        code = Conversation(place.host, place.cluster.remote_python, request(place, words), ends).result()
+        callbacks = Callbacks(write, printed.take)
+        code = Conversation(place.host, place.cluster.remote_python, request(place, words), callbacks).result()
     if code:
         lines = dict(line.partition(": ")[::2] for line in printed.text.splitlines())
         hint = lines.get("hint", "" if "error" in lines else "run the command again")

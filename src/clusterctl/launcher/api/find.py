@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.api.calls import works_elsewhere
+from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import cache_folder, chosen_runs_folder
 from clusterctl.launcher.observe.comparison import compare
@@ -49,7 +49,7 @@ _GROUPS = {
 }
 
 
-@works_elsewhere()
+@operation()
 def find(name: str, cluster: str | None = None) -> Run:
     """The run that `name` refers to: `@last`, an ID, a job's name (its newest run), or the beginning of an ID.
 
@@ -77,7 +77,7 @@ def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
     return list(found)
 
 
-@works_elsewhere()
+@operation()
 def runs(
     *,
     stage: str | Iterable[str] = (),
@@ -95,13 +95,13 @@ def runs(
     return [Run(run.path) for run in wanted.list()]
 
 
-@works_elsewhere()
+@operation()
 def names(cluster: str | None = None) -> list[str]:
     """The IDs of the runs of `cluster`, newest first, without reading their files."""
     return run_ids(chosen_runs_folder(cluster))
 
 
-@works_elsewhere()
+@operation()
 def look(
     *,
     stage: str | Iterable[str] = (),

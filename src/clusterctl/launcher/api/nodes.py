@@ -45,7 +45,7 @@ class Fit:
 
 def fit(job: str | os.PathLike[str], cluster: str | None = None, *, overrides: Overrides = ()) -> Fit:
     """Where and when `job` would fit, without submitting it. Raises what `plan` raises, and SlurmError."""
-    from clusterctl.launcher.api.submit import plan
+    from clusterctl.launcher.api.submitting.submit import plan
     from clusterctl.launcher.checks.verify import explained
     from clusterctl.launcher.submission.sbatch import SlurmRefused, estimate_start
 

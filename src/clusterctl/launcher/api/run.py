@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.api.calls import works_elsewhere
+from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.shared.errors import ClusterctlError, UsageError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.stages import Stage
@@ -17,8 +17,8 @@ from clusterctl.shared.record.stages import Stage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.launcher.api.elsewhere import Elsewhere
     from clusterctl.launcher.api.logs import Reading
+    from clusterctl.launcher.api.remote.request import RemoteCluster
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
@@ -61,7 +61,7 @@ class Run:
     path: Path
     warnings: tuple[Check, ...] = field(default=(), compare=False, repr=False)
     """Warnings of the checks before submitting or resuming."""
-    place: Elsewhere | None = None
+    place: RemoteCluster | None = None
     """Set if its cluster is on another machine: `path` is there, and queries are sent there; see `fetch`."""
     _job: Job | None = field(default=None, compare=False, repr=False)  # set for a run that was just submitted
 
@@ -87,7 +87,7 @@ class Run:
         return self.directory.work
 
     @property
-    @works_elsewhere()
+    @operation()
     def batches(self) -> Batches | None:
         """How training divides the examples into batches; None for your own program. Raises ConfigError if damaged."""
         from clusterctl.launcher.checks.training_set import batches
@@ -99,7 +99,7 @@ class Run:
         return batches(read_record(self.directory).job)
 
     @property
-    @works_elsewhere()
+    @operation()
     def job_id(self) -> str | None:
         """The ID of its Slurm job; None if not known yet."""
         from clusterctl.launcher.observe.milestones import read_submission
@@ -107,14 +107,14 @@ class Run:
         return read_submission(self.directory).job_id or None
 
     @property
-    @works_elsewhere()
+    @operation()
     def cluster(self) -> Cluster:
         """The cluster it was submitted to. Raises ConfigError for a damaged run."""
         from clusterctl.launcher.observe.run_record import read_record
 
         return read_record(self.directory).cluster
 
-    @works_elsewhere()
+    @operation()
     def status(self) -> Status:
         """The run's status: its stage, attempt, newest metrics, times.
 
@@ -127,7 +127,7 @@ class Run:
             raise found.problems[0]
         return found.statuses[0]
 
-    @works_elsewhere(waits=True)
+    @operation(waits=True)
     def wait(self, timeout: float | None = None) -> Status:
         """Wait until the run has ended, and return its status.
 
@@ -140,7 +140,7 @@ class Run:
             raise RunFailed(self, stage)
         return self.status()
 
-    @works_elsewhere()
+    @operation()
     def logs(
         self,
         rank: int | None = None,
@@ -167,7 +167,7 @@ class Run:
         selection = Selection(attempt, rank, (stream,) if stream else ("out", "err"), host, node)
         return read_logs(self.directory, selection, tail, since, grep)
 
-    @works_elsewhere()
+    @operation()
     def metrics(self) -> MetricRecords:
         """The metrics recorded by rank 0, one dict each, in order; steps repeated by a later attempt count once.
 
@@ -178,7 +178,7 @@ class Run:
 
         return MetricRecords(metric_rows(self.directory))
 
-    @works_elsewhere()
+    @operation()
     def why(self) -> Diagnosis:
         """Why it failed, is waiting or is slow: findings, the most important first, and the next command to type."""
         from clusterctl.launcher.diagnosis.diagnose import diagnose
@@ -197,31 +197,31 @@ class Run:
 
         return fetch(self.place, self.id, None if output is None else Path(output), weights=weights, force=force)
 
-    @works_elsewhere(changes=True)
+    @operation(changes=True)
     def cancel(self) -> None:
         """Cancel the run, whether pending or running; does nothing if it has ended. Raises SlurmError."""
         from clusterctl.launcher.api.cancel import cancel
 
         cancel([self.directory])
 
-    @works_elsewhere(changes=True, restarts=True)
+    @operation(changes=True, restarts=True)
     def resume(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
         """Start the run, which ended without finishing, again from its last checkpoint: see `clusterctl.resume`."""
-        from clusterctl.launcher.api.resume import resume_alone, resume_later
+        from clusterctl.launcher.api.submitting.resume import resume_alone, resume_later
 
         again = resume_alone(self.directory, cluster, overrides=overrides, hold=hold)
         resume_later(self.directory)
         return Run(self.path, again.warnings, _job=again.job)
 
-    @works_elsewhere(changes=True, restarts=True)
+    @operation(changes=True, restarts=True)
     def rerun(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
         """Submit a new run with the same code and configuration; this one may be in any stage. See `rerun`."""
-        from clusterctl.launcher.api.rerun import rerun_alone
+        from clusterctl.launcher.api.submitting.rerun import rerun_alone
 
         new = rerun_alone(self.directory, cluster, overrides=overrides, hold=hold)
         return Run(new.run.path, new.warnings, _job=new.job)
 
-    @works_elsewhere(changes=True)
+    @operation(changes=True)
     def release(self) -> None:
         """Release the run, which was submitted with `hold`."""
         from clusterctl.launcher.observe.status import report

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.api.calls import works_elsewhere
+from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import chosen_runs_folder
 from clusterctl.launcher.config.progress import SILENT
@@ -20,7 +20,7 @@ from clusterctl.shared.record.stages import Stage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.launcher.api.elsewhere import Elsewhere
+    from clusterctl.launcher.api.remote.request import RemoteCluster
     from clusterctl.launcher.api.settings import Axes
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config.progress import ProgressListener
@@ -48,7 +48,7 @@ class Sweep:
     path: Path
     warnings: tuple[Check, ...] = field(default=(), compare=False, repr=False)
     """Warnings of the checks before submitting."""
-    place: Elsewhere | None = None
+    place: RemoteCluster | None = None
     """Set if its cluster is on another machine: `path` is there."""
 
     @property
@@ -60,18 +60,18 @@ class Sweep:
         return SweepDir(self.path)
 
     @property
-    @works_elsewhere()
+    @operation()
     def runs(self) -> list[Run]:
         """The runs, by index. Raises ConfigError for a damaged sweep."""
         return [Run(run.path) for run in read_sweep(self.directory).runs]
 
     @property
-    @works_elsewhere()
+    @operation()
     def settings(self) -> list[dict[str, str]]:
         """The settings of each run: its values by key, as typed. Raises ConfigError for a damaged sweep."""
         return [values_of(row) for row in read_sweep(self.directory).settings]
 
-    @works_elsewhere()
+    @operation()
     def status(self, metric: str | None = None) -> SweepSummary:
         """The number of runs per stage, and the best run so far by `metric`. Raises ConfigError for a damaged sweep."""
         return self.summary(report(read_sweep(self.directory).runs), metric)
@@ -85,7 +85,7 @@ class Sweep:
             raise UsageError(f"no run of {self.id} has logged: {metric}", f"one of {', '.join(known)}")
         return found
 
-    @works_elsewhere(waits=True)
+    @operation(waits=True)
     def wait(self, timeout: float | None = None) -> SweepSummary:
         """Wait until all runs have ended. Raises SweepFailed unless all finished, WaitTimedOut after `timeout` seconds.
 
@@ -106,14 +106,14 @@ class Sweep:
             raise SweepFailed(self, found)
         return found
 
-    @works_elsewhere(changes=True)
+    @operation(changes=True)
     def cancel(self) -> None:
         """Cancel all runs that have not ended, with one request to Slurm. Raises SlurmError."""
         from clusterctl.launcher.api.cancel import cancel
 
         cancel(read_sweep(self.directory).runs)
 
-    @works_elsewhere(changes=True)
+    @operation(changes=True)
     def release(self) -> None:
         """Release the runs, which were submitted with `hold`."""
         from clusterctl.launcher.slurm import Slurm
@@ -123,7 +123,7 @@ class Sweep:
             raise UsageError(f"no run of {self.id} is waiting to start", f"clusterctl status {self.id}")
         Slurm.of(waiting[0].record.cluster).release([one.job_id for one in waiting if one.job_id])
 
-    @works_elsewhere(changes=True, restarts=True)
+    @operation(changes=True, restarts=True)
     def resume(
         self,
         cluster: str | None = None,
@@ -137,13 +137,13 @@ class Sweep:
         `axes` are values as for `clusterctl.sweep`: new combinations become additional runs, with the sweep's original
         code. Raises UsageError if there is nothing to do, ConfigError, and SlurmError.
         """
-        from clusterctl.launcher.api.resume_sweep import resume_sweep
+        from clusterctl.launcher.api.submitting.resume_sweep import resume_sweep
 
         warnings = resume_sweep(self.directory, cluster, axes=axes, hold=hold, progress=progress)
         return Sweep(self.path, warnings)
 
 
-@works_elsewhere()
+@operation()
 def find_sweep(name: str, cluster: str | None = None) -> Sweep:
     """The sweep that `name` refers to: its ID, or `@last` or a job's name if the newest submission was a sweep.
 

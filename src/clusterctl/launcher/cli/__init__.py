@@ -95,7 +95,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        from clusterctl.launcher.cli.elsewhere import forwarding
+        from clusterctl.launcher.cli.remote import forwarding
 
         command = getattr(
             importlib.import_module(f"clusterctl.launcher.cli.{_MODULES.get(cmd_name, cmd_name)}"), cmd_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from clusterctl.launcher.api import config as api
-from clusterctl.launcher.api.submit import load
+from clusterctl.launcher.api.submitting.submit import load
 from clusterctl.launcher.cli.options import WithProgram, echo_json, output_option
 from clusterctl.launcher.display.plain import plain
 from clusterctl.shared.spec.keys import SCHEMAS, as_toml

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from clusterctl.launcher.api import data as api
-from clusterctl.launcher.cli.elsewhere import elsewhere
+from clusterctl.launcher.cli.remote import remotely
 
 _NAMES = click.Choice(
     ["reddit", "taobao", "ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-mag", "igb-heterogeneous"]
@@ -38,7 +38,7 @@ def data() -> None:
 )
 @click.option("--seed", metavar="N", type=click.IntRange(0, 2**31 - 1), default=0, help="Random seed; default: 0.")
 @_CLUSTER
-@elsewhere(changes=True)
+@remotely(changes=True)
 def generate(name: str, root: str, scale: float, seed: int, cluster: str | None) -> int:
     """Generate a synthetic data set with the raw format and statistics of the real one, and a learnable signal.
 
@@ -68,7 +68,7 @@ def generate(name: str, root: str, scale: float, seed: int, cluster: str | None)
     help="Precision of the features, as in data.disk_precision; default: given.",
 )
 @_CLUSTER
-@elsewhere(changes=True)
+@remotely(changes=True)
 def prepare(name: str, root: str, order: str, disk_precision: str, cluster: str | None) -> int:
     """Download a data set, unless its raw files are in DIR, and convert it ahead of the first run.
 

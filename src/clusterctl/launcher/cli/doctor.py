@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.launcher.api.verify import doctor as examine
-from clusterctl.launcher.api.verify import full_folder as full_folder
+from clusterctl.launcher.api.submitting.verify import doctor as examine
+from clusterctl.launcher.api.submitting.verify import full_folder as full_folder
 from clusterctl.launcher.cli.options import echo_json, output_option
 from clusterctl.launcher.display.plain import plain
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterctl.launcher.api import elsewhere as api
-from clusterctl.launcher.api.cargo import Cargo, cargo_of_restart, load_cargo, text_file
 from clusterctl.launcher.api.export import check_output
+from clusterctl.launcher.api.remote import request as api
+from clusterctl.launcher.api.remote.payload import Payload, load_payload, payload_of_restart, text_file
 from clusterctl.launcher.cli import options
 from clusterctl.launcher.display.build_progress import shown
 from clusterctl.launcher.display.foreign import ForeignOutput
@@ -28,7 +28,7 @@ from clusterctl.shared.errors import HostError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from clusterctl.launcher.api.elsewhere import Elsewhere
+    from clusterctl.launcher.api.remote.request import RemoteCluster
 
 _ADDRESS = re.compile(rb"http://127\.0\.0\.1:([0-9]{1,5})(/\?token=[\w-]+)\s+")
 _LONGEST_ADDRESS = 1000
@@ -38,7 +38,7 @@ _SHORTCUTS = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition", "
 
 @dataclass(frozen=True, kw_only=True)
 class Manner:
-    """How a command is sent to the other machine (`cli.elsewhere.elsewhere`). By default it only shows something."""
+    """How a command is sent to the other machine (`cli.remote.remotely`). By default it only shows something."""
 
     changes: bool = False  # it is run exactly once, even if the connection breaks
     asks: bool = False  # it may ask for confirmation, unless --yes
@@ -60,7 +60,7 @@ class Forwarded:
 
     manner: Manner
     values: Mapping[str, Any]
-    place: Elsewhere
+    place: RemoteCluster
     words: Sequence[str]
     _waits_for: dict[str, Any] | None = field(default=None, init=False)
     _refused: set[str] = field(default_factory=set, init=False)
@@ -93,21 +93,21 @@ class Forwarded:
         return self.manner.session
 
     @cached_property
-    def _cargo(self) -> Cargo:
+    def _payload(self) -> Payload:
         """The files to upload with the command; the user may be asked whether to copy a large project."""
         if self.manner.upload:
             source = Path(self.values[self.manner.upload])
-            return Cargo(uploads=[source.absolute()]) if source.is_file() else Cargo()
+            return Payload(uploads=[source.absolute()]) if source.is_file() else Payload()
         if self.manner.restarts:
-            return cargo_of_restart(self.place.cluster)
+            return payload_of_restart(self.place.cluster)
         if not self.manner.job:
-            return Cargo()
+            return Payload()
         values = self.values
         short = {flag: values.get(flag) for flag in _SHORTCUTS if not isinstance(values.get(flag), bool)}
 
-        def load(large: bool) -> Cargo:
+        def load(large: bool) -> Payload:
             with shown() as progress:
-                cargo = load_cargo(
+                payload = load_payload(
                     self.place.cluster,
                     values[self.manner.job],
                     stage=values.get("stage"),
@@ -118,13 +118,13 @@ class Forwarded:
                     progress=progress,
                 )
             if file := values.get("sweep_file"):
-                cargo.others.append(text_file(Path(file)))
-            return cargo
+                payload.others.append(text_file(Path(file)))
+            return payload
 
-        cargo = options.asked_if_large(load, large=bool(values.get("large_code")))
-        for line in (line for project in cargo.projects for line in project.ignored):
+        payload = options.asked_if_large(load, large=bool(values.get("large_code")))
+        for line in (line for project in payload.projects for line in project.ignored):
             options.warn(f"code: ignored: {line}")
-        return cargo
+        return payload
 
     def _write_here(self) -> int:
         """Let the command print its file there, and write it on this machine."""
@@ -180,7 +180,7 @@ class Forwarded:
         repeat: api.Repeat | None = None,
         output: Callable[[bytes], Any] | None = None,
     ) -> int:
-        cargo, repeat = (None, repeat) if repeat else (self._cargo, self._repeat)
+        payload, repeat = (None, repeat) if repeat else (self._payload, self._repeat)
         size = shutil.get_terminal_size()
         terminal = api.Terminal(
             input=_is_terminal(0),
@@ -191,10 +191,10 @@ class Forwarded:
         )
         interactive = self._is_interactive
         asked = api.request(
-            self.place, words, cargo, terminal=terminal, interactive=interactive, once=repeat is api.Repeat.ONCE
+            self.place, words, payload, terminal=terminal, interactive=interactive, once=repeat is api.Repeat.ONCE
         )
         with _forwarded_terminal(interactive=interactive) as signals:
-            ends = api.Ends(
+            callbacks = api.Callbacks(
                 output or _to(1, filtered=not interactive),
                 _to(2, filtered=not interactive),
                 answer=self._answer,
@@ -202,7 +202,9 @@ class Forwarded:
                 input=0 if interactive else None,
                 signals=signals,
             )
-            return api.Conversation(self.place.host, self.place.cluster.remote_python, asked, ends, repeat).result()
+            return api.Conversation(
+                self.place.host, self.place.cluster.remote_python, asked, callbacks, repeat
+            ).result()
 
     def _answer(self, question: dict[str, Any]) -> Iterator[bytes]:
         """Answer a question of the other machine, which is not trusted."""
@@ -213,11 +215,11 @@ class Forwarded:
         elif "wait" in question:
             self._waits_for = question["wait"] if self.values.get("follow") or self.values.get("wait") else None
         else:
-            if (name := self._cargo.refused(question)) and name not in self._refused:
+            if (name := self._payload.refused(question)) and name not in self._refused:
                 self._refused.add(name)
                 hint = f"if the run needs it, add to resume or rerun: --set env.{name}=VALUE"
                 options.warn(f"{self.place.host} requested your variable {name}, which was not sent", hint)
-            yield from self._cargo.answer(question)
+            yield from self._payload.answer(question)
 
 
 def _without(words: Sequence[str], name: str) -> list[str]:

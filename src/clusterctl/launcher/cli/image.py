@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from clusterctl.launcher.api import images as api
-from clusterctl.launcher.cli.elsewhere import elsewhere
 from clusterctl.launcher.cli.options import confirmed, echo_json, output_option, together
+from clusterctl.launcher.cli.remote import remotely
 from clusterctl.launcher.display.build_progress import shown
 from clusterctl.launcher.display.plain import plain
 from clusterctl.shared.errors import UsageError
@@ -60,7 +60,7 @@ def image() -> None:
 )
 @click.option("--fresh", is_flag=True, help="Download the base image and wheels again.")
 @making_options
-@elsewhere(here=True)
+@remotely(here=True)
 def build(verbose: bool, **wanted: Any) -> None:
     """Build clusterctl's own image with docker, podman or buildah: NAME.sqsh and NAME.json.
 
@@ -82,7 +82,7 @@ def build(verbose: bool, **wanted: Any) -> None:
 @click.argument("name", required=False)
 @click.option("--fresh", is_flag=True, help="Check the registry again even if the image exists.")
 @making_options
-@elsewhere(changes=True, upload="source")
+@remotely(changes=True, upload="source")
 def import_(verbose: bool, **wanted: Any) -> None:
     """Import SOURCE, a file or an image reference (REGISTRY#NAME:TAG), into the image folder.
 
@@ -126,7 +126,7 @@ def import_(verbose: bool, **wanted: Any) -> None:
 @click.option("--root", is_flag=True, help="Run as root inside the container.")
 @click.option("--entrypoint", is_flag=True, help="Run through the image's entry point.")
 @cluster_option
-@elsewhere(here=True)
+@remotely(here=True)
 def run(command: tuple[str, ...], settings: tuple[str, ...], **wanted: Any) -> None:
     """Run COMMAND in IMAGE, a .sqsh file or a name in the image folder, as it would run in a task.
 
@@ -205,7 +205,7 @@ def verify(names: tuple[str, ...], folder: Path | None, cluster: str | None) -> 
 @click.argument("names", metavar="NAME...", nargs=-1)
 @folder_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@elsewhere(changes=True, asks=True)
+@remotely(changes=True, asks=True)
 def prune(names: tuple[str, ...], folder: Path | None, cluster: str | None, yes: bool) -> None:
     """Remove images NAME... and the leftovers of killed builds and imports; without NAME, only the leftovers.
 

@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 from clusterctl.launcher.api import clean as api
-from clusterctl.launcher.api.elsewhere import elsewhere as place_of
 from clusterctl.launcher.api.export import fetch as fetch_run
 from clusterctl.launcher.api.find import find, query
 from clusterctl.launcher.api.notify import Outcome, notify_about, tracking
-from clusterctl.launcher.cli.elsewhere import elsewhere
+from clusterctl.launcher.api.remote.request import remote_cluster as place_of
 from clusterctl.launcher.cli.options import cluster_option, confirmed, echo_json, output_option, warn_of
+from clusterctl.launcher.cli.remote import remotely
 from clusterctl.launcher.display.plain import as_bytes, plain
 
 # `clusterctl export`: pack a run into an archive.
@@ -30,7 +30,7 @@ from clusterctl.launcher.display.plain import as_bytes, plain
 @click.option("--work", is_flag=True, help="Include the files the program wrote to its working directory.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @cluster_option
-@elsewhere(output=".tar.gz")
+@remotely(output=".tar.gz")
 def export(name: str, output: str | None, no_weights: bool, work: bool, force: bool, cluster: str | None) -> None:
     """Pack RUN into an archive that can be read without clusterctl: record, metrics, weights, report, logs.
 
@@ -67,7 +67,7 @@ def export(name: str, output: str | None, no_weights: bool, work: bool, force: b
 @cluster_option
 @output_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@elsewhere(changes=True, asks=True)
+@remotely(changes=True, asks=True)
 def clean(output: str, yes: bool, **wanted: Any) -> None:
     """Show the disk usage of runs, code, data sets, images and caches, list what can be removed, and ask.
 
@@ -113,7 +113,7 @@ WATCH_SECONDS = 60.0
 @click.argument("names", metavar="[RUN]...", nargs=-1)
 @click.option("-w", "--watch", is_flag=True, help="Check every minute until Ctrl-C.")
 @cluster_option
-@elsewhere(changes=True, watch="watch")
+@remotely(changes=True, watch="watch")
 def notify(names: tuple[str, ...], watch: bool, cluster: str | None) -> int:
     """Send pending notifications about RUNs, or about all runs, as configured in [notify].
 
@@ -148,7 +148,7 @@ LOOK_SECONDS = 10.0
 @click.argument("name", metavar="RUN")
 @click.option("-f", "--follow", is_flag=True, help="Keep copying until the run ends; Ctrl-C does not affect the run.")
 @cluster_option
-@elsewhere(changes=True, watch="follow")
+@remotely(changes=True, watch="follow")
 def track(name: str, follow: bool, cluster: str | None) -> int:
     """Copy new metrics of RUN to the trackers configured in its [track].
 
@@ -177,7 +177,7 @@ def track(name: str, follow: bool, cluster: str | None) -> int:
 @click.option("--no-weights", is_flag=True, help="Leave out the trained weights.")
 @click.option("--force", is_flag=True, help="Replace FOLDER, which holds an earlier copy.")
 @cluster_option
-@elsewhere(here=True)
+@remotely(here=True)
 def fetch(name: str, output: str | None, no_weights: bool, force: bool, cluster: str | None) -> None:
     """Copy RUN from its cluster's login node: record, metrics, report, weights, logs, and the program's files.
 

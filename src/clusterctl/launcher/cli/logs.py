@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from clusterctl.launcher.api.find import find
-from clusterctl.launcher.cli.elsewhere import elsewhere
 from clusterctl.launcher.cli.options import cluster_option
+from clusterctl.launcher.cli.remote import remotely
 from clusterctl.launcher.display.logs import follow as show_growing
 from clusterctl.launcher.display.logs import show, show_errors
 from clusterctl.shared.errors import UsageError
@@ -39,7 +39,7 @@ from clusterctl.shared.errors import UsageError
 @click.option("-t", "--times", is_flag=True, help="Prefix each line with its time (UTC).")
 @click.option("--no-collapse", is_flag=True, help="Show identical lines from several ranks separately.")
 @cluster_option
-@elsewhere(watch="follow", lines=True)
+@remotely(watch="follow", lines=True)
 def logs(
     name: str, follow: bool, errors: bool, times: bool, no_collapse: bool, cluster: str | None, **chosen: Any
 ) -> None:

@@ -8,8 +8,8 @@ import sys
 import click
 
 from clusterctl.launcher.api.find import overview as overview_of
-from clusterctl.launcher.cli.elsewhere import elsewhere
 from clusterctl.launcher.cli.options import cluster_option
+from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import UsageError
 
 
@@ -23,7 +23,7 @@ from clusterctl.shared.errors import UsageError
     "-n", "count", metavar="N", type=click.IntRange(min=1), default=100, help="Show the newest N runs; default: 100."
 )
 @cluster_option
-@elsewhere(watch="always", screen=True)
+@remotely(watch="always", screen=True)
 def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluster: str | None) -> None:
     """Watch RUNs, or the newest runs: curves, nodes and GPUs, logs, events, the queue.
 

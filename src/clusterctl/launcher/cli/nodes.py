@@ -11,8 +11,8 @@ import click
 from clusterctl.launcher.api.find import find
 from clusterctl.launcher.api.nodes import allocate, beside, fit, fit_record, give_back, nodes_record, wait_for_nodes
 from clusterctl.launcher.api.nodes import nodes as nodes_of
-from clusterctl.launcher.cli.elsewhere import elsewhere
 from clusterctl.launcher.cli.options import cluster_option, echo_json, output_option, typed_settings, warn
+from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import SlurmError, UsageError
 from clusterctl.shared.spec.values import plural
 
@@ -32,7 +32,7 @@ from clusterctl.shared.spec.values import plural
 @click.option("--qos", metavar="NAME", help="Slurm quality of service.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the nodes.")
 @click.option("--end", metavar="JOBID", help="Give back the nodes of JOBID and remove imported images from them.")
-@elsewhere(changes=True, job="job")
+@remotely(changes=True, job="job")
 def alloc(
     job: str | None,
     cluster: str | None,
@@ -86,7 +86,7 @@ def alloc(
 @click.argument("command", nargs=-1)
 @click.option("--rank", metavar="N", type=click.IntRange(min=0), default=0, help="Rank to attach to; default: 0.")
 @cluster_option
-@elsewhere(session=True)
+@remotely(session=True)
 def attach(name: str, command: tuple[str, ...], rank: int, cluster: str | None) -> NoReturn:
     """Open a shell next to a rank of RUN: on its node, in its container, with its environment. RUN keeps running.
 
@@ -115,7 +115,7 @@ def attach(name: str, command: tuple[str, ...], rank: int, cluster: str | None) 
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="With --for: override a setting, as in submit."
 )
 @output_option
-@elsewhere(job="job")
+@remotely(job="job")
 def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], output: str) -> None:
     """Show a cluster's partitions and nodes: what is free now, and what is drained and why.
 

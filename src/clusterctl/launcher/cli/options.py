@@ -106,7 +106,7 @@ def await_end(runs: Iterable[Run | Sweep], follow: bool, wait: bool, timeout: fl
     """Follow `runs` or wait for them, depending on the flags; raises RunFailed or SweepFailed if one did not finish."""
     if not (follow or wait):
         return
-    from clusterctl.launcher.api.calls import delivered
+    from clusterctl.launcher.api.remote.operations import delivered
 
     if came := delivered():  # the machine where it was typed asks for that, and again if the connection breaks
         deque(came.ask({"wait": {"ids": [run.id for run in runs], "follow": follow, "timeout": timeout}}), maxlen=0)
@@ -159,7 +159,7 @@ def warn_of(problems: Iterable[Any]) -> None:
 
 def asked_if_large(call: Callable[[bool], Found], *, large: bool) -> Found:
     """`call(large)`; at a terminal, the user may confirm copying a large project."""
-    from clusterctl.launcher.api.submit import LargeCode
+    from clusterctl.launcher.api.submitting.submit import LargeCode
 
     try:
         return call(large)

@@ -8,10 +8,10 @@ import click
 
 from clusterctl.launcher.api.export import check_output
 from clusterctl.launcher.api.find import find, query
-from clusterctl.launcher.api.served import delivered
+from clusterctl.launcher.api.remote.served import delivered
 from clusterctl.launcher.api.sweeps import sweep_meant
-from clusterctl.launcher.cli.elsewhere import elsewhere
 from clusterctl.launcher.cli.options import CTRL_C, cluster_option, warn_of
+from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import UsageError
 
 # `clusterctl report`: an HTML report on a run, a sweep, or several runs.
@@ -28,7 +28,7 @@ from clusterctl.shared.errors import UsageError
     "--output", metavar="FILE", help="Output file; default: report.html in the run's or sweep's directory; -: stdout."
 )
 @cluster_option
-@elsewhere(output=".html")
+@remotely(output=".html")
 def report(names: tuple[str, ...], metric: str | None, output: str | None, cluster: str | None) -> None:
     """Write an HTML report on RUN, finished or still running: curves, phases, nodes, efficiency, configuration.
 
@@ -84,7 +84,7 @@ def report(names: tuple[str, ...], metric: str | None, output: str | None, clust
     "-n", "count", metavar="N", type=click.IntRange(min=1), default=500, help="Show the newest N runs; default: 500."
 )
 @cluster_option
-@elsewhere(port=True, watch="always")
+@remotely(port=True, watch="always")
 def dashboard(port: int | None, count: int, cluster: str | None) -> None:
     """Show the newest runs in a browser, with curves, nodes, logs and explanations, until Ctrl-C.
 

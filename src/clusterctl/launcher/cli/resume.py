@@ -11,8 +11,8 @@ from clusterctl.launcher.api.cancel import cancel as cancel_all
 from clusterctl.launcher.api.find import find, find_all
 from clusterctl.launcher.api.sweeps import sweep_meant
 from clusterctl.launcher.cli import options
-from clusterctl.launcher.cli.elsewhere import elsewhere
 from clusterctl.launcher.cli.options import cluster_option, confirmed, warn_of
+from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 )
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
-@elsewhere(changes=True, restarts=True)
+@remotely(changes=True, restarts=True)
 def rerun(
     name: str,
     cluster: str | None,
@@ -62,9 +62,9 @@ def rerun(
       clusterctl rerun cora --nodes 4 --dry-run
     """
     options.check_waiting(hold, follow, wait, timeout, dry_run=dry_run)
-    from clusterctl.launcher.api import again
-    from clusterctl.launcher.api import rerun as api
     from clusterctl.launcher.api.find import find
+    from clusterctl.launcher.api.submitting import again
+    from clusterctl.launcher.api.submitting import rerun as api
     from clusterctl.launcher.display.build_progress import shown
 
     earlier = find(name, cluster)
@@ -109,7 +109,7 @@ _MOST_NAMED = 20
 @click.argument("names", metavar="RUN|SWEEP...", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation when cancelling several runs.")
 @cluster_option
-@elsewhere(changes=True, asks=True)
+@remotely(changes=True, asks=True)
 def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
     """Cancel queued or running RUNs, and all runs of a SWEEP. Runs that have already ended are left alone.
 
@@ -139,7 +139,7 @@ def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
 @click.command(short_help="Release a run submitted with --hold")
 @click.argument("name", metavar="RUN|SWEEP")
 @cluster_option
-@elsewhere(changes=True)
+@remotely(changes=True)
 def release(name: str, cluster: str | None) -> None:
     """Release RUN, or all runs of SWEEP, submitted with --hold.
 
@@ -158,7 +158,7 @@ def release(name: str, cluster: str | None) -> None:
 @options.resource_options
 @options.sweep_options
 @options.waiting_options
-@elsewhere(changes=True, restarts=True)
+@remotely(changes=True, restarts=True)
 def resume(
     name: str,
     cluster: str | None,
@@ -185,7 +185,7 @@ def resume(
       clusterctl resume cora-20260131-120000-1a2b --sweep train.seed=0..9
     """
     from clusterctl.launcher.api.find import find
-    from clusterctl.launcher.api.resume import resume_alone, resume_later
+    from clusterctl.launcher.api.submitting.resume import resume_alone, resume_later
     from clusterctl.launcher.api.sweeps import sweep_meant
     from clusterctl.launcher.display.build_progress import shown
 

@@ -9,11 +9,11 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, NoReturn
 
 from clusterctl.launcher import cli
-from clusterctl.launcher.api.served import OPERATION, carried_out, serve, uploaded
+from clusterctl.launcher.api.remote.served import OPERATION, carried_out, serve, uploaded
 from clusterctl.launcher.cli.options import AWAIT, follow_or_wait
 
 if TYPE_CHECKING:
-    from clusterctl.launcher.api.served import Asker, RemoteRequest
+    from clusterctl.launcher.api.remote.served import Asker, RemoteRequest
 
 
 class _AskedLines(io.TextIOBase):

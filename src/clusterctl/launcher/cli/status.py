@@ -12,8 +12,8 @@ import click
 from clusterctl.launcher.api.find import Stage, query, run_columns, to_json
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.api.sweeps import sweep_meant
-from clusterctl.launcher.cli.elsewhere import elsewhere
 from clusterctl.launcher.cli.options import echo_json, warn_of
+from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _ENDED_BADLY = (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST, Stage.CANCELLED)
 @click.option("-w", "--watch", is_flag=True, help="Refresh every 2 seconds until Ctrl-C.")
 @click.option("-o", "output", type=click.Choice(_OUTPUTS), default="table", help="Output format.")
 @click.option("--cluster", metavar="NAME", help="Cluster whose runs to show; several: NAME,NAME.")
-@elsewhere(watch="watch")
+@remotely(watch="watch")
 def status(
     names: tuple[str, ...],
     count: int | None,
@@ -108,7 +108,7 @@ def status(
 
 def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
     """Show the runs of several clusters, each with the age of its data."""
-    from clusterctl.launcher.api.several_clusters import look_at
+    from clusterctl.launcher.api.remote.several_clusters import look_at
     from clusterctl.launcher.display import columns as clusters_table
     from clusterctl.launcher.display import terminal
 

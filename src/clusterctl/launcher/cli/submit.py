@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import click
 
 from clusterctl.launcher.cli import options
-from clusterctl.launcher.cli.elsewhere import elsewhere
+from clusterctl.launcher.cli.remote import remotely
 from clusterctl.shared.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from clusterctl.launcher.api.run import Run
-    from clusterctl.launcher.api.submit import DryRun
+    from clusterctl.launcher.api.submitting.submit import DryRun
     from clusterctl.launcher.api.sweeps import Sweep
 
 
@@ -146,7 +146,7 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 @_predecessor_option("--after-start", "Start when RUN, or every run of SWEEP, has started.")
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="Output format.")
-@elsewhere(changes=True, job="job", code=True)
+@remotely(changes=True, job="job", code=True)
 def submit(**typed: Any) -> None:
     """Submit JOB (a name such as cora, or the path of a TOML file) to a cluster, or PROGRAM without a job.
 
@@ -166,7 +166,7 @@ def submit(**typed: Any) -> None:
     if request.is_sweep:
         _submit_sweep(request)
         return
-    from clusterctl.launcher.api.submit import HasStages
+    from clusterctl.launcher.api.submitting.submit import HasStages
 
     try:
         _submit_one(request)
@@ -176,7 +176,7 @@ def submit(**typed: Any) -> None:
 
 
 def _submit_one(request: Request) -> None:
-    from clusterctl.launcher.api import submit as api
+    from clusterctl.launcher.api.submitting import submit as api
 
     if request.dry_run:
         plan = api.plan(
@@ -192,7 +192,7 @@ def _submit_one(request: Request) -> None:
         ask_slurm = request.dry_run == "slurm" and not request.in_allocation
         show_plan(plan, ask_slurm=ask_slurm, large_code=request.large_code)
         return
-    from clusterctl.launcher.api import start  # a dry run needs neither
+    from clusterctl.launcher.api.submitting import start  # a dry run needs neither
     from clusterctl.launcher.display.build_progress import shown
 
     def call(large: bool) -> Run:
@@ -223,8 +223,8 @@ def _submit_one(request: Request) -> None:
 def _submit_stages(request: Request) -> None:
     """Submit every stage and print its run; a dry run prints the scripts."""
     assert request.job is not None  # a program has no stages
-    from clusterctl.launcher.api import start
-    from clusterctl.launcher.api import submit as api
+    from clusterctl.launcher.api.submitting import start
+    from clusterctl.launcher.api.submitting import submit as api
     from clusterctl.launcher.display.build_progress import shown
 
     if request.dry_run:
@@ -249,9 +249,9 @@ def _submit_stages(request: Request) -> None:
 
 def _submit_sweep(request: Request) -> None:
     """Submit a sweep and print it; a dry run prints the settings of each run instead."""
-    from clusterctl.launcher.api import start
-    from clusterctl.launcher.api import sweep as api
-    from clusterctl.launcher.api.submit import find_waited_for
+    from clusterctl.launcher.api.submitting import start
+    from clusterctl.launcher.api.submitting import sweep as api
+    from clusterctl.launcher.api.submitting.submit import find_waited_for
     from clusterctl.launcher.display.build_progress import shown
     from clusterctl.launcher.display.plain import plain
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from clusterctl.launcher.api.clean import CleanUp
-    from clusterctl.launcher.api.several_clusters import Answered
+    from clusterctl.launcher.api.remote.several_clusters import Answered
     from clusterctl.launcher.api.usage import UsageReport
     from clusterctl.launcher.containers.contents import Image
     from clusterctl.launcher.slurm import Inventory, Node

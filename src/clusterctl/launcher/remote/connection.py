@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterctl.launcher.remote.frames import RemoteRequest
-    from clusterctl.launcher.remote.shown import Ends, ShownSoFar, Signals
+    from clusterctl.launcher.remote.shown import Callbacks, ShownSoFar, Signals
 
 
 class SessionEnded(Exception):
@@ -41,12 +41,18 @@ class Session:
     """From the request to the exit code."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], request: RemoteRequest, ends: Ends, shown: ShownSoFar, *, is_sent: bool
+        self,
+        process: subprocess.Popen[bytes],
+        request: RemoteRequest,
+        callbacks: Callbacks,
+        shown: ShownSoFar,
+        *,
+        is_sent: bool,
     ) -> None:
         assert process.stdin
         assert process.stdout
         assert process.stderr
-        self._process, self._ends, self._shown = process, ends, shown
+        self._process, self._callbacks, self._shown = process, callbacks, shown
         self._input, self._output, self._errors = process.stdin, process.stdout, process.stderr
         self._mark, self._marked, self._noise, self._noises = request.mark.encode(), False, b"", 0
         self._reader = Reader()
@@ -60,10 +66,10 @@ class Session:
             self._selector.register(stream, selectors.EVENT_READ)
         os.set_blocking(self._input.fileno(), False)
         self._writing = False
-        if ends.input is not None:
-            self._selector.register(ends.input, selectors.EVENT_READ)
-        if ends.signals:
-            self._selector.register(ends.signals.wake, selectors.EVENT_READ, ends.signals)
+        if callbacks.input is not None:
+            self._selector.register(callbacks.input, selectors.EVENT_READ)
+        if callbacks.signals:
+            self._selector.register(callbacks.signals.wake, selectors.EVENT_READ, callbacks.signals)
 
     def until_the_end(self) -> int:
         """Run until the remote command ends; returns its exit code. Raises SessionEnded and NotStarted."""
@@ -85,8 +91,8 @@ class Session:
 
     def close(self) -> None:
         """End this session; the connection belongs to the master."""
-        if self._ends.signals:
-            self._ends.signals.listening = False
+        if self._callbacks.signals:
+            self._callbacks.signals.listening = False
         self._selector.close()
         self._process.kill()
         self._process.wait()
@@ -130,11 +136,11 @@ class Session:
                 self._ended(self._errors)
         elif stream is self._output:
             self._receive(_read(self._output.fileno()))
-        elif self._ends.input is not None:
-            typed = os.read(self._ends.input, CHUNK)
+        elif self._callbacks.input is not None:
+            typed = os.read(self._callbacks.input, CHUNK)
             self._pending += Frame(FrameKind.INPUT, typed).packed()
             if not typed:
-                self._selector.unregister(self._ends.input)
+                self._selector.unregister(self._callbacks.input)
 
     def _receive(self, data: bytes | None) -> None:
         if data is None:
@@ -159,8 +165,8 @@ class Session:
                     raise _not_understood(Broken(f"{_MOST_NOISE // 2**20} MiB of output before it started"))
                 return
             self._marked = True
-            if self._ends.signals:
-                self._ends.signals.listening = True
+            if self._callbacks.signals:
+                self._callbacks.signals.listening = True
         try:
             for frame in self._reader.fed(data):
                 self._handle(frame)
@@ -188,7 +194,7 @@ class Session:
             self._code = int(code)
 
     def _answered(self, question: dict[str, Any]) -> Iterator[bytes]:
-        for piece in self._ends.answer(question):
+        for piece in self._callbacks.answer(question):
             if piece:
                 yield Frame(FrameKind.DATA, piece).packed()
         yield Frame(FrameKind.DATA, b"").packed()

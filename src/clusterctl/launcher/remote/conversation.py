@@ -17,7 +17,7 @@ from clusterctl.shared.errors import HostError
 
 if TYPE_CHECKING:
     from clusterctl.launcher.remote.frames import RemoteRequest
-    from clusterctl.launcher.remote.shown import Ends
+    from clusterctl.launcher.remote.shown import Callbacks
 
 _NO_PYTHON = 93  # exit code of the install command
 _SSH_FAILED = 255
@@ -38,7 +38,7 @@ class Conversation:
     host: str
     python: str | None
     request: RemoteRequest
-    ends: Ends
+    callbacks: Callbacks
     repeat: Repeat = Repeat.HELD
     patience: float = _PATIENCE_SECONDS
     _tries: int = field(default=0, init=False)
@@ -46,7 +46,7 @@ class Conversation:
     _shown: ShownSoFar = field(init=False)
 
     def __post_init__(self) -> None:
-        self._shown = ShownSoFar(self.ends, self.repeat)
+        self._shown = ShownSoFar(self.callbacks, self.repeat)
 
     def result(self) -> int:
         """Run the command; returns its exit code. Raises HostError."""
@@ -72,7 +72,7 @@ class Conversation:
         is_early = self.request.is_public and len(packed) < _LONGEST_WORD
         words = f'{folder}/clusterctl/remote/{name}/start" {packed if is_early else ""}'
         process = ssh.session(self.host, f"exec sh -c 'exec sh {words}'")
-        session = Session(process, self.request, self.ends, self._shown, is_sent=is_early)
+        session = Session(process, self.request, self.callbacks, self._shown, is_sent=is_early)
         try:
             code = session.until_the_end()
         finally:
@@ -89,21 +89,21 @@ class Conversation:
                 raise ssh.failure(self.host, complaint, terminal=False)
             time.sleep(_FIRST_PAUSE_SECONDS * 2 ** (self._tries - 1))
         self._tries += 1
-        ssh.connect(self.host, ask=self.ends.ask)
+        ssh.connect(self.host, ask=self.callbacks.ask)
 
     def _reconnect(self, lost: SessionEnded) -> None:
         """Wait for a new connection. Raises HostError if the command cannot be repeated, or after the timeout."""
-        if self.ends.signals and self.ends.signals.interrupted:
+        if self.callbacks.signals and self.callbacks.signals.interrupted:
             raise KeyboardInterrupt
         if lost.code != _SSH_FAILED:
             raise _ended(self.host, lost.complaint, self.repeat)
         self._shown.begin_again(self.host)
         watched = self.repeat in (Repeat.REDRAWN, Repeat.LINES)
         deadline, pause = time.monotonic() + self.patience, _FIRST_PAUSE_SECONDS
-        self.ends.notice(f"the connection to {self.host} broke; reconnecting")
+        self.callbacks.notice(f"the connection to {self.host} broke; reconnecting")
         while True:
             try:
-                is_new = ssh.connect(self.host, ask=self.ends.ask)
+                is_new = ssh.connect(self.host, ask=self.callbacks.ask)
             except HostError as error:
                 if not watched and time.monotonic() > deadline:
                     hint = _WHAT_BECAME if self.repeat is Repeat.ONCE else error.hint
@@ -115,7 +115,7 @@ class Conversation:
                 self._kills = 0 if is_new else self._kills + 1
                 if self._kills == _MOST_KILLS:  # the connection works, but the remote process was killed
                     raise _ended(self.host, lost.complaint, self.repeat)
-                self.ends.notice(f"reconnected to {self.host}")
+                self.callbacks.notice(f"reconnected to {self.host}")
                 return
 
     def _install(self, name: str, archive: Path) -> bool:
@@ -125,7 +125,7 @@ class Conversation:
         data = archive.read_bytes()
         program = Path(__file__).with_name("install.py").read_bytes()
         words = f"{name} {hashlib.sha256(data).hexdigest()} {len(data)}"
-        self.ends.notice(f"copying clusterctl to {self.host} (once): {len(data) / 2**20:.1f} MiB")
+        self.callbacks.notice(f"copying clusterctl to {self.host} (once): {len(data) / 2**20:.1f} MiB")
         candidates = self.python or _PYTHONS
         is_new = "import sys; sys.exit(sys.version_info < (3, 11))"
         reads = f"import sys; exec(sys.stdin.buffer.read({len(program)}))"

@@ -29,7 +29,7 @@ class Repeat(Enum):
 
 
 @dataclass
-class Ends:
+class Callbacks:
     """The local ends of a conversation."""
 
     output: Callable[[bytes], None]
@@ -55,8 +55,8 @@ class Signals:
 class ShownSoFar:
     """The output shown so far."""
 
-    def __init__(self, ends: Ends, repeat: Repeat) -> None:
-        self._ends, self._repeat = ends, repeat
+    def __init__(self, callbacks: Callbacks, repeat: Repeat) -> None:
+        self._callbacks, self._repeat = callbacks, repeat
         self._held: list[tuple[FrameKind, bytes]] = []
         self._held_size = 0
         self._past = {FrameKind.OUTPUT: 0, FrameKind.ERRORS: 0}  # number of bytes shown
@@ -96,7 +96,7 @@ class ShownSoFar:
         if self._repeat is Repeat.ONCE:
             self._skip = dict(self._past)
         else:
-            self._ends.forget()
+            self._callbacks.forget()
         self._old = dict(self._lines)
 
     def _take_lines(self, data: bytes) -> None:
@@ -115,4 +115,4 @@ class ShownSoFar:
     def _pass(self, kind: FrameKind, data: bytes) -> None:
         if data:
             self._past[kind] += len(data)
-            (self._ends.output if kind is FrameKind.OUTPUT else self._ends.errors)(data)
+            (self._callbacks.output if kind is FrameKind.OUTPUT else self._callbacks.errors)(data)

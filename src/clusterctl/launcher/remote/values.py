@@ -38,7 +38,7 @@ _ERRORS = {
 }
 _ROOT = ClusterctlError.__module__
 # A `place` is set here, never by an answer.
-_STAYING: dict[str, Any] = {"Elsewhere": types.NoneType}
+_STAYING: dict[str, Any] = {"RemoteCluster": types.NoneType}
 _DEEPEST = 100
 _LONGEST_NUMBER = 40  # characters
 _LONGEST_INTEGER = 64  # bits

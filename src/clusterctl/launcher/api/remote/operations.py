@@ -21,8 +21,8 @@ from clusterctl.shared.errors import ClusterctlError, HostError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clusterctl.launcher.api.cargo import Cargo
-    from clusterctl.launcher.api.elsewhere import Elsewhere
+    from clusterctl.launcher.api.remote.payload import Payload
+    from clusterctl.launcher.api.remote.request import RemoteCluster
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -32,7 +32,7 @@ _READING = "Reading"  # its lines are sent: it also reads files, which stay ther
 _KNOWN: dict[str, Callable[..., Any]] = {}
 
 
-def works_elsewhere(
+def operation(
     *, changes: bool = False, waits: bool = False, takes_job: bool = False, restarts: bool = False
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """Decorates an operation to be called on the machine of its `cluster`, or of the run it is a method of or gets.
@@ -51,15 +51,15 @@ def works_elsewhere(
         def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
             if delivered():
                 return function(*arguments, **named)
-            from clusterctl.launcher.api.cargo import cargo_of_restart
+            from clusterctl.launcher.api.remote.payload import payload_of_restart
 
             given = {**dict(zip(names, arguments, strict=False)), **named}
             place = _place(given, has_cluster="cluster" in names)
             if place is None:
                 return function(*arguments, **named)
-            cargo = _cargo(place, given) if takes_job else cargo_of_restart(place.cluster) if restarts else None
+            payload = _payload(place, given) if takes_job else payload_of_restart(place.cluster) if restarts else None
             repeat = "once" if changes else "redrawn" if waits else "whole"
-            result: Result = understood(place, name, ask(place, name, given, cargo, repeat=repeat))
+            result: Result = understood(place, name, ask(place, name, given, payload, repeat=repeat))
             return result
 
         _KNOWN[name] = function
@@ -99,24 +99,24 @@ def _another_version(name: str) -> UsageError:
     return UsageError(f"no such operation: {name}", "do both machines have the same version of clusterctl?")
 
 
-def _place(given: Mapping[str, Any], *, has_cluster: bool) -> Elsewhere | None:
+def _place(given: Mapping[str, Any], *, has_cluster: bool) -> RemoteCluster | None:
     """Where to call the operation: where its run is, else on the cluster given."""
     for value in (given.get("self"), given.get("run")):
         if value is not None and not isinstance(value, str):
-            place: Elsewhere | None = value.place
+            place: RemoteCluster | None = value.place
             return place
     if not has_cluster:
         return None
-    from clusterctl.launcher.api.elsewhere import elsewhere
+    from clusterctl.launcher.api.remote.request import remote_cluster
 
-    return elsewhere(given.get("cluster"))
+    return remote_cluster(given.get("cluster"))
 
 
 def ask(
-    place: Elsewhere,
+    place: RemoteCluster,
     name: str,
     given: Mapping[str, Any],
-    cargo: Cargo | None = None,
+    payload: Payload | None = None,
     *,
     repeat: str = "whole",
     person: bool = True,
@@ -125,23 +125,23 @@ def ask(
 
     With `person`, ssh may prompt for a password.
     """
-    from clusterctl.launcher.api.cargo import Cargo
-    from clusterctl.launcher.api.elsewhere import Answer, Conversation, Ends, Printed, Repeat, request
+    from clusterctl.launcher.api.remote.payload import Payload
+    from clusterctl.launcher.api.remote.request import Answer, Callbacks, Conversation, Printed, Repeat, request
     from clusterctl.launcher.remote.values import encoded
 
-    cargo = cargo or Cargo()
+    payload = payload or Payload()
     arguments = json.dumps({key: encoded(_sendable(value)) for key, value in given.items() if key != "progress"})
-    asked = request(place, (OPERATION, name, arguments), cargo, once=repeat == "once")
+    asked = request(place, (OPERATION, name, arguments), payload, once=repeat == "once")
     answer, errors = Answer(), Printed()
-    ends = Ends(answer.take, errors.take, answer.forget, cargo.answer, ask=person)
-    code = Conversation(place.host, place.cluster.remote_python, asked, ends, Repeat(repeat)).result()
+    callbacks = Callbacks(answer.take, errors.take, answer.forget, payload.answer, ask=person)
+    code = Conversation(place.host, place.cluster.remote_python, asked, callbacks, Repeat(repeat)).result()
     if code:
         last = errors.text.strip().rpartition("\n")[2]
         raise HostError(f"clusterctl on {place.host} failed with exit code {code}: {last}", "run the command again")
     return answer.content.decode(errors="replace")
 
 
-def understood(place: Elsewhere, name: str, answer: str) -> Any:
+def understood(place: RemoteCluster, name: str, answer: str) -> Any:
     """The result of the operation `name`. Raises its exception, or HostError if it is not of the operation's type."""
     from clusterctl.launcher.remote.values import decoded, parsed
 
@@ -171,7 +171,7 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     return {**({"self": cls} if dot else {}), **inspect.get_annotations(function)}
 
 
-def _at(place: Elsewhere, value: Any) -> Any:
+def _at(place: RemoteCluster, value: Any) -> Any:
     """Marks a run or a sweep as being on the other machine."""
     return replace(value, place=place) if hasattr(value, "place") else value
 
@@ -188,14 +188,14 @@ def _sendable(value: Any) -> Any:
     return value
 
 
-def _cargo(place: Elsewhere, given: Mapping[str, Any]) -> Cargo:
-    from clusterctl.launcher.api.cargo import load_cargo
+def _payload(place: RemoteCluster, given: Mapping[str, Any]) -> Payload:
+    from clusterctl.launcher.api.remote.payload import load_payload
     from clusterctl.launcher.api.settings import program_words, settings
 
     progress = given.get("progress")
     job = given.get("job")
     program: Sequence[str | os.PathLike[str]] = given.get("program", ())
-    return load_cargo(
+    return load_payload(
         place.cluster,
         None if job is None else os.fspath(job),
         stage=given.get("stage"),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.api.settings import settings, typed
-from clusterctl.launcher.api.submit import dry_run, send, submission_of
+from clusterctl.launcher.api.submitting.submit import dry_run, send, submission_of
 from clusterctl.launcher.config import load_cluster, resolve_again
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.observe.run_record import read_record
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clusterctl.launcher.api.settings import Overrides
-    from clusterctl.launcher.api.submission import SentRun
-    from clusterctl.launcher.api.submit import DryRun
+    from clusterctl.launcher.api.submitting.submission import SentRun
+    from clusterctl.launcher.api.submitting.submit import DryRun
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.shared.record.layout import RunDir

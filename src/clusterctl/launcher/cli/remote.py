@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
-def elsewhere(**manner: Any) -> Callable[[Function], Function]:
+def remotely(**manner: Any) -> Callable[[Function], Function]:
     """Decorates the function of a command: how it is sent there (the fields of `forward.Manner`).
 
     With `here`, it always runs on this machine. A command without this decorator only shows something.
     """
 
     def decorate(function: Function) -> Function:
-        function.elsewhere = manner  # type: ignore[attr-defined]
+        function.remotely = manner  # type: ignore[attr-defined]
         return function
 
     return decorate
@@ -32,17 +32,17 @@ def forwarding(command: click.Command) -> click.Command:
             command.commands[name] = forwarding(inner)
         return command
     callback = command.callback
-    manner = getattr(callback, "elsewhere", {})
+    manner = getattr(callback, "remotely", {})
     is_wrapped = hasattr(callback, "wrapped")  # a process may look up the same command many times
     if callback is None or is_wrapped or "here" in manner or not any(one.name == "cluster" for one in command.params):
         return command
 
     def called(**values: Any) -> Any:
-        from clusterctl.launcher.api.elsewhere import elsewhere as place_of
+        from clusterctl.launcher.api.remote.request import remote_cluster
 
         context = click.get_current_context()
         several = context.info_name == "status" and "," in (values["cluster"] or "")
-        place = None if several else place_of(values["cluster"])
+        place = None if several else remote_cluster(values["cluster"])
         if place is None:
             return callback(**values)
         from clusterctl.launcher.cli.forward import Forwarded, Manner

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import clusterctl
-from clusterctl.launcher.api.predecessors import Predecessors
-from clusterctl.launcher.api.resume import resolved_again
 from clusterctl.launcher.api.settings import axes_typed, settings, typed
-from clusterctl.launcher.api.submission import PastJob, PlannedRun, Submission, SweepPlan
-from clusterctl.launcher.api.sweep import SweepJobs, planned, shown_rows
+from clusterctl.launcher.api.submitting.predecessors import Predecessors
+from clusterctl.launcher.api.submitting.resume import resolved_again
+from clusterctl.launcher.api.submitting.submission import PastJob, PlannedRun, Submission, SweepPlan
+from clusterctl.launcher.api.submitting.sweep import SweepJobs, planned, shown_rows
 from clusterctl.launcher.config import load_cluster
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.observe.milestones import read_submission

@@ -9,9 +9,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterctl.launcher.api.calls import ask, understood
-from clusterctl.launcher.api.elsewhere import elsewhere
 from clusterctl.launcher.api.find import look
+from clusterctl.launcher.api.remote.operations import ask, understood
+from clusterctl.launcher.api.remote.request import remote_cluster
 from clusterctl.launcher.config import cache_folder
 from clusterctl.shared.errors import ClusterctlError, HostError
 from clusterctl.shared.record.files import write_text
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from clusterctl.launcher.api.elsewhere import Elsewhere
     from clusterctl.launcher.api.find import Report
+    from clusterctl.launcher.api.remote.request import RemoteCluster
 
 PATIENCE_SECONDS = 3.0
 
@@ -64,7 +64,7 @@ def look_at(clusters: Sequence[str], patience: float = PATIENCE_SECONDS, **wante
 
 def _look(name: str, wanted: dict[str, Any]) -> Answered:
     try:
-        place = elsewhere(name)
+        place = remote_cluster(name)
         if place is None:
             return Answered(name, look(cluster=name, **wanted))
         answer = ask(place, "find:look", {"cluster": name, **wanted}, person=False)
@@ -79,7 +79,7 @@ def _look(name: str, wanted: dict[str, Any]) -> Answered:
 def _last(name: str, wanted: dict[str, Any], problem: ClusterctlError) -> Answered:
     """The cached last answer, if any, and the current problem."""
     with suppress(OSError, ClusterctlError):
-        place, kept = elsewhere(name), _kept(name, wanted)
+        place, kept = remote_cluster(name), _kept(name, wanted)
         if place:
             return Answered(
                 name,
@@ -91,7 +91,7 @@ def _last(name: str, wanted: dict[str, Any], problem: ClusterctlError) -> Answer
 
 
 def _kept(name: str, wanted: dict[str, Any]) -> Path:
-    place: Elsewhere | None = elsewhere(name)
+    place: RemoteCluster | None = remote_cluster(name)
     question = repr((place and place.host, name, sorted(wanted.items())))
     folder = make_private(cache_folder() / "remote" / "status")
     return folder / f"{hashlib.sha256(question.encode()).hexdigest()[:16]}.json"

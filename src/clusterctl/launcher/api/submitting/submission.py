@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterctl.launcher.api.verify import verify
+from clusterctl.launcher.api.submitting.verify import verify
 from clusterctl.launcher.checks.verify import explained
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.slurm.queue import element_id
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.launcher.api.predecessors import Predecessors
+    from clusterctl.launcher.api.submitting.predecessors import Predecessors
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.progress import ProgressListener

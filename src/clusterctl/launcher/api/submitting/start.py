@@ -9,11 +9,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.api.calls import works_elsewhere
+from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.api.settings import axes_typed, program_words, settings, typed
-from clusterctl.launcher.api.submission import SentRun, Submission, SweepPlan, undo
-from clusterctl.launcher.api.submit import code_of, find_waited_for, load, new_suffix, send, submission_of
+from clusterctl.launcher.api.submitting.submission import SentRun, Submission, SweepPlan, undo
+from clusterctl.launcher.api.submitting.submit import code_of, find_waited_for, load, new_suffix, send, submission_of
 from clusterctl.launcher.config import current_folder, runs_folder
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.stages import stages_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Named: TypeAlias = str | Run | Sweep | Iterable[str | Run | Sweep]
 
 
-@works_elsewhere(changes=True, takes_job=True)
+@operation(changes=True, takes_job=True)
 def submit(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
@@ -86,7 +86,7 @@ def submit(
     return _run(send(one))
 
 
-@works_elsewhere(changes=True, takes_job=True)
+@operation(changes=True, takes_job=True)
 def submit_stages(
     job: str | os.PathLike[str],
     cluster: str | None = None,
@@ -104,7 +104,7 @@ def submit_stages(
     The arguments are those of `submit`; `after` and the like apply to stages that wait for no other stage. Everything
     is checked before anything is queued, and nothing starts before all are queued. Raises what `submit` raises.
     """
-    from clusterctl.launcher.api.predecessors import Predecessors
+    from clusterctl.launcher.api.submitting.predecessors import Predecessors
     from clusterctl.launcher.observe.run_record import Condition, Predecessor
 
     conditions = {"after": Condition.FINISHED, "after_any": Condition.ENDED, "after_start": Condition.STARTED}
@@ -150,7 +150,7 @@ def submit_stages(
     return [_run(SentRun(one.plan.run, found, one.resolved.job)) for one, found in zip(runs, warnings, strict=True)]
 
 
-@works_elsewhere(changes=True, takes_job=True)
+@operation(changes=True, takes_job=True)
 def sweep(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
@@ -178,7 +178,7 @@ def sweep(
 
     Raises what `submit` raises, before anything is queued; if Slurm refuses, nothing is left behind.
     """
-    from clusterctl.launcher.api.sweep import load_sweep, planned, shown_rows
+    from clusterctl.launcher.api.submitting.sweep import load_sweep, planned, shown_rows
     from clusterctl.launcher.api.sweeps import Sweep
 
     axes = axes_typed(axes)

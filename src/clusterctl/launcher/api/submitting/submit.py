@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.launcher.api.settings import program_words, settings
-from clusterctl.launcher.api.submission import PlannedRun, SentRun, Submission, uncopied
-from clusterctl.launcher.api.verify import verify
+from clusterctl.launcher.api.submitting.submission import PlannedRun, SentRun, Submission, uncopied
+from clusterctl.launcher.api.submitting.verify import verify
 from clusterctl.launcher.checks.job_rules import large_batch
 from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, runs_folder
@@ -35,8 +35,8 @@ from clusterctl.shared.spec import PROFILED_STEPS, LoopTrain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.launcher.api.predecessors import Names, Predecessors
     from clusterctl.launcher.api.settings import Overrides, Program
+    from clusterctl.launcher.api.submitting.predecessors import Names, Predecessors
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.progress import ProgressListener
@@ -232,7 +232,7 @@ def find_waited_for(
     if in_allocation:
         raise UsageError("--after: a run in an allocation is not queued", "use only one of these options")
     # imported late: most submissions need no other run's status
-    from clusterctl.launcher.api.predecessors import find_predecessors, ids_of
+    from clusterctl.launcher.api.submitting.predecessors import find_predecessors, ids_of
     from clusterctl.launcher.observe.run_record import Condition
 
     named = {

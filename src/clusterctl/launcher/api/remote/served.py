@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.api.calls import OPERATION as OPERATION
-from clusterctl.launcher.api.calls import carried_out as carried_out
+from clusterctl.launcher.api.remote.operations import OPERATION as OPERATION
+from clusterctl.launcher.api.remote.operations import carried_out as carried_out
 from clusterctl.launcher.config import cache_folder, current_folder
 from clusterctl.launcher.config.delivery import delivered as delivered
 from clusterctl.launcher.remote.agent import Asker as Asker  # noqa: TC001 - for others too

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
 from clusterctl.launcher.api.settings import axes_typed, program_words, settings
-from clusterctl.launcher.api.submission import PlannedRun
+from clusterctl.launcher.api.submitting.submission import PlannedRun
 from clusterctl.launcher.config import current_folder, load_cluster, resolve
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.source import LARGEST_BYTES, content_of

@@ -1,6 +1,6 @@
 """The names of runs on another machine for shell completion: cached here, and updated in the background.
 
-`python -m clusterctl.launcher.api.far_names CLUSTER` fetches them over the existing connection.
+`python -m clusterctl.launcher.api.remote.far_names CLUSTER` fetches them over the existing connection.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def _ask_from_behind(cluster: str) -> None:
 
 def main(cluster: str) -> None:
     """Cache the names of the runs of `cluster`."""
-    from clusterctl.launcher.api.calls import ask, understood
-    from clusterctl.launcher.api.elsewhere import elsewhere
+    from clusterctl.launcher.api.remote.operations import ask, understood
+    from clusterctl.launcher.api.remote.request import remote_cluster
     from clusterctl.launcher.observe.run_names import is_run_id
     from clusterctl.shared.record.files import write_json
     from clusterctl.shared.record.ownership import make_private
@@ -77,7 +77,7 @@ def main(cluster: str) -> None:
     make_private(kept.parent)
     with suppress(FileNotFoundError):
         os.utime(kept)  # so that the next Tab fetches nothing
-    if place := elsewhere(cluster):
+    if place := remote_cluster(cluster):
         names = understood(place, "find:names", ask(place, "find:names", {"cluster": cluster}, person=False))
         write_json(kept, [name for name in names if is_run_id(name)])  # the shell inserts them into the command line
 

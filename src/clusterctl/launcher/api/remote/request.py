@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.api.cargo import Cargo, text_file
+from clusterctl.launcher.api.remote.payload import Payload, text_file
 from clusterctl.launcher.config.clusters import cluster_file, load_cluster, user_file
 from clusterctl.launcher.config.delivery import delivered
 from clusterctl.launcher.config.sent import Sent, SentProject
@@ -17,7 +17,7 @@ from clusterctl.launcher.config.source import content_of
 from clusterctl.launcher.remote.conversation import Conversation as Conversation
 from clusterctl.launcher.remote.frames import OF_TERMINALS, RemoteRequest
 from clusterctl.launcher.remote.frames import Terminal as Terminal
-from clusterctl.launcher.remote.shown import Ends as Ends
+from clusterctl.launcher.remote.shown import Callbacks as Callbacks
 from clusterctl.launcher.remote.shown import Repeat as Repeat
 from clusterctl.launcher.remote.shown import Signals as Signals
 from clusterctl.launcher.remote.ssh import bring_port as bring_port
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class RemoteCluster:
     """A cluster on another machine, with the name by which it was chosen."""
 
     name: str
@@ -80,7 +80,7 @@ class Answer:
         self.content = b""
 
 
-def elsewhere(name: str | None) -> Elsewhere | None:
+def remote_cluster(name: str | None) -> RemoteCluster | None:
     """The cluster called `name`, or the default one, if its commands run on another machine."""
     if delivered():
         return None
@@ -90,30 +90,30 @@ def elsewhere(name: str | None) -> Elsewhere | None:
     with suppress(OSError):  # will be reported when the cluster is loaded
         if b"host" in content_of(file):
             cluster = load_cluster(name)
-            return Elsewhere(name or cluster.name, file, cluster) if cluster.host else None
+            return RemoteCluster(name or cluster.name, file, cluster) if cluster.host else None
     return None
 
 
 def request(
-    place: Elsewhere,
+    place: RemoteCluster,
     words: Sequence[str],
-    cargo: Cargo | None = None,
+    payload: Payload | None = None,
     *,
     terminal: Terminal | None = None,
     interactive: bool = False,
     once: bool = False,
 ) -> RemoteRequest:
     """A request to clusterctl on the machine of `place`."""
-    cargo = cargo or Cargo()
+    payload = payload or Payload()
     user = user_file()
     sent = Sent(
         folder=str(Path.cwd()),
         cluster=text_file(place.file),
         user=text_file(user) if user.is_file() else None,
-        job=cargo.job,
-        others=tuple(cargo.others),
-        uploads=tuple(map(str, cargo.uploads)),
-        projects=tuple(map(_sent_project, cargo.projects)),
+        job=payload.job,
+        others=tuple(payload.others),
+        uploads=tuple(map(str, payload.uploads)),
+        projects=tuple(map(_sent_project, payload.projects)),
     )
     shown = {name: os.environ[name] for name in sorted(OF_TERMINALS) if name in os.environ}
     return RemoteRequest(
@@ -122,7 +122,7 @@ def request(
         sent=sent,
         terminal=terminal or Terminal(),
         interactive=interactive,
-        environment={**shown, **cargo.environment, "CLUSTERCTL_CLUSTER": place.name},
+        environment={**shown, **payload.environment, "CLUSTERCTL_CLUSTER": place.name},
         once=uuid.uuid4().hex if once else "",
     )
 

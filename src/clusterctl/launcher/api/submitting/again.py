@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.api.calls import works_elsewhere
 from clusterctl.launcher.api.find import as_run
-from clusterctl.launcher.api.rerun import rerun_alone
-from clusterctl.launcher.api.resume import resume_alone, resume_later
+from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
+from clusterctl.launcher.api.submitting.rerun import rerun_alone
+from clusterctl.launcher.api.submitting.resume import resume_alone, resume_later
 from clusterctl.launcher.config.progress import SILENT
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.config.progress import ProgressListener
 
 
-@works_elsewhere(changes=True, restarts=True)
+@operation(changes=True, restarts=True)
 def resume(
     run: Run | str,
     cluster: str | None = None,
@@ -37,7 +37,7 @@ def resume(
     return Run(directory.path, again.warnings, _job=again.job)
 
 
-@works_elsewhere(changes=True, restarts=True)
+@operation(changes=True, restarts=True)
 def rerun(
     run: Run | str,
     cluster: str | None = None,

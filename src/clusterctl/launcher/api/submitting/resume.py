@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import clusterctl
-from clusterctl.launcher.api.predecessors import Predecessors
 from clusterctl.launcher.api.settings import settings, typed
-from clusterctl.launcher.api.submission import PastJob, PlannedRun, SentRun, Submission
+from clusterctl.launcher.api.submitting.predecessors import Predecessors
+from clusterctl.launcher.api.submitting.submission import PastJob, PlannedRun, SentRun, Submission
 from clusterctl.launcher.checks.job_rules import changed_batch
 from clusterctl.launcher.checks.training_set import shares
 from clusterctl.launcher.config import load_cluster, resolve_again

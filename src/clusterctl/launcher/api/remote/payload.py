@@ -33,7 +33,7 @@ _PIECE = 2**18
 
 
 @dataclass
-class Cargo:
+class Payload:
     """The data sent with a command: a job file, other files by name, the job's code."""
 
     job: SentFile | None = None
@@ -62,7 +62,7 @@ class Cargo:
         return name if isinstance(name, str) and name in os.environ and name not in self.variables else None
 
 
-def load_cargo(
+def load_payload(
     cluster: Cluster,
     job: str | None,
     *,
@@ -72,31 +72,31 @@ def load_cargo(
     with_code: bool = True,
     large: bool = False,
     progress: ProgressListener = SILENT,
-) -> Cargo:
+) -> Payload:
     """The data of a submission. Raises ConfigError for problems with the job before anything is sent."""
-    cargo = Cargo()
+    payload = Payload()
     if job is None and not program:
-        return cargo
+        return payload
     for resolved in _resolved(job, cluster, stage, program, overrides):
         _require_absolute(resolved, cluster, overrides)
         _remember_variables(cluster, resolved.job)
         if name := resolved.job.notify.url_variable:
-            cargo.environment |= {name: os.environ[name]} if name in os.environ else {}
+            payload.environment |= {name: os.environ[name]} if name in os.environ else {}
         if job is not None and not _comes_along(job, resolved.job_file):
-            cargo.job = text_file(resolved.job_file)
+            payload.job = text_file(resolved.job_file)
         if with_code:
-            _add_code(cargo, resolved, large=large, progress=progress)
-    return cargo
+            _add_code(payload, resolved, large=large, progress=progress)
+    return payload
 
 
-def cargo_of_restart(cluster: Cluster) -> Cargo:
+def payload_of_restart(cluster: Cluster) -> Payload:
     """The data of `resume` and `rerun`: the run's job is there, without the values of its secret variables.
 
     So the other machine may ask for variables, but only for those that the cluster's `env` names here, or that the
     `env` of a job named which this machine has submitted to it before.
     """
     named = {*cluster.env, *_variables_sent(cluster)}
-    return Cargo(variables=frozenset(name for name in named if name in Secrets(cluster.secrets)))
+    return Payload(variables=frozenset(name for name in named if name in Secrets(cluster.secrets)))
 
 
 def _remember_variables(cluster: Cluster, job: Job) -> None:
@@ -131,16 +131,16 @@ def _resolved(
         return [resolve(job, cluster, overrides, program=program, stage=name) for name in names]
 
 
-def _add_code(cargo: Cargo, resolved: Resolved, *, large: bool, progress: ProgressListener) -> None:
+def _add_code(payload: Payload, resolved: Resolved, *, large: bool, progress: ProgressListener) -> None:
     from clusterctl.launcher.submission.plan import has_project
     from clusterctl.launcher.submission.sent_code import LocalProject
 
     code = resolved.job.code
-    if code is None or not has_project(resolved.job) or any(str(one.path) == code for one in cargo.projects):
+    if code is None or not has_project(resolved.job) or any(str(one.path) == code for one in payload.projects):
         return
     known = cache_folder() / "remote" / "digests" / f"{hashlib.sha256(os.fsencode(code)).hexdigest()[:16]}.kept"
     try:
-        cargo.projects.append(LocalProject(Path(code), known, large=large, progress=progress))
+        payload.projects.append(LocalProject(Path(code), known, large=large, progress=progress))
     except OSError as error:
         hint = "add unreadable files to .gitignore"
         raise ConfigError(f"cannot read the run's code: {reason(error)}", hint) from error
