@@ -125,7 +125,7 @@ def test_the_model_gets_the_batch_that_pygs_loader_would_make(lone_task: Task) -
     together = PygBatch.from_data_list(some_graphs())
     expected = ours.model(together.x.double(), together.edge_index, together.batch)
     prepared = ours.prepare(whole_batch())
-    assert torch.allclose(ours.scores(prepared, ()), expected, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(ours.scores(prepared, prepared.rows, ()), expected, rtol=1e-12, atol=1e-12)
     loss = nn.functional.cross_entropy(expected, together.y)
     assert ours.loss(whole_batch(), prepared).item() == pytest.approx(loss.item(), rel=1e-12)
 

@@ -313,7 +313,7 @@ def test_each_bug_fails_the_tests_against_it(mutation: Mutation, tmp_path: Path)
 class Numbers:
     """Learns y = 2 x on ten numbers."""
 
-    unit, classes = "nodes", 2
+    unit, classes, own_training = "nodes", 2, None
     seeds: Tensor = field(default_factory=lambda: torch.arange(10))
     model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1, bias=False).double())
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from clusterctl.engine.graph.blocks import moved
 from clusterctl.engine.graph.gin import Copied, Distinct, Gin, PlainGin, first_sum
 from clusterctl.engine.graph.hashing import Purpose, stream
-from clusterctl.engine.training.objective import PRECISIONS, Accuracy, class_loss
+from clusterctl.engine.training.objective import Accuracy, Objective, class_loss
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ class Graphs(NamedTuple):
     weights: Tensor  # [graphs]: 0 for padding
 
 
-class GraphClassification:
+class GraphClassification(Objective[Graphs]):
     """Trains a network to classify graphs; part `fold` of ten is the test split, the next one the validation split."""
 
     unit = "graphs"
 
     def __init__(self, collection: Collection, train: GraphClassificationTrain, task: Task, fold: int) -> None:
-        self._precision = PRECISIONS[train.precision]
+        super().__init__(train, task)
         self._graphs, self._device = collection, task.device
         parts = stratified(collection.y, train.seed)
         self._splits = {
@@ -51,15 +51,12 @@ class GraphClassification:
             "val": parts[(fold + 1) % PARTS],
             "train": torch.cat([parts[(fold + other) % PARTS] for other in range(2, PARTS)]),
         }
-        torch.manual_seed(train.seed)
         self.classes = collection.num_classes
         features = features_of(self._graphs, train.features).to(self._precision.weights)
         table = self.table_of(features)
         self._table = replace(table, rows=table.rows.to(task.device))
         network = self.network_of(train, features.size(1))
         self.model = network.to(task.device, self._precision.weights)
-        self._seed = train.seed
-        self._clock = task.clock
 
     def table_of(self, features: Tensor) -> Distinct:
         """The model's input, computed from the features [nodes, channels]."""
@@ -71,11 +68,6 @@ class GraphClassification:
             return Gin(*widths, train.layers, train.readout, train.dropout)
         return PlainGin(*widths, train.layers, train.readout)
 
-    def scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:
-        """The model's scores for the graphs [graphs, classes]; `randomness` is empty in evaluation."""
-        scored: Tensor = self.model(graphs.batch, graphs.rows, randomness)
-        return scored
-
     @property
     def seeds(self) -> Tensor:
         return self._splits["train"]
@@ -84,11 +76,18 @@ class GraphClassification:
         """The batch's graphs as one disconnected graph."""
         return self._cut(batch.seeds, batch.weights)
 
-    def loss(self, batch: Batch, prepared: Graphs) -> Tensor:
-        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        ranks, graphs = dist.get_world_size(), prepared.batch
-        self._clock.count(nodes=graphs.nodes.numel() * ranks, edges=graphs.incoming[1].numel() * ranks)
-        scores = self._scores(prepared, (self._seed, batch.epoch, batch.step))
+    def gather(self, prepared: Graphs) -> Copied:
+        return prepared.rows
+
+    def scores(self, prepared: Graphs, gathered: Copied, randomness: tuple[int, ...]) -> Tensor:
+        """The model's scores of the graphs [graphs, classes]."""
+        return self.model(prepared.batch, gathered, randomness)  # type: ignore[no-any-return]
+
+    def work(self, batch: Batch, prepared: Graphs) -> tuple[int, int]:  # noqa: ARG002 - of the base class
+        graphs = prepared.batch
+        return graphs.nodes.numel() * dist.get_world_size(), graphs.incoming[1].numel()
+
+    def error(self, scores: Tensor, batch: Batch, prepared: Graphs) -> Tensor:
         return class_loss(scores, prepared.y, prepared.weights, batch.total)
 
     @torch.no_grad()
@@ -99,7 +98,7 @@ class GraphClassification:
             own = self._splits[split][dist.get_rank() :: dist.get_world_size()]
             if own.numel():
                 graphs = self._cut(own, torch.ones(own.numel()))
-                count[0] = (self._scores(graphs, ()).argmax(1) == graphs.y).sum()
+                count[0] = (self.scored(graphs, graphs.rows, ()).argmax(1) == graphs.y).sum()
                 count[1] = own.numel()
         dist.all_reduce(counts)
         return {split: Accuracy(*count) for split, count in zip(splits, counts.tolist(), strict=True)}
@@ -109,12 +108,6 @@ class GraphClassification:
         select = self._table.select if isinstance(self.model, Gin) else self._table.select_all
         answers = moved((self._graphs.y[graphs], weights), self._device)
         return Graphs(batch.to(self._device), select(batch.nodes), *answers)
-
-    def _scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:
-        with self._precision.autocast(self._device):
-            self._clock.enter("compute", "forward")
-            scores = self.scores(graphs, randomness)
-        return scores.to(self._precision.weights)
 
 
 def stratified(y: Tensor, seed: int) -> list[Tensor]:

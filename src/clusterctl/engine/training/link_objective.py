@@ -15,7 +15,7 @@ from clusterctl.engine.graph.recommender import ITEM, OF_USER, USER, Recommender
 from clusterctl.engine.graph.sampling import HeteroSample, HeteroSampler
 from clusterctl.engine.graph.sharded_table import Route, ShardedTable
 from clusterctl.engine.graph.storage import HeteroGraph
-from clusterctl.engine.training.objective import PRECISIONS, link_loss
+from clusterctl.engine.training.objective import Objective, link_loss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class LinkModel(nn.Module):
         self.network, self.table = network, table
 
 
-class LinkPrediction:
+class LinkPrediction(Objective[Pairs]):
     """Trains a network to distinguish pairs with an edge from pairs without one.
 
     A step's own examples and their duplicates carry no messages in that step, on any rank: all ranks exclude the edges
@@ -67,9 +67,10 @@ class LinkPrediction:
 
     unit = "edges"
     classes = 2  # a pair with an edge, and one without
+    model: LinkModel
 
     def __init__(self, data: Interactions, train: TaobaoTrain, task: Task) -> None:
-        self._precision = PRECISIONS[train.precision]
+        super().__init__(train, task)
         self._graph = data.to(task.device, self._precision.values)
         self._edges = self._graph.relation(OF_USER)
         self._splits = {
@@ -77,14 +78,12 @@ class LinkPrediction:
             for split in ("val", "test")
         }
         weights, lazy = self._precision.weights, train.row_optimizer == "touched-rows"
-        torch.manual_seed(train.seed)
         network = Recommender(train.hidden_channels).to(weights)
         rows = data.num_nodes[USER] + data.num_nodes[ITEM]
         table = ShardedTable(rows, train.hidden_channels, train.seed, weights, lazy=lazy)
         self.model = LinkModel(network, table).to(task.device)
         fan_out = fan_outs(*train.fan_out)
         self._sampler = HeteroSampler(self._graph, fan_out, train.seed, replace=train.replace)
-        self._seed, self._task = train.seed, task
 
     @property
     def seeds(self) -> Tensor:
@@ -99,9 +98,15 @@ class LinkPrediction:
         pairs = (torch.cat([users, others[1]]), torch.cat([items, others[0]]))
         return self._pairs(pairs, batch.epoch, batch.step, hidden)
 
-    def loss(self, batch: Batch, prepared: Pairs) -> Tensor:
-        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        return link_loss(self._scores(prepared), batch.weights, batch.total)
+    def gather(self, prepared: Pairs) -> Tensor:
+        return self.model.table.fetch(prepared.route)
+
+    def scores(self, prepared: Pairs, gathered: Tensor, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - no dropout
+        users, items = torch.split(gathered, [prepared.sample.nodes[kind].numel() for kind in (USER, ITEM)])
+        return self.model.network(prepared.sample, users, items, prepared.pairs)  # type: ignore[no-any-return]
+
+    def error(self, scores: Tensor, batch: Batch, prepared: Pairs) -> Tensor:  # noqa: ARG002 - of the base class
+        return link_loss(scores, batch.weights, batch.total)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:
@@ -132,13 +137,6 @@ class LinkPrediction:
         sample = self._sampler.sample({USER: users[0], ITEM: items[0]}, epoch, step, excluded)
         ids = torch.cat([sample.nodes[USER], sample.nodes[ITEM] + self._graph.num_nodes[USER]])
         return Pairs(sample, self.model.table.route(ids), (users[1], items[1]))
-
-    def _scores(self, prepared: Pairs) -> Tensor:
-        rows = self.model.table.fetch(prepared.route)
-        users, items = torch.split(rows, [prepared.sample.nodes[kind].numel() for kind in (USER, ITEM)])
-        with self._precision.autocast(rows.device):
-            scores: Tensor = self.model.network(prepared.sample, users, items, prepared.pairs)
-        return scores.to(self._precision.weights)
 
 
 class Auc(NamedTuple):

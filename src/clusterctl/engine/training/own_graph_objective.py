@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from clusterctl.engine.graph.collection import Collection
+    from clusterctl.engine.graph.gin import Copied
     from clusterctl.engine.task.task import Task
-    from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Accuracy
-    from clusterctl.engine.training.state import PartState
     from clusterctl.shared.spec import GraphClassificationTrain
 
 
 class OwnGraphClassification(GraphClassification):
     """Trains the model `train.model`."""
 
+    own_training: OwnTraining
+
     def __init__(self, collection: Collection, train: GraphClassificationTrain, task: Task, fold: int) -> None:
         super().__init__(collection, train, task, fold)
         self._name = train.model
-        self._training = OwnTraining(self.model, train.model, task)
+        self.own_training = OwnTraining(self.model, train.model, task)
         if task.place.rank == 0 and fold == 0 and collection.x.size(1) and train.features != "given":
             print(f'the features x of the data are not used: train.features = "{train.features}", not "given"')
 
@@ -40,8 +41,8 @@ class OwnGraphClassification(GraphClassification):
     def network_of(self, train: GraphClassificationTrain, features: int) -> nn.Module:
         return built(train.model, {"features": features, "classes": self.classes}, train.options)
 
-    def scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - torch draws here
-        batch, x = graphs.batch, graphs.rows.rows
+    def scores(self, prepared: Graphs, gathered: Copied, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - torch draws here
+        batch, x = prepared.batch, gathered.rows
         offsets, sources = batch.incoming
         targets = _owners(offsets, len(sources))
         of_graph = _owners(batch.bounds, len(batch.nodes))
@@ -58,20 +59,12 @@ class OwnGraphClassification(GraphClassification):
             raise TaskError(message, "read the nodes out by graph, as with global_add_pool(x, batch)", Cause.USER)
         return scores
 
-    def loss(self, batch: Batch, prepared: Graphs) -> Tensor:
-        self._training.begin_step(self._seed, batch.epoch, batch.step)
-        rows = prepared.rows.rows
-        return self._training.finite(super().loss(batch, prepared), lambda: "forward" if rows.isfinite().all() else "")
+    def where_it_breaks(self, prepared: Graphs, gathered: Copied) -> str:  # noqa: ARG002 - of the base class
+        return "forward" if gathered.rows.isfinite().all() else ""
 
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
-        self._training.agree_on_buffers()
+        self.own_training.agree_on_buffers()
         return super().evaluate(splits)
-
-    def state(self) -> PartState:
-        return self._training.state()
-
-    def load(self, state: PartState) -> None:
-        self._training.load(state)
 
 
 def _owners(bounds: Tensor, rows: int) -> Tensor:
