@@ -52,12 +52,12 @@ TYPES: dict[str, tuple[str, ...]] = {
     "clusterctl.launcher.slurm.queue": ("JobState", "QueuedJob", "Snapshot"),
     "clusterctl.shared.spec.cluster": ("Cluster", "Emulator"),
     "clusterctl.shared.spec.job": (
-        "Checkpoint", "Container", "Data", "Job", "NodeCheck", "Resources", "Restart", "Watchdog",
+        "Checkpoint", "Container", "Job", "NodeCheck", "Resources", "Restart", "Watchdog",
     ),
     "clusterctl.shared.spec.notify": ("Notify", "Track"),
     "clusterctl.shared.spec.batches": ("Batches", "TrainingSet"),
     "clusterctl.shared.spec.train": (
-        "CommandTrain", "DeepSageTrain", "GraphClassificationTrain", "LinkPredictionTrain", "LoopTrain",
+        "CommandTrain", "Data", "DeepSageTrain", "GraphClassificationTrain", "LinkPredictionTrain", "LoopTrain",
         "NodeClassificationTrain", "NodeTrain", "RedditTrain", "SyntheticTrain", "TaobaoTrain", "Train",
     ),
 }  # fmt: skip
