@@ -20,11 +20,11 @@ from node_steps import given_samples, loader_samples, lone_task, pyg_forward, py
 from torch import distributed as dist
 from torch.nn import functional as F
 
+from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.flat import FlatModel
 from clusterctl.engine.training.learner import Adam
 from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
 from clusterctl.shared.spec import RedditTrain
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from support.ranks import CORA
 
+from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import read_raw
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
-from clusterctl.engine.workloads.reddit import read_raw
 from clusterctl.engine.workloads.synthetic import generate
 from clusterctl.shared.spec import RedditTrain, SyntheticTrain
 

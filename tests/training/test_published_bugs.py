@@ -97,17 +97,17 @@ EVERY_RANK_PREPARES = Mutation("shared/record/once.py", "return is_listed(folder
 _MKDIR = "lease.mkdir({})\n        except FileExistsError:"
 NO_LEASE = Mutation("shared/record/once.py", _MKDIR.format("mode=0o700"), _MKDIR.format("mode=0o700, exist_ok=True"))
 TEST_EVENTS_TOGETHER = Mutation(
-    "engine/workloads/taobao.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"
+    "engine/data/taobao.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"
 )
 TARGETS_CARRY_MESSAGES = Mutation(_PAIRS, "{} if hidden is None else {OF_USER: hidden}", "{}")
 EVENTS_SPLIT_ONE_BY_ONE = Mutation(
-    "engine/workloads/taobao.py", "users * events.num_items + items)", "torch.arange(users.numel()))"
+    "engine/data/taobao.py", "users * events.num_items + items)", "torch.arange(users.numel()))"
 )
 ANY_PAIR_IS_NEGATIVE = Mutation(
     "engine/graph/links.py", "waiting[has_edge(graph, sources[waiting], targets[waiting])]", "waiting[:0]"
 )
 OTHER_SPLITS_ARE_NEGATIVE = Mutation(
-    "engine/workloads/taobao.py", "everything, events.num_items, torch", "Adjacency(*of_user), events.num_items, torch"
+    "engine/data/taobao.py", "everything, events.num_items, torch", "Adjacency(*of_user), events.num_items, torch"
 )
 MEAN_OVER_POSITIVES = Mutation(_LOSSES, "/ (2 * total)", "/ total")
 IN_PLACE = Mutation(
@@ -124,7 +124,7 @@ LAZY = Mutation(
     "engine/graph/gin.py", "Linear(hidden, classes) for _ in widths", "nn.LazyLinear(classes) for _ in widths"
 )
 EVERY_RANK_LOGS = Mutation("engine/training/progress.py", "if self._task.place.rank == 0:", "if True:")
-NO_LABEL_IS_ONE = Mutation("engine/workloads/reddit.py", ".min()) < 0", ".min()) < -(2**63)")
+NO_LABEL_IS_ONE = Mutation("engine/data/reddit.py", ".min()) < 0", ".min()) < -(2**63)")
 SUMMED_IN_HALF = Mutation(
     _BLOCKS,
     'sums = F.embedding_bag(columns, table, offsets, mode="sum", include_last_offset=True)',

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from clusterctl.engine.data.own_data import Given, own_recipe, prepared
 from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
 from clusterctl.engine.graph.links import negatives
@@ -20,7 +21,6 @@ from clusterctl.engine.graph.storage import compressed
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.own_link_objective import LinkGraph, OwnLinkPrediction
-from clusterctl.engine.workloads.own_data import Given, own_recipe, prepared
 from clusterctl.shared.spec import LinkPredictionTrain
 
 if TYPE_CHECKING:
