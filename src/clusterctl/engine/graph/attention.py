@@ -8,7 +8,6 @@ Brody, Alon and Yahav, "How attentive are graph attention networks?" (2022), kno
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
@@ -26,55 +25,12 @@ from clusterctl.engine.graph.products import Linear
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.engine.graph.hops import Hop
+    from clusterctl.engine.graph.hops import Hop, Neighborhoods
     from clusterctl.shared.spec import GatOptions
 
 
 SLOPE = 0.2  # of the leaky ReLU below zero
 WORTH_COMPILING = 1 << 22  # edges x heads x channels: importing numba takes a second
-
-
-@dataclass(frozen=True)
-class Neighborhoods:
-    """Edges by target: those into target `i` come from the rows `columns[offsets[i]:offsets[i + 1]]` of a table.
-
-    The targets themselves are the rows `own` of that table.
-    """
-
-    columns: Tensor  # int32 [edges]
-    offsets: Tensor  # int32 [targets + 1]
-    own: Tensor  # int64 [targets]
-    edge_mask: Tensor | None = None  # bool [edges]: False marks padding; None: there is no padding
-
-    def targets(self) -> Tensor:
-        """int64 [edges]: the target of each edge."""
-        numbers = torch.arange(self.own.numel(), device=self.own.device)
-        return numbers.repeat_interleave(self.offsets.diff(), output_size=self.columns.numel())
-
-    def with_self_loops(self) -> Neighborhoods:
-        """A copy in which each target has exactly one edge to itself, after its other edges."""
-        targets = self.targets()
-        is_kept = self.columns != self.own.index_select(0, targets)
-        if self.edge_mask is not None:
-            return self._with_loops_behind(targets, is_kept & self.edge_mask)
-        before = torch.zeros(targets.numel() + 1, dtype=torch.int64, device=targets.device)
-        torch.cumsum(is_kept, 0, out=before[1:])  # kept edges before each edge
-        offsets = before.index_select(0, self.offsets.to(torch.int64))
-        offsets += torch.arange(offsets.numel(), device=offsets.device)
-        columns = self.columns.new_empty(int(offsets[-1]))
-        columns[(before[:-1] + targets)[is_kept]] = self.columns[is_kept]
-        columns[offsets[1:] - 1] = self.own.to(torch.int32)
-        return Neighborhoods(columns, offsets.to(torch.int32), self.own)
-
-    def _with_loops_behind(self, targets: Tensor, is_kept: Tensor) -> Neighborhoods:
-        """Keep all edges and mark those to drop as padding, so that no size depends on a value."""
-        edges, loops = self.columns.numel(), self.own.numel()
-        ends = self.offsets + torch.arange(loops + 1, dtype=torch.int32, device=targets.device)
-        columns, edge_mask = self.columns.new_empty(edges + loops), is_kept.new_ones(edges + loops)
-        places = torch.arange(edges, device=targets.device) + targets
-        columns[places], edge_mask[places] = self.columns, is_kept
-        columns[ends[1:].to(torch.int64) - 1] = self.own.to(torch.int32)
-        return Neighborhoods(columns, ends, self.own, edge_mask)
 
 
 class GatConv(nn.Module):
@@ -220,8 +176,9 @@ class _Attend(torch.autograd.Function):
         factors = attention.new_empty(0, 0) if factors is None else factors.to(exact)
         weights = rows.new_empty(columns.numel(), len(attention))
         out = torch.zeros_like(own)
-        arrays = [tensor.numpy() for tensor in (rows, own, attention.detach(), columns, offsets, factors, weights, out)]
-        _in_threads(lambda first, last: _forward(*arrays, SLOPE, first, last), len(own), _PIECES)
+        tables, edges = _arrays(rows, own, attention.detach()), _arrays(columns, offsets, factors)
+        written = _arrays(weights, out)
+        _in_threads(lambda first, last: _forward(tables, edges, *written, SLOPE, first, last), len(own), _PIECES)
         ctx.save_for_backward(left, right, attention, columns, offsets, factors, weights)
         return out.flatten(1).to(left.dtype)
 
@@ -229,19 +186,24 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         left, right, attention, columns, offsets, factors, weights = ctx.saved_tensors
         exact = attention.dtype
-        tables = left, right, gradients[0]
-        rows, own, gradient = (by_head(table.detach().to(exact).contiguous(), attention) for table in tables)
+        rows, own, gradient = (
+            by_head(table.detach().to(exact).contiguous(), attention) for table in (left, right, gradients[0])
+        )
         rows_gradient, own_gradient = torch.zeros_like(rows), torch.zeros_like(own)
         attention_gradient = torch.zeros_like(attention, dtype=torch.float64)
-        tensors = (rows, own, attention.detach(), columns, offsets, factors, weights, gradient)
-        arrays = [tensor.numpy() for tensor in (*tensors, rows_gradient, own_gradient, attention_gradient)]
-        _in_threads(lambda first, last: _backward(*arrays, SLOPE, first, last), len(attention), 1)
+        tables, edges = _arrays(rows, own, attention.detach()), _arrays(columns, offsets, factors)
+        read, written = _arrays(weights, gradient), _arrays(rows_gradient, own_gradient, attention_gradient)
+        _in_threads(lambda first, last: _backward(tables, edges, *read, written, SLOPE, first, last), len(attention), 1)
         return (
             rows_gradient.flatten(1).to(left.dtype),
             own_gradient.flatten(1).to(right.dtype),
             attention_gradient.to(exact),
             *[None] * 3,
         )
+
+
+def _arrays(*tensors: Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.numpy() for tensor in tensors)
 
 
 def _in_threads(work: Callable[[int, int], None], count: int, pieces: int) -> None:
@@ -266,19 +228,8 @@ def _compiled(loop: Any) -> Any:
 
 
 @_compiled
-def _forward(
-    rows: Any,
-    own: Any,
-    attention: Any,
-    columns: Any,
-    offsets: Any,
-    factors: Any,
-    weights: Any,
-    out: Any,
-    slope: Any,
-    first: Any,
-    last: Any,
-) -> None:
+def _forward(tables: Any, edges: Any, weights: Any, out: Any, slope: Any, first: Any, last: Any) -> None:
+    (rows, own, attention), (columns, offsets, factors) = tables, edges
     heads, channels = attention.shape
     slope = attention.dtype.type(slope)
     for target in range(first, last):
@@ -313,21 +264,10 @@ def _forward(
 
 @_compiled
 def _backward(
-    rows: Any,
-    own: Any,
-    attention: Any,
-    columns: Any,
-    offsets: Any,
-    factors: Any,
-    weights: Any,
-    gradient: Any,
-    rows_gradient: Any,
-    own_gradient: Any,
-    attention_gradient: Any,
-    slope: Any,
-    first: Any,
-    last: Any,
+    tables: Any, edges: Any, weights: Any, gradient: Any, gradients: Any, slope: Any, first: Any, last: Any
 ) -> None:
+    (rows, own, attention), (columns, offsets, factors) = tables, edges
+    rows_gradient, own_gradient, attention_gradient = gradients
     channels = attention.shape[1]
     slope = attention.dtype.type(slope)
     longest = 0

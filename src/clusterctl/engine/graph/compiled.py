@@ -38,8 +38,14 @@ def sample_neighbors_compiled(
     torch.cumsum(taken, 0, out=offsets[1:])
     neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
     absent = nodes.new_empty(0) if excluded is None else gaps(excluded)
-    arrays = (array.numpy() for array in (graph.indices, nodes, start, degree, absent, offsets, neighbors))
-    _fill(*arrays, np.empty(max(count, 0), dtype=np.int64), _U(key % (1 << 64)), replace and count >= 0)
+    _fill(
+        *_arrays(graph.indices, nodes, absent),
+        ranges=_arrays(start, degree),
+        out=_arrays(offsets, neighbors),
+        picks=np.empty(max(count, 0), dtype=np.int64),
+        key=_U(key % (1 << 64)),
+        replace=replace and count >= 0,
+    )
     return offsets, neighbors
 
 
@@ -51,12 +57,22 @@ def sample_labor_compiled(
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
     torch.cumsum(sizes(degree, count, replace=False), 0, out=offsets[1:])
     neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
-    arrays = (array.numpy() for array in (graph.indices, start, degree, offsets, neighbors))
     window = max(count, 0) * WINDOW
     _fill_labor(
-        *arrays, window, np.empty((2, window + 1), dtype=np.int64), _U(key % (1 << 64)), turn_of(key), duplicates > 1
+        *_arrays(graph.indices),
+        ranges=_arrays(start, degree),
+        out=_arrays(offsets, neighbors),
+        window=window,
+        scratch=np.empty((2, window + 1), dtype=np.int64),
+        key=_U(key % (1 << 64)),
+        turn=turn_of(key),
+        has_duplicates=duplicates > 1,
     )
     return offsets, neighbors
+
+
+def _arrays(*tensors: Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.numpy() for tensor in tensors)
 
 
 class Renumbering:
@@ -88,18 +104,8 @@ def mix(value: Any) -> Any:
 
 
 @compiled
-def _fill(
-    indices: Any,
-    nodes: Any,
-    starts: Any,
-    degrees: Any,
-    gaps: Any,
-    offsets: Any,
-    neighbors: Any,
-    picks: Any,
-    key: Any,
-    replace: bool,
-) -> None:
+def _fill(indices: Any, nodes: Any, gaps: Any, ranges: Any, out: Any, picks: Any, key: Any, replace: bool) -> None:
+    (starts, degrees), (offsets, neighbors) = ranges, out
     for target in range(nodes.size):
         start, degree = starts[target], degrees[target]
         first, count = offsets[target], offsets[target + 1] - offsets[target]
@@ -129,18 +135,9 @@ def _fill(
 
 @compiled
 def _fill_labor(
-    indices: Any,
-    starts: Any,
-    degrees: Any,
-    offsets: Any,
-    neighbors: Any,
-    window: Any,
-    scratch: Any,
-    key: Any,
-    turn: Any,
-    has_duplicates: bool,
+    indices: Any, ranges: Any, out: Any, window: Any, scratch: Any, key: Any, turn: Any, has_duplicates: bool
 ) -> None:
-    ranks, kept = scratch
+    (starts, degrees), (offsets, neighbors), (ranks, kept) = ranges, out, scratch
     for target in range(starts.size):
         start, degree, begin = starts[target], degrees[target], offsets[target]
         count = offsets[target + 1] - begin

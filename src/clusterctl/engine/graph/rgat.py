@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clusterctl.engine.graph.attention import GatConv, Neighborhoods, dropped
+from clusterctl.engine.graph.attention import GatConv, dropped
 from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
+from clusterctl.engine.graph.hops import Neighborhoods
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
