@@ -76,7 +76,7 @@ def our_curve(graph: Graph, settings: RedditTrain) -> Iterator[Point]:
             total += loss * batch.total
         seconds = time.perf_counter() - began
         objective.model.eval()
-        yield total / graph.train.numel(), objective.evaluate(["val"])["val"].share, seconds
+        yield total / graph.train.numel(), objective.evaluate(["val"])["val"].value, seconds
 
 
 def pyg_curve(graph: Graph, settings: RedditTrain) -> Iterator[Point]:
@@ -102,7 +102,7 @@ def pyg_curve(graph: Graph, settings: RedditTrain) -> Iterator[Point]:
         for own, theirs in zip(ours.model.layers, layers, strict=True):
             own.load_state_dict({renamed[name]: value for name, value in theirs.state_dict().items()})
         ours.model.eval()
-        yield total, ours.evaluate(["val"])["val"].share, spent
+        yield total, ours.evaluate(["val"])["val"].value, spent
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def test_the_mean_accuracy_is_that_of_uniform_sampling(
 
     def accuracy(seed: int, sampling: str) -> float:
         settings = replace(train, seed=seed, sampling=sampling)
-        return fit(NodeClassification(graph, settings, lone_task), settings, lone_task).share
+        return fit(NodeClassification(graph, settings, lone_task), settings, lone_task).value
 
     pairs = [(accuracy(seed, "labor"), accuracy(seed, "uniform")) for seed in range(SEEDS)]
     differences = [labor - uniform for labor, uniform in pairs]

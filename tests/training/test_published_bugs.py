@@ -90,7 +90,7 @@ DEGREE_OF_SAMPLE = Mutation(
 )
 NO_LAST_EVALUATION = Mutation(_LOOP, "if last or decides or (", "if decides or (")
 WINDOW_OUT_OF_REACH = Mutation("engine/training/trace.py", "first if first <= left else left // 2 + 1", "first")
-PERCENT = Mutation("engine/training/progress.py", "{score.share:.4f}", "{score.share:.2%}")
+PERCENT = Mutation("engine/training/progress.py", "{score.value:.4f}", "{score.value:.2%}")
 LR_IGNORED = Mutation("engine/training/learner.py", "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
 RANK_0_ALONE = Mutation(_SLICES, "size = -(-nodes // dist.get_world_size())", "size = nodes")
 EVERY_RANK_PREPARES = Mutation("shared/record/once.py", "return is_listed(folder) and whole(folder)", "return False")
@@ -345,7 +345,7 @@ def test_the_test_accuracy_is_that_of_the_test_split(
 
     monkeypatch.setattr("clusterctl.engine.training.node_objective.infer", inferred)
     scores = trained.evaluate(("val", "test"))
-    assert {split: score.share for split, score in scores.items()} == {"val": 0.0, "test": 0.0} | {right: 1.0}
+    assert {split: score.value for split, score in scores.items()} == {"val": 0.0, "test": 0.0} | {right: 1.0}
 
 
 def test_a_rank_trains_on_different_seeds_in_every_epoch() -> None:

@@ -97,15 +97,15 @@ class Hop:
         indptr = self.graph.indptr
         return indptr.index_select(0, places + 1) - indptr.index_select(0, places)
 
-    def dropout(self, rows: Tensor, share: float, number: int = 0) -> Tensor:
-        """Dropout of a `share` of the values of `rows`, which are the input's or the targets'; a no-op in evaluation.
+    def dropout(self, rows: Tensor, p: float, number: int = 0) -> Tensor:
+        """Dropout with probability `p` of `rows`, which are the input's or the targets'; a no-op in evaluation.
 
         The mask depends on the node and the step, not on the rank; torch's own dropout changes with the number of
         ranks. A second dropout in the same layer needs a different `number`.
         """
-        if self.randomness is None or not share:
+        if self.randomness is None or not p:
             return rows
-        return keyed_dropout(rows, self.nodes[: len(rows)], share, stream(Purpose.DROPOUT, *self.randomness, number))
+        return keyed_dropout(rows, self.nodes[: len(rows)], p, stream(Purpose.DROPOUT, *self.randomness, number))
 
 
 def sampled_hops(blocks: Sequence[Block], randomness: tuple[int, ...] | None) -> list[Hop]:

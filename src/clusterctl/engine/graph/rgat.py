@@ -180,14 +180,14 @@ class Rgat(nn.Module):
         randomness: tuple[int, ...] | None,
     ) -> Tensor | None:
         """The factors of attention dropout, or None."""
-        share = self._options.attention_dropout
-        if randomness is None or not share:
+        p = self._options.attention_dropout
+        if randomness is None or not p:
             return None
         source, _, target = relation
         sources = nodes[source].index_select(0, own.rows).index_select(0, own.edges.columns)
         targets = nodes[target].index_select(0, own.edges.targets())
         key = stream(Purpose.DROPOUT, *randomness, i, len(self._types) + number)
-        return dropped(sources, targets, self.of(i, relation).attention, share, key)
+        return dropped(sources, targets, self.of(i, relation).attention, p, key)
 
 
 def _name(relation: EdgeType) -> str:

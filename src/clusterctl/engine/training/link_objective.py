@@ -151,7 +151,7 @@ class Auc(NamedTuple):
         return "AUC"
 
     @property
-    def share(self) -> float:
+    def value(self) -> float:
         pairs = self.total * self.negatives
         return self.half_wins / (2 * pairs) if pairs else 0.0
 

@@ -33,7 +33,7 @@ class Score(Protocol):
         """The name shown to users."""
 
     @property
-    def share(self) -> float:
+    def value(self) -> float:
         """From 0 to 1; higher is better."""
 
     @property
@@ -52,7 +52,7 @@ class Accuracy(NamedTuple):
         return "accuracy"
 
     @property
-    def share(self) -> float:
+    def value(self) -> float:
         return self.correct / self.total if self.total else 0.0
 
 

@@ -46,7 +46,7 @@ def main(context: Context) -> None:
             objective = kind(graphs, train, task, fold)
             scores.append(cast("Accuracy", fit(objective, train, task, Fold(fold + 1, train.folds), checkpoints)))
             train = replace(train, profile=())  # one fold's trace is enough
-        accuracy, deviation = mean(score.share for score in scores), pstdev(score.share for score in scores)
+        accuracy, deviation = mean(score.value for score in scores), pstdev(score.value for score in scores)
         tested = sum(score.total for score in scores)
         task.metrics.write(test_accuracy=accuracy, test_accuracy_deviation=deviation, test_graphs=tested)
         if task.place.rank == 0:

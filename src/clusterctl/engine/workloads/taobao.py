@@ -42,7 +42,7 @@ def main(context: Context) -> None:
         if not math.isnan(data.best_auc):
             task.metrics.write(best_possible_auc=data.best_auc)
             if task.place.rank == 0:
-                print(f"test AUC {score.share:.4f}; the best possible on this data is {data.best_auc:.4f}")
+                print(f"test AUC {score.value:.4f}; the best possible on this data is {data.best_auc:.4f}")
 
 
 def generated(train: TaobaoTrain) -> Recipe[Interactions]:

@@ -401,7 +401,7 @@ def likeliest(layouts: Sequence[tuple[str, ...]], root: Path) -> tuple[str, ...]
 
 
 class Workload(NamedTuple):
-    """A workload's settings and data layouts. Its module in `workloads` has the same name."""
+    """A workload's settings and data layouts; `engine.workloads` knows its module."""
 
     train: type[Train]
     data: tuple[tuple[str, ...], ...] = ()
