@@ -43,7 +43,7 @@ READERS = {
     "launcher/emulator/stand_in.py": "/dev/null",
     "launcher/emulator/supervisor.py": OURS,
     "launcher/emulator/virtual_cluster.py": OURS,
-    "engine/graph/edge_spool.py": OURS,
+    "engine/data/edge_spool.py": OURS,
     "engine/graph/features/row_file.py": "arrays that prepared_once has written",
     "engine/graph/products.py": KERNEL,
     "engine/graph/storage.py": WRITES,

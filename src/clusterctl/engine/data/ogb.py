@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clusterctl.engine.data.edge_spool import MOST_NODES, EdgeSpool, adjacency
 from clusterctl.engine.data.number_files import ArchivedArray, bad_data, text_numbers, text_rows, text_words
-from clusterctl.engine.graph.edge_spool import MOST_NODES, EdgeSpool, adjacency
 from clusterctl.engine.graph.storage import Graph, HeteroGraph, Recipe
 from clusterctl.shared.spec.train import NODE_LAYOUTS, OGB_ARCHIVES, OGB_RELATIONS, OGB_TABLES, likeliest
 

@@ -7,13 +7,10 @@ Brody, Alon and Yahav, "How attentive are graph attention networks?" (2022), kno
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
-import numba
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,8 +20,6 @@ from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
 from clusterctl.engine.graph.products import Linear
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from clusterctl.engine.graph.hops import Hop, Neighborhoods
     from clusterctl.shared.spec import GatOptions
 
@@ -80,11 +75,11 @@ class GatConv(nn.Module):
         return out + self.bias
 
 
-def dropped(sources: Tensor, targets: Tensor, attention: Tensor, share: float, key: int) -> Tensor:
+def dropped(sources: Tensor, targets: Tensor, attention: Tensor, p: float, key: int) -> Tensor:
     """The dropout factors [edges, heads] of edges between these nodes (int64), keyed by both ends."""
     ends = (targets << 32) + sources  # ids are below 2**31
     ones = torch.ones(ends.numel(), len(attention), dtype=attention.dtype, device=ends.device)
-    return keyed_dropout(ones, ends, share, key)
+    return keyed_dropout(ones, ends, p, key)
 
 
 def attend(left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None) -> Tensor:
@@ -95,7 +90,9 @@ def attend(left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods,
     """
     is_plain = left.device.type != "cpu" or edges.edge_mask is not None  # the compiled loops do not support padding
     if not is_plain and edges.columns.numel() * left.size(1) >= WORTH_COMPILING and _has_numba():
-        return attend_compiled(left, right, attention, edges, factors)
+        from clusterctl.engine.graph.compiled import attend_compiled  # numba takes a second, and may be missing
+
+        return attend_compiled(left, right, attention, edges, factors, SLOPE)
     return attend_plain(left, right, attention, edges, factors)
 
 
@@ -151,164 +148,6 @@ class _SelectRows(torch.autograd.Function):
         return F.embedding_bag(order, gradients[0], bounds, mode="sum", include_last_offset=True), None
 
 
-# Attention over neighbours in loops that numba compiles, forward and backward: no tensor of edges x channels.
-
-
-_PIECES = 4  # per thread: degrees are uneven
-# Allows vectorized sums of products. NaN and infinity keep their meaning.
-_FAST = {"reassoc", "contract", "nsz"}
-
-
-def attend_compiled(
-    left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None
-) -> Tensor:
-    """Like `attend`."""
-    return _Attend.apply(left, right, attention, edges.columns, edges.offsets, factors)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class _Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, left: Tensor, right: Tensor, attention: Tensor, columns: Tensor, offsets: Tensor, factors: Any
-    ) -> Tensor:
-        exact = attention.dtype
-        rows, own = (by_head(table.detach().to(exact).contiguous(), attention) for table in (left, right))
-        factors = attention.new_empty(0, 0) if factors is None else factors.to(exact)
-        weights = rows.new_empty(columns.numel(), len(attention))
-        out = torch.zeros_like(own)
-        tables, edges = _arrays(rows, own, attention.detach()), _arrays(columns, offsets, factors)
-        written = _arrays(weights, out)
-        _in_threads(lambda first, last: _forward(tables, edges, *written, SLOPE, first, last), len(own), _PIECES)
-        ctx.save_for_backward(left, right, attention, columns, offsets, factors, weights)
-        return out.flatten(1).to(left.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        left, right, attention, columns, offsets, factors, weights = ctx.saved_tensors
-        exact = attention.dtype
-        rows, own, gradient = (
-            by_head(table.detach().to(exact).contiguous(), attention) for table in (left, right, gradients[0])
-        )
-        rows_gradient, own_gradient = torch.zeros_like(rows), torch.zeros_like(own)
-        attention_gradient = torch.zeros_like(attention, dtype=torch.float64)
-        tables, edges = _arrays(rows, own, attention.detach()), _arrays(columns, offsets, factors)
-        read, written = _arrays(weights, gradient), _arrays(rows_gradient, own_gradient, attention_gradient)
-        _in_threads(lambda first, last: _backward(tables, edges, *read, written, SLOPE, first, last), len(attention), 1)
-        return (
-            rows_gradient.flatten(1).to(left.dtype),
-            own_gradient.flatten(1).to(right.dtype),
-            attention_gradient.to(exact),
-            *[None] * 3,
-        )
-
-
-def _arrays(*tensors: Tensor) -> tuple[Any, ...]:
-    return tuple(tensor.numpy() for tensor in tensors)
-
-
-def _in_threads(work: Callable[[int, int], None], count: int, pieces: int) -> None:
-    """Call `work` for slices of `range(count)`, `pieces` for each of torch's threads."""
-    threads = torch.get_num_threads()
-    size = max(1, -(-count // (threads * pieces)))
-    slices = [(first, min(first + size, count)) for first in range(0, count, size)]
-    if threads == 1 or len(slices) == 1:
-        for first, last in slices:
-            work(first, last)
-    else:
-        list(_threads(threads).map(lambda bounds: work(*bounds), slices))
-
-
-@cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, "attention")
-
-
-def _compiled(loop: Any) -> Any:
-    return numba.njit(nogil=True, cache=True, fastmath=_FAST)(loop)
-
-
-@_compiled
-def _forward(tables: Any, edges: Any, weights: Any, out: Any, slope: Any, first: Any, last: Any) -> None:
-    (rows, own, attention), (columns, offsets, factors) = tables, edges
-    heads, channels = attention.shape
-    slope = attention.dtype.type(slope)
-    for target in range(first, last):
-        begin, end = offsets[target], offsets[target + 1]
-        for edge in range(begin, end):
-            row = columns[edge]
-            for head in range(heads):
-                logit = attention.dtype.type(0)
-                for channel in range(channels):
-                    value = rows[row, head, channel] + own[target, head, channel]
-                    logit += attention[head, channel] * max(value, slope * value)
-                weights[edge, head] = logit
-        for head in range(heads):
-            highest = attention.dtype.type(-np.inf)
-            for edge in range(begin, end):
-                highest = max(highest, weights[edge, head])
-            total = attention.dtype.type(0)
-            for edge in range(begin, end):
-                weights[edge, head] = np.exp(weights[edge, head] - highest)
-                total += weights[edge, head]
-            for edge in range(begin, end):
-                weights[edge, head] /= total
-        for edge in range(begin, end):
-            row = columns[edge]
-            for head in range(heads):
-                weight = weights[edge, head]
-                if factors.size:
-                    weight *= factors[edge, head]
-                for channel in range(channels):
-                    out[target, head, channel] += weight * rows[row, head, channel]
-
-
-@_compiled
-def _backward(
-    tables: Any, edges: Any, weights: Any, gradient: Any, gradients: Any, slope: Any, first: Any, last: Any
-) -> None:
-    (rows, own, attention), (columns, offsets, factors) = tables, edges
-    rows_gradient, own_gradient, attention_gradient = gradients
-    channels = attention.shape[1]
-    slope = attention.dtype.type(slope)
-    longest = 0
-    for target in range(offsets.size - 1):
-        longest = max(longest, offsets[target + 1] - offsets[target])
-    weights_gradient = np.empty((longest, last - first), dtype=attention.dtype)
-    means = np.empty(last - first, dtype=attention.dtype)
-    sums = np.empty((last - first, channels), dtype=attention.dtype)
-    for target in range(offsets.size - 1):
-        begin, end = offsets[target], offsets[target + 1]
-        means[:] = 0
-        sums[:] = 0
-        for edge in range(begin, end):
-            row = columns[edge]
-            for head in range(first, last):
-                product = attention.dtype.type(0)
-                for channel in range(channels):
-                    product += gradient[target, head, channel] * rows[row, head, channel]
-                if factors.size:
-                    product *= factors[edge, head]
-                weights_gradient[edge - begin, head - first] = product
-                means[head - first] += weights[edge, head] * product
-        for edge in range(begin, end):
-            row = columns[edge]
-            for head in range(first, last):
-                weight = weights[edge, head]
-                logit_gradient = weight * (weights_gradient[edge - begin, head - first] - means[head - first])
-                if factors.size:
-                    weight *= factors[edge, head]
-                for channel in range(channels):
-                    value = rows[row, head, channel] + own[target, head, channel]
-                    factor = attention.dtype.type(1) if value > 0 else slope
-                    sums[head - first, channel] += logit_gradient * factor * value
-                    passed = logit_gradient * factor * attention[head, channel]
-                    own_gradient[target, head, channel] += passed
-                    rows_gradient[row, head, channel] += passed + weight * gradient[target, head, channel]
-        for head in range(first, last):
-            for channel in range(channels):
-                attention_gradient[head, channel] += sums[head - first, channel]
-
-
 # The graph attention network for `train.model = "gat"`: one GATv2 layer per hop.
 
 
@@ -336,10 +175,10 @@ class Gat(nn.Module):
         if i > 0:
             x = hop.dropout(x, self._options.dropout)
         edges, factors = self._edges(hop.neighborhoods), None
-        if hop.randomness is not None and (share := self._options.attention_dropout):
+        if hop.randomness is not None and (p := self._options.attention_dropout):
             sources, targets = (hop.nodes.index_select(0, rows) for rows in (edges.columns, edges.targets()))
             key = stream(Purpose.DROPOUT, *hop.randomness, _ATTENTION)
-            factors = dropped(sources, targets, self._convolution(i).attention, share, key)
+            factors = dropped(sources, targets, self._convolution(i).attention, p, key)
         return self._received(i, edges, self.send(i, x), x[: hop.targets], factors)
 
     def send(self, i: int, x: Tensor) -> Tensor:
