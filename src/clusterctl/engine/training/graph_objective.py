@@ -1,4 +1,7 @@
-"""The objective of graph classification: cross-entropy on whole graphs, exact accuracy, one fold of ten as test."""
+"""The objective of graph classification: cross-entropy on whole graphs, exact accuracy, one fold of ten as test.
+
+With a network of ours, or with the user's own.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from clusterctl.engine.graph.blocks import moved
 from clusterctl.engine.graph.gin import Copied, Distinct, Gin, PlainGin, first_sum
 from clusterctl.engine.graph.hashing import Purpose, stream
 from clusterctl.engine.training.objective import Accuracy, Objective, class_loss
+from clusterctl.engine.training.own_model import OwnTraining, built, described
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
@@ -110,6 +114,50 @@ class GraphClassification(Objective[Graphs]):
         return Graphs(batch.to(self._device), select(batch.nodes), *answers)
 
 
+class OwnGraphClassification(GraphClassification):
+    """Trains the user's model `train.model`: `forward(x, edge_index, batch)`, as in PyG."""
+
+    own_training: OwnTraining
+
+    def __init__(self, collection: Collection, train: GraphClassificationTrain, task: Task, fold: int) -> None:
+        super().__init__(collection, train, task, fold)
+        self._name = train.model
+        self.own_training = OwnTraining(self.model, train.model, task)
+        if task.place.rank == 0 and fold == 0 and collection.x.size(1) and train.features != "given":
+            print(f'the features x of the data are not used: train.features = "{train.features}", not "given"')
+
+    def table_of(self, features: Tensor) -> Distinct:
+        return Distinct(features, torch.arange(len(features), device=features.device))
+
+    def network_of(self, train: GraphClassificationTrain, features: int) -> nn.Module:
+        return built(train.model, {"features": features, "classes": self.classes}, train.options)
+
+    def scores(self, prepared: Graphs, gathered: Copied, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - torch draws here
+        batch, x = prepared.batch, gathered.rows
+        offsets, sources = batch.incoming
+        targets = _owners(offsets, len(sources))
+        of_graph = _owners(batch.bounds, len(batch.nodes))
+        try:
+            scores: Tensor = self.model(x, torch.stack([sources, targets]), of_graph)
+        except Exception as error:
+            shapes = f"x {[*x.shape]}, {len(sources)} edges, {len(batch.bounds) - 1} graphs"
+            message = f"{self._name}: forward fails on {shapes}: {described(error)}"
+            raise TaskError(message, cause=Cause.USER) from error
+        wanted = (len(batch.bounds) - 1, self.classes)
+        if not isinstance(scores, Tensor) or tuple(scores.shape) != wanted:
+            given = f"a tensor {[*scores.shape]}" if isinstance(scores, Tensor) else type(scores).__name__
+            message = f"{self._name}: forward gives {given}, where [graphs, classes] = {[*wanted]} is wanted"
+            raise TaskError(message, "read the nodes out by graph, as with global_add_pool(x, batch)", Cause.USER)
+        return scores
+
+    def where_it_breaks(self, prepared: Graphs, gathered: Copied) -> str:  # noqa: ARG002 - of the base class
+        return "forward" if gathered.rows.isfinite().all() else ""
+
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
+        self.own_training.agree_on_buffers()
+        return super().evaluate(splits)
+
+
 def stratified(y: Tensor, seed: int) -> list[Tensor]:
     """Ten parts whose sizes and class counts differ by at most one graph; they depend only on the seed."""
     generator = torch.Generator().manual_seed(stream(Purpose.SPLIT, seed))
@@ -127,3 +175,9 @@ def features_of(graphs: Collection, kind: str) -> Tensor:
     if graphs.x.size(1) == 0:
         raise TaskError("the data set has no node features", 'set train.features = "degree"', Cause.DATA)
     return graphs.x
+
+
+def _owners(bounds: Tensor, rows: int) -> Tensor:
+    """int64 [rows]: the range, from `bounds[i]` up to `bounds[i + 1]`, that contains each of the `rows`."""
+    numbers = torch.arange(len(bounds) - 1, device=bounds.device)
+    return numbers.repeat_interleave(bounds.diff(), output_size=rows)

@@ -21,9 +21,8 @@ from clusterctl.engine.graph.collection import Collection, joined_graphs
 from clusterctl.engine.graph.storage import compressed
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.checkpoint import Checkpoints
-from clusterctl.engine.training.graph_objective import GraphClassification
+from clusterctl.engine.training.graph_objective import GraphClassification, OwnGraphClassification
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
 from clusterctl.engine.training.progress import Fold
 from clusterctl.shared.spec import GraphClassificationTrain
 
