@@ -56,7 +56,7 @@ class ReplayedKeys:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.epoch, self.step = ReplayedNumber(-1), ReplayedNumber(-2)
+        self.epoch, self.step = ReplayedNumber(-1), ReplayedNumber(-2)  # unlike any real number, and each other
         self.epoch.keys = self.step.keys = self
         self._current = {int(self.epoch): 0, int(self.step): 0}
         self._streams: dict[tuple[Purpose, tuple[int, ...]], int] = {}
@@ -150,5 +150,5 @@ def keyed_dropout(values: Tensor, nodes: Tensor, p: float, key: int) -> Tensor:
     keep = torch.empty(values.shape, dtype=torch.uint8, device=values.device)  # 4 times faster than bool on a CPU
     for part, mask in zip(torch.split(keys, rows), torch.split(keep, rows), strict=True):
         bits = grid(part, lanes).view(torch.int16)[:, : values.size(1)]
-        torch.ge(bits, dropped - _LEVELS // 2, out=mask)
+        torch.ge(bits, dropped - _LEVELS // 2, out=mask)  # the bits are signed: the lowest value is -_LEVELS // 2
     return values * keep.to(values.dtype).mul_(_LEVELS / (_LEVELS - dropped))

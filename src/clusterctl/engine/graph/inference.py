@@ -77,6 +77,7 @@ def _received(layer: Convolution, graph: Graph, own: range, sent: Features, piec
     in_memory = isinstance(sent, FeaturesInMemory)
 
     def receive(part: slice, block: Block, rows: Tensor) -> Tensor:
+        # Fetched rows begin with those of the block's own nodes: a `piece` would read these a second time.
         begins_with_targets = not in_memory and not layer.projects_first
         return layer.receive(block, rows, rows[: block.nodes.numel()] if begins_with_targets else piece(part))
 
