@@ -5,7 +5,6 @@ Evaluation infers all nodes layer by layer, split over the ranks (`infer`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,15 +25,15 @@ from clusterctl.engine.training.own_model import options_of
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from clusterctl.engine.graph.attention import GatConv
     from clusterctl.engine.graph.features.ahead import FetchAhead
     from clusterctl.engine.graph.features.placement import Tables
     from clusterctl.engine.graph.features.sources import Features
     from clusterctl.engine.graph.inference import Piece
     from clusterctl.engine.graph.rgat import LayerHops
-    from clusterctl.engine.graph.storage import EdgeType, HeteroGraph, LabelledHeteroGraph
+    from clusterctl.engine.graph.storage import HeteroGraph, LabelledHeteroGraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Accuracy
@@ -135,14 +134,19 @@ def infer(model: Rgat, graph: HeteroGraph, features: Mapping[str, Features], tas
     own = {kind: own_slice(count) for kind, count in graph.num_nodes.items()}
     spill = next(iter(features.values())).spill
     pieces: dict[str, Piece] = {kind: partial(own_piece, one, own[kind]) for kind, one in features.items()}
+    most = NODES_AT_ONCE_FROM_DISK if spill else None
     for i, relations in enumerate(model.relations):
-        layer = _Layer(model, i, graph, own, pieces, spill, task)
         rows: dict[str, Tensor] = {}
         last_into = {relation[2]: relation for relation in relations}
         for relation in relations:
-            target, parts = relation[2], layer.received(relation)
+            source, _, target = relation
+            layer = model.of(i, relation)
+            sent = sent_by_all(layer.send, pieces[source], own[source], graph.num_nodes[source], task, spill)
+            whole = whole_neighborhoods(graph.relation(relation), own[target], _MOST_EDGES, most)
+            edges = ((part, model.edges(relation, found)) for part, found in whole)
+            parts = received(edges, sent, partial(_receive, layer, pieces[target]), _read_by)
             is_hidden = i < len(model.relations) - 1
-            activate = F.elu_ if is_hidden and relation == last_into[target] else _unchanged
+            activate = F.elu_ if is_hidden and relation == last_into[target] else lambda rows: rows
             if target in rows:
                 _add(rows[target], trimmed(parts) if spill else parts, activate)
             else:
@@ -151,37 +155,8 @@ def infer(model: Rgat, graph: HeteroGraph, features: Mapping[str, Features], tas
     return rows
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """Layer `i` of the model: its input is each `piece` of this rank's `own` rows, by type."""
-
-    model: Rgat
-    i: int
-    graph: HeteroGraph
-    own: Mapping[str, range]
-    pieces: Mapping[str, Piece]
-    spill: Path | None
-    task: Task
-
-    def received(self, relation: EdgeType) -> Iterator[Tensor]:
-        """The output of a relation for this rank's nodes, in parts. A collective.
-
-        The messages of all nodes are computed once, and shared.
-        """
-        source, _, target = relation
-        convolution = self.model.of(self.i, relation)
-        nodes = self.graph.num_nodes[source]
-        sent = sent_by_all(convolution.send, self.pieces[source], self.own[source], nodes, self.task, self.spill)
-        most = NODES_AT_ONCE_FROM_DISK if self.spill else None
-        hops = (
-            (part, self.model.edges(relation, edges))
-            for part, edges in whole_neighborhoods(self.graph.relation(relation), self.own[target], _MOST_EDGES, most)
-        )
-
-        def receive(part: slice, edges: Neighborhoods, rows: Tensor) -> Tensor:
-            return convolution.receive(edges, rows, self.pieces[target](part))
-
-        return received(hops, sent, receive, _read_by)
+def _receive(layer: GatConv, piece: Piece, part: slice, edges: Neighborhoods, rows: Tensor) -> Tensor:
+    return layer.receive(edges, rows, piece(part))
 
 
 def _read_by(edges: Neighborhoods) -> tuple[Tensor, Neighborhoods]:
@@ -196,7 +171,3 @@ def _add(rows: Tensor, parts: Iterable[Tensor], finish: Callable[[Tensor], Tenso
         own = rows[added : (added := added + len(part))]
         own += part
         finish(own)
-
-
-def _unchanged(rows: Tensor) -> Tensor:
-    return rows
