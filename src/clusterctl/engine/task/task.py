@@ -21,8 +21,7 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
 from clusterctl.engine.task.exchange import tried, value_in
 from clusterctl.engine.task.node_telemetry import start_telemetry
-from clusterctl.engine.task.rendezvous import call_roll, meet, node_group, ranks_by_node
-from clusterctl.engine.task.secret import prove, stranger
+from clusterctl.engine.task.rendezvous import call_roll, meet, node_group, prove, ranks_by_node, stranger
 from clusterctl.engine.task.step_clock import StepClock
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.layout import Attempt, RunDir
@@ -191,7 +190,7 @@ _kept: list[dist.ProcessGroup | None] = []
 class Task:
     """A rank of a run. The world group is torch.distributed's default group; `node` is the group of this node's ranks.
 
-    No group is created later: the members of these have proven that they belong to the run (`task.secret`).
+    No group is created later: the members of these have proven that they belong to the run (`prove`).
     """
 
     place: Place
