@@ -89,11 +89,11 @@ def test_every_pair_is_scored_once_from_full_neighbourhoods_whatever_the_fan_out
         assert {split: score.total for split, score in scores.items()} == {"val": 25, "test": 25}
         assert {score.negatives for score in scores.values()} == {25}
     with torch.no_grad():
-        encoded = sampling._encoded()
+        encoded = sampling.encoded()
         for name in ("val", "test_negatives"):
             pairs = getattr(data, name).to(torch.int64)
-            expected = scores_of(whole, whole._pairs((pairs[0], pairs[1]), epoch=0, step=0))
-            torch.testing.assert_close(sampling._scored(pairs, *encoded), expected, rtol=0, atol=1e-12)
+            expected = scores_of(whole, whole.neighborhood((pairs[0], pairs[1]), epoch=0, step=0))
+            torch.testing.assert_close(sampling.scores_of(pairs, *encoded), expected, rtol=0, atol=1e-12)
 
 
 def test_an_empty_split_has_a_total_of_zero(lone_task: Task) -> None:

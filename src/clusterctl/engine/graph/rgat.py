@@ -77,19 +77,14 @@ def layer_hops(sample: HeteroSample, *, self_loops: bool) -> list[LayerHops]:
             edges = Neighborhoods(block.columns, block.offsets, targets)
             if self_loops and relation[0] == relation[2]:
                 edges = edges.with_self_loops()
-            relations[relation] = _compact(edges, sample.nodes[relation[0]].numel())
+            # Drop the rows of the sample that no edge refers to.
+            is_read = torch.zeros(sample.nodes[relation[0]].numel(), dtype=torch.bool, device=targets.device)
+            is_read[edges.columns.long()] = True
+            place = torch.cumsum(is_read, 0, dtype=torch.int32) - 1
+            compact = Neighborhoods(place.index_select(0, edges.columns), edges.offsets, edges.own)
+            relations[relation] = RelationHop(is_read.nonzero().squeeze(1), compact)
         hops.append(LayerHops(relations, {relation[2]: block.nodes.numel() for relation, block in blocks.items()}))
     return hops
-
-
-def _compact(edges: Neighborhoods, rows: int) -> RelationHop:
-    """Drop the rows of the table that no edge refers to."""
-    columns = edges.columns
-    is_read = torch.zeros(rows, dtype=torch.bool, device=columns.device)
-    is_read[columns.long()] = True
-    place = torch.cumsum(is_read, 0, dtype=torch.int32) - 1
-    compact = Neighborhoods(place.index_select(0, columns), edges.offsets, edges.own)
-    return RelationHop(is_read.nonzero().squeeze(1), compact)
 
 
 class Rgat(nn.Module):

@@ -96,7 +96,7 @@ class LinkPrediction(Objective[Pairs]):
         others = negatives(self._edges, self._graph.num_nodes[ITEM], batch.seeds, self._seed, batch.epoch)
         hidden = with_duplicates(self._edges, batch.everyone)
         pairs = (torch.cat([users, others[1]]), torch.cat([items, others[0]]))
-        return self._pairs(pairs, batch.epoch, batch.step, hidden)
+        return self.neighborhood(pairs, batch.epoch, batch.step, hidden)
 
     def gather(self, prepared: Pairs) -> Tensor:
         return self.model.table.fetch(prepared.route)
@@ -112,10 +112,10 @@ class LinkPrediction(Objective[Pairs]):
     def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:
         """The AUC on each split, with full neighbourhoods: each pair is scored once, by one rank."""
         with self._precision.autocast(self._edges.indices.device):
-            encoded = self._encoded()
-            return {split: auc(*(self._scored(pairs, *encoded) for pairs in self._splits[split])) for split in splits}
+            encoded = self.encoded()
+            return {split: auc(*(self.scores_of(pairs, *encoded) for pairs in self._splits[split])) for split in splits}
 
-    def _encoded(self) -> tuple[Tensor, Tensor]:
+    def encoded(self) -> tuple[Tensor, Tensor]:
         """All users and items, encoded."""
         nodes, table = self._graph.num_nodes, self.model.table
         own = own_slice(nodes[USER]), own_slice(nodes[ITEM])
@@ -124,14 +124,15 @@ class LinkPrediction(Objective[Pairs]):
         users, items = torch.split(rows, [len(part) for part in own])
         return self.model.network.encode(self._graph, users, items, self._task)
 
-    def _scored(self, pairs: Tensor, users: Tensor, items: Tensor) -> Tensor:
+    def scores_of(self, pairs: Tensor, users: Tensor, items: Tensor) -> Tensor:
         """The scores of this rank's slice of the pairs."""
         own = own_slice(pairs.size(1))
         parts = torch.split(pairs[:, own.start : own.stop], _PAIRS_AT_ONCE, dim=1)
         scores = [self.model.network.scores(users[of_users], items[of_items]) for of_users, of_items in parts]
         return torch.cat(scores).to(self._precision.weights)
 
-    def _pairs(self, pairs: tuple[Tensor, Tensor], epoch: int, step: int, hidden: Tensor | None = None) -> Pairs:
+    def neighborhood(self, pairs: tuple[Tensor, Tensor], epoch: int, step: int, hidden: Tensor | None = None) -> Pairs:
+        """Pairs of users and items, with their neighbourhood sampled."""
         users, items = (torch.unique(side, return_inverse=True) for side in pairs)
         excluded = {} if hidden is None else {OF_USER: hidden}
         sample = self._sampler.sample({USER: users[0], ITEM: items[0]}, epoch, step, excluded)

@@ -77,7 +77,12 @@ class RelationNodeClassification(Objective[RelationSample]):
         widths = {kind: x.size(1) for kind, x in graph.x.items()}
         self.model = Rgat(widths, self.classes, by_layer, self._options).to(task.device, self._precision.weights)
         fan_out = fan_outs(by_layer, train.fan_out)
-        start = partial(_seeds_of, graph)
+        kind, count = graph.node_type, graph.num_nodes[graph.node_type]
+
+        def start() -> dict[str, Tensor]:
+            """How often each node of the type with classes is a seed in an epoch."""
+            return {kind: torch.zeros(count).index_fill_(0, graph.train, 1.0)}
+
         self._graph, self._features, self._fetches = placed_by_type(
             graph, task, self._precision.values, cache, start, fan_out, split=split
         )
@@ -113,11 +118,6 @@ class RelationNodeClassification(Objective[RelationSample]):
         with self._precision.autocast(self._graph.y.device):
             predicted = infer(self.model, self._graph, self._features, self._task)[self._type].argmax(1)
         return accuracies(self._graph, own, predicted, splits)
-
-
-def _seeds_of(graph: LabelledHeteroGraph) -> dict[str, Tensor]:
-    """How often each node of the type with classes is a seed in an epoch, float32 [nodes]."""
-    return {graph.node_type: torch.zeros(graph.num_nodes[graph.node_type]).index_fill_(0, graph.train, 1.0)}
 
 
 # Exact inference with a relational attention network on the whole graph, layer by layer, split over the ranks.
