@@ -20,11 +20,11 @@ from node_steps import given_samples, loader_samples, lone_task, pyg_forward, py
 from torch import distributed as dist
 from torch.nn import functional as F
 
+from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.flat import FlatModel
 from clusterctl.engine.training.learner import Adam
 from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
 from clusterctl.shared.spec import RedditTrain
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def our_curve(graph: Graph, settings: RedditTrain) -> Iterator[Point]:
             total += loss * batch.total
         seconds = time.perf_counter() - began
         objective.model.eval()
-        yield total / graph.train.numel(), objective.evaluate(["val"])["val"].share, seconds
+        yield total / graph.train.numel(), objective.evaluate(["val"])["val"].value, seconds
 
 
 def pyg_curve(graph: Graph, settings: RedditTrain) -> Iterator[Point]:
@@ -102,7 +102,7 @@ def pyg_curve(graph: Graph, settings: RedditTrain) -> Iterator[Point]:
         for own, theirs in zip(ours.model.layers, layers, strict=True):
             own.load_state_dict({renamed[name]: value for name, value in theirs.state_dict().items()})
         ours.model.eval()
-        yield total, ours.evaluate(["val"])["val"].share, spent
+        yield total, ours.evaluate(["val"])["val"].value, spent
 
 
 if __name__ == "__main__":

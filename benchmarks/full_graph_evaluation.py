@@ -22,9 +22,9 @@ from side_by_side import Timed, compare, timed
 from torch import Tensor
 from torch import distributed as dist
 
+from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.graph.inference import infer
 from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
 from clusterctl.shared.spec import RedditTrain
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from attention_steps import side_by_side
 from node_steps import expert_samples
 from torch.nn import functional as F
 
+from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.training.own_objective import OwnNodeClassification
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
 from clusterctl.shared.spec import GatOptions, NodeClassificationTrain
 
 if TYPE_CHECKING:

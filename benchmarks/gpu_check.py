@@ -21,7 +21,7 @@ import torch
 from gpu_rows import Row, table
 from torch import distributed as dist
 
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
+from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.shared.errors import ClusterctlError, ConfigError
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from gpu_rows import Row, compared
 from node_steps import lone_task
 from torch import distributed as dist
 
+from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.graph.collection import Collection, joined_graphs
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.engine.graph.storage import compressed
@@ -26,7 +27,6 @@ from clusterctl.engine.training.link_objective import Interactions, LinkPredicti
 from clusterctl.engine.training.loop import CapturedStep
 from clusterctl.engine.training.node_objective import NodeClassification
 from clusterctl.engine.training.own_objective import OwnNodeClassification
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.spec import (
     GraphClassificationTrain,

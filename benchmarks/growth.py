@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 
 from rank_worker import Wanted, measure
 
+from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.graph.storage import save
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 
 from rank_worker import Measured, Wanted, measure
 
+from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.graph.storage import save
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
 
 ROWS = {"float32": ("float32", False), "bfloat16, cached first aggregation": ("bfloat16", True)}
 _AIM = 1.15

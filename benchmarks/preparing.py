@@ -49,7 +49,7 @@ def main() -> None:
 def generate(raw: Path, scale: float) -> None:
     """Write the raw files, in a process of their own."""
     raw.mkdir()
-    words = "from pathlib import Path; from clusterctl.engine.workloads.generated import ogb_like; "
+    words = "from pathlib import Path; from clusterctl.engine.data.generated import ogb_like; "
     words += f"ogb_like.write({NAME!r}, Path({str(raw)!r}), {scale}, 0)"
     subprocess.run([sys.executable, "-c", words], check=True)
 
@@ -82,7 +82,7 @@ def prepared(raw: Path, to: Path) -> dict[str, float]:
     """As a run does it: the whole prepared file, features included."""
     import torch
 
-    from clusterctl.engine.workloads.ogb_format import recipe
+    from clusterctl.engine.data.ogb import recipe
 
     torch.set_num_threads(2)
     to.mkdir()

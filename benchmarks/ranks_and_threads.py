@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from rank_worker import Wanted, measure
 from side_by_side import Timed, compare
 
+from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.graph.storage import save
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
 
 
 def main() -> None:

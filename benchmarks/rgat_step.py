@@ -22,12 +22,12 @@ import torch
 from attention_steps import side_by_side
 from torch.nn import functional as F
 
+from clusterctl.engine.data.generated import igb_like
+from clusterctl.engine.data.igb import read_raw
 from clusterctl.engine.graph.rgat import fan_outs, layer_hops, relations_by_layer
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.relation_objective import RelationNodeClassification
-from clusterctl.engine.workloads.generated import igb_like
-from clusterctl.engine.workloads.igb_format import read_raw
 from clusterctl.shared.spec import GatOptions, NodeClassificationTrain
 
 if TYPE_CHECKING:

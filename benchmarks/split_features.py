@@ -21,13 +21,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.graph.storage import Graph, load, save
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.learner import Learner
 from clusterctl.engine.training.loop import prefetched
 from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.spec import Batches, RedditTrain
 

@@ -29,18 +29,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from clusterctl.engine.data.generated import taobao_like
+from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.taobao import interactions, read_events
+from clusterctl.engine.data.tu import raw_identity, read_raw
 from clusterctl.engine.graph.products import linear
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.graph_objective import GraphClassification
 from clusterctl.engine.training.learner import Learner
 from clusterctl.engine.training.link_objective import LinkPrediction
 from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.workloads.generated import taobao_like
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
-from clusterctl.engine.workloads.graph_classification import raw_identity, read_raw
 from clusterctl.engine.workloads.synthetic import generate
-from clusterctl.engine.workloads.taobao import interactions
-from clusterctl.engine.workloads.taobao_format import read_events
 from clusterctl.shared.spec import DeepSageTrain, RedditTrain, SyntheticTrain, TaobaoTrain
 
 if TYPE_CHECKING:

@@ -29,15 +29,14 @@ from side_by_side import Timed, compare
 from torch import distributed as dist
 
 import clusterctl
+from clusterctl.engine.data.generated import taobao_like
+from clusterctl.engine.data.taobao import interactions, read_events
 from clusterctl.engine.graph.links import ends
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.flat import FlatModel
 from clusterctl.engine.training.learner import Adam, TableAdam
 from clusterctl.engine.training.link_objective import Interactions, LinkPrediction
-from clusterctl.engine.workloads.generated import taobao_like
-from clusterctl.engine.workloads.taobao import interactions
-from clusterctl.engine.workloads.taobao_format import read_events
 from clusterctl.shared.spec import TaobaoTrain
 
 if TYPE_CHECKING:

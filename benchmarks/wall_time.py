@@ -37,7 +37,8 @@ def main() -> None:
             "--standalone",
             "--nproc-per-node=4",
             "-m",
-            "clusterctl.engine.workloads.reddit",
+            "clusterctl.train",
+            "reddit",
         ]
         rival += [str(project / "jobs" / "cora.toml"), *settings]
 

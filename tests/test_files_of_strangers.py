@@ -43,7 +43,7 @@ READERS = {
     "launcher/emulator/stand_in.py": "/dev/null",
     "launcher/emulator/supervisor.py": OURS,
     "launcher/emulator/virtual_cluster.py": OURS,
-    "engine/graph/edge_spool.py": OURS,
+    "engine/data/edge_spool.py": OURS,
     "engine/graph/features/row_file.py": "arrays that prepared_once has written",
     "engine/graph/products.py": KERNEL,
     "engine/graph/storage.py": WRITES,
@@ -83,14 +83,14 @@ READERS = {
     "engine/task/node_telemetry.py": KERNEL,
     "engine/training/checkpoint.py": WRITES,
     "engine/training/trace.py": OURS,
-    "engine/workloads/data_sets.py": WRITES,
-    "engine/workloads/generated/reddit_like.py": WRITES,
-    "engine/workloads/generated/ogb_like.py": WRITES,
-    "engine/workloads/generated/taobao_like.py": WRITES,
-    "engine/workloads/graph_classification.py": "raw files that PyG has just read",
-    "engine/workloads/number_files.py": "members of archives, and files that open_regular has opened",
-    "engine/workloads/ogb_format.py": WRITES,
-    "engine/workloads/own_data.py": "the module of the user's own loader, already imported",
+    "engine/data/data_sets.py": WRITES,
+    "engine/data/generated/reddit_like.py": WRITES,
+    "engine/data/generated/ogb_like.py": WRITES,
+    "engine/data/generated/taobao_like.py": WRITES,
+    "engine/data/tu.py": "raw files that PyG has just read",
+    "engine/data/number_files.py": "members of archives, and files that open_regular has opened",
+    "engine/data/ogb.py": WRITES,
+    "engine/data/own_data.py": "the module of the user's own loader, already imported",
 }
 
 # Why a module may make folders other than with shared/record/ownership.py (created by us, or checked to be ours).
@@ -130,11 +130,11 @@ MAKERS = {
     "launcher/trackers/to_wandb.py": INSIDE,
     "engine/training/trace.py": f"{INSIDE}; {TEMPORARY}",
     "engine/workloads/command.py": f"{INSIDE}; {TEMPORARY}",
-    "engine/workloads/data_sets.py": DATA,
-    "engine/workloads/generated/igb_like.py": DATA,
-    "engine/workloads/generated/ogb_like.py": DATA,
-    "engine/workloads/generated/reddit_like.py": DATA,
-    "engine/workloads/generated/taobao_like.py": DATA,
+    "engine/data/data_sets.py": DATA,
+    "engine/data/generated/igb_like.py": DATA,
+    "engine/data/generated/ogb_like.py": DATA,
+    "engine/data/generated/reddit_like.py": DATA,
+    "engine/data/generated/taobao_like.py": DATA,
 }
 
 

@@ -14,7 +14,7 @@ LAUNCHER = (
     "cli", "display", "api", "trackers", "notifications", "diagnosis", "observe", "checks", "submission", "remote",
     "slurm", "containers", "emulator", "sandbox", "config",
 )  # fmt: skip
-ENGINE = ("workloads", "training", "graph", "task")
+ENGINE = ("workloads", "data", "training", "graph", "task")
 DOORS = {"launcher": LAUNCHER, "shared": SHARED, "engine": ENGINE}
 PACKAGES = {"clusterctl", *(f"clusterctl.{door}" for door in DOORS)}
 FACES = {

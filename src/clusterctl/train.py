@@ -5,12 +5,12 @@ torchrun --standalone --nproc-per-node 4 -m clusterctl.train WORKLOAD [JOB.toml]
 
 from __future__ import annotations
 
-import importlib
 import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.engine import workloads
 from clusterctl.shared.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.record.files import read_whole
@@ -29,8 +29,7 @@ def main() -> None:
             known = ", ".join(name for name in WORKLOADS if name != "command")
             raise UsageError(f"no such workload: {workload or '(none given)'}", f"one of {known}")
         job = job_from_words(workload, words)
-        module = importlib.import_module(f"clusterctl.engine.workloads.{workload.replace('-', '_')}")
-        module.main(Context(to_record(job)))
+        workloads.main(Context(to_record(job)))
     except ClusterctlError as error:
         print(error.text, file=sys.stderr)
         raise SystemExit(error.exit_code) from None

@@ -10,13 +10,13 @@ import pytest
 import torch
 from support.ranks import CORA
 
+from clusterctl.engine.data.data_sets import prepare
 from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.features.arrangement import arranged, neighbour_order, renumbered
 from clusterctl.engine.graph.storage import FILE, Graph, Recipe, compressed, load
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.workloads.data_sets import prepare
-from clusterctl.engine.workloads.reddit import recipe_of
+from clusterctl.engine.workloads.node_classification import recipe
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.spec import Data, RedditTrain
 
@@ -75,7 +75,7 @@ def test_lists_of_sources_keep_their_order(random_graph: MakeGraph, tmp_path: Pa
 
 
 def test_each_arrangement_has_its_own_folder() -> None:
-    plain: Recipe[Graph] = recipe_of(Data(root=str(CORA)))
+    plain: Recipe[Graph] = recipe(Data(root=str(CORA)))
     folders = {
         arranged(plain, order, precision).folder
         for order in ("given", "neighbours")
@@ -86,10 +86,10 @@ def test_each_arrangement_has_its_own_folder() -> None:
 
 
 def prepared(folder: Path, data: Data) -> Graph:
-    recipe = recipe_of(data)
-    (folder / recipe.folder).mkdir()
-    recipe.prepare(folder / recipe.folder)
-    return load(Graph, folder / recipe.folder / FILE)
+    found = recipe(data)
+    (folder / found.folder).mkdir()
+    found.prepare(folder / found.folder)
+    return load(Graph, folder / found.folder / FILE)
 
 
 def test_the_order_does_not_change_what_a_model_predicts(tmp_path: Path, lone_task: Task) -> None:
@@ -106,7 +106,7 @@ def test_a_data_set_is_prepared_as_a_job_wants_it(tmp_path: Path) -> None:
     summary = prepare("reddit", CORA, tmp_path, "neighbours", "bfloat16")
     assert summary.endswith(f"--set data.root={CORA} --set data.order=neighbours --set data.disk_precision=bfloat16")
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    assert folder.name == recipe_of(Data(root=str(CORA), order="neighbours", disk_precision="bfloat16")).folder
+    assert folder.name == recipe(Data(root=str(CORA), order="neighbours", disk_precision="bfloat16")).folder
     assert load(Graph, folder / FILE).x.dtype == torch.bfloat16
 
 

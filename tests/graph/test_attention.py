@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from torch import Tensor
 from torch_geometric.nn import GATv2Conv
 
 from clusterctl.engine.graph import attention
-from clusterctl.engine.graph.attention import GatConv, Neighborhoods
-from clusterctl.engine.graph.hops import Hop, sampled_hops, whole_neighborhoods
+from clusterctl.engine.graph.attention import GatConv
+from clusterctl.engine.graph.hops import Hop, Neighborhoods, sampled_hops, whole_neighborhoods
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.storage import Graph
 
@@ -133,7 +134,7 @@ def test_self_loops_are_not_duplicated() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_compiled_attention_with_dropout_matches_plain_torch(random_graph: MakeGraph, dtype: torch.dtype) -> None:
     pytest.importorskip("numba")
-    from clusterctl.engine.graph.attention import attend_compiled
+    from clusterctl.engine.graph.compiled import attend_compiled
 
     hop = outer_hop(random_graph(edges=200))
     edges, exact = hop.neighborhoods, torch.promote_types(dtype, torch.float32)
@@ -142,7 +143,7 @@ def test_compiled_attention_with_dropout_matches_plain_torch(random_graph: MakeG
     values = [torch.randn(shape, generator=generator, dtype=exact) for shape in shapes]
     factors = (torch.rand(edges.columns.numel(), 3, generator=generator, dtype=exact) > 0.5).to(exact) * 2
     results = []
-    for attend in (attention.attend_plain, attend_compiled):
+    for attend in (attention.attend_plain, partial(attend_compiled, slope=attention.SLOPE)):
         left, right, weights = (value.clone().requires_grad_() for value in values)
         out = attend(left.to(dtype), right.to(dtype), weights, edges, factors)
         assert out.dtype == dtype

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from clusterctl.engine.graph import edge_spool
-from clusterctl.engine.graph.edge_spool import EdgeSpool, adjacency
+from clusterctl.engine.data import edge_spool
+from clusterctl.engine.data.edge_spool import EdgeSpool, adjacency
 from clusterctl.engine.graph.storage import compressed
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from clusterctl.engine.graph.storage import Graph
-from clusterctl.engine.workloads.generated.ogb_like import (
+from clusterctl.engine.data.generated.ogb_like import (
     EdgePieces,
     LabelledNodes,
     write_archives,
     write_relations,
     write_tables,
 )
-from clusterctl.engine.workloads.reddit import read_raw
+from clusterctl.engine.data.reddit import read_raw
+from clusterctl.engine.graph.storage import Graph
 
 CITES = ("paper", "cites", "paper")
 WRITES = ("author", "writes", "paper")

@@ -21,7 +21,7 @@ import os
 from torch import distributed as dist
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.record.layout import current_attempt
-from clusterctl.engine.task import secret
+from clusterctl.engine.task import rendezvous
 from clusterctl.engine.task.exchange import from_first, to_first
 from clusterctl.engine.task.task import joined
 {before}
@@ -77,7 +77,7 @@ def test_ranks_share_a_secret_that_only_their_user_can_read(tmp_path: Path) -> N
 @pytest.mark.long
 def test_every_rank_detects_a_wrong_secret_before_sending_anything(tmp_path: Path) -> None:
     """Even one that can sign the roll: here, only the proof of a rank is wrong."""
-    wrong = "prove = secret.prove\nimport clusterctl.engine.task.task as t\n"
+    wrong = "prove = rendezvous.prove\nimport clusterctl.engine.task.task as t\n"
     wrong += "t.prove = lambda own, *rest: prove(bytes(32), *rest)"
     for code, output, errors in run_ranks(RunDir(tmp_path / "run").attempt(0), ("", wrong)):
         assert code != 0

@@ -20,5 +20,5 @@ def test_auc_is_the_share_of_correctly_ordered_pairs_with_ties_counting_half(
     wins = sum(2 * (above > below) + (above == below) for above in positive for below in negative)
     assert found == Auc(wins, len(positive), len(negative))
     pairs = len(positive) * len(negative)
-    assert found.share == (pytest.approx(wins / (2 * pairs)) if pairs else 0.0)
+    assert found.value == (pytest.approx(wins / (2 * pairs)) if pairs else 0.0)
     assert found.total == len(positive)

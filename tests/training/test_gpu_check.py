@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from clusterctl.engine.data.generated.reddit_like import reddit_like
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
 from clusterctl.shared.errors import ConfigError
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

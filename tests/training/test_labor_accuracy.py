@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from support.ranks import CORA
 
+from clusterctl.engine.data.generated.reddit_like import reddit_like
+from clusterctl.engine.data.reddit import read_raw
 from clusterctl.engine.graph.storage import Graph
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.workloads.generated.reddit_like import reddit_like
-from clusterctl.engine.workloads.reddit import read_raw
 from clusterctl.engine.workloads.synthetic import generate
 from clusterctl.shared.spec import RedditTrain, SyntheticTrain
 
@@ -47,7 +47,7 @@ def test_the_mean_accuracy_is_that_of_uniform_sampling(
 
     def accuracy(seed: int, sampling: str) -> float:
         settings = replace(train, seed=seed, sampling=sampling)
-        return fit(NodeClassification(graph, settings, lone_task), settings, lone_task).share
+        return fit(NodeClassification(graph, settings, lone_task), settings, lone_task).value
 
     pairs = [(accuracy(seed, "labor"), accuracy(seed, "uniform")) for seed in range(SEEDS)]
     differences = [labor - uniform for labor, uniform in pairs]

@@ -27,6 +27,10 @@ def ends_of_pairs(prepared: Pairs) -> torch.Tensor:
     return torch.stack([nodes[kind][place] for kind, place in zip((USER, ITEM), prepared.pairs, strict=True)])
 
 
+def scores_of(trained: LinkPrediction, prepared: Pairs) -> torch.Tensor:
+    return trained.scored(prepared, trained.gather(prepared), ())
+
+
 def messages(prepared: Pairs) -> set[tuple[int, int]]:
     """The (user, item) pairs along which a message is passed."""
     block = prepared.sample.hops[0][OF_USER]
@@ -70,7 +74,7 @@ def test_the_loss_is_the_mean_over_all_examples_without_padding(lone_task: Task)
     *_, last = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
     assert last.total < 16
     prepared = trained.prepare(last)
-    scores = trained._scores(prepared).detach()
+    scores = scores_of(trained, prepared).detach()
     real = last.weights.repeat(2)
     signs = torch.cat([torch.ones(16), -torch.ones(16)])
     expected = torch.nn.functional.softplus(-signs * scores)[real].mean()
@@ -85,11 +89,11 @@ def test_every_pair_is_scored_once_from_full_neighbourhoods_whatever_the_fan_out
         assert {split: score.total for split, score in scores.items()} == {"val": 25, "test": 25}
         assert {score.negatives for score in scores.values()} == {25}
     with torch.no_grad():
-        encoded = sampling._encoded()
+        encoded = sampling.encoded()
         for name in ("val", "test_negatives"):
             pairs = getattr(data, name).to(torch.int64)
-            expected = whole._scores(whole._pairs((pairs[0], pairs[1]), epoch=0, step=0))
-            torch.testing.assert_close(sampling._scored(pairs, *encoded), expected, rtol=0, atol=1e-12)
+            expected = scores_of(whole, whole.neighborhood((pairs[0], pairs[1]), epoch=0, step=0))
+            torch.testing.assert_close(sampling.scores_of(pairs, *encoded), expected, rtol=0, atol=1e-12)
 
 
 def test_an_empty_split_has_a_total_of_zero(lone_task: Task) -> None:

@@ -51,7 +51,7 @@ with joined(Context({{"name": "t", "workload": "taobao"}}, attempt=current_attem
         objective = LinkPrediction(random_shop(), train, task)
         score = fit(objective, train, task)
         table = objective.model.table
-        result[name] = dict(losses=losses, score=score.share, counts=score[1:])
+        result[name] = dict(losses=losses, score=score.value, counts=score[1:])
         result[name] |= dict(rows=table.rows.tolist(), start=table.start)
 
     # A split table against a whole one: the ranks request different rows, some in common, one rank none.

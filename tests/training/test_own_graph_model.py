@@ -22,7 +22,7 @@ from clusterctl.engine.graph.collection import Collection
 from clusterctl.engine.graph.storage import load, save
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.epoch_plan import Batch
-from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
+from clusterctl.engine.training.graph_objective import OwnGraphClassification
 from clusterctl.engine.workloads.graph_classification import collection_of, recipe
 from clusterctl.launcher.config.resolution import contradictions
 from clusterctl.shared.errors import TaskError
@@ -41,7 +41,7 @@ from clusterctl.shared.record.layout import current_attempt
 from clusterctl.shared.spec import Data, GraphClassificationTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.own_graph_objective import OwnGraphClassification
+from clusterctl.engine.training.graph_objective import OwnGraphClassification
 from clusterctl.engine.training.progress import Fold
 from clusterctl.engine.workloads.graph_classification import recipe
 
@@ -125,7 +125,7 @@ def test_the_model_gets_the_batch_that_pygs_loader_would_make(lone_task: Task) -
     together = PygBatch.from_data_list(some_graphs())
     expected = ours.model(together.x.double(), together.edge_index, together.batch)
     prepared = ours.prepare(whole_batch())
-    assert torch.allclose(ours.scores(prepared, ()), expected, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(ours.scores(prepared, prepared.rows, ()), expected, rtol=1e-12, atol=1e-12)
     loss = nn.functional.cross_entropy(expected, together.y)
     assert ours.loss(whole_batch(), prepared).item() == pytest.approx(loss.item(), rel=1e-12)
 

@@ -44,7 +44,7 @@ from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.own_link_objective import LinkGraph, OwnLinkPrediction
 from clusterctl.engine.workloads.link_prediction import link_graph
-from clusterctl.engine.workloads.own_data import own_recipe
+from clusterctl.engine.data.own_data import own_recipe
 
 class Losses(list):
     def write(self, loss=None, **others):

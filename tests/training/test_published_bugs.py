@@ -90,24 +90,24 @@ DEGREE_OF_SAMPLE = Mutation(
 )
 NO_LAST_EVALUATION = Mutation(_LOOP, "if last or decides or (", "if decides or (")
 WINDOW_OUT_OF_REACH = Mutation("engine/training/trace.py", "first if first <= left else left // 2 + 1", "first")
-PERCENT = Mutation("engine/training/progress.py", "{score.share:.4f}", "{score.share:.2%}")
+PERCENT = Mutation("engine/training/progress.py", "{score.value:.4f}", "{score.value:.2%}")
 LR_IGNORED = Mutation("engine/training/learner.py", "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
 RANK_0_ALONE = Mutation(_SLICES, "size = -(-nodes // dist.get_world_size())", "size = nodes")
 EVERY_RANK_PREPARES = Mutation("shared/record/once.py", "return is_listed(folder) and whole(folder)", "return False")
 _MKDIR = "lease.mkdir({})\n        except FileExistsError:"
 NO_LEASE = Mutation("shared/record/once.py", _MKDIR.format("mode=0o700"), _MKDIR.format("mode=0o700, exist_ok=True"))
 TEST_EVENTS_TOGETHER = Mutation(
-    "engine/workloads/taobao.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"
+    "engine/data/taobao.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"
 )
 TARGETS_CARRY_MESSAGES = Mutation(_PAIRS, "{} if hidden is None else {OF_USER: hidden}", "{}")
 EVENTS_SPLIT_ONE_BY_ONE = Mutation(
-    "engine/workloads/taobao.py", "users * events.num_items + items)", "torch.arange(users.numel()))"
+    "engine/data/taobao.py", "users * events.num_items + items)", "torch.arange(users.numel()))"
 )
 ANY_PAIR_IS_NEGATIVE = Mutation(
     "engine/graph/links.py", "waiting[has_edge(graph, sources[waiting], targets[waiting])]", "waiting[:0]"
 )
 OTHER_SPLITS_ARE_NEGATIVE = Mutation(
-    "engine/workloads/taobao.py", "everything, events.num_items, torch", "Adjacency(*of_user), events.num_items, torch"
+    "engine/data/taobao.py", "everything, events.num_items, torch", "Adjacency(*of_user), events.num_items, torch"
 )
 MEAN_OVER_POSITIVES = Mutation(_LOSSES, "/ (2 * total)", "/ total")
 IN_PLACE = Mutation(
@@ -124,7 +124,7 @@ LAZY = Mutation(
     "engine/graph/gin.py", "Linear(hidden, classes) for _ in widths", "nn.LazyLinear(classes) for _ in widths"
 )
 EVERY_RANK_LOGS = Mutation("engine/training/progress.py", "if self._task.place.rank == 0:", "if True:")
-NO_LABEL_IS_ONE = Mutation("engine/workloads/reddit.py", ".min()) < 0", ".min()) < -(2**63)")
+NO_LABEL_IS_ONE = Mutation("engine/data/reddit.py", ".min()) < 0", ".min()) < -(2**63)")
 SUMMED_IN_HALF = Mutation(
     _BLOCKS,
     'sums = F.embedding_bag(columns, table, offsets, mode="sum", include_last_offset=True)',
@@ -313,7 +313,7 @@ def test_each_bug_fails_the_tests_against_it(mutation: Mutation, tmp_path: Path)
 class Numbers:
     """Learns y = 2 x on ten numbers."""
 
-    unit, classes = "nodes", 2
+    unit, classes, own_training = "nodes", 2, None
     seeds: Tensor = field(default_factory=lambda: torch.arange(10))
     model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1, bias=False).double())
 
@@ -345,7 +345,7 @@ def test_the_test_accuracy_is_that_of_the_test_split(
 
     monkeypatch.setattr("clusterctl.engine.training.node_objective.infer", inferred)
     scores = trained.evaluate(("val", "test"))
-    assert {split: score.share for split, score in scores.items()} == {"val": 0.0, "test": 0.0} | {right: 1.0}
+    assert {split: score.value for split, score in scores.items()} == {"val": 0.0, "test": 0.0} | {right: 1.0}
 
 
 def test_a_rank_trains_on_different_seeds_in_every_epoch() -> None:

@@ -28,7 +28,7 @@ from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.node_objective import NodeClassification
 from clusterctl.engine.training.own_objective import OwnNodeClassification
 from clusterctl.engine.training.relation_objective import RelationNodeClassification
-from clusterctl.engine.workloads.reddit import raw_identity, read_raw
+from clusterctl.engine.data.reddit import raw_identity, read_raw
 
 class Losses(list):
     def write(self, loss=None, **others):

@@ -35,7 +35,7 @@ from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.node_objective import NodeClassification
 from clusterctl.engine.training.progress import Fold
 from clusterctl.engine.training.state import PartState, Sharded
-from clusterctl.engine.workloads.reddit import raw_identity, read_raw
+from clusterctl.engine.data.reddit import raw_identity, read_raw
 from clusterctl.engine.workloads.graph_classification import recipe as tu_recipe
 
 ROOT, IMDB = {str(CORA)!r}, {str(IMDB)!r}

@@ -31,8 +31,8 @@ from clusterctl.engine.training.own_link_objective import LinkGraph, OwnLinkPred
 from clusterctl.engine.training.own_objective import OwnNodeClassification
 from clusterctl.engine.training.relation_objective import RelationNodeClassification
 from clusterctl.engine.workloads.link_prediction import link_graph
-from clusterctl.engine.workloads.own_data import own_recipe
-from clusterctl.engine.workloads.reddit import raw_identity, read_raw
+from clusterctl.engine.data.own_data import own_recipe
+from clusterctl.engine.data.reddit import raw_identity, read_raw
 
 class Lines(list):
     def write(self, **values):

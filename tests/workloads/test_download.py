@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.engine.workloads.data_sets import DataSet, download, fetch
+from clusterctl.engine.data.data_sets import DataSet, download, fetch
 from clusterctl.shared.errors import TaskError
 
 CONTENT = bytes(range(256)) * 4000

@@ -75,7 +75,7 @@ from clusterctl.shared.spec import NodeClassificationTrain
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.own_objective import OwnNodeClassification
-from clusterctl.engine.workloads.reddit import recipe
+from clusterctl.engine.data.reddit import recipe
 
 class Losses(list):
     def write(self, loss=None, **others):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from clusterctl.engine.workloads.data_sets import generate
-from clusterctl.engine.workloads.generated import reddit_like, taobao_like
-from clusterctl.engine.workloads.reddit import read_raw
-from clusterctl.engine.workloads.taobao_format import BEHAVIOURS, best_auc, read_events
+from clusterctl.engine.data.data_sets import generate
+from clusterctl.engine.data.generated import reddit_like, taobao_like
+from clusterctl.engine.data.reddit import read_raw
+from clusterctl.engine.data.taobao import BEHAVIOURS, best_auc, read_events
 from clusterctl.shared.errors import UsageError
 
 SCALE = 0.001

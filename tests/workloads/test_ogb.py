@@ -11,15 +11,15 @@ import torch
 from support.cora_layouts import cora, write_cora
 from support.ranks import metrics_of, run_job
 
+from clusterctl.engine.data.data_sets import data_set, generate, prepare
+from clusterctl.engine.data.generated.ogb_like import MODELS, OTHER_EDGES
+from clusterctl.engine.data.generated.reddit_like import community
+from clusterctl.engine.data.ogb import read_relations
 from clusterctl.engine.graph.storage import FILE, Graph, load
 from clusterctl.engine.task.task import Task
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.own_objective import OwnNodeClassification
 from clusterctl.engine.workloads import node_classification
-from clusterctl.engine.workloads.data_sets import data_set, generate, prepare
-from clusterctl.engine.workloads.generated.ogb_like import MODELS, OTHER_EDGES
-from clusterctl.engine.workloads.generated.reddit_like import community
-from clusterctl.engine.workloads.ogb_format import read_relations
 from clusterctl.launcher.checks.training_set import training_set
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.layout import RunDir

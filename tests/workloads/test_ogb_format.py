@@ -13,10 +13,11 @@ import pytest
 import torch
 from support.cora_layouts import CITES, WRITES, cora, ends, nodes_of, write_cora
 
+from clusterctl.engine.data import ogb
+from clusterctl.engine.data.generated.ogb_like import write_archives, write_tables
+from clusterctl.engine.data.ogb import raw_identity, read_raw, read_relations
 from clusterctl.engine.graph.storage import Graph, compressed
-from clusterctl.engine.workloads import ogb_format, reddit
-from clusterctl.engine.workloads.generated.ogb_like import write_archives, write_tables
-from clusterctl.engine.workloads.ogb_format import raw_identity, read_raw, read_relations
+from clusterctl.engine.workloads import node_classification
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import Data
 
@@ -46,7 +47,7 @@ def assert_same(found: Graph, wanted: Graph) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_cora_is_the_same_in_every_layout(tmp_path: Path, scratch: Path, graph: Graph, name: str) -> None:
     root = write_cora(name, tmp_path / "data", graph)
-    assert ogb_format.is_here(root)
+    assert ogb.is_here(root)
     assert_same(read_raw(root, scratch), graph)
 
 
@@ -55,13 +56,13 @@ def test_the_layout_is_detected_without_writing_next_to_the_files(tmp_path: Path
     before = sorted(root.rglob("*"))
     for folder in (root, *filter(Path.is_dir, before)):
         folder.chmod(0o555)
-    recipe = reddit.recipe_of(Data(root=str(root)))
+    recipe = node_classification.recipe(Data(root=str(root)))
     (tmp_path / "prepared").mkdir()
     recipe.prepare(tmp_path / "prepared")
     assert recipe.name == "ogb"
     assert [path.name for path in (tmp_path / "prepared").iterdir()] == ["graph.pt"]
     assert sorted(root.rglob("*")) == before
-    assert reddit.recipe_of(Data(root=str(root), undirected=False)).folder != recipe.folder
+    assert node_classification.recipe(Data(root=str(root), undirected=False)).folder != recipe.folder
 
 
 def test_citations_can_count_in_one_direction_only(tmp_path: Path, scratch: Path) -> None:
@@ -77,9 +78,7 @@ def test_citations_can_count_in_one_direction_only(tmp_path: Path, scratch: Path
 def test_archived_edges_can_be_stored_by_row_or_by_column(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
-    monkeypatch.setattr(
-        "clusterctl.engine.workloads.number_files._BYTES_AT_ONCE", 24
-    )  # chunks end within rows and pairs
+    monkeypatch.setattr("clusterctl.engine.data.number_files._BYTES_AT_ONCE", 24)  # chunks end within rows and pairs
     edges = torch.randint(4, (2, 11), generator=torch.Generator().manual_seed(0))
     root = small(tmp_path / "data", edges, archives=True)
     change_array(root / "raw" / "data.npz", "edge_index", lambda array: np.asarray(array, order=order))
@@ -93,7 +92,7 @@ def test_text_can_have_any_line_endings_and_is_read_in_chunks(
 ) -> None:
     root = small(tmp_path / "data")
     wanted = read_raw(root, scratch)
-    monkeypatch.setattr("clusterctl.engine.workloads.number_files._BYTES_AT_ONCE", size)
+    monkeypatch.setattr("clusterctl.engine.data.number_files._BYTES_AT_ONCE", size)
     for path in root.rglob("*.csv.gz"):
         text = gzip.decompress(path.read_bytes())
         path.write_bytes(gzip.compress(text.replace(b"\n", b"\r\n").removesuffix(b"\r\n")))

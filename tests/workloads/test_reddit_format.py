@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.ranks import CORA
 
-from clusterctl.engine.workloads.reddit import raw_identity, read_raw
+from clusterctl.engine.data.reddit import raw_identity, read_raw
 from clusterctl.shared.errors import Cause, TaskError
 
 

@@ -85,3 +85,10 @@ def test_torchrun_runs_the_same_program_without_slurm_or_a_run_directory(tmp_pat
     assert first.startswith("epoch 1/2  loss ")
     assert "test accuracy 0.8" in last
     assert [path.name.split("-")[0] for path in (tmp_path / "cache").iterdir()] == ["reddit"]
+
+
+def test_training_needs_no_numba() -> None:
+    """It only speeds up large graphs, comes with an extra of its own, and takes a second to import."""
+    modules = ("graph_classification", "link_prediction", "node_classification", "synthetic", "taobao")
+    imports = ", ".join(f"clusterctl.engine.workloads.{module}" for module in modules)
+    subprocess.run([sys.executable, "-c", f"import sys; sys.modules['numba'] = None; import {imports}"], check=True)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.ranks import losses_of, metrics_of, run_job
 
-from clusterctl.engine.workloads.generated import taobao_like
-from clusterctl.engine.workloads.taobao_format import read_events
+from clusterctl.engine.data.generated import taobao_like
+from clusterctl.engine.data.taobao import read_events
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.spec import Data, Job, TaobaoTrain
 

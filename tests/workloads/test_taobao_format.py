@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.engine.workloads import taobao_format
-from clusterctl.engine.workloads.taobao_format import RAW_FILE, raw_identity, read_events
+from clusterctl.engine.data import taobao
+from clusterctl.engine.data.taobao import RAW_FILE, raw_identity, read_events
 from clusterctl.shared.errors import TaskError
 
 LINES = """\
@@ -32,7 +32,7 @@ def data_set(root: Path, text: str | bytes) -> Path:
 def test_events_of_the_nine_days_count_once_and_ids_are_numbered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, block: int
 ) -> None:
-    monkeypatch.setattr(taobao_format, "_BYTES_AT_ONCE", block)
+    monkeypatch.setattr(taobao, "_BYTES_AT_ONCE", block)
     events = read_events(data_set(tmp_path, text))
     assert (events.num_users, events.num_items) == (
         2,

@@ -11,13 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusterctl.engine.data import taobao
+from clusterctl.engine.data.taobao import TaobaoEvents, co_occurrence, interactions
 from clusterctl.engine.graph.links import ends
 from clusterctl.engine.graph.recommender import OF_USER, TOGETHER
 from clusterctl.engine.graph.storage import compressed
 from clusterctl.engine.training.link_objective import Interactions
-from clusterctl.engine.workloads import taobao
-from clusterctl.engine.workloads.taobao import co_occurrence, interactions
-from clusterctl.engine.workloads.taobao_format import TaobaoEvents
 
 USERS, ITEMS = 60, 80
 Pair = tuple[int, int]

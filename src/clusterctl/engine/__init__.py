@@ -1,1 +1,1 @@
-"""What runs inside each task: the workloads, and the training, graphs and process groups below them."""
+"""What runs inside each task: the workloads, and the data, training, graphs and process groups below them."""

@@ -7,14 +7,10 @@ Brody, Alon and Yahav, "How attentive are graph attention networks?" (2022), kno
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
-import numba
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,57 +20,12 @@ from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
 from clusterctl.engine.graph.products import Linear
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.engine.graph.hops import Hop
+    from clusterctl.engine.graph.hops import Hop, Neighborhoods
     from clusterctl.shared.spec import GatOptions
 
 
 SLOPE = 0.2  # of the leaky ReLU below zero
 WORTH_COMPILING = 1 << 22  # edges x heads x channels: importing numba takes a second
-
-
-@dataclass(frozen=True)
-class Neighborhoods:
-    """Edges by target: those into target `i` come from the rows `columns[offsets[i]:offsets[i + 1]]` of a table.
-
-    The targets themselves are the rows `own` of that table.
-    """
-
-    columns: Tensor  # int32 [edges]
-    offsets: Tensor  # int32 [targets + 1]
-    own: Tensor  # int64 [targets]
-    edge_mask: Tensor | None = None  # bool [edges]: False marks padding; None: there is no padding
-
-    def targets(self) -> Tensor:
-        """int64 [edges]: the target of each edge."""
-        numbers = torch.arange(self.own.numel(), device=self.own.device)
-        return numbers.repeat_interleave(self.offsets.diff(), output_size=self.columns.numel())
-
-    def with_self_loops(self) -> Neighborhoods:
-        """A copy in which each target has exactly one edge to itself, after its other edges."""
-        targets = self.targets()
-        is_kept = self.columns != self.own.index_select(0, targets)
-        if self.edge_mask is not None:
-            return self._with_loops_behind(targets, is_kept & self.edge_mask)
-        before = torch.zeros(targets.numel() + 1, dtype=torch.int64, device=targets.device)
-        torch.cumsum(is_kept, 0, out=before[1:])  # kept edges before each edge
-        offsets = before.index_select(0, self.offsets.to(torch.int64))
-        offsets += torch.arange(offsets.numel(), device=offsets.device)
-        columns = self.columns.new_empty(int(offsets[-1]))
-        columns[(before[:-1] + targets)[is_kept]] = self.columns[is_kept]
-        columns[offsets[1:] - 1] = self.own.to(torch.int32)
-        return Neighborhoods(columns, offsets.to(torch.int32), self.own)
-
-    def _with_loops_behind(self, targets: Tensor, is_kept: Tensor) -> Neighborhoods:
-        """Keep all edges and mark those to drop as padding, so that no size depends on a value."""
-        edges, loops = self.columns.numel(), self.own.numel()
-        ends = self.offsets + torch.arange(loops + 1, dtype=torch.int32, device=targets.device)
-        columns, edge_mask = self.columns.new_empty(edges + loops), is_kept.new_ones(edges + loops)
-        places = torch.arange(edges, device=targets.device) + targets
-        columns[places], edge_mask[places] = self.columns, is_kept
-        columns[ends[1:].to(torch.int64) - 1] = self.own.to(torch.int32)
-        return Neighborhoods(columns, ends, self.own, edge_mask)
 
 
 class GatConv(nn.Module):
@@ -124,11 +75,11 @@ class GatConv(nn.Module):
         return out + self.bias
 
 
-def dropped(sources: Tensor, targets: Tensor, attention: Tensor, share: float, key: int) -> Tensor:
+def dropped(sources: Tensor, targets: Tensor, attention: Tensor, p: float, key: int) -> Tensor:
     """The dropout factors [edges, heads] of edges between these nodes (int64), keyed by both ends."""
     ends = (targets << 32) + sources  # ids are below 2**31
     ones = torch.ones(ends.numel(), len(attention), dtype=attention.dtype, device=ends.device)
-    return keyed_dropout(ones, ends, share, key)
+    return keyed_dropout(ones, ends, p, key)
 
 
 def attend(left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None) -> Tensor:
@@ -139,7 +90,9 @@ def attend(left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods,
     """
     is_plain = left.device.type != "cpu" or edges.edge_mask is not None  # the compiled loops do not support padding
     if not is_plain and edges.columns.numel() * left.size(1) >= WORTH_COMPILING and _has_numba():
-        return attend_compiled(left, right, attention, edges, factors)
+        from clusterctl.engine.graph.compiled import attend_compiled  # numba takes a second, and may be missing
+
+        return attend_compiled(left, right, attention, edges, factors, SLOPE)
     return attend_plain(left, right, attention, edges, factors)
 
 
@@ -195,180 +148,6 @@ class _SelectRows(torch.autograd.Function):
         return F.embedding_bag(order, gradients[0], bounds, mode="sum", include_last_offset=True), None
 
 
-# Attention over neighbours in loops that numba compiles, forward and backward: no tensor of edges x channels.
-
-
-_PIECES = 4  # per thread: degrees are uneven
-# Allows vectorized sums of products. NaN and infinity keep their meaning.
-_FAST = {"reassoc", "contract", "nsz"}
-
-
-def attend_compiled(
-    left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None
-) -> Tensor:
-    """Like `attend`."""
-    return _Attend.apply(left, right, attention, edges.columns, edges.offsets, factors)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class _Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, left: Tensor, right: Tensor, attention: Tensor, columns: Tensor, offsets: Tensor, factors: Any
-    ) -> Tensor:
-        exact = attention.dtype
-        rows, own = (by_head(table.detach().to(exact).contiguous(), attention) for table in (left, right))
-        factors = attention.new_empty(0, 0) if factors is None else factors.to(exact)
-        weights = rows.new_empty(columns.numel(), len(attention))
-        out = torch.zeros_like(own)
-        arrays = [tensor.numpy() for tensor in (rows, own, attention.detach(), columns, offsets, factors, weights, out)]
-        _in_threads(lambda first, last: _forward(*arrays, SLOPE, first, last), len(own), _PIECES)
-        ctx.save_for_backward(left, right, attention, columns, offsets, factors, weights)
-        return out.flatten(1).to(left.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        left, right, attention, columns, offsets, factors, weights = ctx.saved_tensors
-        exact = attention.dtype
-        tables = left, right, gradients[0]
-        rows, own, gradient = (by_head(table.detach().to(exact).contiguous(), attention) for table in tables)
-        rows_gradient, own_gradient = torch.zeros_like(rows), torch.zeros_like(own)
-        attention_gradient = torch.zeros_like(attention, dtype=torch.float64)
-        tensors = (rows, own, attention.detach(), columns, offsets, factors, weights, gradient)
-        arrays = [tensor.numpy() for tensor in (*tensors, rows_gradient, own_gradient, attention_gradient)]
-        _in_threads(lambda first, last: _backward(*arrays, SLOPE, first, last), len(attention), 1)
-        return (
-            rows_gradient.flatten(1).to(left.dtype),
-            own_gradient.flatten(1).to(right.dtype),
-            attention_gradient.to(exact),
-            *[None] * 3,
-        )
-
-
-def _in_threads(work: Callable[[int, int], None], count: int, pieces: int) -> None:
-    """Call `work` for slices of `range(count)`, `pieces` for each of torch's threads."""
-    threads = torch.get_num_threads()
-    size = max(1, -(-count // (threads * pieces)))
-    slices = [(first, min(first + size, count)) for first in range(0, count, size)]
-    if threads == 1 or len(slices) == 1:
-        for first, last in slices:
-            work(first, last)
-    else:
-        list(_threads(threads).map(lambda bounds: work(*bounds), slices))
-
-
-@cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, "attention")
-
-
-def _compiled(loop: Any) -> Any:
-    return numba.njit(nogil=True, cache=True, fastmath=_FAST)(loop)
-
-
-@_compiled
-def _forward(
-    rows: Any,
-    own: Any,
-    attention: Any,
-    columns: Any,
-    offsets: Any,
-    factors: Any,
-    weights: Any,
-    out: Any,
-    slope: Any,
-    first: Any,
-    last: Any,
-) -> None:
-    heads, channels = attention.shape
-    slope = attention.dtype.type(slope)
-    for target in range(first, last):
-        begin, end = offsets[target], offsets[target + 1]
-        for edge in range(begin, end):
-            row = columns[edge]
-            for head in range(heads):
-                logit = attention.dtype.type(0)
-                for channel in range(channels):
-                    value = rows[row, head, channel] + own[target, head, channel]
-                    logit += attention[head, channel] * max(value, slope * value)
-                weights[edge, head] = logit
-        for head in range(heads):
-            highest = attention.dtype.type(-np.inf)
-            for edge in range(begin, end):
-                highest = max(highest, weights[edge, head])
-            total = attention.dtype.type(0)
-            for edge in range(begin, end):
-                weights[edge, head] = np.exp(weights[edge, head] - highest)
-                total += weights[edge, head]
-            for edge in range(begin, end):
-                weights[edge, head] /= total
-        for edge in range(begin, end):
-            row = columns[edge]
-            for head in range(heads):
-                weight = weights[edge, head]
-                if factors.size:
-                    weight *= factors[edge, head]
-                for channel in range(channels):
-                    out[target, head, channel] += weight * rows[row, head, channel]
-
-
-@_compiled
-def _backward(
-    rows: Any,
-    own: Any,
-    attention: Any,
-    columns: Any,
-    offsets: Any,
-    factors: Any,
-    weights: Any,
-    gradient: Any,
-    rows_gradient: Any,
-    own_gradient: Any,
-    attention_gradient: Any,
-    slope: Any,
-    first: Any,
-    last: Any,
-) -> None:
-    channels = attention.shape[1]
-    slope = attention.dtype.type(slope)
-    longest = 0
-    for target in range(offsets.size - 1):
-        longest = max(longest, offsets[target + 1] - offsets[target])
-    weights_gradient = np.empty((longest, last - first), dtype=attention.dtype)
-    means = np.empty(last - first, dtype=attention.dtype)
-    sums = np.empty((last - first, channels), dtype=attention.dtype)
-    for target in range(offsets.size - 1):
-        begin, end = offsets[target], offsets[target + 1]
-        means[:] = 0
-        sums[:] = 0
-        for edge in range(begin, end):
-            row = columns[edge]
-            for head in range(first, last):
-                product = attention.dtype.type(0)
-                for channel in range(channels):
-                    product += gradient[target, head, channel] * rows[row, head, channel]
-                if factors.size:
-                    product *= factors[edge, head]
-                weights_gradient[edge - begin, head - first] = product
-                means[head - first] += weights[edge, head] * product
-        for edge in range(begin, end):
-            row = columns[edge]
-            for head in range(first, last):
-                weight = weights[edge, head]
-                logit_gradient = weight * (weights_gradient[edge - begin, head - first] - means[head - first])
-                if factors.size:
-                    weight *= factors[edge, head]
-                for channel in range(channels):
-                    value = rows[row, head, channel] + own[target, head, channel]
-                    factor = attention.dtype.type(1) if value > 0 else slope
-                    sums[head - first, channel] += logit_gradient * factor * value
-                    passed = logit_gradient * factor * attention[head, channel]
-                    own_gradient[target, head, channel] += passed
-                    rows_gradient[row, head, channel] += passed + weight * gradient[target, head, channel]
-        for head in range(first, last):
-            for channel in range(channels):
-                attention_gradient[head, channel] += sums[head - first, channel]
-
-
 # The graph attention network for `train.model = "gat"`: one GATv2 layer per hop.
 
 
@@ -396,10 +175,10 @@ class Gat(nn.Module):
         if i > 0:
             x = hop.dropout(x, self._options.dropout)
         edges, factors = self._edges(hop.neighborhoods), None
-        if hop.randomness is not None and (share := self._options.attention_dropout):
+        if hop.randomness is not None and (p := self._options.attention_dropout):
             sources, targets = (hop.nodes.index_select(0, rows) for rows in (edges.columns, edges.targets()))
             key = stream(Purpose.DROPOUT, *hop.randomness, _ATTENTION)
-            factors = dropped(sources, targets, self._convolution(i).attention, share, key)
+            factors = dropped(sources, targets, self._convolution(i).attention, p, key)
         return self._received(i, edges, self.send(i, x), x[: hop.targets], factors)
 
     def send(self, i: int, x: Tensor) -> Tensor:

@@ -143,6 +143,7 @@ class _Mean(torch.autograd.Function):
         (gradient,) = gradients
         counts = offsets.diff()
         bags = torch.arange(counts.numel(), dtype=columns.dtype, device=columns.device)
+        # Stable, so that each row's gradients are added in the same order on every device.
         by_row = bags.repeat_interleave(counts, output_size=columns.numel())[columns.argsort(stable=True)]
         bounds = row_bounds(columns, ctx.rows)
         shares = gradient / counts.clamp(min=1)[:, None].to(gradient.dtype)

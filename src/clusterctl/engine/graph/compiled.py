@@ -1,11 +1,13 @@
-"""The samplers' loops compiled by numba, for large graphs on a CPU: the same samples, bit for bit.
+"""Loops compiled by numba, for large graphs on a CPU: the samplers' (the same samples, bit for bit) and attention's.
 
-Serial, and without the GIL: sampling overlaps with the previous step (see `loop.prefetched`), and several ranks share
-a node's cores anyway. Compiled code is cached in NUMBA_CACHE_DIR.
+The samplers' are serial, and without the GIL: sampling overlaps with the previous step (see `loop.prefetched`), and
+several ranks share a node's cores anyway. Compiled code is cached in NUMBA_CACHE_DIR.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -18,7 +20,10 @@ from clusterctl.engine.graph.labor import WINDOW, turn_of
 from clusterctl.engine.graph.neighbors import gaps, remaining, sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clusterctl.engine.graph.blocks import Adjacency
+    from clusterctl.engine.graph.hops import Neighborhoods
 
 _U = np.uint64
 GOLDEN_BITS, _FIRST, _SECOND = (_U(number % (1 << 64)) for number in (GOLDEN, FIRST, SECOND))
@@ -38,8 +43,14 @@ def sample_neighbors_compiled(
     torch.cumsum(taken, 0, out=offsets[1:])
     neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
     absent = nodes.new_empty(0) if excluded is None else gaps(excluded)
-    arrays = (array.numpy() for array in (graph.indices, nodes, start, degree, absent, offsets, neighbors))
-    _fill(*arrays, np.empty(max(count, 0), dtype=np.int64), _U(key % (1 << 64)), replace and count >= 0)
+    _fill(
+        *_arrays(graph.indices, nodes, absent),
+        ranges=_arrays(start, degree),
+        out=_arrays(offsets, neighbors),
+        picks=np.empty(max(count, 0), dtype=np.int64),
+        key=_U(key % (1 << 64)),
+        replace=replace and count >= 0,
+    )
     return offsets, neighbors
 
 
@@ -51,12 +62,22 @@ def sample_labor_compiled(
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
     torch.cumsum(sizes(degree, count, replace=False), 0, out=offsets[1:])
     neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
-    arrays = (array.numpy() for array in (graph.indices, start, degree, offsets, neighbors))
     window = max(count, 0) * WINDOW
     _fill_labor(
-        *arrays, window, np.empty((2, window + 1), dtype=np.int64), _U(key % (1 << 64)), turn_of(key), duplicates > 1
+        *_arrays(graph.indices),
+        ranges=_arrays(start, degree),
+        out=_arrays(offsets, neighbors),
+        window=window,
+        scratch=np.empty((2, window + 1), dtype=np.int64),
+        key=_U(key % (1 << 64)),
+        turn=turn_of(key),
+        has_duplicates=duplicates > 1,
     )
     return offsets, neighbors
+
+
+def _arrays(*tensors: Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.numpy() for tensor in tensors)
 
 
 class Renumbering:
@@ -88,18 +109,8 @@ def mix(value: Any) -> Any:
 
 
 @compiled
-def _fill(
-    indices: Any,
-    nodes: Any,
-    starts: Any,
-    degrees: Any,
-    gaps: Any,
-    offsets: Any,
-    neighbors: Any,
-    picks: Any,
-    key: Any,
-    replace: bool,
-) -> None:
+def _fill(indices: Any, nodes: Any, gaps: Any, ranges: Any, out: Any, picks: Any, key: Any, replace: bool) -> None:
+    (starts, degrees), (offsets, neighbors) = ranges, out
     for target in range(nodes.size):
         start, degree = starts[target], degrees[target]
         first, count = offsets[target], offsets[target + 1] - offsets[target]
@@ -129,18 +140,9 @@ def _fill(
 
 @compiled
 def _fill_labor(
-    indices: Any,
-    starts: Any,
-    degrees: Any,
-    offsets: Any,
-    neighbors: Any,
-    window: Any,
-    scratch: Any,
-    key: Any,
-    turn: Any,
-    has_duplicates: bool,
+    indices: Any, ranges: Any, out: Any, window: Any, scratch: Any, key: Any, turn: Any, has_duplicates: bool
 ) -> None:
-    ranks, kept = scratch
+    (starts, degrees), (offsets, neighbors), (ranks, kept) = ranges, out, scratch
     for target in range(starts.size):
         start, degree, begin = starts[target], degrees[target], offsets[target]
         count = offsets[target + 1] - begin
@@ -222,3 +224,157 @@ def _renumber(row: Any, nodes: Any, new: Any, neighbors: Any) -> Any:
     for node in sources:
         row[node] = -1
     return sources, columns
+
+
+# Attention over neighbours, forward and backward, without a tensor of edges x channels. The forward saves the softmax
+# [edges, heads]; the backward recomputes the rest. Threads split the targets in the forward and the heads in the
+# backward, so only one thread writes each number and the result does not depend on the number of threads.
+
+
+_PIECES = 4  # per thread: degrees are uneven
+# Allows vectorized sums of products. NaN and infinity keep their meaning.
+_FAST = {"reassoc", "contract", "nsz"}
+
+
+def attend_compiled(
+    left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None, slope: float
+) -> Tensor:
+    """Like `attention.attend`; `slope` is that of the leaky ReLU below zero."""
+    return _Attend.apply(left, right, attention, edges.columns, edges.offsets, factors, slope)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        left, right, attention, columns, offsets, factors, ctx.slope = given
+        rows, own = (_by_head(table, attention) for table in (left, right))
+        factors = attention.new_empty(0, 0) if factors is None else factors.to(attention.dtype)
+        weights = rows.new_empty(columns.numel(), len(attention))
+        out = torch.zeros_like(own)
+        tables, edges = _arrays(rows, own, attention.detach()), _arrays(columns, offsets, factors)
+        written = _arrays(weights, out)
+        _in_threads(lambda first, last: _forward(tables, edges, *written, ctx.slope, first, last), len(own), _PIECES)
+        ctx.save_for_backward(left, right, attention, columns, offsets, factors, weights)
+        return out.flatten(1).to(left.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        left, right, attention, columns, offsets, factors, weights = ctx.saved_tensors
+        rows, own, gradient = (_by_head(table, attention) for table in (left, right, gradients[0]))
+        rows_gradient, own_gradient = torch.zeros_like(rows), torch.zeros_like(own)
+        attention_gradient = torch.zeros_like(attention, dtype=torch.float64)
+        tables, edges = _arrays(rows, own, attention.detach()), _arrays(columns, offsets, factors)
+        read, written = _arrays(weights, gradient), _arrays(rows_gradient, own_gradient, attention_gradient)
+        _in_threads(
+            lambda first, last: _backward(tables, edges, *read, written, ctx.slope, first, last), len(attention), 1
+        )
+        return (
+            rows_gradient.flatten(1).to(left.dtype),
+            own_gradient.flatten(1).to(right.dtype),
+            attention_gradient.to(attention.dtype),
+            *[None] * 4,
+        )
+
+
+def _by_head(table: Tensor, attention: Tensor) -> Tensor:
+    """The table as the loops read it: [rows, heads, channels]."""
+    return table.detach().to(attention.dtype).contiguous().view(len(table), *attention.shape)
+
+
+def _in_threads(work: Callable[[int, int], None], count: int, pieces: int) -> None:
+    """Call `work` for slices of `range(count)`, `pieces` for each of torch's threads."""
+    threads = torch.get_num_threads()
+    size = max(1, -(-count // (threads * pieces)))
+    slices = [(first, min(first + size, count)) for first in range(0, count, size)]
+    if threads == 1 or len(slices) == 1:
+        for first, last in slices:
+            work(first, last)
+    else:
+        list(_threads(threads).map(lambda bounds: work(*bounds), slices))
+
+
+@cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "attention")
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+def _forward(tables: Any, edges: Any, weights: Any, out: Any, slope: Any, first: Any, last: Any) -> None:
+    (rows, own, attention), (columns, offsets, factors) = tables, edges
+    heads, channels = attention.shape
+    slope = attention.dtype.type(slope)
+    for target in range(first, last):
+        begin, end = offsets[target], offsets[target + 1]
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(heads):
+                logit = attention.dtype.type(0)
+                for channel in range(channels):
+                    value = rows[row, head, channel] + own[target, head, channel]
+                    logit += attention[head, channel] * max(value, slope * value)
+                weights[edge, head] = logit
+        for head in range(heads):
+            highest = attention.dtype.type(-np.inf)
+            for edge in range(begin, end):
+                highest = max(highest, weights[edge, head])
+            total = attention.dtype.type(0)
+            for edge in range(begin, end):
+                weights[edge, head] = np.exp(weights[edge, head] - highest)
+                total += weights[edge, head]
+            for edge in range(begin, end):
+                weights[edge, head] /= total
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(heads):
+                weight = weights[edge, head]
+                if factors.size:
+                    weight *= factors[edge, head]
+                for channel in range(channels):
+                    out[target, head, channel] += weight * rows[row, head, channel]
+
+
+@numba.njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
+def _backward(
+    tables: Any, edges: Any, weights: Any, gradient: Any, gradients: Any, slope: Any, first: Any, last: Any
+) -> None:
+    (rows, own, attention), (columns, offsets, factors) = tables, edges
+    rows_gradient, own_gradient, attention_gradient = gradients
+    channels = attention.shape[1]
+    slope = attention.dtype.type(slope)
+    longest = 0
+    for target in range(offsets.size - 1):
+        longest = max(longest, offsets[target + 1] - offsets[target])
+    weights_gradient = np.empty((longest, last - first), dtype=attention.dtype)
+    means = np.empty(last - first, dtype=attention.dtype)
+    sums = np.empty((last - first, channels), dtype=attention.dtype)
+    for target in range(offsets.size - 1):
+        begin, end = offsets[target], offsets[target + 1]
+        means[:] = 0
+        sums[:] = 0
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(first, last):
+                product = attention.dtype.type(0)
+                for channel in range(channels):
+                    product += gradient[target, head, channel] * rows[row, head, channel]
+                if factors.size:
+                    product *= factors[edge, head]
+                weights_gradient[edge - begin, head - first] = product
+                means[head - first] += weights[edge, head] * product
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(first, last):
+                weight = weights[edge, head]
+                logit_gradient = weight * (weights_gradient[edge - begin, head - first] - means[head - first])
+                if factors.size:
+                    weight *= factors[edge, head]
+                for channel in range(channels):
+                    value = rows[row, head, channel] + own[target, head, channel]
+                    factor = attention.dtype.type(1) if value > 0 else slope
+                    sums[head - first, channel] += logit_gradient * factor * value
+                    passed = logit_gradient * factor * attention[head, channel]
+                    own_gradient[target, head, channel] += passed
+                    rows_gradient[row, head, channel] += passed + weight * gradient[target, head, channel]
+        for head in range(first, last):
+            for channel in range(channels):
+                attention_gradient[head, channel] += sums[head - first, channel]

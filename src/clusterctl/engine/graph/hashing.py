@@ -24,7 +24,7 @@ GOLDEN = _signed(0x9E3779B97F4A7C15)
 FIRST = _signed(0xBF58476D1CE4E5B9)
 SECOND = _signed(0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
-_LEVELS = 1 << 16  # resolution of the dropout share
+_LEVELS = 1 << 16  # resolution of the dropout probability
 _MOST_KEYS = 64  # per step: a few for each layer
 _ROWS = 2048  # at a time on the CPU: the random bits stay in the cache
 
@@ -56,7 +56,7 @@ class ReplayedKeys:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.epoch, self.step = ReplayedNumber(-1), ReplayedNumber(-2)
+        self.epoch, self.step = ReplayedNumber(-1), ReplayedNumber(-2)  # unlike any real number, and each other
         self.epoch.keys = self.step.keys = self
         self._current = {int(self.epoch): 0, int(self.step): 0}
         self._streams: dict[tuple[Purpose, tuple[int, ...]], int] = {}
@@ -135,13 +135,12 @@ def shift_right(values: Tensor, shift: int) -> Tensor:
     return (values >> shift).bitwise_and_((1 << (64 - shift)) - 1)
 
 
-def keyed_dropout(values: Tensor, nodes: Tensor, share: float, key: int) -> Tensor:
-    """`values` [nodes, channels] with a `share` of them zeroed and the others scaled up; `nodes` are their int64 ids.
+def keyed_dropout(values: Tensor, nodes: Tensor, p: float, key: int) -> Tensor:
+    """`values` [nodes, channels], each zeroed with probability `p` or scaled up; `nodes` are their int64 ids.
 
-    One 64-bit hash decides four values, so `share` is rounded to a multiple of 2**-16; the scale matches the rounded
-    share.
+    One 64-bit hash decides four values, so `p` is rounded to a multiple of 2**-16, and the scale matches that.
     """
-    dropped = min(round(share * _LEVELS), _LEVELS - 1)
+    dropped = min(round(p * _LEVELS), _LEVELS - 1)
     if dropped == 0 or not values.numel():
         return values
     words = (values.size(1) + 3) // 4
@@ -151,5 +150,5 @@ def keyed_dropout(values: Tensor, nodes: Tensor, share: float, key: int) -> Tens
     keep = torch.empty(values.shape, dtype=torch.uint8, device=values.device)  # 4 times faster than bool on a CPU
     for part, mask in zip(torch.split(keys, rows), torch.split(keep, rows), strict=True):
         bits = grid(part, lanes).view(torch.int16)[:, : values.size(1)]
-        torch.ge(bits, dropped - _LEVELS // 2, out=mask)
+        torch.ge(bits, dropped - _LEVELS // 2, out=mask)  # the bits are signed: the lowest value is -_LEVELS // 2
     return values * keep.to(values.dtype).mul_(_LEVELS / (_LEVELS - dropped))

@@ -17,12 +17,16 @@ from clusterctl.engine.graph.neighbors import renumbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from clusterctl.engine.graph.blocks import Adjacency
     from clusterctl.engine.graph.convolutions import Convolution, Network
-    from clusterctl.engine.graph.features.sources import Features, Fetch
+    from clusterctl.engine.graph.features.sources import Features
     from clusterctl.engine.graph.storage import Graph
     from clusterctl.engine.task.task import Task
+
+    Piece = Callable[[slice], Tensor]
+    """The rows of a part of this rank's nodes."""
 
 T = TypeVar("T")
 
@@ -55,9 +59,7 @@ def infer(
         elif depth == 0 and not layer.projects_first:
             parts = _received(layer, graph, own, features, piece)
         else:
-            at_once = NODES_AT_ONCE_FROM_DISK if features.spill else NODES_AT_ONCE
-            sending = (layer.send(piece(part)) for part in slices(len(own), at_once))
-            sent = rows_of_all(sending, layer.send(piece(slice(0, 0))), graph.num_nodes, task, features.spill)
+            sent = sent_by_all(layer.send, piece, own, graph.num_nodes, task, features.spill)
             parts = _received(layer, graph, own, sent, piece)
         parts = map(Tensor.relu_ if depth < last else finish, parts)
         rows = own_rows(parts, len(own), features.spill if depth < last else None)
@@ -70,26 +72,48 @@ def part_of(rows: Tensor, device: torch.device, part: slice) -> Tensor:
     return rows[part].to(device)
 
 
-def _received(
-    layer: Convolution, graph: Graph, own: range, sent: Features, piece: Callable[[slice], Tensor]
-) -> Iterator[Tensor]:
-    """The layer's rows of the nodes `own`, from the messages of all nodes and each `piece` of their own rows.
+def _received(layer: Convolution, graph: Graph, own: range, sent: Features, piece: Piece) -> Iterator[Tensor]:
+    """The layer's rows of the nodes `own`, from the messages of all nodes and each `piece` of their own rows."""
+    in_memory = isinstance(sent, FeaturesInMemory)
 
-    Unless the messages are in memory, those to one piece are fetched while the previous one is computed.
+    def receive(part: slice, block: Block, rows: Tensor) -> Tensor:
+        # Fetched rows begin with those of the block's own nodes: a `piece` would read these a second time.
+        begins_with_targets = not in_memory and not layer.projects_first
+        return layer.receive(block, rows, rows[: block.nodes.numel()] if begins_with_targets else piece(part))
+
+    def read_by(block: Block) -> tuple[Tensor, Block]:
+        nodes, columns = renumbered(block.nodes, block.neighbors)
+        return nodes, replace(block, columns=columns)
+
+    return received(blocks(graph, own, None if in_memory else NODES_AT_ONCE_FROM_DISK), sent, receive, read_by)
+
+
+def sent_by_all(
+    send: Callable[[Tensor], Tensor], piece: Piece, own: range, nodes: int, task: Task, spill: Path | None
+) -> Features:
+    """The messages of all `nodes`, each computed once: by the rank that has the node. A collective."""
+    sending = (send(piece(part)) for part in slices(len(own), NODES_AT_ONCE_FROM_DISK if spill else NODES_AT_ONCE))
+    return rows_of_all(sending, send(piece(slice(0, 0))), nodes, task, spill)
+
+
+def received(
+    pieces: Iterable[tuple[slice, T]],
+    sent: Features,
+    receive: Callable[[slice, T, Tensor], Tensor],
+    read_by: Callable[[T], tuple[Tensor, T]],
+) -> Iterator[Tensor]:
+    """What each piece of edges receives: `receive(part, edges, rows)`, with the table `rows` that the edges refer to.
+
+    Unless the messages are in memory, only those that `read_by` finds, with the edges between them, are fetched, while
+    the previous piece is computed.
     """
     if isinstance(sent, FeaturesInMemory):
-        for part, block in blocks(graph, own):
-            yield layer.receive(block, sent.table, piece(part))
+        for part, edges in pieces:
+            yield receive(part, edges, sent.table)
         return
-
-    def fetched() -> Iterator[tuple[slice, Block, Fetch]]:
-        for part, block in blocks(graph, own, NODES_AT_ONCE_FROM_DISK):
-            nodes, columns = renumbered(block.nodes, block.neighbors)
-            yield part, replace(block, columns=columns), sent.fetch(nodes)
-
-    for part, block, fetch in one_ahead(fetched()):
-        rows = fetch.rows()
-        yield layer.receive(block, rows, piece(part) if layer.projects_first else rows[: block.nodes.numel()])
+    found = ((part, *read_by(edges)) for part, edges in pieces)
+    for part, edges, fetch in one_ahead((part, edges, sent.fetch(nodes)) for part, nodes, edges in found):
+        yield receive(part, edges, fetch.rows())
     sent.settle()
 
 

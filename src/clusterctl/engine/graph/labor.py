@@ -104,6 +104,7 @@ def _chosen(indices: Tensor, start: Tensor, degree: Tensor, count: int, key: int
     for back in range(1, duplicates):
         same = same & (position >= back) & (indices[(edge - back).clamp(min=0)] == source)
         counter = counter + (same.to(torch.int64) << 32)
+    # 31 random bits above the place: one `topk` then gives the places, and no number is negative.
     rank = (shift_right(draws(key, counter), 33) << 32) | places
     best = rank.masked_fill(~inside, _LAST).topk(count, dim=1, largest=False, sorted=True).values
     return position.gather(1, (best & 0xFFFFFFFF).clamp(max=window - 1))

@@ -66,6 +66,7 @@ def take(
     taken = sizes(degree, count, replace)
     offsets = torch.zeros(start.numel() + 1, dtype=torch.int64, device=start.device)
     torch.cumsum(taken, 0, out=offsets[1:])
+    # First the beginning of every range, as if it were taken completely; then the drawn places where it is not.
     positions = torch.arange(int(offsets[-1]), device=start.device)
     positions += (start - offsets[:-1]).repeat_interleave(taken, output_size=positions.numel())
     drawn = (degree > (0 if replace else count)).nonzero().squeeze(1)

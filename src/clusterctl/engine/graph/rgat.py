@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clusterctl.engine.graph.attention import GatConv, Neighborhoods, dropped
+from clusterctl.engine.graph.attention import GatConv, dropped
 from clusterctl.engine.graph.hashing import Purpose, keyed_dropout, stream
+from clusterctl.engine.graph.hops import Neighborhoods
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -76,19 +77,14 @@ def layer_hops(sample: HeteroSample, *, self_loops: bool) -> list[LayerHops]:
             edges = Neighborhoods(block.columns, block.offsets, targets)
             if self_loops and relation[0] == relation[2]:
                 edges = edges.with_self_loops()
-            relations[relation] = _compact(edges, sample.nodes[relation[0]].numel())
+            # Drop the rows of the sample that no edge refers to.
+            is_read = torch.zeros(sample.nodes[relation[0]].numel(), dtype=torch.bool, device=targets.device)
+            is_read[edges.columns.long()] = True
+            place = torch.cumsum(is_read, 0, dtype=torch.int32) - 1
+            compact = Neighborhoods(place.index_select(0, edges.columns), edges.offsets, edges.own)
+            relations[relation] = RelationHop(is_read.nonzero().squeeze(1), compact)
         hops.append(LayerHops(relations, {relation[2]: block.nodes.numel() for relation, block in blocks.items()}))
     return hops
-
-
-def _compact(edges: Neighborhoods, rows: int) -> RelationHop:
-    """Drop the rows of the table that no edge refers to."""
-    columns = edges.columns
-    is_read = torch.zeros(rows, dtype=torch.bool, device=columns.device)
-    is_read[columns.long()] = True
-    place = torch.cumsum(is_read, 0, dtype=torch.int32) - 1
-    compact = Neighborhoods(place.index_select(0, columns), edges.offsets, edges.own)
-    return RelationHop(is_read.nonzero().squeeze(1), compact)
 
 
 class Rgat(nn.Module):
@@ -179,14 +175,14 @@ class Rgat(nn.Module):
         randomness: tuple[int, ...] | None,
     ) -> Tensor | None:
         """The factors of attention dropout, or None."""
-        share = self._options.attention_dropout
-        if randomness is None or not share:
+        p = self._options.attention_dropout
+        if randomness is None or not p:
             return None
         source, _, target = relation
         sources = nodes[source].index_select(0, own.rows).index_select(0, own.edges.columns)
         targets = nodes[target].index_select(0, own.edges.targets())
         key = stream(Purpose.DROPOUT, *randomness, i, len(self._types) + number)
-        return dropped(sources, targets, self.of(i, relation).attention, share, key)
+        return dropped(sources, targets, self.of(i, relation).attention, p, key)
 
 
 def _name(relation: EdgeType) -> str:

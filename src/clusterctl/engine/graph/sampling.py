@@ -116,6 +116,7 @@ class HeteroSampler:
                     )
             blocks, targets = {}, nodes
             nodes = dict(nodes)
+            # The relations from one type of sources share its table of rows, so they are renumbered together.
             for source in dict.fromkeys(edge_type[0] for edge_type in found):
                 sampled = {
                     edge_type: neighbors for edge_type, (_, neighbors) in found.items() if edge_type[0] == source

@@ -112,6 +112,7 @@ class StaticSampler:
         if count == 0 or self._graph.indices.numel() == 0:
             return sampled, nodes.to(torch.int32).repeat_interleave(count, output_size=nodes.numel() * count)
         places = torch.arange(count, device=nodes.device)[:, None]
+        # Every node draws, also one that takes all of its neighbours: to leave it out would need its size on the host.
         enough = degree.clamp(min=1 if self._replace else count + 1)
         if self._duplicates is None:
             drawn = choose(enough, count, draws(key, nodes), replace=self._replace)

@@ -1,4 +1,9 @@
-"""Rendezvous of the ranks: a store that rank 0 serves, the roll of all ranks, and a process group per node."""
+"""Rendezvous of the ranks: a store that rank 0 serves, the roll of all ranks, a group per node, proofs of belonging.
+
+Anyone who reaches rank 0's port can join: TCPStore does not authenticate, and gloo and NCCL send plain text. So every
+group of ranks proves that it knows the attempt's secret (`record.secret`) before anything else is sent
+(docs/security.md).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,6 @@ from torch import distributed as dist
 from torch.distributed import DistError, HashStore, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from clusterctl.engine.task import meeting
-from clusterctl.engine.task.secret import stranger
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.record.secret import read, sign
 
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.record.place import Place
 
+_NONCE_BYTES = 32
 _PATIENCE = timedelta(hours=6)  # a node's ranks wait in their group while one of them prepares a large data set
 
 
@@ -138,3 +143,33 @@ def node_group(members: list[Member], rank: int) -> dist.ProcessGroup:
     own = next(ranks for ranks in ranks_by_node(members) if rank in ranks)
     group: dist.ProcessGroup = dist.new_group(own, _PATIENCE, backend="gloo", use_local_synchronization=True)
     return group
+
+
+def prove(secret: bytes, group: dist.ProcessGroup | None = None, device: torch.device | None = None) -> None:
+    """Verify that every rank of `group` (default: all) knows `secret`. A collective: two rounds of 32 bytes per rank.
+
+    Each tag covers its rank and a fresh nonce of every rank, so no tag can be replayed or used by another rank.
+    `device` is where the group's tensors are. Raises TaskError on every rank that receives a wrong tag.
+    """
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    if ranks == 1:
+        return
+    nonces = b"".join(_gathered(os.urandom(_NONCE_BYTES), group, device))
+    expected = [bytes.fromhex(sign(secret, f"rank {one} of {ranks}", nonces)) for one in range(ranks)]
+    shown = _gathered(expected[rank], group, device)
+    strangers = [one for one in range(ranks) if not hmac.compare_digest(shown[one], expected[one])]
+    if strangers:
+        raise stranger(f"in place of rank {', '.join(map(str, strangers))}")
+
+
+def stranger(where: str) -> TaskError:
+    """The error for a process that joined without knowing the secret."""
+    message = f"a process that does not belong to this run answered {where}: it does not know the attempt's secret"
+    return TaskError(message, "another user may be on these nodes; report it: see docs/security.md", Cause.NETWORK)
+
+
+def _gathered(content: bytes, group: dist.ProcessGroup | None, device: torch.device | None) -> list[bytes]:
+    own = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device)
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, own, group=group)
+    return [part.cpu().numpy().tobytes() for part in parts]

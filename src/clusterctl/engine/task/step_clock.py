@@ -41,6 +41,13 @@ class StepClock:
             self.listener(stage or part)
 
     @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """The part that reads input rows; the forward begins afterwards."""
+        self.enter("gathering")
+        yield
+        self.enter("compute", "forward")
+
+    @contextmanager
     def paused(self) -> Iterator[None]:
         """Ignore `enter` within this context: no marks fit inside a CUDA graph."""
         self._is_paused = True

@@ -21,8 +21,7 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
 from clusterctl.engine.task.exchange import tried, value_in
 from clusterctl.engine.task.node_telemetry import start_telemetry
-from clusterctl.engine.task.rendezvous import call_roll, meet, node_group, ranks_by_node
-from clusterctl.engine.task.secret import prove, stranger
+from clusterctl.engine.task.rendezvous import call_roll, meet, node_group, prove, ranks_by_node, stranger
 from clusterctl.engine.task.step_clock import StepClock
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.layout import Attempt, RunDir
@@ -191,7 +190,7 @@ _kept: list[dist.ProcessGroup | None] = []
 class Task:
     """A rank of a run. The world group is torch.distributed's default group; `node` is the group of this node's ranks.
 
-    No group is created later: the members of these have proven that they belong to the run (`task.secret`).
+    No group is created later: the members of these have proven that they belong to the run (`prove`).
     """
 
     place: Place
@@ -231,7 +230,10 @@ def joined(context: Context) -> Iterator[Task]:
     """Meet the other ranks, pick a device, and leave together. After the rendezvous, the stage is "loading"."""
     job, place, attempt, events = context.job, context.place, context.attempt, context.events
     end_telemetry = start_telemetry(events.link, place)
-    _allow_open_files()
+    with suppress(OSError, ValueError):
+        # A rank connects to every other in each group, and the usual limit of open files is 1,024.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     events.stage(Stage.RENDEZVOUS)
     wanted = job.train.device if isinstance(job.train, LoopTrain) else "auto"
     device = choose_device(wanted, job.resources.gpus_per_node or 0, torch.cuda.device_count(), place.local_rank)
@@ -297,13 +299,6 @@ def _record_collectives(attempt: Attempt) -> None:
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(attempt.collectives / "rank_"))
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(attempt.collectives / "ask_"))
-
-
-def _allow_open_files() -> None:
-    """Raise the limit of open files: a rank connects to every other in each group, and the usual limit is 1,024."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _cache_folder(attempt: Attempt | None) -> Path:

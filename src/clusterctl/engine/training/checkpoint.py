@@ -86,7 +86,7 @@ class Checkpoints:
 
     def restore(self, parts: Mapping[str, Stateful], fold: int = 1) -> Position:
         """Restore the parts if the checkpoint is of `fold`; returns the position to continue from."""
-        found, self._found = self._found, None
+        found, self._found = self._found, None  # once: the folds after this one start from scratch
         if found is None:
             return Position(fold)
         folder, manifest = found
@@ -208,7 +208,7 @@ class Checkpoints:
     def _save(self, position: Position, parts: Mapping[str, Stateful], *, wait: bool) -> None:
         attempt, place = self._task.attempt, self._task.place
         assert attempt is not None
-        self.finish()
+        self.finish()  # the previous one still uses the staging memory
         if position.step == self._last_step:  # nothing new
             return
         began = time.monotonic()

@@ -57,7 +57,7 @@ class EpochPlan:
         for step in range(first_step, self.steps):
             start = done + (step - first_step) * self._size
             total = min(self._size, order.numel() - start)
-            picked = order[(start + places) % order.numel()]
+            picked = order[(start + places) % order.numel()]  # padding may reach beyond the end
             everyone = self.seeds[order[start : start + total]]
             yield Batch(epoch, step, self.seeds[picked], places < min(end, total), total, everyone)
 

@@ -12,7 +12,7 @@ from clusterctl.engine.graph.blocks import moved
 from clusterctl.engine.graph.sharded_table import ShardedTable
 from clusterctl.engine.training.flat import FlatModel
 from clusterctl.engine.training.progress import QueuedStep
-from clusterctl.engine.training.state import PartState, Sharded, Stateful
+from clusterctl.engine.training.state import PartState, Sharded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Objective
+    from clusterctl.engine.training.state import Stateful
     from clusterctl.shared.spec import LoopTrain
 
 
@@ -61,7 +62,8 @@ class Learner:
         """The parts that a checkpoint saves, by name."""
         parts: dict[str, Stateful] = {"model": self.flat, "optimizer": self.optimizer}
         parts |= {f"table{number}": optimizer for number, optimizer in enumerate(self.table_optimizers)}
-        return parts | ({"objective": self.objective} if isinstance(self.objective, Stateful) else {})
+        own_training = self.objective.own_training
+        return parts | ({"objective": own_training} if own_training else {})
 
 
 def clip_norm(gradients: Tensor, bound: float, sharded: Sequence[Tensor] = ()) -> None:

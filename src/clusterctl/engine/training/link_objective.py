@@ -15,7 +15,7 @@ from clusterctl.engine.graph.recommender import ITEM, OF_USER, USER, Recommender
 from clusterctl.engine.graph.sampling import HeteroSample, HeteroSampler
 from clusterctl.engine.graph.sharded_table import Route, ShardedTable
 from clusterctl.engine.graph.storage import HeteroGraph
-from clusterctl.engine.training.objective import PRECISIONS, link_loss
+from clusterctl.engine.training.objective import Objective, link_loss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class LinkModel(nn.Module):
         self.network, self.table = network, table
 
 
-class LinkPrediction:
+class LinkPrediction(Objective[Pairs]):
     """Trains a network to distinguish pairs with an edge from pairs without one.
 
     A step's own examples and their duplicates carry no messages in that step, on any rank: all ranks exclude the edges
@@ -67,9 +67,10 @@ class LinkPrediction:
 
     unit = "edges"
     classes = 2  # a pair with an edge, and one without
+    model: LinkModel
 
     def __init__(self, data: Interactions, train: TaobaoTrain, task: Task) -> None:
-        self._precision = PRECISIONS[train.precision]
+        super().__init__(train, task)
         self._graph = data.to(task.device, self._precision.values)
         self._edges = self._graph.relation(OF_USER)
         self._splits = {
@@ -77,14 +78,12 @@ class LinkPrediction:
             for split in ("val", "test")
         }
         weights, lazy = self._precision.weights, train.row_optimizer == "touched-rows"
-        torch.manual_seed(train.seed)
         network = Recommender(train.hidden_channels).to(weights)
         rows = data.num_nodes[USER] + data.num_nodes[ITEM]
         table = ShardedTable(rows, train.hidden_channels, train.seed, weights, lazy=lazy)
         self.model = LinkModel(network, table).to(task.device)
         fan_out = fan_outs(*train.fan_out)
         self._sampler = HeteroSampler(self._graph, fan_out, train.seed, replace=train.replace)
-        self._seed, self._task = train.seed, task
 
     @property
     def seeds(self) -> Tensor:
@@ -97,20 +96,26 @@ class LinkPrediction:
         others = negatives(self._edges, self._graph.num_nodes[ITEM], batch.seeds, self._seed, batch.epoch)
         hidden = with_duplicates(self._edges, batch.everyone)
         pairs = (torch.cat([users, others[1]]), torch.cat([items, others[0]]))
-        return self._pairs(pairs, batch.epoch, batch.step, hidden)
+        return self.neighborhood(pairs, batch.epoch, batch.step, hidden)
 
-    def loss(self, batch: Batch, prepared: Pairs) -> Tensor:
-        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        return link_loss(self._scores(prepared), batch.weights, batch.total)
+    def gather(self, prepared: Pairs) -> Tensor:
+        return self.model.table.fetch(prepared.route)
+
+    def scores(self, prepared: Pairs, gathered: Tensor, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - no dropout
+        users, items = torch.split(gathered, [prepared.sample.nodes[kind].numel() for kind in (USER, ITEM)])
+        return self.model.network(prepared.sample, users, items, prepared.pairs)  # type: ignore[no-any-return]
+
+    def error(self, scores: Tensor, batch: Batch, prepared: Pairs) -> Tensor:  # noqa: ARG002 - of the base class
+        return link_loss(scores, batch.weights, batch.total)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:
         """The AUC on each split, with full neighbourhoods: each pair is scored once, by one rank."""
         with self._precision.autocast(self._edges.indices.device):
-            encoded = self._encoded()
-            return {split: auc(*(self._scored(pairs, *encoded) for pairs in self._splits[split])) for split in splits}
+            encoded = self.encoded()
+            return {split: auc(*(self.scores_of(pairs, *encoded) for pairs in self._splits[split])) for split in splits}
 
-    def _encoded(self) -> tuple[Tensor, Tensor]:
+    def encoded(self) -> tuple[Tensor, Tensor]:
         """All users and items, encoded."""
         nodes, table = self._graph.num_nodes, self.model.table
         own = own_slice(nodes[USER]), own_slice(nodes[ITEM])
@@ -119,26 +124,20 @@ class LinkPrediction:
         users, items = torch.split(rows, [len(part) for part in own])
         return self.model.network.encode(self._graph, users, items, self._task)
 
-    def _scored(self, pairs: Tensor, users: Tensor, items: Tensor) -> Tensor:
+    def scores_of(self, pairs: Tensor, users: Tensor, items: Tensor) -> Tensor:
         """The scores of this rank's slice of the pairs."""
         own = own_slice(pairs.size(1))
         parts = torch.split(pairs[:, own.start : own.stop], _PAIRS_AT_ONCE, dim=1)
         scores = [self.model.network.scores(users[of_users], items[of_items]) for of_users, of_items in parts]
         return torch.cat(scores).to(self._precision.weights)
 
-    def _pairs(self, pairs: tuple[Tensor, Tensor], epoch: int, step: int, hidden: Tensor | None = None) -> Pairs:
+    def neighborhood(self, pairs: tuple[Tensor, Tensor], epoch: int, step: int, hidden: Tensor | None = None) -> Pairs:
+        """Pairs of users and items, with their neighbourhood sampled."""
         users, items = (torch.unique(side, return_inverse=True) for side in pairs)
         excluded = {} if hidden is None else {OF_USER: hidden}
         sample = self._sampler.sample({USER: users[0], ITEM: items[0]}, epoch, step, excluded)
         ids = torch.cat([sample.nodes[USER], sample.nodes[ITEM] + self._graph.num_nodes[USER]])
         return Pairs(sample, self.model.table.route(ids), (users[1], items[1]))
-
-    def _scores(self, prepared: Pairs) -> Tensor:
-        rows = self.model.table.fetch(prepared.route)
-        users, items = torch.split(rows, [prepared.sample.nodes[kind].numel() for kind in (USER, ITEM)])
-        with self._precision.autocast(rows.device):
-            scores: Tensor = self.model.network(prepared.sample, users, items, prepared.pairs)
-        return scores.to(self._precision.weights)
 
 
 class Auc(NamedTuple):
@@ -153,7 +152,7 @@ class Auc(NamedTuple):
         return "AUC"
 
     @property
-    def share(self) -> float:
+    def value(self) -> float:
         pairs = self.total * self.negatives
         return self.half_wins / (2 * pairs) if pairs else 0.0
 

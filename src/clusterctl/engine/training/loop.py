@@ -105,7 +105,7 @@ def fit(
         log.print_line(f"epoch {epoch}/{train.epochs}  loss {progress.position.loss:.4f}", scores)
         if train.patience and scores and best.offer(scores["val"]):
             break
-        if decides and not last and halving.stops(epoch, scores["val"].share):
+        if decides and not last and halving.stops(epoch, scores["val"].value):
             scores = scores if train.patience else _evaluated(objective, ("val", "test"), log)
             break
         progress.position = progress.position._replace(epoch=epoch + 1, seeds=0, loss=0.0)
@@ -176,11 +176,11 @@ class Best:
         self._model = model
         self._kept = [value.clone() for value in self._values] if patience else []
         self._kept_untrained = self._untrained() if patience else {}
-        self._share, self._waited = -1.0, 0
+        self._score, self._waited = -1.0, 0
 
     def state(self) -> PartState:
         """The best score, the number of scores since, and the best weights if they may be restored."""
-        noted = torch.tensor([self._share, self._waited], dtype=torch.float64)
+        noted = torch.tensor([self._score, self._waited], dtype=torch.float64)
         if not self._patience:
             return PartState({"noted": noted})
         values, *rows = self._kept
@@ -190,7 +190,7 @@ class Best:
         return PartState({"noted": noted, "kept": values, **buffers}, sharded, optional=buffers)
 
     def load(self, state: PartState) -> None:
-        self._share, waited = state.same["noted"].tolist()
+        self._score, waited = state.same["noted"].tolist()
         self._waited = int(waited)
         if self._patience:
             _copy([state.same["kept"], *(part.rows for part in state.sharded.values())], self._kept)
@@ -205,8 +205,8 @@ class Best:
             raise TaskError(
                 "the validation split is empty, but train.patience needs it", "set train.patience = 0", Cause.DATA
             )
-        if score.share > self._share:
-            self._share, self._waited = score.share, 0
+        if score.value > self._score:
+            self._score, self._waited = score.value, 0
             _copy(self._values, self._kept)
             self._kept_untrained = self._untrained() if self._patience else {}
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from clusterctl.engine.graph.features.sources import FeaturesInMemory
 from clusterctl.engine.graph.inference import first_aggregation, infer
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.static_sampling import StaticSampler, worth_static
-from clusterctl.engine.training.objective import PRECISIONS, Accuracy, class_loss
+from clusterctl.engine.training.objective import Accuracy, Objective, class_loss
 from clusterctl.shared.errors import Cause, TaskError
 from clusterctl.shared.spec import Batches
 
@@ -37,13 +37,14 @@ class FetchedSample(NamedTuple):
     """
 
     blocks: list[Block]
-    fetch: Fetch | None
+    fetch: Fetch[Tensor] | None
 
 
-class NodeClassification:
+class NodeClassification(Objective[FetchedSample]):
     """Trains a network to classify nodes from their sampled neighbourhoods."""
 
     unit = "nodes"
+    model: Network
 
     def __init__(
         self, graph: Graph, train: NodeTrain, task: Task, cache: int | None = None, *, split: bool = False
@@ -53,8 +54,7 @@ class NodeClassification:
             message = "train.cache_first_aggregation keeps a table as large as the features in memory"
             key = "data.placement" if split else "data.cache"
             raise TaskError(message, f"leave {key} out, or set train.cache_first_aggregation = false", Cause.USER)
-        self._precision = PRECISIONS[train.precision]
-        torch.manual_seed(train.seed)
+        super().__init__(train, task)
         widths = [graph.num_features, *[train.hidden_channels] * (len(train.fan_out) - 1), graph.num_classes]
         kind = {"sage": SageConv, "gcn": GcnConv}[train.model]
         self.model = Network(kind, widths, train.dropout).to(task.device, self._precision.weights)
@@ -75,8 +75,6 @@ class NodeClassification:
         if train.cuda_graph:
             check_capturable(train, static=static, on_gpu=task.device.type == "cuda")
         self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
-        self._seed = train.seed
-        self._task = task
 
     @property
     def seeds(self) -> Tensor:
@@ -90,22 +88,23 @@ class NodeClassification:
             return FetchedSample(blocks, None)
         return FetchedSample(blocks[1:], self._features.fetch(blocks[0].nodes))
 
-    def loss(self, batch: Batch, prepared: FetchedSample) -> Tensor:
-        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        randomness = (self._seed, batch.epoch, batch.step)
-        blocks = prepared.blocks
-        with self._precision.autocast(self._task.device):
-            self._task.clock.enter("gathering")
-            if prepared.fetch is None:
-                gathered = self.model.gather(blocks[0], self._graph.x, self._aggregated)
-            else:
-                gathered = self.model.gather_own(blocks[0], prepared.fetch.rows())
-                self._task.clock.note(prepared.fetch.numbers)
-            self._task.clock.enter("compute", "forward")
-            outputs = self.model.transform(blocks, gathered, randomness)
-        edges = sum(block.neighbors.numel() for block in blocks)
-        self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
-        scores = outputs.to(self._precision.weights)
+    def gather(self, prepared: FetchedSample) -> tuple[Tensor, Tensor]:
+        """The aggregated features of the neighbours in the outermost hop, and those of its targets."""
+        block, fetch = prepared.blocks[0], prepared.fetch
+        with self._task.clock.gathering():
+            if fetch is None:
+                return self.model.gather(block, self._graph.x, self._aggregated)
+            gathered = self.model.gather_own(block, fetch.rows())
+        self._task.clock.note(fetch.numbers)
+        return gathered
+
+    def scores(self, prepared: FetchedSample, gathered: Any, randomness: tuple[int, ...]) -> Tensor:
+        return self.model.transform(prepared.blocks, gathered, randomness)
+
+    def work(self, batch: Batch, prepared: FetchedSample) -> tuple[int, int]:
+        return batch.total, sum(block.neighbors.numel() for block in prepared.blocks)
+
+    def error(self, scores: Tensor, batch: Batch, prepared: FetchedSample) -> Tensor:  # noqa: ARG002 - of the base class
         return class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
 
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:

@@ -1,11 +1,12 @@
-"""The interface between the training loop and a learning problem; number formats, losses and clock that these share."""
+"""What the training loop trains: the frame that all learning problems share, their number formats and losses."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
@@ -13,13 +14,15 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from clusterctl.engine.task.step_clock import StepClock
+    from clusterctl.engine.graph.features.sources import Fetch
+    from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
+    from clusterctl.engine.training.own_model import OwnTraining
+    from clusterctl.shared.spec import LoopTrain
 
 
 Prepared = TypeVar("Prepared")
 Rows = TypeVar("Rows")
-RowsOut = TypeVar("RowsOut", covariant=True)
 
 
 class Score(Protocol):
@@ -30,7 +33,7 @@ class Score(Protocol):
         """The name shown to users."""
 
     @property
-    def share(self) -> float:
+    def value(self) -> float:
         """From 0 to 1; higher is better."""
 
     @property
@@ -49,19 +52,8 @@ class Accuracy(NamedTuple):
         return "accuracy"
 
     @property
-    def share(self) -> float:
+    def value(self) -> float:
         return self.correct / self.total if self.total else 0.0
-
-
-class Fetching(Protocol[RowsOut]):
-    """Rows on their way: a `Fetch`, or several by type."""
-
-    @property
-    def numbers(self) -> dict[str, float]:
-        """Metrics of the fetch, once it has arrived."""
-
-    def rows(self) -> RowsOut:
-        """Wait for the rows."""
 
 
 class Precision(NamedTuple):
@@ -82,42 +74,86 @@ PRECISIONS = {
 }
 
 
-class Objective(Protocol[Prepared]):
-    """A learning problem. All ranks call its methods at the same time, so methods may use collectives."""
+class Objective(Generic[Prepared]):
+    """A learning problem. All ranks call its methods at the same time, so methods may use collectives.
 
-    @property
-    def unit(self) -> str:
-        """The plural noun for seeds: nodes, graphs, edges."""
+    `loss` and `scored` are the same for all; a subclass says what to gather, how to score it and what to compare.
+    """
 
-    @property
-    def classes(self) -> int:
-        """The number of classes: a random guess scores 1 / classes, with the loss log(classes)."""
+    unit: str
+    """The plural noun for seeds: nodes, graphs, edges."""
+    classes: int
+    """The number of classes: a random guess scores 1 / classes, with the loss log(classes)."""
+    model: nn.Module
+    """The module with the parameters, which may contain a `ShardedTable`."""
+    own_training: OwnTraining | None = None
+    """What a user's model needs in training."""
 
-    @property
-    def model(self) -> nn.Module:
-        """The module with the parameters, which may contain a `ShardedTable`."""
+    def __init__(self, train: LoopTrain, task: Task) -> None:
+        self._precision = PRECISIONS[train.precision]
+        self._seed, self._task = train.seed, task
+        torch.manual_seed(train.seed)  # for the initial weights
 
     @property
     def seeds(self) -> Tensor:
         """All training seeds, the same on every rank."""
+        raise NotImplementedError
 
     def prepare(self, batch: Batch) -> Prepared:
         """The input of `loss` other than the parameters; called ahead of time, in another thread."""
+        raise NotImplementedError
 
     def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
         """This rank's part of the step's mean loss: the parts of all ranks add up to it."""
+        randomness = (self._seed, batch.epoch, batch.step)
+        if self.own_training:
+            self.own_training.begin_step(*randomness)
+        with self._precision.autocast(self._task.device):
+            gathered = self.gather(prepared)
+        scores = self.scored(prepared, gathered, randomness)
+        nodes, edges = self.work(batch, prepared)
+        self._task.clock.count(nodes, edges * dist.get_world_size())
+        loss = self.error(scores, batch, prepared)
+        if self.own_training:
+            self.own_training.check_finite(loss, lambda: self.where_it_breaks(prepared, gathered))
+        return loss
+
+    def scored(self, prepared: Prepared, gathered: Any, randomness: tuple[int, ...]) -> Tensor:
+        """The scores in the precision of the weights; `randomness` keys dropout, and is empty in evaluation."""
+        with self._precision.autocast(self._task.device):
+            scores = self.scores(prepared, gathered, randomness)
+        return scores.to(self._precision.weights)
+
+    def gather(self, prepared: Prepared) -> Any:
+        """The model's input rows, which may have to be fetched."""
+        raise NotImplementedError
+
+    def scores(self, prepared: Prepared, gathered: Any, randomness: tuple[int, ...]) -> Tensor:
+        """The model's output for what was gathered."""
+        raise NotImplementedError
+
+    def work(self, batch: Batch, prepared: Prepared) -> tuple[int, int]:  # noqa: ARG002 - for subclasses
+        """For the metrics: the nodes of all ranks in this step, and this rank's edges."""
+        return 0, 0
+
+    def error(self, scores: Tensor, batch: Batch, prepared: Prepared) -> Tensor:
+        """This rank's part of the step's mean loss."""
+        raise NotImplementedError
+
+    def where_it_breaks(self, prepared: Prepared, gathered: Any) -> str:
+        """The part of a user's model that gives NaN or infinity; empty if it is the data."""
+        raise NotImplementedError
 
     def evaluate(self, splits: Sequence[str]) -> Mapping[str, Score]:
         """The exact score on each of `splits` ("val", "test"), over all ranks."""
+        raise NotImplementedError
 
-
-def rows_of(fetch: Fetching[Rows], clock: StepClock) -> Rows:
-    """The rows fetched for a step, with the wait for them on the clock. Its compute begins afterwards."""
-    clock.enter("gathering")
-    rows = fetch.rows()
-    clock.note(fetch.numbers)
-    clock.enter("compute", "forward")
-    return rows
+    def rows_of(self, fetch: Fetch[Rows]) -> Rows:
+        """The rows fetched for a step, with the wait for them on the clock."""
+        with self._task.clock.gathering():
+            rows = fetch.rows()
+        self._task.clock.note(fetch.numbers)
+        return rows
 
 
 # One rank's part of a step's mean loss: the parts of all ranks add up to the mean over the seeds of all ranks.

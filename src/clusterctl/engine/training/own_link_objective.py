@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.hidden import own_rows
@@ -20,19 +19,18 @@ from clusterctl.engine.graph.links import both_ways, ends, how_often, negatives
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.storage import FeatureGraph
 from clusterctl.engine.training.link_objective import Auc, auc
-from clusterctl.engine.training.objective import PRECISIONS, link_loss, rows_of
+from clusterctl.engine.training.objective import link_loss
 from clusterctl.engine.training.own_inference import OwnInference
 from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built
+from clusterctl.engine.training.own_objective import OwnSampled, Sample
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.engine.graph.features.sources import Features, Fetch
-    from clusterctl.engine.graph.hops import Hop
+    from clusterctl.engine.graph.features.sources import Features
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
-    from clusterctl.engine.training.state import PartState
     from clusterctl.shared.spec import LinkPredictionTrain
 
 _PAIRS_AT_ONCE = 65536  # scored
@@ -52,15 +50,14 @@ class LinkGraph(FeatureGraph):
     test_negatives: Tensor
 
 
-class LinkSample(NamedTuple):
-    """Pairs to score: the rows of features, the hops, and the pairs as places among the last rows."""
+@dataclass(frozen=True)
+class LinkSample(Sample):
+    """A sample, and the pairs to score as places among the last rows."""
 
-    fetch: Fetch
-    hops: list[Hop]
     pairs: Tensor  # int64 [2, pairs]
 
 
-class OwnLinkPrediction:
+class OwnLinkPrediction(OwnSampled[LinkSample]):
     """Trains the model `train.model` to distinguish pairs with an edge from pairs without one.
 
     A step's own examples, their duplicates and their reverse edges carry no messages in that step, on any rank.
@@ -73,8 +70,7 @@ class OwnLinkPrediction:
         self, graph: LinkGraph, train: LinkPredictionTrain, task: Task, cache: int | None = None, *, split: bool = False
     ) -> None:
         """`cache` and `split` decide where the features are, see `placed`."""
-        self._precision = PRECISIONS[train.precision]
-        torch.manual_seed(train.seed)
+        super().__init__(train, task)
         model = built(train.model, {"features": graph.num_features}, train.options)
         self.model = model.to(task.device, self._precision.weights)
         start = partial(how_often, graph)
@@ -84,8 +80,7 @@ class OwnLinkPrediction:
         self._own = OwnModel(self.model, train.model, None)
         self._sampler = NeighborSampler(self._graph, (*train.fan_out, 0), train.seed, replace=train.replace)
         self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
-        self._training = OwnTraining(self.model, train.model, task)
-        self._seed, self._task = train.seed, task
+        self.own_training = OwnTraining(self.model, train.model, task)
         self._inference.warn_if_pieces_differ()
 
     @property
@@ -103,26 +98,17 @@ class OwnLinkPrediction:
         fetch = self._features.fetch(blocks[0].nodes)
         return LinkSample(fetch, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)), places)
 
-    def loss(self, batch: Batch, prepared: LinkSample) -> Tensor:
-        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        self._training.begin_step(self._seed, batch.epoch, batch.step)
-        x = rows_of(prepared.fetch, self._task.clock)
-        with self._precision.autocast(x.device):
-            rows = self._own.outputs(prepared.hops, x)
-            scores = self._scores(*(rows.index_select(0, side) for side in prepared.pairs))
-        edges = sum(hop.edge_index.size(1) for hop in prepared.hops)
-        self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
+    def scores(self, prepared: LinkSample, gathered: Tensor, randomness: tuple[int, ...]) -> Tensor:
+        rows = super().scores(prepared, gathered, randomness)
+        return self._scores(*(rows.index_select(0, side) for side in prepared.pairs))
 
-        def where() -> str:
-            with self._precision.autocast(x.device):
-                return self._own.where_it_breaks(prepared.hops, x)
-
-        return self._training.finite(link_loss(scores, batch.weights, batch.total), where)
+    def error(self, scores: Tensor, batch: Batch, prepared: LinkSample) -> Tensor:  # noqa: ARG002 - of the base class
+        return link_loss(scores, batch.weights, batch.total)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:
         """The AUC on each split, with all neighbours: each pair is scored once, by one rank. A collective."""
-        self._training.agree_on_buffers()
+        self.own_training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._task.device):
             rows = self._inference.of_all(self._rows(own))
@@ -132,12 +118,6 @@ class OwnLinkPrediction:
             }
             rows.settle()
             return found
-
-    def state(self) -> PartState:
-        return self._training.state()
-
-    def load(self, state: PartState) -> None:
-        self._training.load(state)
 
     def _rows(self, own: range) -> Tensor:
         """The model's outputs for this rank's nodes."""

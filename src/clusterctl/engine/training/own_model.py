@@ -239,13 +239,13 @@ class OwnTraining:
                 put(tensor, state.same[name])
                 self._agreed[name] = _Seen(tensor)
 
-    def finite(self, loss: Tensor, where: Callable[[], str]) -> Tensor:
-        """The loss of a step. Raises TaskError if it is not finite, except on a GPU, where looking would synchronize.
+    def check_finite(self, loss: Tensor, where: Callable[[], str]) -> None:
+        """Raise TaskError if the loss of a step is not finite, except on a GPU, where looking would synchronize.
 
         `where` returns the part of the model that caused it; empty: the data.
         """
         if loss.device.type != "cpu" or loss.isfinite():
-            return loss
+            return
         if not (place := where()):
             message = "the loss is not finite: the features x of the data have NaN or infinity"
             raise TaskError(message, "fill them where the data is made, or leave those nodes out", Cause.DATA)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
@@ -15,7 +15,7 @@ from clusterctl.engine.graph.hops import sampled_hops
 from clusterctl.engine.graph.sampling import NeighborSampler
 from clusterctl.engine.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.engine.training.node_objective import accuracies, best_class, chosen_labor, seeds_of
-from clusterctl.engine.training.objective import PRECISIONS, class_loss, rows_of
+from clusterctl.engine.training.objective import Objective, class_loss
 from clusterctl.engine.training.own_inference import OwnInference
 from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in
 from clusterctl.shared.spec import BUILT_IN, Batches
@@ -29,19 +29,42 @@ if TYPE_CHECKING:
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Accuracy
-    from clusterctl.engine.training.state import PartState
     from clusterctl.shared.spec import NodeClassificationTrain
 
 
-class Prepared(NamedTuple):
+@dataclass(frozen=True)
+class Sample:
     """A sample: the feature rows, and the hops."""
 
-    fetch: Fetch
+    fetch: Fetch[Tensor]
     hops: list[Hop]
 
 
-class OwnNodeClassification:
-    """Trains the model `train.model`."""
+S = TypeVar("S", bound=Sample)
+
+
+class OwnSampled(Objective[S]):
+    """Trains the model `train.model` on sampled neighbourhoods."""
+
+    own_training: OwnTraining
+    _own: OwnModel
+
+    def gather(self, prepared: S) -> Tensor:
+        return self.rows_of(prepared.fetch)
+
+    def scores(self, prepared: S, gathered: Tensor, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - the hops have it
+        return self._own.outputs(prepared.hops, gathered)
+
+    def work(self, batch: Batch, prepared: S) -> tuple[int, int]:
+        return batch.total, sum(hop.edge_index.size(1) for hop in prepared.hops)
+
+    def where_it_breaks(self, prepared: S, gathered: Tensor) -> str:
+        with self._precision.autocast(gathered.device):
+            return self._own.where_it_breaks(prepared.hops, gathered)
+
+
+class OwnNodeClassification(OwnSampled[Sample]):
+    """Trains the model `train.model` to classify nodes."""
 
     unit = "nodes"
 
@@ -49,8 +72,7 @@ class OwnNodeClassification:
         self, graph: Graph, train: NodeClassificationTrain, task: Task, cache: int | None = None, *, split: bool = False
     ) -> None:
         """`cache` and `split` decide where the features are, see `placed`."""
-        self._precision = PRECISIONS[train.precision]
-        torch.manual_seed(train.seed)
+        super().__init__(train, task)
         self.classes = graph.num_classes
         sizes = {"features": graph.num_features, "classes": self.classes}
         is_ours = train.model in BUILT_IN
@@ -71,8 +93,7 @@ class OwnNodeClassification:
         sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
         self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
         self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
-        self._seed, self._task = train.seed, task
-        self._training = OwnTraining(self.model, train.model, task)
+        self.own_training = OwnTraining(self.model, train.model, task)
         if not self._own.by_layer and task.place.rank == 0:
             print(f"{train.model} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
         if not is_ours:
@@ -82,33 +103,19 @@ class OwnNodeClassification:
     def seeds(self) -> Tensor:
         return self._graph.train
 
-    def prepare(self, batch: Batch) -> Prepared:
+    def prepare(self, batch: Batch) -> Sample:
         """The sampled neighbourhood."""
         blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
         fetch = self._features.fetch(blocks[0].nodes)
-        return Prepared(fetch, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)))
+        return Sample(fetch, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)))
 
-    def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
-        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        self._training.begin_step(self._seed, batch.epoch, batch.step)
-        x = rows_of(prepared.fetch, self._task.clock)
-        with self._precision.autocast(x.device):
-            outputs = self._own.outputs(prepared.hops, x)
-        edges = sum(hop.edge_index.size(1) for hop in prepared.hops)
-        self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
-        scores = outputs.to(self._precision.weights)
-        loss = class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
-
-        def where() -> str:
-            with self._precision.autocast(x.device):
-                return self._own.where_it_breaks(prepared.hops, x)
-
-        return self._training.finite(loss, where)
+    def error(self, scores: Tensor, batch: Batch, prepared: Sample) -> Tensor:  # noqa: ARG002 - of the base class
+        return class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
         """The accuracy on each split with all neighbours: each node is counted once, by one rank. A collective."""
-        self._training.agree_on_buffers()
+        self.own_training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._task.device):
             predicted = self._inference.rows(own, best_class) if self._own.by_layer else self._at_once(own, splits)
@@ -123,9 +130,3 @@ class OwnNodeClassification:
             for seeds, rows in self._inference.rows_at_once(mine):
                 predicted[seeds - own.start] = best_class(rows)
         return predicted
-
-    def state(self) -> PartState:
-        return self._training.state()
-
-    def load(self, state: PartState) -> None:
-        self._training.load(state)

@@ -139,7 +139,7 @@ class TrainingLog:
     def scores(self, scores: Mapping[str, Score]) -> None:
         """Record the scores of an evaluation, except those of empty splits."""
         named: dict[str, float] = {
-            f"{split}_{score.name.lower()}": score.share for split, score in scores.items() if score.total
+            f"{split}_{score.name.lower()}": score.value for split, score in scores.items() if score.total
         }
         if "test" in scores:
             named[f"test_{self._unit}"] = scores["test"].total
@@ -151,5 +151,5 @@ class TrainingLog:
         """Print one line on rank 0, with the seconds since the start of the epoch."""
         if self._task.place.rank == 0:
             fold = f"fold {self._labels['fold']}/{self._labels['folds']}  " if self._labels else ""
-            shown = "".join(f"  {split} {score.name} {score.share:.4f}" for split, score in scores.items())
+            shown = "".join(f"  {split} {score.name} {score.value:.4f}" for split, score in scores.items())
             print(f"{fold}{what}{shown}  {time.monotonic() - self._began:.2f} s", flush=True)

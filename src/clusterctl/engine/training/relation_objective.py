@@ -5,38 +5,35 @@ Evaluation infers all nodes layer by layer, split over the ranks (`infer`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.engine.graph.attention import Neighborhoods
-from clusterctl.engine.graph.blocks import own_slice, slices
-from clusterctl.engine.graph.features.hidden import own_rows, rows_of_all, trimmed
+from clusterctl.engine.graph.blocks import own_slice
+from clusterctl.engine.graph.features.hidden import own_rows, trimmed
 from clusterctl.engine.graph.features.placement import placed_by_type
-from clusterctl.engine.graph.features.sources import FeaturesInMemory
-from clusterctl.engine.graph.hops import whole_neighborhoods
-from clusterctl.engine.graph.inference import NODES_AT_ONCE, NODES_AT_ONCE_FROM_DISK, one_ahead, own_piece, part_of
+from clusterctl.engine.graph.hops import Neighborhoods, whole_neighborhoods
+from clusterctl.engine.graph.inference import NODES_AT_ONCE_FROM_DISK, own_piece, part_of, received, sent_by_all
 from clusterctl.engine.graph.rgat import Rgat, fan_outs, layer_hops, relations_by_layer
 from clusterctl.engine.graph.sampling import HeteroSampler
 from clusterctl.engine.training.node_objective import accuracies
-from clusterctl.engine.training.objective import PRECISIONS, class_loss, rows_of
+from clusterctl.engine.training.objective import Objective, class_loss
 from clusterctl.engine.training.own_model import options_of
 from clusterctl.shared.errors import Cause, TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from clusterctl.engine.graph.attention import GatConv
     from clusterctl.engine.graph.features.ahead import FetchAhead
     from clusterctl.engine.graph.features.placement import Tables
-    from clusterctl.engine.graph.features.sources import Features, Fetch
+    from clusterctl.engine.graph.features.sources import Features
+    from clusterctl.engine.graph.inference import Piece
     from clusterctl.engine.graph.rgat import LayerHops
-    from clusterctl.engine.graph.storage import EdgeType, HeteroGraph, LabelledHeteroGraph
+    from clusterctl.engine.graph.storage import HeteroGraph, LabelledHeteroGraph
     from clusterctl.engine.task.task import Task
     from clusterctl.engine.training.epoch_plan import Batch
     from clusterctl.engine.training.objective import Accuracy
@@ -51,10 +48,11 @@ class RelationSample(NamedTuple):
     fetch: FetchAhead[Tables, Tables] | None
 
 
-class RelationNodeClassification:
+class RelationNodeClassification(Objective[RelationSample]):
     """Trains a relational attention network to classify nodes from their sampled neighbourhoods."""
 
     unit = "nodes"
+    model: Rgat
 
     def __init__(
         self,
@@ -68,7 +66,7 @@ class RelationNodeClassification:
         """`cache` and `split` decide where the features are, see `placed_by_type`."""
         if train.sampling != "uniform":
             raise TaskError('model "rgat" samples uniformly', 'set train.sampling = "uniform"', Cause.USER)
-        self._precision = PRECISIONS[train.precision]
+        super().__init__(train, task)
         self._options = options_of(train.model, train.options)
         by_layer = relations_by_layer(list(graph.indptr), graph.node_type, len(train.fan_out))
         read = {kind for relation in by_layer[0] for kind in (relation[0], relation[2])}
@@ -76,16 +74,19 @@ class RelationNodeClassification:
             raise TaskError(f"nodes of type {', '.join(sorted(bare))} have no features", "", Cause.DATA)
         self.classes = graph.num_classes
         self._type = graph.node_type
-        torch.manual_seed(train.seed)
         widths = {kind: x.size(1) for kind, x in graph.x.items()}
         self.model = Rgat(widths, self.classes, by_layer, self._options).to(task.device, self._precision.weights)
         fan_out = fan_outs(by_layer, train.fan_out)
-        start = partial(_seeds_of, graph)
+        kind, count = graph.node_type, graph.num_nodes[graph.node_type]
+
+        def start() -> dict[str, Tensor]:
+            """How often each node of the type with classes is a seed in an epoch."""
+            return {kind: torch.zeros(count).index_fill_(0, graph.train, 1.0)}
+
         self._graph, self._features, self._fetches = placed_by_type(
             graph, task, self._precision.values, cache, start, fan_out, split=split
         )
         self._sampler = HeteroSampler(self._graph, fan_out, train.seed, replace=train.replace)
-        self._seed, self._task = train.seed, task
 
     @property
     def seeds(self) -> Tensor:
@@ -97,19 +98,17 @@ class RelationNodeClassification:
         hops = layer_hops(sample, self_loops=self._options.self_loops)
         return RelationSample(sample.nodes, hops, self._fetches.fetch(sample.nodes) if self._fetches else None)
 
-    def loss(self, batch: Batch, prepared: RelationSample) -> Tensor:
-        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        x, fetch = self._graph.x, prepared.fetch
-        if fetch:
-            x = rows_of(fetch, self._task.clock)
-        else:
-            self._task.clock.enter("compute", "forward")
-        randomness = (self._seed, batch.epoch, batch.step)
-        with self._precision.autocast(self._graph.y.device):
-            outputs = self.model(prepared.hops, prepared.nodes, x, randomness, gathered=fetch is not None)[self._type]
-        edges = sum(own.edges.columns.numel() for hop in prepared.hops for own in hop.relations.values())
-        self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
-        scores = outputs.to(self._precision.weights)
+    def gather(self, prepared: RelationSample) -> Mapping[str, Tensor]:
+        return self.rows_of(prepared.fetch) if prepared.fetch else self._graph.x
+
+    def scores(self, prepared: RelationSample, gathered: Any, randomness: tuple[int, ...]) -> Tensor:
+        of_sample = prepared.fetch is not None
+        return self.model(prepared.hops, prepared.nodes, gathered, randomness, gathered=of_sample)[self._type]  # type: ignore[no-any-return]
+
+    def work(self, batch: Batch, prepared: RelationSample) -> tuple[int, int]:
+        return batch.total, sum(own.edges.columns.numel() for hop in prepared.hops for own in hop.relations.values())
+
+    def error(self, scores: Tensor, batch: Batch, prepared: RelationSample) -> Tensor:  # noqa: ARG002 - of the base class
         return class_loss(scores, self._graph.y[batch.seeds], batch.weights, batch.total)
 
     @torch.no_grad()
@@ -121,17 +120,8 @@ class RelationNodeClassification:
         return accuracies(self._graph, own, predicted, splits)
 
 
-def _seeds_of(graph: LabelledHeteroGraph) -> dict[str, Tensor]:
-    """How often each node of the type with classes is a seed in an epoch, float32 [nodes]."""
-    return {graph.node_type: torch.zeros(graph.num_nodes[graph.node_type]).index_fill_(0, graph.train, 1.0)}
-
-
 # Exact inference with a relational attention network on the whole graph, layer by layer, split over the ranks.
 
-
-if TYPE_CHECKING:
-    Piece = Callable[[slice], Tensor]
-    """The rows of a part of this rank's nodes."""
 
 _MOST_EDGES = 1 << 19  # per piece
 
@@ -144,66 +134,34 @@ def infer(model: Rgat, graph: HeteroGraph, features: Mapping[str, Features], tas
     own = {kind: own_slice(count) for kind, count in graph.num_nodes.items()}
     spill = next(iter(features.values())).spill
     pieces: dict[str, Piece] = {kind: partial(own_piece, one, own[kind]) for kind, one in features.items()}
+    most = NODES_AT_ONCE_FROM_DISK if spill else None
     for i, relations in enumerate(model.relations):
-        layer = _Layer(model, i, graph, own, pieces, spill, task)
         rows: dict[str, Tensor] = {}
         last_into = {relation[2]: relation for relation in relations}
         for relation in relations:
-            target, received = relation[2], layer.received(relation)
+            source, _, target = relation
+            layer = model.of(i, relation)
+            sent = sent_by_all(layer.send, pieces[source], own[source], graph.num_nodes[source], task, spill)
+            whole = whole_neighborhoods(graph.relation(relation), own[target], _MOST_EDGES, most)
+            edges = ((part, model.edges(relation, found)) for part, found in whole)
+            parts = received(edges, sent, partial(_receive, layer, pieces[target]), _read_by)
             is_hidden = i < len(model.relations) - 1
-            activate = F.elu_ if is_hidden and relation == last_into[target] else _unchanged
+            activate = F.elu_ if is_hidden and relation == last_into[target] else lambda rows: rows
             if target in rows:
-                _add(rows[target], trimmed(received) if spill else received, activate)
+                _add(rows[target], trimmed(parts) if spill else parts, activate)
             else:
-                rows[target] = own_rows(map(activate, received), len(own[target]), spill)
+                rows[target] = own_rows(map(activate, parts), len(own[target]), spill)
         pieces = {kind: partial(part_of, table, task.device) for kind, table in rows.items()}
     return rows
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """Layer `i` of the model: its input is each `piece` of this rank's `own` rows, by type."""
-
-    model: Rgat
-    i: int
-    graph: HeteroGraph
-    own: Mapping[str, range]
-    pieces: Mapping[str, Piece]
-    spill: Path | None
-    task: Task
-
-    def received(self, relation: EdgeType) -> Iterator[Tensor]:
-        """The output of a relation for this rank's nodes, in parts. A collective.
-
-        The messages of all nodes are computed once, and shared.
-        """
-        source, _, target = relation
-        convolution, piece = self.model.of(self.i, relation), self.pieces[source]
-        most = NODES_AT_ONCE_FROM_DISK if self.spill else None
-        parts = slices(len(self.own[source]), most or NODES_AT_ONCE)
-        sending = (convolution.send(piece(part)) for part in parts)
-        like = convolution.send(piece(slice(0, 0)))
-        sent = rows_of_all(sending, like, self.graph.num_nodes[source], self.task, self.spill)
-        hops = (
-            (part, self.model.edges(relation, edges))
-            for part, edges in whole_neighborhoods(self.graph.relation(relation), self.own[target], _MOST_EDGES, most)
-        )
-        if isinstance(sent, FeaturesInMemory):
-            for part, edges in hops:
-                yield convolution.receive(edges, sent.table, self.pieces[target](part))
-            return
-        for part, edges, fetch in one_ahead(_fetched(hops, sent)):
-            yield convolution.receive(edges, fetch.rows(), self.pieces[target](part))
-        sent.settle()
+def _receive(layer: GatConv, piece: Piece, part: slice, edges: Neighborhoods, rows: Tensor) -> Tensor:
+    return layer.receive(edges, rows, piece(part))
 
 
-def _fetched(
-    hops: Iterable[tuple[slice, Neighborhoods]], sent: Features
-) -> Iterator[tuple[slice, Neighborhoods, Fetch]]:
-    """The hops with only the rows that they read, which are requested."""
-    for part, edges in hops:
-        nodes, columns = torch.unique(edges.columns.to(torch.int64), return_inverse=True)
-        yield part, Neighborhoods(columns.to(torch.int32), edges.offsets, edges.own), sent.fetch(nodes)
+def _read_by(edges: Neighborhoods) -> tuple[Tensor, Neighborhoods]:
+    nodes, columns = torch.unique(edges.columns.to(torch.int64), return_inverse=True)
+    return nodes, Neighborhoods(columns.to(torch.int32), edges.offsets, edges.own)
 
 
 def _add(rows: Tensor, parts: Iterable[Tensor], finish: Callable[[Tensor], Tensor]) -> None:
@@ -213,7 +171,3 @@ def _add(rows: Tensor, parts: Iterable[Tensor], finish: Callable[[Tensor], Tenso
         own = rows[added : (added := added + len(part))]
         own += part
         finish(own)
-
-
-def _unchanged(rows: Tensor) -> Tensor:
-    return rows

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from clusterctl.engine.data.own_data import Given, own_recipe, prepared
 from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.hashing import Purpose, below, draws, stream
 from clusterctl.engine.graph.links import negatives
@@ -20,12 +21,9 @@ from clusterctl.engine.graph.storage import compressed
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
 from clusterctl.engine.training.own_link_objective import LinkGraph, OwnLinkPrediction
-from clusterctl.engine.workloads.own_data import Given, own_recipe, prepared
 from clusterctl.shared.spec import LinkPredictionTrain
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from clusterctl.shared.node.events import Context
 
 _SPLIT_SEED = 0  # not the training's seed: all trainings share one split
@@ -64,7 +62,12 @@ def link_graph(result: Any, name: str, notes: list[str] | None = None) -> LinkGr
     if empty or not bool((part >= _VAL + _TEST).any()):
         what = f"edge_index has {edges.size(1)} edges, too few for {', '.join(empty) or 'training'}"
         raise given.wrong(what, "5 % of the edges are for validation, and 10 % for testing")
-    others = _negatives(edges, nodes, [pairs.size(1) for pairs in splits.values()])
+    # As many pairs for each split without an edge in either direction.
+    with_itself = torch.arange(nodes).expand(2, -1)
+    everything = Adjacency(*compressed(torch.cat([edges, edges.flip(0), with_itself], 1), nodes))
+    counts = [pairs.size(1) for pairs in splits.values()]
+    found = torch.stack(negatives(everything, nodes, torch.arange(sum(counts)), seed=_SPLIT_SEED, epoch=0))
+    others = torch.split(found, counts, dim=1)
     return LinkGraph(
         *compressed(edges[:, part >= _VAL + _TEST], nodes),
         x=x,
@@ -73,11 +76,3 @@ def link_graph(result: Any, name: str, notes: list[str] | None = None) -> LinkGr
         test=splits["test"].int(),
         test_negatives=others[1].int(),
     )
-
-
-def _negatives(edges: Tensor, nodes: int, counts: list[int]) -> list[Tensor]:
-    """For each split, `counts` pairs without an edge in either direction, int64 [2, pairs]."""
-    loops = torch.arange(nodes).expand(2, -1)
-    everything = Adjacency(*compressed(torch.cat([edges, edges.flip(0), loops], 1), nodes))
-    found = torch.stack(negatives(everything, nodes, torch.arange(sum(counts)), seed=_SPLIT_SEED, epoch=0))
-    return list(torch.split(found, counts, dim=1))

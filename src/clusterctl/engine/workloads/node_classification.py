@@ -1,26 +1,30 @@
-"""Node classification with the user's own model, on a graph in the layout of Reddit or OGB, or from their own loader.
+"""Node classification on one large graph, with GraphSAGE, a GCN, a graph attention network, or the user's own model.
 
+clusterctl submit reddit --set data.root=/data/Reddit --follow
 clusterctl submit ./my-job.toml --follow
-torchrun --standalone --nproc-per-node 4 -m clusterctl.train node-classification my-job.toml train.epochs=5
+torchrun --standalone --nproc-per-node 4 -m clusterctl.train reddit jobs/cora.toml train.epochs=5
 
-The guide docs/guides/your-own-model.md starts from scratch.
+The graph is in the layout of PyG's Reddit, of the Open Graph Benchmark or of IGB-heterogeneous, or comes from the
+user's own loader. The workloads `reddit` and `deep-sage` are this one with other settings: two layers of GraphSAGE that
+sample 25 * 10 neighbours per seed, and three that sample 4 * 4 * 4. docs/guides/your-own-model.md starts from scratch.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.engine.data import igb, ogb, reddit
+from clusterctl.engine.data.generated import igb_like
+from clusterctl.engine.data.own_data import SPLITS, Given, own_recipe, prepared
 from clusterctl.engine.graph.features.arrangement import arranged
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed
 from clusterctl.engine.task.task import joined
 from clusterctl.engine.training.loop import fit
+from clusterctl.engine.training.node_objective import NodeClassification
 from clusterctl.engine.training.own_objective import OwnNodeClassification
 from clusterctl.engine.training.relation_objective import RelationNodeClassification
-from clusterctl.engine.workloads import igb_format, reddit
-from clusterctl.engine.workloads.generated import igb_like
-from clusterctl.engine.workloads.own_data import SPLITS, Given, own_recipe, prepared
 from clusterctl.shared.errors import Cause, TaskError
-from clusterctl.shared.spec import NodeClassificationTrain
+from clusterctl.shared.spec import NodeClassificationTrain, NodeTrain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,8 +37,9 @@ _MASKS = tuple(f"{split}_mask" for split in SPLITS)
 
 
 def main(context: Context) -> None:
-    train, data = context.train(NodeClassificationTrain), context.job.data
-    if train.model == "rgat":
+    train, data = context.job.train, context.job.data
+    assert isinstance(train, NodeTrain | NodeClassificationTrain)
+    if isinstance(train, NodeClassificationTrain) and train.model == "rgat":
         recipe_of_relations = relations_recipe(data, train.generated)
         with joined(context) as task:
             relations = prepared(task, LabelledHeteroGraph, recipe_of_relations)
@@ -44,14 +49,21 @@ def main(context: Context) -> None:
     recipe_of_graph = recipe(data)
     with joined(context) as task:
         graph = prepared(task, Graph, recipe_of_graph)
-        fit(OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
+        if isinstance(train, NodeTrain):
+            fit(NodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
+        else:
+            fit(OwnNodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
 
 
 def recipe(data: Data) -> Recipe[Graph]:
     """How to prepare the data set, once for all ranks and runs. Raises TaskError."""
-    if data.load is None:
-        return reddit.recipe_of(data)
-    return arranged(own_recipe(data, graph_of), data.order, data.disk_precision)
+    if data.load is not None:
+        found = own_recipe(data, graph_of)
+    elif data.root is not None and ogb.is_here(data.root):
+        found = ogb.recipe(data.root, undirected=data.undirected)
+    else:
+        found = reddit.recipe(data.root)
+    return arranged(found, data.order, data.disk_precision)
 
 
 def relations_recipe(data: Data, generated: float) -> Recipe[LabelledHeteroGraph]:
@@ -59,7 +71,7 @@ def relations_recipe(data: Data, generated: float) -> Recipe[LabelledHeteroGraph
     if data.load is not None:
         return own_recipe(data, relations_of)
     if data.root is not None:
-        return igb_format.recipe(data.root, undirected=data.undirected)
+        return igb.recipe(data.root, undirected=data.undirected)
     if generated:
         return generated_relations(generated, undirected=data.undirected)
     hint = "set it to a folder in the layout of IGB-heterogeneous, or train.generated to the size of one to generate"
@@ -71,7 +83,7 @@ def generated_relations(scale: float, *, undirected: bool = True) -> Recipe[Labe
 
     def build(scratch: Path) -> LabelledHeteroGraph:
         igb_like.write(scratch, scale, _GENERATED_SEED)
-        return igb_format.read_raw(scratch, scratch, undirected=undirected)
+        return igb.read_raw(scratch, scratch, undirected=undirected)
 
     return Recipe("igb", {"generated": scale, "undirected": undirected}, build)
 

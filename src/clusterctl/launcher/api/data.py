@@ -50,7 +50,7 @@ def _started(cluster: str | None, quiet: bool, *words: str) -> int:
     if version and version < OLDEST_PYTHON:
         hint = "set `python` in the cluster file to 3.11 or later"
         raise ConfigError(f"{python} is Python {'.'.join(map(str, version))}", hint)
-    command = with_packages(python, "-m", "clusterctl.engine.workloads.data_sets", *words)
+    command = with_packages(python, "-m", "clusterctl.engine.data.data_sets", *words)
     try:
         return subprocess.call(command, env=found, stdout=output, stderr=output)
     except OSError as error:

@@ -19,19 +19,7 @@ from clusterctl.launcher.config.secrets import HIDDEN, Secrets, secrets_of
 from clusterctl.launcher.config.source import Values, explained, read_toml, read_values
 from clusterctl.launcher.config.stages import chosen, parted
 from clusterctl.shared.errors import ConfigError, UsageError
-from clusterctl.shared.spec import (
-    BUILT_IN,
-    WORKLOADS,
-    Container,
-    DeepSageTrain,
-    GraphClassificationTrain,
-    Job,
-    LinkPredictionTrain,
-    NodeClassificationTrain,
-    NodeTrain,
-    RedditTrain,
-    from_record,
-)
+from clusterctl.shared.spec import BUILT_IN, WORKLOADS, Container, Job, from_record
 from clusterctl.shared.spec.job import NO_IMAGE
 from clusterctl.shared.spec.keys import Key, leaves_as_written, parse_override
 from clusterctl.shared.spec.notify import Notify, Track
@@ -257,41 +245,6 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     )
 
 
-def _wrong_options(train: NodeClassificationTrain) -> Iterator[Problem]:
-    """Problems with the options of a built-in model; those of a user's model are checked when it is created."""
-    if train.model in BUILT_IN:
-        try:
-            from_record(BUILT_IN[train.model], train.options)
-        except InvalidRecord as error:
-            for problem in error.problems:
-                yield problem._replace(path=("train", "options", *problem.path))
-
-
-def _without_effect(train: GraphClassificationTrain) -> Iterator[Problem]:
-    """Settings that have no effect on the chosen model."""
-    if ":" not in train.model:
-        if train.options:
-            yield Problem(
-                ("train", "options"), f'model "{train.model}" has no options; set layers, hidden_channels and the like'
-            )
-        return
-    for name in ("layers", "hidden_channels", "readout", "dropout"):
-        if getattr(train, name) != getattr(GraphClassificationTrain, name):
-            yield Problem(("train", name), "has no effect on your own model; set it in train.options")
-
-
-def _why_features_stay(job: Job) -> str:
-    """Why every node must hold all features in memory; empty if it need not."""
-    train = job.train
-    if not isinstance(train, NodeTrain | NodeClassificationTrain | LinkPredictionTrain):
-        return f'workload "{job.workload}" reads no features of sampled nodes'
-    if getattr(train, "cache_first_aggregation", False):
-        return "train.cache_first_aggregation keeps a table as large as the features in memory"
-    if getattr(train, "cuda_graph", False):
-        return "train.cuda_graph captures no rows that are fetched; remove one of the two"
-    return ""
-
-
 def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     """Problems with combinations of values, and settings that are reserved for clusterctl."""
     resources = job.resources
@@ -313,36 +266,14 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("resources", "warning"), f"must be shorter than the time of {resources.time} s")
     if getattr(job.train, "device", "auto") == "cuda" and not resources.gpus_per_node:
         yield Problem(("train", "device"), '"cuda" needs resources.gpus_per_node')
-    if 0 in getattr(job.train, "fan_out", ()):
-        yield Problem(("train", "fan_out"), "needs one number per layer, each above 0, or -1 for all neighbours")
-    if getattr(job.train, "sampling", "") == "labor" and getattr(job.train, "replace", False):
-        yield Problem(("train", "replace"), 'sampling "labor" draws without replacement; remove this key')
-    if isinstance(job.train, NodeClassificationTrain):
-        yield from _wrong_options(job.train)
-        if job.train.model == "rgat" and job.train.sampling == "labor":
-            yield Problem(("train", "sampling"), 'model "rgat" samples uniformly; remove this key')
-        if job.train.model != "rgat" and job.train.generated:
-            message = 'only model "rgat" has a graph to generate; set data.root or data.load'
-            yield Problem(("train", "generated"), message)
-    if job.data.load and not WORKLOADS[job.workload].loads:
-        yield Problem(("data", "load"), f'not supported by workload "{job.workload}"')
-    for name, is_set in (("cache", job.data.cache is not None), ("placement", job.data.is_split)):
-        if is_set and (why := _why_features_stay(job)):
-            yield Problem(("data", name), why)
-    one_type = (
-        isinstance(job.train, RedditTrain | DeepSageTrain | NodeClassificationTrain) and job.train.model != "rgat"
-    )
-    for name in ("order", "disk_precision"):  # of a prepared graph of one node type
-        if getattr(job.data, name) != "given" and not one_type:
-            yield Problem(("data", name), f'not supported by workload "{job.workload}" and this model; remove this key')
-    if job.workload == "link-prediction" and not job.data.load:
-        yield Problem(
-            ("data", "load"), "is missing: a function of your code that returns the graph, such as my_data:load"
-        )
-    if isinstance(job.train, GraphClassificationTrain):
-        yield from _without_effect(job.train)
-    if getattr(job.train, "stop_early", 0) and getattr(job.train, "folds", 1) > 1:
-        yield Problem(("train", "stop_early"), "not supported with several folds")
+    if kind := BUILT_IN.get(getattr(job.train, "model", "")):  # a user's model checks its options when it is created
+        try:
+            from_record(kind, getattr(job.train, "options", {}))
+        except InvalidRecord as error:
+            for problem in error.problems:
+                yield problem._replace(path=("train", "options", *problem.path))
+    for name, message in job.train.contradictions(job.workload, job.data):
+        yield Problem(tuple(name.split(".")), message)
     image = job.container.image
     if job.container.code == "image" and not image:
         yield Problem(("container", "code"), '"image" needs an image; set container.image')

@@ -91,8 +91,8 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
             pulse.start()
         if job["workload"] != "command":  # whose program imports in its own process
             sys.path[1:1] = [os.getcwd(), *users_path]  # noqa: PTH109
-        workload = importlib.import_module(f"clusterctl.engine.workloads.{job['workload'].replace('-', '_')}")
-        workload.main(Context(job, place, attempt, events, stop))
+        workloads = importlib.import_module("clusterctl.engine.workloads")
+        workloads.main(Context(job, place, attempt, events, stop))
     except (ClusterctlError, ModuleNotFoundError) as raised:
         error = _explained(raised)
         events.exception(error)

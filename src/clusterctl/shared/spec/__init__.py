@@ -2,13 +2,14 @@
 
 from clusterctl.shared.spec.batches import Batches, TrainingSet, batch_key
 from clusterctl.shared.spec.cluster import Cluster, Emulator
-from clusterctl.shared.spec.job import Checkpoint, Container, Data, Job, Resources, Watchdog
+from clusterctl.shared.spec.job import Checkpoint, Container, Job, Resources, Watchdog
 from clusterctl.shared.spec.records import from_record, to_record
 from clusterctl.shared.spec.train import (
     BUILT_IN,
     PROFILED_STEPS,
     WORKLOADS,
     CommandTrain,
+    Data,
     DeepSageTrain,
     GatOptions,
     GraphClassificationTrain,

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from clusterctl.shared.spec.notify import Notify, Track
-from clusterctl.shared.spec.train import Train
+from clusterctl.shared.spec.train import Data, Train
 from clusterctl.shared.spec.values import (
     LARGEST,
-    OBJECT,
     AtLeast,
     Count,
     Duration,
@@ -32,7 +31,6 @@ from clusterctl.shared.spec.values import (
     Text,
     Unshown,
     Word,
-    size_in_bytes,
 )
 
 Environment = Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()]
@@ -142,38 +140,6 @@ class Container:
     """Whether tasks appear to run as root in the image."""
     entrypoint: bool = False
     """Whether to run the image's entrypoint first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Data:
-    """`[data]`: where the data set is."""
-
-    root: Line | None = None
-    """Folder that holds the data set in its raw layout; relative to the job file."""
-    load: Annotated[str, Matches(OBJECT, "a module and a function of your code, such as my_data:load")] | None = None
-    """Function of your code, as MODULE:NAME, that returns PyG's Data (HeteroData for "rgat", a list for
-    "graph-classification"); called with data.root."""
-    undirected: bool = True
-    """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
-    directions."""
-    cache: Memory | None = None
-    """Memory of each node for the most used features, such as "8G"; others stay on disk, or on other nodes (split)."""
-    placement: Annotated[str, OneOf(("replicated", "split"))] = "replicated"
-    """Whether each node holds all features, or only a part and fetches the rest from other nodes."""
-    order: Annotated[str, OneOf(("given", "neighbours"))] = "given"
-    """Order of the nodes in the prepared file; "neighbours" puts neighbours together, for fewer reads with `cache`."""
-    disk_precision: Annotated[str, OneOf(("given", "bfloat16"))] = "given"
-    """Precision of the features in the prepared file; "bfloat16" halves it, and rounds them."""
-
-    @property
-    def cache_bytes(self) -> int | None:
-        """The bytes of `cache`."""
-        return None if self.cache is None else size_in_bytes(self.cache)
-
-    @property
-    def is_split(self) -> bool:
-        """Whether `placement` splits the features over the nodes."""
-        return self.placement == "split"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The workloads and their settings: one frozen class per workload, every setting with its description.
+"""The workloads, their data and their settings: one frozen class per workload, every setting with its description.
 
 A new workload adds its class and its line in `WORKLOADS`. The string below a field is its description; `spec.keys`
 reads it, and a class that only changes a default inherits it.
@@ -16,7 +16,9 @@ from clusterctl.shared.spec.values import (
     EnvName,
     InsteadOf,
     Length,
+    Line,
     Matches,
+    Memory,
     Natural,
     NonNegative,
     NotEmpty,
@@ -24,10 +26,11 @@ from clusterctl.shared.spec.values import (
     Positive,
     Share,
     Window,
+    size_in_bytes,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 
@@ -36,8 +39,60 @@ FanOut = Annotated[tuple[Annotated[int, AtLeast(-1)], ...], NotEmpty()]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Data:
+    """`[data]`: where the data set is."""
+
+    root: Line | None = None
+    """Folder that holds the data set in its raw layout; relative to the job file."""
+    load: Annotated[str, Matches(OBJECT, "a module and a function of your code, such as my_data:load")] | None = None
+    """Function of your code, as MODULE:NAME, that returns PyG's Data (HeteroData for "rgat", a list for
+    "graph-classification"); called with data.root."""
+    undirected: bool = True
+    """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
+    directions."""
+    cache: Memory | None = None
+    """Memory of each node for the most used features, such as "8G"; others stay on disk, or on other nodes (split)."""
+    placement: Annotated[str, OneOf(("replicated", "split"))] = "replicated"
+    """Whether each node holds all features, or only a part and fetches the rest from other nodes."""
+    order: Annotated[str, OneOf(("given", "neighbours"))] = "given"
+    """Order of the nodes in the prepared file; "neighbours" puts neighbours together, for fewer reads with `cache`."""
+    disk_precision: Annotated[str, OneOf(("given", "bfloat16"))] = "given"
+    """Precision of the features in the prepared file; "bfloat16" halves it, and rounds them."""
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """The bytes of `cache`."""
+        return None if self.cache is None else size_in_bytes(self.cache)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether `placement` splits the features over the nodes."""
+        return self.placement == "split"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Train:
     """`[train]` of a workload without settings."""
+
+    def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
+        """Keys that contradict others, such as "train.replace", each with its problem."""
+        if data.load and not WORKLOADS[workload].loads:
+            yield "data.load", f'not supported by workload "{workload}"'
+        for name, is_set in (("cache", data.cache is not None), ("placement", data.is_split)):
+            if is_set and (why := self.why_features_stay(workload)):
+                yield f"data.{name}", why
+        for name in ("order", "disk_precision"):
+            if getattr(data, name) != "given" and not self.reads_arranged_graphs:
+                yield f"data.{name}", f'not supported by workload "{workload}" and this model; remove this key'
+
+    def why_features_stay(self, workload: str) -> str:
+        """Why every node must hold all features in memory; empty if it need not."""
+        return f'workload "{workload}" reads no features of sampled nodes'
+
+    @property
+    def reads_arranged_graphs(self) -> bool:
+        """Whether it reads a prepared graph of one node type."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +131,13 @@ class LoopTrain(Train):
     profile: Annotated[tuple[int, ...], Window()] = ()
     """First and last step to trace in each attempt, such as [10, 20]."""
 
+    def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
+        if 0 in getattr(self, "fan_out", ()):
+            yield "train.fan_out", "needs one number per layer, each above 0, or -1 for all neighbours"
+        if getattr(self, "sampling", "uniform") == "labor" and getattr(self, "replace", False):
+            yield "train.replace", 'sampling "labor" draws without replacement; remove this key'
+        yield from super().contradictions(workload, data)
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeTrain(LoopTrain):
@@ -98,6 +160,11 @@ class NodeTrain(LoopTrain):
     """Whether to compute the first layer's aggregation once, over all neighbours, instead of sampling it."""
     cuda_graph: bool = False
     """On GPUs: whether to capture a step as CUDA graphs, which the host starts at once."""
+
+    def why_features_stay(self, workload: str) -> str:  # noqa: ARG002 - of the base class
+        if self.cache_first_aggregation:
+            return "train.cache_first_aggregation keeps a table as large as the features in memory"
+        return "train.cuda_graph captures no rows that are fetched; remove one of the two" if self.cuda_graph else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +215,20 @@ class NodeClassificationTrain(LoopTrain):
     generated: NonNegative = 0.0
     """With "rgat" and without data: size of the generated graph, as a multiple of IGB-heterogeneous."""
 
+    def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
+        if self.model == "rgat" and self.sampling == "labor":
+            yield "train.sampling", 'model "rgat" samples uniformly; remove this key'
+        if self.model != "rgat" and self.generated:
+            yield "train.generated", 'only model "rgat" has a graph to generate; set data.root or data.load'
+        yield from super().contradictions(workload, data)
+
+    def why_features_stay(self, workload: str) -> str:  # noqa: ARG002 - of the base class
+        return ""
+
+    @property
+    def reads_arranged_graphs(self) -> bool:
+        return self.model != "rgat"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticTrain(NodeTrain):
@@ -174,6 +255,7 @@ class RedditTrain(NodeTrain):
     batch_size: Count | None = 1024
     lr: Positive = 1e-3
     dropout: Share = 0.5
+    reads_arranged_graphs = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +268,7 @@ class DeepSageTrain(NodeTrain):
     lr: Positive = 1e-3
     fan_out: FanOut = (4, 4, 4)
     hidden_channels: Count = 128
+    reads_arranged_graphs = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +299,17 @@ class GraphClassificationTrain(LoopTrain):
     folds: Annotated[int, AtLeast(1, 10)] = 10
     """How many of the ten folds to run; 1 is a single 80/10/10 split."""
 
+    def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
+        yield from super().contradictions(workload, data)
+        if ":" in self.model:
+            for name in ("layers", "hidden_channels", "readout", "dropout"):
+                if getattr(self, name) != getattr(GraphClassificationTrain, name):
+                    yield f"train.{name}", "has no effect on your own model; set it in train.options"
+        elif self.options:
+            yield "train.options", f'model "{self.model}" has no options; set layers, hidden_channels and the like'
+        if self.stop_early and self.folds > 1:
+            yield "train.stop_early", "not supported with several folds"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LinkPredictionTrain(LoopTrain):
@@ -230,6 +324,14 @@ class LinkPredictionTrain(LoopTrain):
     """Neighbours to sample per node in each hop, one number per layer, the pairs' hop first; -1 takes all."""
     replace: bool = False
     """Whether to sample neighbours with replacement."""
+
+    def contradictions(self, workload: str, data: Data) -> Iterator[tuple[str, str]]:
+        yield from super().contradictions(workload, data)
+        if not data.load:
+            yield "data.load", "is missing: a function of your code that returns the graph, such as my_data:load"
+
+    def why_features_stay(self, workload: str) -> str:  # noqa: ARG002 - of the base class
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +401,7 @@ def likeliest(layouts: Sequence[tuple[str, ...]], root: Path) -> tuple[str, ...]
 
 
 class Workload(NamedTuple):
-    """A workload's settings and data layouts. Its module in `workloads` has the same name."""
+    """A workload's settings and data layouts; `engine.workloads` knows its module."""
 
     train: type[Train]
     data: tuple[tuple[str, ...], ...] = ()

@@ -55,6 +55,7 @@ def placed(
     else:
         graph = resident(graph, task, dtype)
         return graph, FeaturesInMemory(graph.x)
+    # Everything but the features moves to the device.
     return replace(resident(replace(graph, x=graph.x[:0].to(dtype)), task, dtype), x=graph.x), features
 
 

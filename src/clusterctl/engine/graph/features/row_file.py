@@ -14,12 +14,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numba
 import numpy as np
 import torch
-from numba import types
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -90,8 +88,11 @@ class RowFile:
         scratch: mmap.mmap = self._own.memory
         view, content = memoryview(scratch), torch.frombuffer(scratch, dtype=torch.uint8)
         done = 0
-        if self._compiled and convertible(self._dtype, rows.dtype):
-            done = read_rows(self._file, requests, content.view(self._dtype), inside, rows, places)
+        if self._compiled:
+            from clusterctl.engine.graph.features.compiled_reads import convertible, read_rows  # numba takes a second
+
+            if convertible(self._dtype, rows.dtype):
+                done = read_rows(self._file, PAGE, requests, content.view(self._dtype), inside, rows, places)
         for first, last, begin, end, start, stop in requests[done:].tolist():  # all, or those from a failed one on
             self._fill(view[: end - begin], begin, stop)
             found = content[start:stop].view(self._dtype).view(-1, self._width)
@@ -173,67 +174,3 @@ def _opened(path: str, direct: bool) -> tuple[int, bool]:
     file = os.open(path, os.O_RDONLY)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
     return file, False
-
-
-# The requests of a `RowFile` carried out in a loop that numba compiles: the same rows, bit for bit.
-
-
-# of the C library, called without the GIL: the file, an address, a size in bytes, an offset
-_pread = types.ExternalFunction("pread", types.intp(types.intc, types.intp, types.uintp, types.int64))
-_BITS = {8: np.uint64, 4: np.uint32, 2: np.uint16, 1: np.uint8}
-_S16 = np.uint32(16)
-
-
-def convertible(stored: torch.dtype, wanted: torch.dtype) -> bool:
-    """Whether `read_rows` supports this pair."""
-    return stored is wanted or {stored, wanted} == {torch.float32, torch.bfloat16}
-
-
-def read_rows(
-    file: int, requests: NDArray[np.int64], scratch: Tensor, inside: Tensor, rows: Tensor, places: Tensor
-) -> int:
-    """Carry out `requests` (see `RowFile.begin`) until one fails, and return how many succeeded.
-
-    `scratch` [elements] is the reader's page-aligned memory, viewed as the file's dtype.
-    """
-    # As unsigned integers: numpy has no bfloat16.
-    stored, wanted = (tensor.view(torch.uint8).numpy().view(_BITS[tensor.element_size()]) for tensor in (scratch, rows))
-    return int(_read(file, requests, stored.ctypes.data, stored, inside.numpy(), wanted, places.numpy()))
-
-
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _read(file: Any, requests: Any, address: Any, stored: Any, inside: Any, rows: Any, places: Any) -> Any:
-    width = rows.shape[1]
-    for number in range(len(requests)):
-        first, last, begin, end, start, stop = requests[number]
-        done = 0
-        while done < stop:
-            page = done - done % PAGE  # a short read may end anywhere
-            size = _pread(file, address + page, end - begin - page, begin + page)
-            if page + size <= done:  # an error, or the end of the file
-                return number
-            done = page + size
-        offset = start // stored.itemsize
-        for row in range(first, last):
-            source = stored[offset + inside[row] * width : offset + (inside[row] + 1) * width]
-            _convert(source, rows[places[row]])
-    return len(requests)
-
-
-@numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def _convert(source: Any, target: Any) -> None:
-    """Copy floats of equal type, widen bfloat16, or round float32 to it: to nearest, ties to even, as torch does."""
-    if source.itemsize == target.itemsize:
-        for column in range(source.size):
-            target[column] = source[column]
-    elif source.itemsize < target.itemsize:
-        for column in range(source.size):
-            target[column] = np.uint32(source[column]) << _S16
-    else:
-        for column in range(source.size):
-            bits = np.uint32(source[column])
-            if (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000):
-                target[column] = np.uint16(0x7FC0)  # a NaN: rounding could make it an infinity
-            else:
-                bits += np.uint32(0x7FFF) + ((bits >> _S16) & np.uint32(1))
-                target[column] = np.uint16(bits >> _S16)

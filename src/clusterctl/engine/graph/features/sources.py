@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,19 +24,21 @@ if TYPE_CHECKING:
     from clusterctl.engine.graph.features.ahead import FetchAhead
     from clusterctl.engine.task.task import Task
 
+Rows = TypeVar("Rows", covariant=True)
+
 _ROWS_AT_ONCE = 1 << 12  # copied from the cache
 INDEX = 4  # bytes of a node in the index of the cache
 
 
-class Fetch(Protocol):
-    """Requested rows."""
+class Fetch(Protocol[Rows]):
+    """Requested rows [nodes, features], or several tables of them."""
 
     @property
     def numbers(self) -> dict[str, float]:
         """Metrics of this fetch; call `rows` first."""
 
-    def rows(self) -> Tensor:
-        """Wait for the rows [nodes, features]. Call it once."""
+    def rows(self) -> Rows:
+        """Wait for the rows. Call it once."""
 
 
 class Features(Protocol):
@@ -46,7 +48,7 @@ class Features(Protocol):
     def spill(self) -> Path | None:
         """The folder for the tables between the layers of an evaluation; None if they should be in memory."""
 
-    def fetch(self, nodes: Tensor) -> Fetch:
+    def fetch(self, nodes: Tensor) -> Fetch[Tensor]:
         """Request the rows of these nodes (int64)."""
 
     def piece(self, start: int, stop: int) -> Tensor:
@@ -64,7 +66,7 @@ class FeaturesInMemory:
     def __init__(self, table: Tensor) -> None:
         self.table = table
 
-    def fetch(self, nodes: Tensor) -> Fetch:
+    def fetch(self, nodes: Tensor) -> Fetch[Tensor]:
         return FetchFromMemory(self.table, nodes)
 
     def piece(self, start: int, stop: int) -> Tensor:

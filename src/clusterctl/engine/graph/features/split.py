@@ -138,6 +138,7 @@ class SplitFeatures:
         slots = torch.searchsorted(self._replicated, wanted).clamp_(max=self._replicated.numel() - 1)
         is_here = self._replicated.index_select(0, slots) == wanted
         missing = elsewhere[~is_here]
+        # By peer, as they are requested and will arrive.
         missing = missing[peers.index_select(0, missing).argsort(stable=True)]
         counts = peers.index_select(0, missing).bincount(minlength=dist.get_world_size()).tolist()
         arriving = self._exchange.begin(places.index_select(0, missing).to(torch.int32), counts)

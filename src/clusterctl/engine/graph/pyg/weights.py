@@ -46,7 +46,8 @@ def sample_weighted(
         offsets, places = take(start[drawn], degree[drawn], -1, pick)
         own = places - start[drawn].repeat_interleave(degree[drawn], output_size=places.numel())
         keys = draws(key, counters[drawn]).repeat_interleave(degree[drawn], output_size=places.numel())
-        waits = _exponential(draws(0, keys + own)).div_(weights[places]).nan_to_num_(nan=torch.inf, posinf=torch.inf)
+        uniform = (shift_right(draws(0, keys + own), 11) + 1).to(torch.float64).div_(1 << 53)
+        waits = uniform.log_().neg_().div_(weights[places]).nan_to_num_(nan=torch.inf, posinf=torch.inf)
         picks = first(waits, offsets, count)
         _check_sum(waits[picks[0]].isfinite())
         return own[picks]
@@ -93,10 +94,6 @@ def summed_levels(weights: Tensor, indptr: Tensor) -> Tensor:
     levels = torch.zeros(weights.numel() + 1, dtype=torch.int64)
     torch.cumsum((shares * _LEVELS).round_().to(torch.int64), 0, out=levels[1:])
     return levels
-
-
-def _exponential(bits: Tensor) -> Tensor:
-    return (shift_right(bits, 11) + 1).to(torch.float64).div_(1 << 53).log_().neg_()
 
 
 def _check_sum(is_positive: Tensor) -> None:

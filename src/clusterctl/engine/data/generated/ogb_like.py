@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from clusterctl.engine.workloads.generated.reddit_like import (
+from clusterctl.engine.data.generated.reddit_like import (
     TRUTH_FILE,
     ArchiveWriter,
     Shape,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from clusterctl.engine.data.generated.reddit_like import Community
     from clusterctl.engine.graph.storage import EdgeType
-    from clusterctl.engine.workloads.generated.reddit_like import Community
 
     Progress = Callable[[int, int], None]
 

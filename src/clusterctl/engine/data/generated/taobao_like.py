@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clusterctl.engine.workloads.taobao_format import BEHAVIOURS, FIRST_SECOND, LAST_SECOND, RAW_FILE, TRUTH_FILE
+from clusterctl.engine.data.taobao import BEHAVIOURS, FIRST_SECOND, LAST_SECOND, RAW_FILE, TRUTH_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,16 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.edge_spool import MOST_NODES, EdgeSpool, adjacency
+from clusterctl.engine.data.edge_spool import MOST_NODES, EdgeSpool, adjacency
+from clusterctl.engine.data.number_files import ArchivedArray, bad_data, text_numbers, text_rows, text_words
 from clusterctl.engine.graph.storage import Graph, HeteroGraph, Recipe
-from clusterctl.engine.workloads.number_files import ArchivedArray, bad_data, text_numbers, text_rows, text_words
 from clusterctl.shared.spec.train import NODE_LAYOUTS, OGB_ARCHIVES, OGB_RELATIONS, OGB_TABLES, likeliest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from clusterctl.engine.data.number_files import FileRows
     from clusterctl.engine.graph.storage import EdgeType
-    from clusterctl.engine.workloads.number_files import FileRows
 
 _SPLITS = ("train", "valid", "test")
 _WHOLE = "is the data set's folder complete?"

@@ -1,48 +1,16 @@
-"""Reddit: GraphSAGE on one large graph in the raw format of PyG's Reddit data set (two numpy archives) or of OGB.
-
-clusterctl submit reddit --set data.root=/data/Reddit --follow
-torchrun --standalone --nproc-per-node 4 -m clusterctl.train reddit jobs/cora.toml train.epochs=5
-"""
+"""One graph in the raw format of PyG's Reddit data set: two numpy archives, read by PyG's class."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import BadZipFile
 
-from clusterctl.engine.graph.features.arrangement import arranged
-from clusterctl.engine.graph.storage import Graph, Recipe, compressed, shared
-from clusterctl.engine.task.task import joined
-from clusterctl.engine.training.loop import fit
-from clusterctl.engine.training.node_objective import NodeClassification
-from clusterctl.engine.workloads import ogb_format
-from clusterctl.engine.workloads.number_files import states_of
+from clusterctl.engine.data.number_files import states_of
+from clusterctl.engine.graph.storage import Graph, Recipe, compressed
 from clusterctl.shared.errors import Cause, TaskError
-from clusterctl.shared.spec import NodeTrain
-
-if TYPE_CHECKING:
-    from clusterctl.shared.node.events import Context
-    from clusterctl.shared.spec import Data
 
 RAW_FILES = ("reddit_data.npz", "reddit_graph.npz")
-
-
-def main(context: Context) -> None:
-    train = context.train(NodeTrain)
-    prepared = recipe_of(context.job.data)
-    with joined(context) as task:
-        graph = shared(task, Graph, *prepared)
-        data = context.job.data
-        fit(NodeClassification(graph, train, task, data.cache_bytes, split=data.is_split), train, task)
-
-
-def recipe_of(data: Data) -> Recipe[Graph]:
-    """How to prepare the data set in `data.root`, in any of the layouts. Raises TaskError."""
-    if data.root is not None and ogb_format.is_here(data.root):
-        found = ogb_format.recipe(data.root, undirected=data.undirected)
-    else:
-        found = recipe(data.root)
-    return arranged(found, data.order, data.disk_precision)
 
 
 def raw_identity(root: str | Path | None) -> dict[str, Any]:

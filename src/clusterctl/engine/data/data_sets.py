@@ -1,7 +1,7 @@
 """The program behind `clusterctl data`, which generates or downloads data sets. Needs torch, which may be missing.
 
-python -m clusterctl.engine.workloads.data_sets generate NAME SCALE SEED ROOT
-python -m clusterctl.engine.workloads.data_sets prepare NAME ROOT CACHE ORDER DISK_PRECISION
+python -m clusterctl.engine.data.data_sets generate NAME SCALE SEED ROOT
+python -m clusterctl.engine.data.data_sets prepare NAME ROOT CACHE ORDER DISK_PRECISION
 
 A NAME is reddit, taobao, ogbn-arxiv, ogbn-products, ogbn-papers100M, ogbn-mag or igb-heterogeneous.
 """
@@ -62,30 +62,28 @@ class DataSet(NamedTuple):
 
 def data_set(name: str) -> DataSet:
     """The data set named `name`. URLs are those in PyG's classes and OGB's list."""
-    from clusterctl.engine.workloads import igb_format, ogb_format
+    from clusterctl.engine.data import igb, ogb
 
     if name == IGB:
-        return DataSet("", IGB_ARRAYS, lambda root: igb_format.recipe(root, undirected=True), "igbh-generated", False)
+        return DataSet("", IGB_ARRAYS, lambda root: igb.recipe(root, undirected=True), "igbh-generated", False)
     if name in _OGB_DATA_SETS:
         file, parts, job = _OGB_DATA_SETS[name]
-        return DataSet(f"{_OGB}/{file}", parts, lambda root: ogb_format.recipe(root, undirected=True), job)
+        return DataSet(f"{_OGB}/{file}", parts, lambda root: ogb.recipe(root, undirected=True), job)
 
     from torch_geometric import datasets  # here, so that a missing package becomes a message
 
-    from clusterctl.engine.workloads import reddit, taobao, taobao_format
+    from clusterctl.engine.data import reddit, taobao
     from clusterctl.shared.spec import TaobaoTrain
 
     if name == "reddit":
         return DataSet(datasets.Reddit.url, reddit.RAW_FILES, reddit.recipe, name)
     together = TaobaoTrain().together
-    return DataSet(
-        datasets.Taobao.url, (taobao_format.RAW_FILE,), lambda root: taobao.recipe(root, together), name, False
-    )
+    return DataSet(datasets.Taobao.url, (taobao.RAW_FILE,), lambda root: taobao.recipe(root, together), name, False)
 
 
 def generate(name: str, scale: float, seed: int, root: Path) -> str:
     """Write the data set into `root`, atomically; returns a summary. Raises UsageError if there is one already."""
-    from clusterctl.engine.workloads.generated import igb_like, ogb_like, reddit_like, taobao_like
+    from clusterctl.engine.data.generated import igb_like, ogb_like, reddit_like, taobao_like
 
     write, score, unit = reddit_like.write, "accuracy", "edges"
     if name == IGB:

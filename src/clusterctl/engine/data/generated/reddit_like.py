@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clusterctl.engine.data.reddit import RAW_FILES
 from clusterctl.engine.graph.storage import Graph
-from clusterctl.engine.workloads.reddit import RAW_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

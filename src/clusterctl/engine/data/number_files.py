@@ -157,7 +157,12 @@ class ArchivedArray:
         with self._open() as file:
             self._header(file)
             for start in range(0, total, at_once):
-                yield self._next(file, min(at_once, total - start))
+                size = min(at_once, total - start) * self.dtype.itemsize
+                with _readable(self.path):
+                    content = file.read(size)
+                    if len(content) < size:
+                        raise EOFError(f"{self.name} ends too early")
+                yield np.frombuffer(content, dtype=self.dtype)
 
     def rows(self) -> Iterator[FileRows]:
         """All rows, as [rows, columns], in at least one chunk; in a 1-D array, each value is a row."""
@@ -191,10 +196,3 @@ class ArchivedArray:
             version = np.lib.format.read_magic(file)
             readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
             return readers[version](file)
-
-    def _next(self, file: IO[bytes], count: int) -> np.ndarray[Any, Any]:
-        with _readable(self.path):
-            content = file.read(count * self.dtype.itemsize)
-            if len(content) < count * self.dtype.itemsize:
-                raise EOFError(f"{self.name} ends too early")
-        return np.frombuffer(content, dtype=self.dtype)

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clusterctl.engine.graph.edge_spool import EdgeSpool, adjacency
+from clusterctl.engine.data.edge_spool import EdgeSpool, adjacency
+from clusterctl.engine.data.number_files import bad_data, states_of
 from clusterctl.engine.graph.storage import LabelledHeteroGraph, Recipe
-from clusterctl.engine.workloads.number_files import bad_data, states_of
 from clusterctl.shared.record.files import open_regular
 from clusterctl.shared.spec.train import IGB_ARRAYS
 

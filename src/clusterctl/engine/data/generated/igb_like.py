@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clusterctl.engine.workloads.generated.reddit_like import HOMOPHILY, TRUTH_FILE, WRONG_LABELS, Population
-from clusterctl.engine.workloads.igb_format import (
+from clusterctl.engine.data.generated.reddit_like import HOMOPHILY, TRUTH_FILE, WRONG_LABELS, Population
+from clusterctl.engine.data.igb import (
     AFFILIATED_TO,
     ALL_PAPERS,
     AUTHOR,
