@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from clusterctl.launcher.observe.lines import last_lines
+from clusterctl.launcher.observe.lines import last_lines, log_lines
 from clusterctl.launcher.observe.measurements import Pace, measurements_in, newest_values, pace_of
 from clusterctl.launcher.observe.milestones import read_cancellation, read_finish, read_submission
 from clusterctl.launcher.observe.rank_events import deaths, newest_stage
@@ -240,8 +240,7 @@ def _with_its_ranks(
     alarm = read_fields(attempt.hang_json)
     death = None
     if evidence.exit_code:
-        # Only the end of a long log is read, so the first reports may be those of tasks that were terminated.
-        reports = deaths(line.decode(errors="replace") for line in last_lines(attempt.host_log))
+        reports = deaths(log_lines(attempt.host_log, head=True).lines)
         death = next((one for one in reports if one.code != EXIT_TERMINATED), None)
     return replace(
         evidence,
