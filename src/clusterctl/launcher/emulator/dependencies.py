@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.emulator import jobs
-from clusterctl.launcher.emulator import jobs as arrays
 from clusterctl.launcher.emulator.jobs import EmulatedState
 from clusterctl.shared.errors import SlurmError
 
@@ -49,7 +48,7 @@ def parse(text: str) -> list[Dependency]:
             raise SlurmError(_NONSENSE)
         for target in targets:
             try:
-                number, indices = arrays.parse_target(target)  # 12_[3-4] -> 12_3, 12_4
+                number, indices = jobs.parse_target(target)  # 12_[3-4] -> 12_3, 12_4
             except SlurmError:
                 raise SlurmError(_NONSENSE) from None
             found += [Dependency(kind, f"{number}_{index}") for index in indices] or [Dependency(kind, str(number))]

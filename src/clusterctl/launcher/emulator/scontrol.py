@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.emulator import jobs
-from clusterctl.launcher.emulator import jobs as arrays
 from clusterctl.launcher.emulator.stand_in import VERSION
 from clusterctl.launcher.emulator.virtual_cluster import Machine, gres, node_list, node_name
 from clusterctl.shared.errors import SlurmError
@@ -30,9 +29,9 @@ def main(machine: Machine, arguments: list[str]) -> int:
         case ["version"]:
             print(VERSION)
         case ["requeue" | "hold" | "release" as verb, *job_ids] if job_ids:
-            return _ask(machine, arrays.targets(",".join(job_ids)), verb)
+            return _ask(machine, jobs.targets(",".join(job_ids)), verb)
         case ["show", "config"]:
-            print(f"MaxArraySize            = {arrays.MAX_SIZE}")
+            print(f"MaxArraySize            = {jobs.MAX_ARRAY_SIZE}")
         case ["show", "hostnames" | "hostname", names]:
             print("\n".join(_expand(names)))
         case ["show", "job" | "jobs", job_id]:
@@ -70,7 +69,7 @@ def _refusals(machine: Machine, target: str, words: tuple[str, ...]) -> Iterator
             except SlurmError as error:
                 record = job.record  # it may have ended just now
                 if not (record.array and record.state.ended and "_" not in target):
-                    yield f"{error.message} for job {arrays.job_name(job.id, record)}"
+                    yield f"{error.message} for job {jobs.job_name(job.id, record)}"
     except SlurmError as error:
         yield f"{error.message} for job {target}"
 
@@ -100,7 +99,7 @@ def _show_job(job: EmulatedJob) -> None:
     element = ""
     if record.tasks:
         throttle = f"ArrayTaskThrottle={record.throttle} " if record.throttle else ""
-        element = f"ArrayJobId={record.array} ArrayTaskId={arrays.shown(record)} {throttle}"
+        element = f"ArrayJobId={record.array} ArrayTaskId={jobs.shown_elements(record)} {throttle}"
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.started)) if record.started else "Unknown"
     restarts = f"Restarts={record.restarts} Requeue={int(request.requeue)}"
     print(f"JobId={job.id} {element}JobName={request.name}")
