@@ -117,7 +117,6 @@ MAKERS = {
     "launcher/remote/install.py": "runs on any Python, without clusterctl, and checks its folder itself",
     "shared/record/checkpoints.py": INSIDE,
     "shared/record/files.py": INSIDE,
-    "shared/node/node_watch.py": INSIDE,
     "shared/record/marks.py": INSIDE,
     "shared/node/node_writer.py": INSIDE,
     "shared/record/once.py": "a lease, and a folder with a random name in it",
