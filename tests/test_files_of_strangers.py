@@ -71,7 +71,7 @@ READERS = {
     "shared/node/leftovers.py": KERNEL,
     "shared/node/node_watch.py": WRITES,
     "shared/record/ownership.py": "the way itself",
-    "shared/node/process_tree.py": KERNEL,
+    "shared/node/processes.py": KERNEL,
     "shared/node/staged_imports.py": OURS,
     "shared/node/staging.py": f"{OURS}; runs on any Python, without clusterctl",
     "launcher/sandbox/lifecycle.py": f"{SHIPPED}; {KERNEL}; {WRITES}",

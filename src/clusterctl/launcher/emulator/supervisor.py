@@ -17,6 +17,7 @@ from clusterctl.launcher.emulator.jobs import HELD, EmulatedJob, EmulatedState
 from clusterctl.launcher.emulator.output import expand, open_output, symbols
 from clusterctl.launcher.emulator.slurm_variables import batch_environment
 from clusterctl.launcher.emulator.virtual_cluster import Machine, node_name
+from clusterctl.shared.node.processes import descendants, stats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -291,7 +292,8 @@ class Supervisor:
 
     def _processes(self) -> list[int]:
         """All processes of the job. Jobs that it submitted are descendants too, but continue."""
-        return process_trees.descendants(os.getpid(), apart_from=self._is_supervisor)
+        parents = {pid: stat.parent for pid, stat in stats().items() if not stat.has_ended}
+        return sorted(descendants(parents, {os.getpid()}, self._is_supervisor) - {os.getpid()})
 
     def _is_supervisor(self, pid: int) -> bool:
         try:
