@@ -16,8 +16,6 @@ from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.spec.values import slurm_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from clusterctl.launcher.emulator.jobs import EmulatedJob
 
 
@@ -54,24 +52,22 @@ def main(machine: Machine, arguments: list[str]) -> int:
 
 
 def _ask(machine: Machine, targets: list[str], *words: str) -> int:
-    refusals = [refusal for target in targets for refusal in _refusals(machine, target, words)]
+    """Send `words` to all jobs that `targets` name; ended elements of a whole array may refuse."""
+    refusals = []
+    for target in targets:
+        try:
+            for job in jobs.split(machine, target):
+                try:
+                    job.ask(*words)
+                except SlurmError as error:
+                    record = job.record  # it may have ended just now
+                    if not (record.array and record.state.ended and "_" not in target):
+                        refusals.append(f"{error.message} for job {jobs.job_name(job.id, record)}")
+        except SlurmError as error:
+            refusals.append(f"{error.message} for job {target}")
     for refusal in refusals:
         print(refusal, file=sys.stderr)
     return int(bool(refusals))
-
-
-def _refusals(machine: Machine, target: str, words: tuple[str, ...]) -> Iterator[str]:
-    """Send `words` to all jobs that `target` names; yields errors, except for ended elements of a whole array."""
-    try:
-        for job in jobs.split(machine, target):
-            try:
-                job.ask(*words)
-            except SlurmError as error:
-                record = job.record  # it may have ended just now
-                if not (record.array and record.state.ended and "_" not in target):
-                    yield f"{error.message} for job {jobs.job_name(job.id, record)}"
-    except SlurmError as error:
-        yield f"{error.message} for job {target}"
 
 
 def _update_node(machine: Machine, values: dict[str, str]) -> None:

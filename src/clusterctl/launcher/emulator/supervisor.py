@@ -292,14 +292,15 @@ class Supervisor:
 
     def _processes(self) -> list[int]:
         """All processes of the job. Jobs that it submitted are descendants too, but continue."""
-        parents = {pid: stat.parent for pid, stat in stats().items() if not stat.has_ended}
-        return sorted(descendants(parents, {os.getpid()}, self._is_supervisor) - {os.getpid()})
 
-    def _is_supervisor(self, pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/fd/{_CONTROL}").readlink().is_relative_to(self.machine.jobs)
-        except OSError:
-            return False
+        def is_supervisor(pid: int) -> bool:
+            try:
+                return Path(f"/proc/{pid}/fd/{_CONTROL}").readlink().is_relative_to(self.machine.jobs)
+            except OSError:
+                return False
+
+        parents = {pid: stat.parent for pid, stat in stats().items() if not stat.has_ended}
+        return sorted(descendants(parents, {os.getpid()}, is_supervisor) - {os.getpid()})
 
     def _kill(self, pids: list[int]) -> None:
         for pid in pids:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -363,7 +364,9 @@ def _broken_since(files: Sequence[Path]) -> int | None:
     """
     since = None
     for path in reversed(files):
-        low, high = 0, _size(path)
+        low = high = 0
+        with suppress(OSError):
+            high = status_of(path).st_size
         while high - low > _BLOCK_BYTES:
             middle = (low + high) // 2
             losses = [loss for record in _records(path, middle, _BLOCK_BYTES) for loss in _loss(record)]
@@ -393,10 +396,3 @@ def _records(path: Path, offset: int, size: int) -> list[dict[str, Number]]:
     except OSError:
         return []
     return [measured.values for measured in measurements_in(lines[offset > 0 :])]
-
-
-def _size(path: Path) -> int:
-    try:
-        return status_of(path).st_size
-    except OSError:
-        return 0
