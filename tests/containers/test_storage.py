@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import zipfile
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
 
-from clusterctl.launcher.containers import engine as storage
 from clusterctl.launcher.containers.engine import Storage, check_space, find_storage, space_for
 from clusterctl.shared.errors import ImageError
 
@@ -62,7 +62,7 @@ def test_the_space_for_a_build_is_estimated_from_its_wheels_and_checked_first(
     one, twice = (space_for(tmp_path.glob("*.whl"), kept) for kept in (layered, copying))
     assert 300_000_000 + 12_500_000 < one < 320_000_000
     assert twice > 2 * one
-    monkeypatch.setattr(storage.shutil, "disk_usage", lambda _: USAGE(0, 0, 10**9))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: USAGE(0, 0, 10**9))
     assert check_space(5 * 10**8, None) == "the build takes about 0.5 GB"
     assert "0.5 GB of 1.0 GB free in" in check_space(5 * 10**8, layered)
     assert "apt install fuse-overlayfs" in check_space(5 * 10**8, copying)

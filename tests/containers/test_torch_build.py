@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.launcher.containers import wheels as torch_build
-from clusterctl.launcher.containers.wheels import Wanted, Wheels, described, wanted, wheelhouse
+from clusterctl.launcher.containers.wheels import INDEX, Wanted, Wheels, described, wanted, wheelhouse
 
 resolving = pytest.mark.skipif(
     tuple(map(int, metadata.version("pip").split(".")[:2])) < (25, 3), reason="pip before 25.3 downloads to resolve"
@@ -41,7 +40,7 @@ def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     for page in (*tmp_path.glob("plain/*"), *tmp_path.glob("cpu/*")):
         links = "".join(f'<a href="{file.as_uri()}">{file.name}</a>' for file in page.glob("*.whl"))
         (page / "index.html").write_text(links)
-    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", torch_build.INDEX):
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", INDEX):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "plain").as_uri())
@@ -92,7 +91,7 @@ def test_with_a_driver_the_index_of_cpu_builds_is_ignored(indexes: Mapping[str, 
 def test_the_cpu_image_uses_the_cpu_index_and_reports_it(
     indexes: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(torch_build.INDEX, indexes["cpu"])
+    monkeypatch.setenv(INDEX, indexes["cpu"])
     options = wanted("3.11", ("train",), own_torch=False).options
     output: list[str] = []
     want = Wanted(python="3.11", requirements=("torch==99.0",), options=options)
@@ -103,7 +102,7 @@ def test_the_cpu_image_uses_the_cpu_index_and_reports_it(
 
 
 def test_an_image_for_gpus_gets_no_cpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(torch_build.INDEX, "file:///cpu")
+    monkeypatch.setenv(INDEX, "file:///cpu")
     monkeypatch.setattr("importlib.metadata.version", lambda name: "99.0+cpu")
     want = wanted("3.11", ("train",), own_torch=False, for_gpus=True)
     assert want.options == ()

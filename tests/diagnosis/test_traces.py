@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -124,6 +125,17 @@ def test_both_ends_of_a_long_log_are_read_because_the_first_death_is_at_the_top(
     lines = trace.attempts[0].lines
     assert (lines[0], lines[-1]) == ("line 0", "line 99999")
     assert set(lines) < set(long.splitlines())
+
+
+def test_the_logs_that_the_status_was_judged_by_are_read_once(
+    fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest: opened.append(str(path)) or real(path, *rest))
+    host = {**HOST, "signal": "TERM"}
+    gather(status_of(fabricate(files=FILES | {"attempts/0/host.json": host})))
+    assert [sum(path.endswith(log) for path in opened) for log in ("/host.log", "/slurm.log")] == [1, 1]
 
 
 @dataclass

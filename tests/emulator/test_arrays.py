@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.launcher.emulator import jobs as arrays
+from clusterctl.launcher.emulator import jobs
 from clusterctl.launcher.emulator.jobs import EmulatedState, JobRecord
 from clusterctl.shared.errors import SlurmError
 
@@ -41,7 +41,7 @@ def record(tasks, throttle=0):
     ],
 )
 def test_index_lists_are_parsed_like_slurm(text, indices, throttle):
-    assert (arrays.parse(text), arrays.throttle(text)) == (list(indices), throttle)
+    assert (jobs.parse_indices(text), jobs.throttle_of(text)) == (list(indices), throttle)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_index_lists_are_parsed_like_slurm(text, indices, throttle):
 )
 def test_an_invalid_index_list_fails_with_slurms_message(text):
     with pytest.raises(SlurmError, match="Batch job submission failed: Invalid job array specification"):
-        arrays.parse(text)
+        jobs.parse_indices(text)
 
 
-@given(st.sets(st.integers(0, arrays.MAX_SIZE - 1), min_size=1).map(sorted))
+@given(st.sets(st.integers(0, jobs.MAX_ARRAY_SIZE - 1), min_size=1).map(sorted))
 def test_written_indices_parse_back(indices):
-    assert arrays.parse(arrays.ranges(indices)) == indices
-    assert arrays.parse_target(f"12_[{arrays.ranges(indices)}]") == (12, indices)
+    assert jobs.parse_indices(jobs.ranges(indices)) == indices
+    assert jobs.parse_target(f"12_[{jobs.ranges(indices)}]") == (12, indices)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_written_indices_parse_back(indices):
     ],
 )
 def test_pending_elements_are_shown_like_squeue(indices, throttle, text):
-    assert arrays.shown(record(indices, throttle)) == text
+    assert jobs.shown_elements(record(indices, throttle)) == text
 
 
 @pytest.mark.parametrize("text", ["", "x", "12_", "12_x", "12_[", "12_[]", "12_[,]", "12_[3", "12_5000", "12_[5-3]"])
 def test_an_invalid_job_id_is_rejected(text):
     with pytest.raises(SlurmError, match="Invalid job id specified"):
-        arrays.parse_target(text)
+        jobs.parse_target(text)
 
 
 def test_pending_elements_are_one_job_with_one_process(cluster):

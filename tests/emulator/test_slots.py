@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from clusterctl.launcher.emulator import jobs
-from clusterctl.launcher.emulator.virtual_cluster import Machine, victims
+from clusterctl.launcher.emulator.scheduling import victims
+from clusterctl.launcher.emulator.virtual_cluster import Machine
 
 
 def test_as_few_jobs_as_possible_are_preempted_newest_first(cluster):

@@ -16,6 +16,7 @@ from clusterctl.launcher.observe import ended_runs
 from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns
 from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.slurm_log import EndedBy
 from clusterctl.launcher.observe.status import Filter, newest
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
@@ -69,6 +70,16 @@ def test_an_ended_run_is_read_once_by_all_processes(fabricate: Fabricate, kept: 
     assert evidence.last.refused is Refusal.RESTART_LIMIT
     assert evidence.last.course.score[0].name == "val_accuracy"
     assert read == [run.id]
+
+
+def test_setup_lines_that_failed_and_who_ended_the_job_are_cached(fabricate: Fabricate, kept: Any) -> None:
+    host = {"start": 1.0, "end": 2.0, "exit_code": 143, "signal": "TERM", "setup": [{"line": 1, "code": 127}]}
+    log = "=== 0 ===\nslurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***\n"
+    run = fabricate(files={"attempts/0/host.json": host, "slurm.log": log})
+    for _ in range(2):
+        last = look(run, kept()).last
+        assert (last.ended_by, last.setup[0].code) == (EndedBy.CANCELLATION, 127)
+        assert isinstance(last.ended_by, EndedBy)
 
 
 def test_predecessors_are_cached(fabricate: Fabricate, kept: Any) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from support.traces import RECORD
 
-from clusterctl.launcher.observe.run_record import Condition, Predecessor, Standing, read_predecessors, standing
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.run_record import Condition, Predecessor, read_predecessors
+from clusterctl.launcher.observe.stage import Standing, Status, standing
 from clusterctl.shared.record.fields import Fields
 from clusterctl.shared.record.stages import ENDED, Stage
 

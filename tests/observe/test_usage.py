@@ -90,6 +90,15 @@ def test_a_run_counts_all_its_attempts_and_a_running_one_until_now(fabricate: Fa
     assert [one.start for one in stretches_of(status_of(run, NOW, sure=True), NOW, since=STARTS[1])] == [STARTS[1]]
 
 
+def test_a_step_that_any_later_attempt_repeated_counts_as_repeated(fabricate: Fabricate) -> None:
+    files = busy_files()
+    third = [{"time": NOW + number, "step": 51 + number, "loss": 1.0} for number in range(9)]
+    files |= {"attempts/2/host.json": {"start": NOW, "job_id": "4243"}, "attempts/2/metrics.jsonl": third}
+    run = fabricate(files=files, created=CREATED)
+    _, _, first = stretches_of(status_of(run, NOW + 9, sure=True), NOW + 9)
+    assert first.repeated == pytest.approx(100 / 200)
+
+
 def test_an_attempt_without_a_recorded_end_counts_until_its_last_write(fabricate: Fabricate) -> None:
     run = fabricate(files=busy_files(), created=CREATED)
     for path in run.path.rglob("*"):

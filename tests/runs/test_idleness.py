@@ -18,7 +18,7 @@ from support.scenario import wait_until
 
 from clusterctl.shared.node.idleness import GpuReading, Observer, Signs, at_work, observe
 from clusterctl.shared.node.node_watch import all_idle
-from clusterctl.shared.node.process_tree import ProcessTree, Used
+from clusterctl.shared.node.processes import ProcessTree, Used
 from clusterctl.shared.record.heartbeats import ENDED, Beat, idle_together
 from clusterctl.shared.record.layout import Attempt, RunDir
 from clusterctl.shared.record.place import Place

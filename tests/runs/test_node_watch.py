@@ -13,7 +13,6 @@ from support.recorded import write_beat
 from support.scenario import wait_until
 
 from clusterctl.shared.node import node_watch
-from clusterctl.shared.node import node_watch as judgement
 from clusterctl.shared.node.node_watch import NodeWatch
 from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.heartbeats import Beat, read_beats
@@ -29,7 +28,7 @@ IDLE = replace(TRAINING, step=0, step_time=None, step_seconds=None, slow_seconds
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     made = RunDir(tmp_path / "run").attempt(0)
     made.beats(0).parent.mkdir(parents=True)
-    monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.05)
+    monkeypatch.setattr(node_watch, "CONFIRM_SECONDS", 0.05)
     return made
 
 
@@ -88,7 +87,7 @@ def test_a_stuck_rank_ends_the_attempt_and_a_restart_is_requested_at_the_end(
 
 def test_the_rank_that_is_not_waiting_is_the_suspect(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        judgement, "CONFIRM_SECONDS", 0.5
+        node_watch, "CONFIRM_SECONDS", 0.5
     )  # long enough for both to write again, even on a busy machine
     node = node_of(attempt)
     moments = iter(range(1000, 10**6))
@@ -138,7 +137,7 @@ def test_no_file_is_read_while_all_ranks_make_progress(attempt: Attempt, monkeyp
 def test_ranks_that_recover_before_confirmation_raise_no_alarm(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.3)
+    monkeypatch.setattr(node_watch, "CONFIRM_SECONDS", 0.3)
     node = node_of(attempt)
     node.look(TRAINING, TRAINING, seconds=5)
     assert attempt.hang_lease.exists()
@@ -184,7 +183,7 @@ def test_confirmation_takes_as_long_as_heartbeats_may_be_late(
     monkeypatch.setattr(node_watch, "lateness", lambda path: 70.0)
     # not time.sleep itself, which threads of other tests may call
     clocks = SimpleNamespace(sleep=slept.append, monotonic=time.monotonic, time=time.time)
-    monkeypatch.setattr(judgement, "time", clocks)
+    monkeypatch.setattr(node_watch, "time", clocks)
     node_of(attempt).look_until_sure(WAITING, TRAINING)
     assert slept
     assert all(seconds > 70 for seconds in slept)

@@ -94,7 +94,7 @@ PERCENT = Mutation("engine/training/progress.py", "{score.value:.4f}", "{score.v
 LR_IGNORED = Mutation("engine/training/learner.py", "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
 RANK_0_ALONE = Mutation(_SLICES, "size = -(-nodes // dist.get_world_size())", "size = nodes")
 EVERY_RANK_PREPARES = Mutation("shared/record/once.py", "return is_listed(folder) and whole(folder)", "return False")
-_MKDIR = "lease.mkdir({})\n        except FileExistsError:"
+_MKDIR = "self.folder.mkdir({})\n        except FileExistsError:"
 NO_LEASE = Mutation("shared/record/once.py", _MKDIR.format("mode=0o700"), _MKDIR.format("mode=0o700, exist_ok=True"))
 TEST_EVENTS_TOGETHER = Mutation(
     "engine/data/taobao.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"

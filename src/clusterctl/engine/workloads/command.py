@@ -32,7 +32,7 @@ from clusterctl.program import CHECKPOINTS, KEEP, RESTART_FILE, STOP_FILE
 from clusterctl.shared.errors import Cause, ProgramEnded, TaskError
 from clusterctl.shared.node.idleness import observe
 from clusterctl.shared.node.leftovers import end_own
-from clusterctl.shared.node.process_tree import has_signal
+from clusterctl.shared.node.processes import has_signal
 from clusterctl.shared.node.signals import WARNING_SIGNAL, KilledBy
 from clusterctl.shared.record.fields import Fields
 from clusterctl.shared.record.files import with_retries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.api.find import age_seconds, query
 from clusterctl.launcher.observe.lines import GrowingRecords, last_lines
-from clusterctl.launcher.observe.measurements import measurements_in, pace_of, parse_measurement
+from clusterctl.launcher.observe.measurements import measurements_in, pace_of, repeated_from
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.telemetry import parse_sample, telemetry_files
 from clusterctl.shared.errors import ConfigError, UsageError
@@ -22,6 +23,7 @@ from clusterctl.shared.record.stages import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.launcher.observe.telemetry import Sample
@@ -186,33 +188,37 @@ def stretches_of(status: Status, now: float, since: float | None = None) -> Iter
             for name in names:
                 with suppress(ConfigError):  # damaged
                     records.append(read_record(RunDir(record.run.submissions / name)))
-    following: Attempt | None = None
-    for evidence, start, until in spans:
-        attempt = record.run.attempt(evidence.number)
-        is_active = following is None and status.sure and not status.stage.ended and status.stage is not Stage.QUEUED
+    attempts = (record.run.attempt(evidence.number) for evidence, _, _ in spans)
+    for (evidence, start, until), (attempt, repeated) in zip(spans, repeated_from(attempts, _head), strict=False):
+        is_newest = evidence is spans[0][0]
+        is_active = is_newest and status.sure and not status.stage.ended and status.stage is not Stage.QUEUED
         end = until
         if evidence.end is None and not is_active:  # its end was not recorded: take its last sign of life
             files = (attempt.metrics, attempt.host_log, *attempt.beat_files().values())
             written = (modified_at(path) / 1e9 for path in (*files, *telemetry_files(attempt).values()))
             end = min(until, max(start, *written))
-        if since is None or end > since:
-            asked = next((one for one in records if one.past_attempts <= evidence.number), record)
-            resources, tasks = asked.job.resources, asked.tasks_per_node
-            gpu_busy, cpu_busy = _busy(attempt)
-            yield Stretch(
-                run=record.run.id,
-                user=user,
-                job=record.job.name,
-                start=start,
-                end=end,
-                nodes=resources.nodes,
-                gpus=resources.nodes * (resources.gpus_per_node or 0),
-                cpus=resources.nodes * tasks * resources.cpus_per_task,
-                gpu_busy=gpu_busy,
-                cpu_busy=cpu_busy,
-                repeated=_repeated(attempt, following, end - start) if following else 0.0,
-            )
-        following = attempt
+        if since is not None and end <= since:
+            return
+        asked = next((one for one in records if one.past_attempts <= evidence.number), record)
+        resources, tasks = asked.job.resources, asked.tasks_per_node
+        gpu_busy, cpu_busy = _busy(attempt)
+        yield Stretch(
+            run=record.run.id,
+            user=user,
+            job=record.job.name,
+            start=start,
+            end=end,
+            nodes=resources.nodes,
+            gpus=resources.nodes * (resources.gpus_per_node or 0),
+            cpus=resources.nodes * tasks * resources.cpus_per_task,
+            gpu_busy=gpu_busy,
+            cpu_busy=cpu_busy,
+            repeated=_share_of_steps(attempt, repeated, end - start),
+        )
+
+
+def _head(path: Path) -> Iterator[dict[str, Any]]:
+    return islice(GrowingRecords(path, _MOST_BYTES).read(), _HEAD_RECORDS)
 
 
 def _busy(attempt: Attempt) -> tuple[float | None, float | None]:
@@ -234,16 +240,14 @@ def _seconds(sample: Sample) -> float:
     return 1.0 if sample.seconds is None else sample.seconds
 
 
-def _repeated(attempt: Attempt, following: Attempt, seconds: float) -> float:
-    """The share of an attempt's time whose steps were repeated by the `following` one, from its final pace."""
-    lines = last_lines(attempt.metrics)
-    head = islice(GrowingRecords(following.metrics, _MOST_BYTES).read(), _HEAD_RECORDS)
-    again = next((step for one in map(parse_measurement, head) if (step := one.step) is not None), None)
+def _share_of_steps(attempt: Attempt, first: float, seconds: float) -> float:
+    """The share of an attempt's time in which it completed the steps from `first` on, from its final pace."""
+    lines = last_lines(attempt.metrics) if first < math.inf else []
     last = next((step for one in measurements_in(reversed(lines)) if (step := one.step) is not None), None)
     pace = pace_of(lines)
-    if again is None or last is None or pace is None or seconds <= 0:
+    if last is None or pace is None or seconds <= 0:
         return 0.0
-    return min(1.0, max(0.0, last - again + 1) / pace.steps_per_second / seconds)
+    return min(1.0, max(0.0, last - first + 1) / pace.steps_per_second / seconds)
 
 
 def _part(stretch: Stretch, start: float, end: float) -> Stretch:

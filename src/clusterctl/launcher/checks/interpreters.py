@@ -137,9 +137,11 @@ def interpreter_rules(found: Surroundings) -> Iterator[Check]:
             if installed:
                 yield ok(name, f"{installed} in {path}")
             else:
-                needed = ("torch", "torch_geometric", "numpy", "scipy")
                 message = f"{path} has no torch: only jobs with workload `command` run without it"
-                yield warn(name, message, _install(interpreter, *needed))
+                needed = map(requirement, ("torch", "torch_geometric", "numpy", "scipy"))  # clusterctl itself travels
+                install = shlex.join([path, "-m", "pip", "install", *needed])
+                pip = "" if interpreter.has_pip else f"{shlex.join([path, '-m', 'ensurepip'])} && "
+                yield warn(name, message, f"{pip}{install}")
 
 
 def program_rules(found: Surroundings) -> Iterator[Check]:
@@ -170,10 +172,3 @@ def requirement(package: str) -> str:
     lines = [line.partition(";")[0].strip() for line in metadata.requires("clusterctl") or ()]
     named = {re.split(r"[^\w.-]", line)[0].replace("-", "_"): line for line in lines}
     return named.get(package, package)
-
-
-def _install(interpreter: Interpreter, *packages: str) -> str:
-    """A command to install clusterctl's requirements; clusterctl itself is copied with each run."""
-    python = interpreter.seen.path
-    install = shlex.join([python, "-m", "pip", "install", *map(requirement, packages)])
-    return install if interpreter.has_pip else f"{shlex.join([python, '-m', 'ensurepip'])} && {install}"

@@ -31,7 +31,7 @@ from clusterctl.shared.errors import ClusterctlError, ConfigError, SlurmError
 from clusterctl.shared.record.file_systems import LOCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from clusterctl.launcher.checks.surroundings import Surroundings
     from clusterctl.launcher.config import Resolved
@@ -152,30 +152,21 @@ def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmR
 
 
 def _hint(fatal: Sequence[Check], resolved: Resolved) -> str:
-    return "\n".join(dict.fromkeys(filter(None, [_remedy(fatal, resolved), *(check.hint for check in fatal)])))
-
-
-def _remedy(fatal: Sequence[Check], resolved: Resolved) -> str:
-    """The commands that would pass, or only the flags to add if the typed command is unknown."""
+    """The commands that would pass, or only the flags to add if the typed command is unknown; and the checks' hints."""
     changes = {key: value for check in fatal for key, value in check.changes.items()}
-    if not changes:
-        return ""
-    first = [check.first for check in fatal if check.first]
-    cluster = _cluster_flag(resolved.cluster)
-    if not resolved.typed or cluster is None or not all(check.changes for check in fatal):
-        return ", then ".join([*first, f"add {shlex.join(_flags(changes))}"])
-    settings = [setting for setting in resolved.settings if setting.partition("=")[0].strip() not in changes]
-    kept = [word for setting in resolved.secrets.hide_typed(settings) for word in ("--set", setting)]
-    typed = with_options(["clusterctl", *resolved.typed], [*cluster, *kept, *_flags(changes)])
-    return " && ".join([*first, shlex.join(typed)])
-
-
-def _flags(changes: Mapping[str, str]) -> list[str]:
-    """The settings as command-line options, using short flags if there are any."""
-    words: list[str] = []
+    flags: list[str] = []
     for key, value in changes.items():
-        words += [_SHORT[key], value] if key in _SHORT else ["--set", f"{key}={value}"]
-    return words
+        flags += [_SHORT[key], value] if key in _SHORT else ["--set", f"{key}={value}"]
+    first = [check.first for check in fatal if check.first] if changes else []
+    cluster, remedy = _cluster_flag(resolved.cluster) if changes else None, ""
+    if changes and resolved.typed and cluster is not None and all(check.changes for check in fatal):
+        settings = [setting for setting in resolved.settings if setting.partition("=")[0].strip() not in changes]
+        kept = [word for setting in resolved.secrets.hide_typed(settings) for word in ("--set", setting)]
+        typed = with_options(["clusterctl", *resolved.typed], [*cluster, *kept, *flags])
+        remedy = " && ".join([*first, shlex.join(typed)])
+    elif changes:
+        remedy = ", then ".join([*first, f"add {shlex.join(flags)}"])
+    return "\n".join(dict.fromkeys(filter(None, [remedy, *(check.hint for check in fatal)])))
 
 
 def _cluster_flag(cluster: Cluster) -> tuple[str, ...] | None:

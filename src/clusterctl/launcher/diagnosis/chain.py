@@ -14,8 +14,7 @@ from clusterctl.launcher.diagnosis.finding import Finding
 from clusterctl.launcher.diagnosis.reasons import in_words
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.ranking import stages_in_words
-from clusterctl.launcher.observe.run_record import Standing, standing, standing_of_all
-from clusterctl.launcher.observe.stage import HELD, NEVER_STARTS
+from clusterctl.launcher.observe.stage import HELD, NEVER_STARTS, Standing, standing, standing_of_all
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import runs_of
 from clusterctl.shared.errors import Cause, ConfigError

@@ -130,12 +130,9 @@ def in_words(code: str) -> Reason:
     detail = f" ({rest.strip('_').replace('_', ' ')})" if comma and not head.startswith("Nodes_required") else ""
     if known := _BY_LOWER_CASE.get(head.lower()):
         return replace(known, words=known.words + detail)
-    if match := _FAMILY.fullmatch(head):
-        return _limit(match)
-    return Reason(f"Slurm's reason: {code}" if code else "Slurm gives no reason", Kind.UNKNOWN)
-
-
-def _limit(match: re.Match[str]) -> Reason:
+    match = _FAMILY.fullmatch(head)
+    if not match:
+        return Reason(f"Slurm's reason: {code}" if code else "Slurm gives no reason", Kind.UNKNOWN)
     whose = "quality of service" if match["whose"] == "QOS" else "account"
     what = next((words for begin, words in _WHAT.items() if match["what"].lower().startswith(begin)), match["what"])
     if match["minutes"]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.observe.attempt import HostRecord
+from clusterctl.launcher.observe.attempt import AttemptEvidence
+from clusterctl.launcher.observe.lines import MISSING, log_lines, text_lines
 from clusterctl.launcher.observe.milestones import read_cancellation
 from clusterctl.launcher.observe.rank_events import (
     Began,
@@ -30,16 +31,17 @@ from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.file_systems import lateness
-from clusterctl.shared.record.files import exists, modified_at, names_in, read_regular, status_of
+from clusterctl.shared.record.files import exists, modified_at, names_in, status_of
 from clusterctl.shared.record.heartbeats import BEAT_SECONDS, ENDED, Beat, all_beats, read_beats
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.plain_text import plain
 from clusterctl.shared.record.stages import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from clusterctl.launcher.observe.attempt import HostRecord
+    from clusterctl.launcher.observe.lines import Text
     from clusterctl.launcher.observe.milestones import Cancellation
     from clusterctl.launcher.observe.rank_events import Death, Event
     from clusterctl.launcher.observe.stage import Status
@@ -55,7 +57,6 @@ SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may
 _LOOKS = 3
 _TAIL_BYTES = 16_384
 _FEW_LINES = 8  # fewer than a traceback and what follows it
-_HOST_BYTES = 262_144
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? ")  # of the lines of our own workloads
 
 
@@ -101,8 +102,8 @@ class Alarm:
 
 
 @dataclass(frozen=True)
-class AttemptTrace(HostRecord):
-    """One attempt: the record of its batch script, and its ranks.
+class AttemptTrace(AttemptEvidence):
+    """One attempt: what its status was judged by, and everything else that it recorded.
 
     `lines` of srun, slurmstepd and pyxis are from the attempt's log, `job_lines` from the job's, shared by attempts.
     """
@@ -180,7 +181,7 @@ def gather(
     """
     run, now = status.record.run, clock()
     look = _Look(status, now, most_ranks, seen)
-    slurm_lines = _lines(run.path / "slurm.log", _HOST_BYTES, look.unknown, missing_ok=True)
+    slurm_lines = look.lines(run.path / "slurm.log", log_lines(run.path / "slurm.log"))
     job_lines = by_attempt(slurm_lines)
     return RunTrace(
         status=status,
@@ -279,16 +280,19 @@ class _Look:
     seen: Seen | None
     unknown: list[str] = field(default_factory=list)
 
-    def at_attempt(self, attempt: Attempt, host: HostRecord) -> AttemptTrace:
+    def at_attempt(self, attempt: Attempt, host: AttemptEvidence) -> AttemptTrace:
         if host.problem:
             self.unknown.append(f"{attempt.number}/host.json: {host.problem}")
-        lines = _lines(attempt.host_log, _HOST_BYTES, self.unknown, head=True)
+        lines = self.lines(attempt.host_log, log_lines(attempt.host_log, head=True), must_exist=True)
         alarm, reported = (parse_alarm(read_fields(path)) for path in (attempt.hang_json, attempt.hang_report_json))
         tasks = self.status.record.job.resources.nodes * self.status.record.tasks_per_node
         own, logs = attempt.event_files(), attempt.log_files("err")
         named = None
         if self.most_ranks is not None and self.most_ranks < tasks:
-            named = _named_first(sorted({*own, *logs}), alarm, lines)[: self.most_ranks]
+            known = dict.fromkeys(sorted({*own, *logs}))
+            suspects = [*alarm.suspects, alarm.seen] if alarm else []
+            first = dict.fromkeys([*suspects, *(death.rank for death in deaths(lines)), *known])
+            named = [rank for rank in first if rank in known][: self.most_ranks]
         events, beats = self._read(attempt, named)
         if named is not None and not events.keys() >= {*named}:  # tasks are not placed in Slurm's default order
             named = None
@@ -297,7 +301,7 @@ class _Look:
         last = host is self.status.attempt
         over = not last or host.exit_code is not None or self.status.stage.ended
         return AttemptTrace(
-            **{field.name: getattr(host, field.name) for field in fields(HostRecord)},
+            **vars(host),
             tasks=tasks,
             whole=named is None,
             lines=lines,
@@ -353,15 +357,13 @@ class _Look:
             return ()
         except OSError:
             pass  # opening it reports why
-        words = _lines(log, _TAIL_BYTES, self.unknown, missing_ok=True)
-        return tuple(_TIME.sub("", line) for line in words)
+        return tuple(_TIME.sub("", line) for line in self.lines(log, text_lines(log, _TAIL_BYTES)))
 
-
-def _named_first(ranks: Iterable[int], alarm: Alarm | None, lines: Iterable[str]) -> list[int]:
-    """`ranks`, starting with those named by the watchdog, then those whose end srun reported, in that order."""
-    named = [*alarm.suspects, alarm.seen] if alarm else []
-    known = dict.fromkeys(ranks)
-    return [rank for rank in dict.fromkeys([*named, *(death.rank for death in deaths(lines)), *known]) if rank in known]
+    def lines(self, path: Path, text: Text, *, must_exist: bool = False) -> tuple[str, ...]:
+        """The lines of the log `path`, with its problem noted; a rank that wrote nothing may have none."""
+        if text.problem and (must_exist or text.problem != MISSING):
+            self.unknown.append(f"{path.parent.name}/{path.name}: {text.problem}")
+        return text.lines
 
 
 def _recorded(events: Iterable[Event]) -> dict[str, Any]:
@@ -400,30 +402,3 @@ def parse_alarm(fields: Fields) -> Alarm | None:
         suspects=tuple(rank for rank in suspects if type(rank) is int) if isinstance(suspects, list) else (),
         how=fields.text("how") or "unknown",
     )
-
-
-def _lines(
-    path: Path, most_bytes: int, unknown: list[str], *, head: bool = False, missing_ok: bool = False
-) -> tuple[str, ...]:
-    """The last lines of a log as text; with `head`, also the first lines of a longer one."""
-
-    def read(file: IO[bytes]) -> tuple[bytes, int, bytes]:
-        size = file.seek(0, 2)
-        file.seek(0)
-        begin = file.read(most_bytes).rpartition(b"\n")[0] + b"\n" if head and size > most_bytes else b""
-        start = file.seek(max(len(begin), size - most_bytes))
-        return begin, start, file.read(most_bytes)
-
-    try:
-        begin, start, end = read_regular(path, read)
-    except (FileNotFoundError, NotADirectoryError):
-        if not missing_ok:
-            unknown.append(f"{path.parent.name}/{path.name}: missing")
-        return ()
-    except OSError as error:
-        unknown.append(f"{path.parent.name}/{path.name}: {error.strerror}")
-        return ()
-    if start > len(begin):  # in the middle of a line
-        end = end.partition(b"\n")[2]
-    text = (begin + end).decode(errors="replace").replace("\r", "\n")
-    return tuple(clean for line in text.split("\n") if (clean := plain(line)).strip())

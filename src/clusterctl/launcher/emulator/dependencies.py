@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.emulator import jobs
-from clusterctl.launcher.emulator import jobs as arrays
 from clusterctl.launcher.emulator.jobs import EmulatedState
 from clusterctl.shared.errors import SlurmError
 
@@ -49,7 +48,7 @@ def parse(text: str) -> list[Dependency]:
             raise SlurmError(_NONSENSE)
         for target in targets:
             try:
-                number, indices = arrays.parse_target(target)  # 12_[3-4] -> 12_3, 12_4
+                number, indices = jobs.parse_target(target)  # 12_[3-4] -> 12_3, 12_4
             except SlurmError:
                 raise SlurmError(_NONSENSE) from None
             found += [Dependency(kind, f"{number}_{index}") for index in indices] or [Dependency(kind, str(number))]
@@ -84,17 +83,17 @@ def shown(record: JobRecord) -> str:
 
 def verdict(kind: str, records: Sequence[JobRecord]) -> bool | None:
     """Whether these jobs satisfy a dependency of this kind; None while that is open."""
-    verdicts = [_verdict(kind, record) for record in records]
+
+    def of_job(state: EmulatedState) -> bool | None:
+        """A requeued job counts as neither ended nor started."""
+        if kind == DependencyKind.AFTER:
+            return state is EmulatedState.RUNNING or state.ended or None
+        if not state.ended:
+            return None
+        succeeded = state is EmulatedState.COMPLETED
+        return kind == DependencyKind.AFTER_ANY or succeeded == (kind == DependencyKind.AFTER_OK)
+
+    verdicts = [of_job(record.state) for record in records]
     if None in verdicts:
         return None
     return any(verdicts) if kind == DependencyKind.AFTER_NOT_OK else all(verdicts)
-
-
-def _verdict(kind: str, record: JobRecord) -> bool | None:
-    """`verdict` for one job. A requeued job counts as neither ended nor started."""
-    state = record.state
-    if kind == DependencyKind.AFTER:
-        return state is EmulatedState.RUNNING or state.ended or None
-    if not state.ended:
-        return None
-    return kind == DependencyKind.AFTER_ANY or (state is EmulatedState.COMPLETED) == (kind == DependencyKind.AFTER_OK)

@@ -244,14 +244,14 @@ def _read(path: Path) -> Any:
 # Job arrays: `--array=0-9%4` as sbatch reads it, `0-9%4` as squeue writes it, and `12_[3-5]` as commands name jobs.
 
 
-MAX_SIZE = 1001  # Slurm's default MaxArraySize; the highest index is one less
+MAX_ARRAY_SIZE = 1001  # Slurm's default MaxArraySize; the highest index is one less
 _LONGEST = 64  # longest index list that squeue prints, unless SLURM_BITSTR_LEN overrides it; 0: no limit
 UNKNOWN_JOB = "Invalid job id specified"
 _INVALID = "Batch job submission failed: Invalid job array specification"
 _RANGE = re.compile(r"\[?\s*([0-9]{1,9})\]?(?:-([0-9]{1,9})\]?(?::([0-9]{1,9})\]?)?)?(?:%.*)?", re.DOTALL)
 
 
-def parse(text: str) -> list[int]:
+def parse_indices(text: str) -> list[int]:
     """The indices in `0-9%4`, `1,3,5-8` or `0-20:5`; empty if `text` is. Raises SlurmError."""
     found: set[int] = set()
     for word in filter(None, text.split(",")):
@@ -259,21 +259,21 @@ def parse(text: str) -> list[int]:
         if not match:
             raise SlurmError(_INVALID)
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if not (first <= last < MAX_SIZE and 0 < step < MAX_SIZE):
+        if not (first <= last < MAX_ARRAY_SIZE and 0 < step < MAX_ARRAY_SIZE):
             raise SlurmError(_INVALID)
         found.update(range(first, last + 1, step))
     return sorted(found)
 
 
-def throttle(text: str) -> int:
+def throttle_of(text: str) -> int:
     """How many elements may run at once: 4 for `0-9%4`, 0 for no limit. Like Slurm's parser, it never fails."""
     match = re.search(r"%([0-9]{1,9})", text)
     return int(match[1]) if match else 0
 
 
-def environment(text: str) -> dict[str, object]:
+def array_environment(text: str) -> dict[str, object]:
     """The variables that describe the whole array to each of its elements; all None in a job outside an array."""
-    indices = parse(text)
+    indices = parse_indices(text)
     names = [f"SLURM_ARRAY_TASK_{name}" for name in ("COUNT", "MIN", "MAX", "STEP")]
     if not indices:
         return dict.fromkeys(names)
@@ -287,7 +287,7 @@ def ranges(indices: Sequence[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def shown(record: JobRecord) -> str:
+def shown_elements(record: JobRecord) -> str:
     """The elements of a job as squeue shows them: `3`, or `3-9%4` for pending ones."""
     tasks = record.tasks
     if len(tasks) < 2:
@@ -307,7 +307,8 @@ def job_name(job_id: int, record: JobRecord) -> str:
     """What squeue calls a job: `12`, `12_3` for an array element, `12_[3-9%4]` for its pending elements."""
     if not record.tasks:
         return str(job_id)
-    return f"{record.array}_[{shown(record)}]" if len(record.tasks) > 1 else f"{record.array}_{record.tasks[0]}"
+    element = f"[{shown_elements(record)}]" if len(record.tasks) > 1 else record.tasks[0]
+    return f"{record.array}_{element}"
 
 
 def parse_target(text: str) -> tuple[int, list[int]]:
@@ -316,7 +317,7 @@ def parse_target(text: str) -> tuple[int, list[int]]:
     if not match:
         raise SlurmError(UNKNOWN_JOB)
     try:
-        return int(match[1]), parse(match[2] or match[3] or "")
+        return int(match[1]), parse_indices(match[2] or match[3] or "")
     except SlurmError:
         raise SlurmError(UNKNOWN_JOB) from None
 

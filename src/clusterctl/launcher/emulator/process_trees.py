@@ -1,4 +1,4 @@
-"""Start and reap processes, and kill whole process trees. Linux only."""
+"""Start, signal and reap processes. Linux only."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.shared.node.processes import carriers
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 
 def spawn(argv: list[str], environment: Mapping[str, str], folder: str, out: int, err: int) -> int:
@@ -76,35 +77,12 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, prctl(2)
 
 
-def descendants(ancestor: int, apart_from: Callable[[int], bool]) -> list[int]:
-    """Every process below `ancestor`, except zombies and the whole trees of those for which `apart_from` holds."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = path.read_bytes().rpartition(b")")[2].split()[:2]
-        except OSError:
-            continue
-        if state != b"Z":
-            children.setdefault(int(parent), []).append(int(path.parent.name))
-    found, unseen = [], [ancestor]
-    while unseen:
-        below = [pid for pid in children.get(unseen.pop(), []) if not apart_from(pid)]
-        found += below
-        unseen += below
-    return found
-
-
 def kill_marked(mark: str) -> None:
     """SIGKILL every process that was started with `mark` ("NAME=value") in its environment."""
-    wanted = os.fsencode(mark)
-    found = True
-    while found:
-        found = False
-        for path in Path("/proc").glob("[0-9]*/environ"):
+    while found := carriers(mark):
+        for pid, _ in found:
             with suppress(OSError):  # gone, or another user's
-                if wanted in path.read_bytes().split(b"\0"):
-                    os.kill(int(path.parent.name), signal.SIGKILL)
-                    found = True
+                os.kill(pid, signal.SIGKILL)
 
 
 def _complain(message: str) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.emulator import dependencies, jobs, starting
-from clusterctl.launcher.emulator import jobs as arrays
 from clusterctl.launcher.emulator.job_request import SBATCH, make_request, script_options
 from clusterctl.launcher.emulator.jobs import HELD, EmulatedState, JobRecord
 from clusterctl.launcher.emulator.output import shown_time
@@ -28,7 +27,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
         raise SlurmError("This does not look like a batch script: its first line must start with #!")
     options = script_options(script.decode(errors="surrogateescape")) | options  # the command line wins
     request = make_request(options, words[1:], name, str(Path.cwd()))
-    tasks = arrays.parse(request.array)
+    tasks = jobs.parse_indices(request.array)
     waits_for = dependencies.parse(options.get("dependency", ""))
     if (
         request.nodes > machine.nodes
@@ -38,9 +37,9 @@ def main(machine: Machine, arguments: list[str]) -> int:
     ):
         raise SlurmError("Batch job submission failed: Requested node configuration is not available")
     if "test-only" in options:
-        from clusterctl.launcher.emulator import virtual_cluster  # slow to import, seldom needed
+        from clusterctl.launcher.emulator import scheduling  # slow to import, seldom needed
 
-        start = shown_time(virtual_cluster.estimated_start(machine, request, time.time()))
+        start = shown_time(scheduling.estimated_start(machine, request, time.time()))
         place = f"on {request.nodes} nodes in partition {request.partition}"
         print(f"sbatch: Job to start at {start} {place}", file=sys.stderr)
         return 0
@@ -54,7 +53,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
         submitted=time.time(),
         dependencies=waits_for,
         tasks=tasks,
-        throttle=arrays.throttle(request.array),
+        throttle=jobs.throttle_of(request.array),
     )
     job = starting.start(machine, request, dict(os.environ), script, record)
     print(job.id if "parsable" in options else f"Submitted batch job {job.id}")

@@ -32,17 +32,12 @@ def main(machine: Machine, arguments: list[str]) -> int:
         try:
             for job in jobs.split(machine, job_id):
                 if step:
-                    _signal_step(job, step, options)
+                    number = parse_signal(options.get("signal", "KILL"))  # Slurm's default for a step
+                    if not step.isdigit() or not fifo.send(job.steps / step, str(int(number)), "all"):
+                        raise SlurmError(UNKNOWN_JOB)
                 elif not job.record.state.ended:  # cancelling an ended job is no error in Slurm either
                     job.ask(*request)
         except SlurmError as error:
             print(f"scancel: error: Kill job error on job id {target}: {error.message}", file=sys.stderr)
             code = 1
     return code
-
-
-def _signal_step(job: jobs.EmulatedJob, step: str, options: dict[str, str]) -> None:
-    """Send the step KILL by default, as Slurm does."""
-    number = parse_signal(options.get("signal", "KILL"))
-    if not step.isdigit() or not fifo.send(job.steps / step, str(int(number)), "all"):
-        raise SlurmError(UNKNOWN_JOB)

@@ -10,15 +10,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.emulator import jobs
-from clusterctl.launcher.emulator import jobs as arrays
 from clusterctl.launcher.emulator.stand_in import VERSION
 from clusterctl.launcher.emulator.virtual_cluster import Machine, gres, node_list, node_name
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.spec.values import slurm_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from clusterctl.launcher.emulator.jobs import EmulatedJob
 
 
@@ -30,9 +27,9 @@ def main(machine: Machine, arguments: list[str]) -> int:
         case ["version"]:
             print(VERSION)
         case ["requeue" | "hold" | "release" as verb, *job_ids] if job_ids:
-            return _ask(machine, arrays.targets(",".join(job_ids)), verb)
+            return _ask(machine, jobs.targets(",".join(job_ids)), verb)
         case ["show", "config"]:
-            print(f"MaxArraySize            = {arrays.MAX_SIZE}")
+            print(f"MaxArraySize            = {jobs.MAX_ARRAY_SIZE}")
         case ["show", "hostnames" | "hostname", names]:
             print("\n".join(_expand(names)))
         case ["show", "job" | "jobs", job_id]:
@@ -55,24 +52,22 @@ def main(machine: Machine, arguments: list[str]) -> int:
 
 
 def _ask(machine: Machine, targets: list[str], *words: str) -> int:
-    refusals = [refusal for target in targets for refusal in _refusals(machine, target, words)]
+    """Send `words` to all jobs that `targets` name; ended elements of a whole array may refuse."""
+    refusals = []
+    for target in targets:
+        try:
+            for job in jobs.split(machine, target):
+                try:
+                    job.ask(*words)
+                except SlurmError as error:
+                    record = job.record  # it may have ended just now
+                    if not (record.array and record.state.ended and "_" not in target):
+                        refusals.append(f"{error.message} for job {jobs.job_name(job.id, record)}")
+        except SlurmError as error:
+            refusals.append(f"{error.message} for job {target}")
     for refusal in refusals:
         print(refusal, file=sys.stderr)
     return int(bool(refusals))
-
-
-def _refusals(machine: Machine, target: str, words: tuple[str, ...]) -> Iterator[str]:
-    """Send `words` to all jobs that `target` names; yields errors, except for ended elements of a whole array."""
-    try:
-        for job in jobs.split(machine, target):
-            try:
-                job.ask(*words)
-            except SlurmError as error:
-                record = job.record  # it may have ended just now
-                if not (record.array and record.state.ended and "_" not in target):
-                    yield f"{error.message} for job {arrays.job_name(job.id, record)}"
-    except SlurmError as error:
-        yield f"{error.message} for job {target}"
 
 
 def _update_node(machine: Machine, values: dict[str, str]) -> None:
@@ -100,7 +95,7 @@ def _show_job(job: EmulatedJob) -> None:
     element = ""
     if record.tasks:
         throttle = f"ArrayTaskThrottle={record.throttle} " if record.throttle else ""
-        element = f"ArrayJobId={record.array} ArrayTaskId={arrays.shown(record)} {throttle}"
+        element = f"ArrayJobId={record.array} ArrayTaskId={jobs.shown_elements(record)} {throttle}"
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.started)) if record.started else "Unknown"
     restarts = f"Restarts={record.restarts} Requeue={int(request.requeue)}"
     print(f"JobId={job.id} {element}JobName={request.name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from operator import itemgetter
 
-from clusterctl.launcher.emulator import jobs, virtual_cluster
+from clusterctl.launcher.emulator import jobs, scheduling
 from clusterctl.launcher.emulator.job_request import DEFAULT_PARTITION, Options
 from clusterctl.launcher.emulator.output import long_format
 from clusterctl.launcher.emulator.virtual_cluster import Machine, gres, node_name
@@ -20,7 +20,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
         raise SlurmError("the emulator shows only nodes, in a given format: sinfo -N -O FIELD,...")
     jobs.bury_lost(machine)
     held = ((job.request, job.record) for job in jobs.all_jobs(machine) if job.is_supervised)
-    free = {slot.node: slot for slot in virtual_cluster.free_slots(machine, held)}
+    free = {slot.node: slot for slot in scheduling.free_slots(machine, held)}
     rows = [_fields(machine, node, free.get(node)) for node in range(1, machine.nodes + 1)]
     header, columns = long_format(options["Format"], {name: itemgetter(name) for name in rows[0]})
     lines = [] if "noheader" in options else [header]
@@ -28,7 +28,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
     return 0
 
 
-def _fields(machine: Machine, node: int, free: virtual_cluster.Free | None) -> dict[str, str]:
+def _fields(machine: Machine, node: int, free: scheduling.Free | None) -> dict[str, str]:
     """What sinfo shows for a node; `free` is None if it is down."""
     total, marker = machine.cpus_per_node, machine.down_marker(node)
     used = total - free.cpus if free else 0

@@ -26,7 +26,7 @@ def batch_environment(
         JOB_MARK: job.folder,
         "SLURM_ARRAY_JOB_ID": record.array or None,
         "SLURM_ARRAY_TASK_ID": record.tasks[0] if record.tasks else None,
-        **jobs.environment(request.array),
+        **jobs.array_environment(request.array),
         "SLURM_CLUSTER_NAME": "emulator",
         "SLURM_CPUS_ON_NODE": request.cpus_on_each,
         "SLURM_CPUS_PER_TASK": request.cpus_per_task,

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.emulator import dependencies, jobs
-from clusterctl.launcher.emulator import jobs as arrays
 from clusterctl.launcher.emulator.job_request import Options
 from clusterctl.launcher.emulator.jobs import EmulatedJob, EmulatedState, JobRecord
 from clusterctl.launcher.emulator.output import cell, long_format, shown_time, user_name
@@ -48,7 +47,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
         # Id and name of each step of the running jobs; `-o` knows only %i and %j.
         for job, record in _wanted(machine, options):
             for number, name in jobs.live_steps(job) if job.is_supervised else []:
-                row = options.get("format", "%i %j").replace("%i", f"{arrays.job_name(job.id, record)}.{number}", 1)
+                row = options.get("format", "%i %j").replace("%i", f"{jobs.job_name(job.id, record)}.{number}", 1)
                 print(row.replace("%j", name, 1))
         return 0
     if "Format" in options:
@@ -72,9 +71,9 @@ def main(machine: Machine, arguments: list[str]) -> int:
 
 def _wanted(machine: Machine, options: dict[str, str]) -> Iterator[tuple[EmulatedJob, JobRecord]]:
     """The requested jobs, each with the requested elements of its array."""
-    targets = arrays.targets(options["jobs"]) if "jobs" in options else [""]
+    targets = jobs.targets(options["jobs"]) if "jobs" in options else [""]
     for target in targets:
-        indices = arrays.parse_target(target)[1] if target else []
+        indices = jobs.parse_target(target)[1] if target else []
         for job in jobs.chosen(machine, target) if target else jobs.all_jobs(machine):
             record = job.record
             tasks = [task for task in record.tasks if not indices or task in indices]
@@ -122,7 +121,7 @@ def _duration(seconds: float | None) -> str:
 
 _FIELDS: dict[str, Callable[[JobRow], str]] = {
     "arrayjobid": lambda row: str(row.record.array or row.id),
-    "arraytaskid": lambda row: arrays.shown(row.record),
+    "arraytaskid": lambda row: jobs.shown_elements(row.record),
     "comment": lambda row: row.request.comment or "(null)",
     "dependency": lambda row: dependencies.shown(row.record),
     "endtime": lambda row: _time(
@@ -130,7 +129,7 @@ _FIELDS: dict[str, Callable[[JobRow], str]] = {
         or (row.record.started + row.request.time_limit if row.record.started and row.request.time_limit else None)
     ),
     "exit_code": lambda row: str(row.record.status),
-    "jobarrayid": lambda row: arrays.job_name(row.id, row.record),
+    "jobarrayid": lambda row: jobs.job_name(row.id, row.record),
     "jobid": lambda row: str(row.id),
     "name": lambda row: row.request.name,
     "nodelist": lambda row: node_list(row.record.nodes),

@@ -10,14 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.emulator import dependencies, fifo, jobs, process_trees, starting, virtual_cluster
-from clusterctl.launcher.emulator import jobs as arrays
+from clusterctl.launcher.emulator import dependencies, fifo, jobs, process_trees, scheduling, starting
 from clusterctl.launcher.emulator.dependencies import Dependency
 from clusterctl.launcher.emulator.host_names import name_nodes
 from clusterctl.launcher.emulator.jobs import HELD, EmulatedJob, EmulatedState
 from clusterctl.launcher.emulator.output import expand, open_output, symbols
 from clusterctl.launcher.emulator.slurm_variables import batch_environment
 from clusterctl.launcher.emulator.virtual_cluster import Machine, node_name
+from clusterctl.shared.node.processes import descendants, stats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,22 +93,22 @@ class Supervisor:
     def _place(self) -> bool:
         """Take the nodes if they are free; else record why not. The first in line asks jobs to make room."""
         reason = "Priority"
-        if not virtual_cluster.is_behind(self.machine, self.job):
-            with virtual_cluster.lease(self.machine):
-                if placed := virtual_cluster.place(self.machine, self.job):
+        if not scheduling.is_behind(self.machine, self.job):
+            with scheduling.lease(self.machine):
+                if placed := scheduling.place(self.machine, self.job):
                     started = {"state": EmulatedState.RUNNING, "reason": "None", "started": time.time()}
                     self._split(self.record.tasks[:1], **started, nodes=placed[0], gpus=placed[1])
             if placed:
                 jobs.nudge(self.machine)  # another job is now first in line
                 return self.record.state is EmulatedState.RUNNING
             jobs.bury_lost(self.machine)
-            if virtual_cluster.is_throttled(self.machine, self.job):
+            if scheduling.is_throttled(self.machine, self.job):
                 reason = "JobArrayTaskLimit"
             else:
-                for victim in virtual_cluster.victims(self.machine, self.job):
+                for victim in scheduling.victims(self.machine, self.job):
                     fifo.send(victim.control, "-", "preempt")
                 # With a node down it may never fit; then the jobs behind it must not wait.
-                possible = virtual_cluster.place(self.machine, self.job, alone=True)
+                possible = scheduling.place(self.machine, self.job, alone=True)
                 reason = "Resources" if possible else "ReqNodeNotAvail"
         if reason != self.record.reason:
             self._note(reason=reason)
@@ -251,7 +251,7 @@ class Supervisor:
                 self._say("")
                 self._end(EmulatedState.CANCELLED)
             case ["split", indices] if pending:
-                if tasks := [task for task in arrays.parse(indices) if task in self.record.tasks]:
+                if tasks := [task for task in jobs.parse_indices(indices) if task in self.record.tasks]:
                     self._split(tasks)
             case ["throttle", number] if self.record.array:
                 self._note(throttle=int(number))
@@ -292,13 +292,15 @@ class Supervisor:
 
     def _processes(self) -> list[int]:
         """All processes of the job. Jobs that it submitted are descendants too, but continue."""
-        return process_trees.descendants(os.getpid(), apart_from=self._is_supervisor)
 
-    def _is_supervisor(self, pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/fd/{_CONTROL}").readlink().is_relative_to(self.machine.jobs)
-        except OSError:
-            return False
+        def is_supervisor(pid: int) -> bool:
+            try:
+                return Path(f"/proc/{pid}/fd/{_CONTROL}").readlink().is_relative_to(self.machine.jobs)
+            except OSError:
+                return False
+
+        parents = {pid: stat.parent for pid, stat in stats().items() if not stat.has_ended}
+        return sorted(descendants(parents, {os.getpid()}, is_supervisor) - {os.getpid()})
 
     def _kill(self, pids: list[int]) -> None:
         for pid in pids:

@@ -1,20 +1,14 @@
-"""The virtual cluster: its size, the names of its nodes, which of them are down, and which a pending job gets."""
+"""The virtual cluster: its size, the names of its nodes, and which of them are down."""
 
 from __future__ import annotations
 
 import json
-import os
-import time
-from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.launcher.emulator.job_request import PREEMPTABLE, TIERS, JobRequest
-from clusterctl.launcher.emulator.jobs import EmulatedJob, EmulatedState, JobRecord, all_jobs
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 class Machine(NamedTuple):
@@ -71,120 +65,3 @@ def per_node(counts: Iterable[int]) -> str:
     """One count per node in Slurm's notation: 2(x3),1."""
     lengths = [(count, len(list(group))) for count, group in groupby(counts)]
     return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in lengths)
-
-
-# Which nodes and GPUs a pending job gets: in order of tier and job id, one decision at a time.
-
-
-_YEAR_SECONDS = 365 * 86400
-
-
-class Free(NamedTuple):
-    """Free resources of a node that is up."""
-
-    node: int
-    cpus: int
-    gpus: list[int]
-
-
-@contextmanager
-def lease(machine: Machine) -> Iterator[None]:
-    """Only one process at a time decides. The lease is a socket address, which the kernel frees with its process."""
-    place = machine.root.stat()
-    import socket  # late: most stand-ins never decide
-
-    with socket.socket(socket.AF_UNIX) as held:
-        while True:
-            try:
-                held.bind(f"\0clusterctl-emulator-{os.getuid()}-{place.st_dev}-{place.st_ino}")
-                break
-            except OSError:  # in use
-                time.sleep(0.005)
-        yield
-
-
-def is_behind(machine: Machine, job: EmulatedJob) -> bool:
-    """Whether a job of a higher tier, or an earlier job of the same tier, is queued."""
-    place = _place_in_line(job, job.record)
-    # The most recent one first: most jobs wait for that.
-    others = (other for other in reversed(all_jobs(machine)) if other.id != job.id and other.is_supervised)
-    waiting = ((other, record) for other in others if (record := other.record).in_line)
-    return any(_place_in_line(other, record) < place for other, record in waiting)
-
-
-def _place_in_line(job: EmulatedJob, record: JobRecord) -> tuple[int, int, int]:
-    """Array elements share their array's place, in order of index."""
-    return -job.request.tier, record.array or job.id, record.tasks[0] if record.tasks else 0
-
-
-def is_throttled(machine: Machine, job: EmulatedJob) -> bool:
-    """Whether its array has reached the limit of elements that run at once."""
-    record = job.record
-    if not record.throttle:
-        return False
-    others = (other.record for other in all_jobs(machine) if other.is_supervised)
-    return sum(other.array == record.array and bool(other.nodes) for other in others) >= record.throttle
-
-
-def place(machine: Machine, job: EmulatedJob, *, alone: bool = False) -> tuple[list[int], list[list[int]]] | None:
-    """The slots for `job`, as `choose` returns them; `alone`: in an empty cluster. The caller holds the lease."""
-    if not alone and is_throttled(machine, job):
-        return None
-    others = () if alone else (other for other in all_jobs(machine) if other.id != job.id and other.is_supervised)
-    free = free_slots(machine, ((other.request, other.record) for other in others))
-    return choose(machine, job.request, [slot for slot in free if slot.node not in job.record.excluded])
-
-
-def victims(machine: Machine, job: EmulatedJob) -> list[EmulatedJob]:
-    """The running jobs to preempt for `job`: the newest preemptable ones, and no more than necessary."""
-    if job.request.tier <= TIERS[PREEMPTABLE]:
-        return []
-    live = [(other, (other.request, other.record)) for other in all_jobs(machine) if other.is_supervised]
-    # COMPLETING jobs are already making room.
-    holding = {other: held for other, held in live if held[1].state is EmulatedState.RUNNING}
-    yielding = [other for other in reversed(holding) if holding[other][0].partition == PREEMPTABLE]
-    for number in range(len(yielding) + 1):
-        left = [held for other, held in holding.items() if other not in yielding[:number]]
-        if choose(machine, job.request, free_slots(machine, left)):
-            return yielding[:number]
-    return []
-
-
-def estimated_start(machine: Machine, request: JobRequest, now: float) -> float:
-    """When there would be room for `request` if every job ran to its time limit, or for a year without one.
-
-    Pending jobs are not counted, as in `sbatch --test-only` of Slurm 22.05.
-    """
-    held = [(job.request, job.record) for job in all_jobs(machine) if job.is_supervised and job.record.nodes]
-    ends = {id(record): (record.started or now) + (asked.time_limit or _YEAR_SECONDS) for asked, record in held}
-    for moment in (now, *sorted(ends.values())):
-        left = [(asked, record) for asked, record in held if ends[id(record)] > moment]
-        if choose(machine, request, free_slots(machine, left)):
-            return max(now, moment)
-    return now + _YEAR_SECONDS
-
-
-def free_slots(machine: Machine, jobs: Iterable[tuple[JobRequest, JobRecord]]) -> list[Free]:
-    """What `jobs` leave free on each node that is up."""
-    cpus = dict.fromkeys(range(1, machine.nodes + 1), machine.cpus_per_node)
-    gpus = {node: set(machine.gpu_indices(node)) for node in cpus}
-    for request, record in jobs:
-        for node, used in zip(record.nodes, record.gpus, strict=True):
-            if node in cpus:  # the state folder may hold jobs of a larger virtual cluster
-                cpus[node] -= _cpus_of(machine, request)
-                gpus[node] -= set(used)
-    return [Free(node, cpus[node], sorted(gpus[node])) for node in cpus if not machine.down_marker(node).exists()]
-
-
-def choose(machine: Machine, request: JobRequest, free: list[Free]) -> tuple[list[int], list[list[int]]] | None:
-    """The first nodes with room, and the first free GPUs of each; None if there are too few nodes."""
-    cpus, gpus = _cpus_of(machine, request), request.gpus_per_node
-    chosen = [node for node in free if node.cpus >= cpus and len(node.gpus) >= gpus][: request.nodes]
-    if len(chosen) < request.nodes:
-        return None
-    return [node.node for node in chosen], [node.gpus[:gpus] for node in chosen]
-
-
-def _cpus_of(machine: Machine, request: JobRequest) -> int:
-    """The CPUs that a job takes on each of its nodes."""
-    return machine.cpus_per_node if request.exclusive else request.cpus_on_each

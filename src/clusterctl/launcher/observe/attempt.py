@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import textwrap
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from clusterctl.launcher.observe.lines import last_lines
+from clusterctl.launcher.observe.lines import last_lines, log_lines
 from clusterctl.launcher.observe.measurements import Pace, measurements_in, newest_values, pace_of
 from clusterctl.launcher.observe.milestones import read_cancellation, read_finish, read_submission
 from clusterctl.launcher.observe.rank_events import deaths, newest_stage
@@ -240,8 +241,7 @@ def _with_its_ranks(
     alarm = read_fields(attempt.hang_json)
     death = None
     if evidence.exit_code:
-        # Only the end of a long log is read, so the first reports may be those of tasks that were terminated.
-        reports = deaths(line.decode(errors="replace") for line in last_lines(attempt.host_log))
+        reports = deaths(log_lines(attempt.host_log, head=True).lines)
         death = next((one for one in reports if one.code != EXIT_TERMINATED), None)
     return replace(
         evidence,
@@ -364,7 +364,9 @@ def _broken_since(files: Sequence[Path]) -> int | None:
     """
     since = None
     for path in reversed(files):
-        low, high = 0, _size(path)
+        low = high = 0
+        with suppress(OSError):
+            high = status_of(path).st_size
         while high - low > _BLOCK_BYTES:
             middle = (low + high) // 2
             losses = [loss for record in _records(path, middle, _BLOCK_BYTES) for loss in _loss(record)]
@@ -394,10 +396,3 @@ def _records(path: Path, offset: int, size: int) -> list[dict[str, Number]]:
     except OSError:
         return []
     return [measured.values for measured in measurements_in(lines[offset > 0 :])]
-
-
-def _size(path: Path) -> int:
-    try:
-        return status_of(path).st_size
-    except OSError:
-        return 0

@@ -115,6 +115,8 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
         code = _code_changes(first, second)
     except ConfigError as error:
         problems.append(error)
+    measured = before.metrics.keys() | after.metrics.keys()
+    names = [*(name for name in KNOWN if name in measured), *sorted(measured - KNOWN.keys())]
     return Comparison(
         as_of=found.as_of,
         statuses=(before, after),
@@ -122,7 +124,7 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
         code=code,
         versions=differences(*versions),
         image=differences(*images),
-        results=tuple(_results(before.metrics, after.metrics)),
+        results=tuple(Result(name, before.metrics.get(name), after.metrics.get(name)) for name in names),
         problems=tuple(problems),
     )
 
@@ -163,14 +165,6 @@ def configuration(record: RunRecord) -> Iterator[tuple[Key, Any]]:
     yield from leaves_as_written(to_record(record.job))
     for key, value in leaves(to_record(record.cluster)):
         yield ("cluster", *key), value
-
-
-def _results(first: Mapping[str, float], second: Mapping[str, float]) -> Iterator[Result]:
-    """Every metric that either run has: known ones in the vocabulary's order, then a program's own."""
-    own = (first.keys() | second.keys()) - KNOWN.keys()
-    names = [*(name for name in KNOWN if name in first or name in second), *sorted(own)]
-    for name in names:
-        yield Result(name, first.get(name), second.get(name))
 
 
 def _finite(value: float | None) -> float | None:

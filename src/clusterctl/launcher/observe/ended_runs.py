@@ -13,19 +13,20 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl import __version__
-from clusterctl.launcher.observe.attempt import AttemptEvidence, Course, Mean, RunEvidence, read_evidence
+from clusterctl.launcher.observe.attempt import AttemptEvidence, Course, Mean, RunEvidence, SetupFlaw, read_evidence
 from clusterctl.launcher.observe.rank_events import Death
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, RunRecord, read_record, read_spec
+from clusterctl.launcher.observe.slurm_log import EndedBy
 from clusterctl.launcher.observe.stage import settled
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.files import names_in, with_retries
 from clusterctl.shared.record.kept import Kept, read_kept, write_kept
 from clusterctl.shared.record.marks import Refusal
 from clusterctl.shared.record.stages import Stage
-from clusterctl.shared.record.vocabulary import metric_of
+from clusterctl.shared.record.vocabulary import Metric, metric_of
 from clusterctl.shared.spec import Cluster, Job, to_record
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
 
 QUIET_SECONDS = 60.0  # other nodes' files may arrive this late, and two changes may share a timestamp
 
+_LEFT_OUT = frozenset({"run", "job", "cluster", "answer"})
+
 Stamp = tuple[int, ...]
+T = TypeVar("T")
 
 
 def stamp(run: RunDir) -> Stamp:
@@ -76,7 +80,7 @@ class _KeptRun(NamedTuple):
 
 
 # Other versions have other fields, or give them other meanings.
-_PACKED = (RunRecord, RunEvidence, AttemptEvidence, Course)
+_PACKED = (RunRecord, RunEvidence, AttemptEvidence, Death, Course)
 _FORM = [__version__, [*_KeptRun._fields], *([each.name for each in fields(kept)] for kept in _PACKED)]
 
 
@@ -101,7 +105,7 @@ class EndedRuns:
             self._read[run] = found, evidence
             if self.file is not None and (stage := settled(evidence)):
                 specs = [self._key(evidence.record.job), self._key(evidence.record.cluster)]
-                packed = json.dumps(_packed(evidence))
+                packed = json.dumps(evidence, default=_plain)
                 self._load()[run.id] = _KeptRun([*found], stage.value, evidence.record.created, None, specs, packed)
                 self._changed = True
         return evidence
@@ -145,11 +149,9 @@ class EndedRuns:
         if not kept or not found or kept.stamp != [*found]:
             return None
         with suppress(ConfigError, ValueError):  # written by a checkout of the same version
-            self._read[run] = (
-                found,
-                _unpacked(run, json.loads(kept.evidence), *map(self._specs.__getitem__, kept.specs)),
-            )
-            return self._read[run][1]
+            evidence = _unpacked(run, json.loads(kept.evidence), *map(self._specs.__getitem__, kept.specs))
+            self._read[run] = found, evidence
+            return evidence
         return None
 
     def _is_over(self, evidence: RunEvidence, found: Stamp) -> bool:
@@ -179,53 +181,50 @@ class EndedRuns:
         return self._kept
 
 
-def _packed(evidence: RunEvidence) -> dict[str, Any]:
-    """`evidence` as JSON types, without the run itself, its job and cluster, and Slurm's answer."""
-    record = _set(evidence.record)
-    attempts = [{name: _plain(value) for name, value in _set(one).items()} for one in evidence.attempts]
-    return {**_set(evidence), "record": {name: _plain(value) for name, value in record.items()}, "attempts": attempts}
+def _plain(value: Any) -> object:
+    """What JSON has no type for: of a dataclass, the fields that differ from their defaults.
 
-
-def _set(value: RunRecord | RunEvidence | AttemptEvidence) -> dict[str, Any]:
-    """The fields that differ from their defaults, without `run`, `job`, `cluster` and `answer`."""
-    left_out = ("run", "job", "cluster", "answer")
-    values = ((one, getattr(value, one.name)) for one in fields(value) if one.name not in left_out)
-    return {one.name: found for one, found in values if found != one.default}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Course):
-        return {**vars(value), "score": value.score and (value.score[0].name, value.score[1])}
+    The run, its job and cluster are stored elsewhere; Slurm's answer is not needed after the end.
+    """
+    if isinstance(value, Metric):
+        return value.name
     if isinstance(value, frozenset):
         return sorted(value)
-    return vars(value) if isinstance(value, Death) else value
+    values = ((one, getattr(value, one.name)) for one in fields(value))
+    return {one.name: found for one, found in values if one.name not in _LEFT_OUT and found != one.default}
 
 
-def _unpacked(run: RunDir, packed: Mapping[str, Any], job: str, cluster: str) -> RunEvidence:
-    record = {**packed["record"], "job": read_spec(Job, job), "cluster": read_spec(Cluster, cluster)}
-    for name, of in (("argv", tuple), ("past_jobs", frozenset), ("predecessors", _predecessors), ("skipped", tuple)):
-        if name in record:
-            record[name] = of(record[name])
-    attempts = [dict(values) for values in packed["attempts"]]
-    for values in attempts:
-        values |= {name: of(values[name]) for name, of in _KINDS.items() if name in values}
-    read = tuple(AttemptEvidence(**values) for values in attempts)
-    return RunEvidence(**{**packed, "record": RunRecord(run, **record), "attempts": read})
+def _unpacked(run: RunDir, packed: dict[str, Any], job: str, cluster: str) -> RunEvidence:
+    record = {**packed["record"], "run": run, "job": read_spec(Job, job), "cluster": read_spec(Cluster, cluster)}
+    attempts = tuple(_made(AttemptEvidence, values) for values in packed["attempts"])
+    return RunEvidence(**{**packed, "record": _made(RunRecord, record), "attempts": attempts})
 
 
-def _predecessors(packed: list[list[str]]) -> tuple[Predecessor, ...]:
-    return tuple(Predecessor(run, Condition(condition)) for run, condition in packed)
+def _made(cls: type[T], packed: dict[str, Any]) -> T:
+    kinds = _KINDS[cls]
+    return cls(**{name: kinds[name](value) if name in kinds else value for name, value in packed.items()})
 
 
-def _course(packed: dict[str, Any]) -> Course:
-    score = packed["score"] and (metric_of(packed["score"][0]), packed["score"][1])
-    ends = {end: packed[end] and Mean(*packed[end]) for end in ("first", "newest")}
-    return Course(**{**packed, **ends, "score": score})
-
-
-_KINDS: dict[str, Callable[[Any], object]] = {
-    "refused": Refusal,
-    "stage": Stage,
-    "death": lambda packed: Death(**packed),
-    "course": _course,
+# The fields that JSON has no type for.
+_KINDS: dict[type, dict[str, Callable[[Any], object]]] = {
+    RunRecord: {
+        "argv": tuple,
+        "past_jobs": frozenset,
+        "predecessors": lambda packed: tuple(Predecessor(run, Condition(condition)) for run, condition in packed),
+        "skipped": tuple,
+    },
+    AttemptEvidence: {
+        "refused": Refusal,
+        "setup": lambda packed: tuple(SetupFlaw(*flaw) for flaw in packed),
+        "ended_by": EndedBy,
+        "stage": Stage,
+        "death": lambda packed: _made(Death, packed),
+        "course": lambda packed: _made(Course, packed),
+    },
+    Death: {},
+    Course: {
+        "first": lambda packed: Mean(*packed),
+        "newest": lambda packed: Mean(*packed),
+        "score": lambda packed: (metric_of(packed[0]), packed[1]),
+    },
 }

@@ -1,4 +1,4 @@
-"""Reading growing files: their last lines, and lines added since; and `pattern`, equal for messages that are alike.
+"""Reading growing files: their last lines, lines added since, and logs as text; `pattern`, equal for like messages.
 
 Files are polled and reopened each time: inotify does not work on NFS, and only opening a file revalidates its cache.
 """
@@ -6,12 +6,14 @@ Files are polled and reopened each time: inotify does not work on NFS, and only 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.shared.record.files import open_regular, parse_record, read_regular, status_of, with_retries
+from clusterctl.shared.record.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +27,8 @@ MOST_BYTES = 8 * 2**20  # per read of records: about 50,000 steps, a fifth of a 
 _SAMPLE_BYTES = 16384
 _RECORD_BYTES = 8192  # hardly any record is half as long
 _LONGEST_LINE_BYTES = 2**20  # longer lines are returned in pieces
+_LOG_BYTES = 2**18
+MISSING = "missing"
 
 
 class Growing:
@@ -199,6 +203,58 @@ def last_lines(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[bytes]:
     """The lines of `tail`; an unreadable file has none."""
     lines, _ = tail(path, most_bytes)
     return lines
+
+
+class Text(NamedTuple):
+    """The lines of a log, without empty ones and control characters; `problem` is why it could not be read."""
+
+    lines: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def text_lines(path: Path, most_bytes: int, *, head: bool = False) -> Text:
+    """The last lines of a log; with `head`, also the first lines of a longer one."""
+    return _text(lambda: _decoded(path, most_bytes, head))
+
+
+def log_lines(path: Path, *, head: bool = False) -> Text:
+    """Like `text_lines`, for a log of a run or attempt, read once for its status and for `why`, which explains it."""
+
+    def read() -> tuple[str, ...]:
+        found = status_of(path)
+        return _kept_lines(path, head, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+    return _text(read)
+
+
+def _text(read: Callable[[], tuple[str, ...]]) -> Text:
+    try:
+        return Text(read())
+    except (FileNotFoundError, NotADirectoryError):
+        return Text(problem=MISSING)
+    except OSError as error:
+        return Text(problem=error.strerror or str(error))
+
+
+@functools.lru_cache(maxsize=4)
+def _kept_lines(path: Path, head: bool, _: tuple[int, ...]) -> tuple[str, ...]:
+    """The lines of a log of this identity, size and time."""
+    return _decoded(path, _LOG_BYTES, head)
+
+
+def _decoded(path: Path, most_bytes: int, head: bool) -> tuple[str, ...]:
+    def read(file: IO[bytes]) -> tuple[bytes, int, bytes]:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        begin = file.read(most_bytes).rpartition(b"\n")[0] + b"\n" if head and size > most_bytes else b""
+        start = file.seek(max(len(begin), size - most_bytes))
+        return begin, start, file.read(most_bytes)
+
+    begin, start, end = read_regular(path, read)
+    if start > len(begin):  # in the middle of a line
+        end = end.partition(b"\n")[2]
+    text = (begin + end).decode(errors="replace").replace("\r", "\n")
+    return tuple(clean for line in text.split("\n") if (clean := plain(line)).strip())
 
 
 class GrowingRecords:

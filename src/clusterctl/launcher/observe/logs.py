@@ -15,6 +15,7 @@ import itertools
 import re
 import time
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -125,20 +126,16 @@ class WrittenTimes:
             if self._at_end:
                 return self._newest
             if (note := next(self._notes, None)) is None:
-                self._at_end, self._newest = True, self._of_the_file()
+                self._at_end, self._newest = True, self._time
+                if self._time is not None:
+                    with suppress(OSError):  # the part that no note covers yet
+                        self._newest = self._log.stat().st_mtime
                 continue
             record = Fields(parse_record(note) or {})
             size, moment = record.whole(self._log.suffix[1:]), record.moment("time")
             if size is not None and moment is not None:
                 self._size, self._time = size, moment
         return self._time
-
-    def _of_the_file(self) -> float | None:
-        """The time of the part not covered by notes yet, if there are any."""
-        try:
-            return None if self._time is None else self._log.stat().st_mtime
-        except OSError:
-            return self._time
 
 
 # For all files merged at a time; those of a thousand ranks are read in small pieces.
@@ -238,7 +235,12 @@ class Logs:
             return
         if not self._pace.is_due(now):
             return
-        files = self._living(now)
+        attempts = chosen_attempts(self.run, self.selection)
+        files: list[LogFile] = []  # which may still grow
+        for attempt in attempts:
+            folder = self._folders.setdefault(attempt.number, _Folder(attempt, self.selection, Nodes(self.run)))
+            if attempt is attempts[-1] or not folder.is_over(now):
+                files += map(self.file, folder.sources(now))
         asked, opened = self._pace.look(files, now)
         due = [(file, file.size) for file in files if file in opened or (file in asked and file.has_grown())]
         yield from self._merged([file for file, _ in due], ended=False)
@@ -273,17 +275,6 @@ class Logs:
             streams = [file.lines(place, block_bytes, ended=ended) for place, file in enumerate(found)]
             for _, _, line in heapq.merge(*streams) if len(streams) > 1 else itertools.chain(*streams):
                 yield line
-
-    def _living(self, now: float) -> list[LogFile]:
-        """The files that may still grow."""
-        attempts = chosen_attempts(self.run, self.selection)
-        found: list[LogFile] = []
-        for attempt in attempts:
-            folder = self._folders.setdefault(attempt.number, _Folder(attempt, self.selection, Nodes(self.run)))
-            if attempt is not attempts[-1] and folder.is_over(now):
-                continue
-            found += map(self.file, folder.sources(now))
-        return found
 
 
 @dataclass

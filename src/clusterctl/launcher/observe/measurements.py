@@ -47,24 +47,32 @@ def measurements_in(lines: Iterable[bytes]) -> Iterator[Measurement]:
     return map(parse_measurement, records_in(lines))
 
 
+def repeated_from(
+    attempts: Iterable[Attempt], read: Callable[[Path], Iterable[dict[str, Any]]]
+) -> Iterator[tuple[Attempt, float]]:
+    """The `attempts`, which come newest first, each with the first step that a later one repeated (infinite: none).
+
+    An attempt that continues from a checkpoint repeats all steps from its first one. `read` returns the records of a
+    file. `History` cuts its curves by the same rule, as it reads only what was appended.
+    """
+    repeated, later = math.inf, None
+    for attempt in attempts:
+        if later:
+            steps = (parse_measurement(record).step for record in read(later.metrics))
+            repeated = min(repeated, next((step for step in steps if step is not None), math.inf))
+        yield attempt, repeated
+        later = attempt
+
+
 def records_once(
     attempts: Sequence[Attempt], read: Callable[[Path], Iterable[dict[str, Any]]]
 ) -> Iterator[tuple[Attempt, dict[str, Any]]]:
-    """The records of a run's attempts, the newest attempt first; `read` returns those of one file.
-
-    Steps that a later attempt repeated from a checkpoint count once. `History` cuts its curves by the same rule, as it
-    reads only what was appended.
-    """
-    undone_from = math.inf
-    for attempt in reversed(attempts):
-        first = math.inf  # of its steps: it continued there
+    """The records of a run's attempts, the newest attempt first, without steps that a later attempt repeated."""
+    for attempt, repeated in repeated_from(reversed(attempts), read):
         for record in read(attempt.metrics):
-            step = record.get("step") if type(record.get("step")) is int else None
-            if step is None or step < undone_from:
+            step: Any = record.get("step")
+            if type(step) not in (int, float) or not step >= repeated:
                 yield attempt, record
-            if step is not None and first == math.inf:
-                first = step
-        undone_from = min(undone_from, first)
 
 
 def newest_values(lines: list[bytes]) -> dict[str, Number]:

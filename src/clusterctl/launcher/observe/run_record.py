@@ -1,4 +1,4 @@
-"""run.json, parsed: what was submitted, where and when; and what the stages of the runs it depends on mean for it."""
+"""run.json, parsed: what was submitted, where and when, and which runs it depends on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from dataclasses import dataclass, replace
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl import __version__
@@ -17,7 +17,6 @@ from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import status_of
 from clusterctl.shared.record.layout import READABLE_FORMATS, RUN_FORMAT
 from clusterctl.shared.record.ownership import is_trusted, owner_name
-from clusterctl.shared.record.stages import Stage
 from clusterctl.shared.spec import Cluster, Job
 from clusterctl.shared.spec.records import from_stored
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from clusterctl.launcher.observe.stage import Status
     from clusterctl.shared.record.fields import Fields
     from clusterctl.shared.record.layout import RunDir
 
@@ -181,31 +179,6 @@ class Predecessor(NamedTuple):
 
     run: str
     condition: Condition
-
-
-class Standing(Enum):
-    MET = "met"
-    OPEN = "open"
-    NEVER = "never"
-
-
-def standing(condition: Condition, status: Status) -> Standing:
-    """Whether the run of `status` meets `condition`, by Slurm's rules: a cancelled run counts as started.
-
-    A run between two starts has not ended: its next start counts.
-    """
-    stage = status.stage
-    if stage is Stage.FINISHED:
-        return Standing.MET
-    if stage.ended:
-        return Standing.NEVER if condition is Condition.FINISHED else Standing.MET
-    return Standing.MET if condition is Condition.STARTED and stage is not Stage.QUEUED else Standing.OPEN
-
-
-def standing_of_all(condition: Condition, statuses: Iterable[Status]) -> Standing:
-    """Like `standing`, for all runs of a sweep: NEVER if any run can never meet it."""
-    found = {standing(condition, status) for status in statuses}
-    return Standing.NEVER if Standing.NEVER in found else Standing.OPEN if Standing.OPEN in found else Standing.MET
 
 
 def read_predecessors(record: Fields) -> tuple[Predecessor, ...]:

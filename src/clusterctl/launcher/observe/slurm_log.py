@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.observe.lines import last_lines
+from clusterctl.launcher.observe.lines import log_lines
 from clusterctl.launcher.slurm.accounting import Accounted
 from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.errors import SlurmError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.layout import RunDir
 
 
-_TAIL_BYTES = 16_384
 _BEGAN = re.compile(r"=== (?P<number>\d{1,9}) ===$", re.ASCII)  # by launcher/submission/batch.sh
 _JOB_ENDED = re.compile(
     r"\*\*\* JOB (?P<job>\d+) ON (?P<node>\S+) CANCELLED AT (?P<at>[\dT:-]+)(?: DUE TO (?P<why>[A-Z ]+))?"
@@ -102,8 +101,7 @@ class LastLines:
 
 def read_end(path: Path, attempt: int, job_id: str) -> LastLines:
     """What slurm.log contains about the end of `attempt`, the last one of its run."""
-    lines = [line.decode(errors="replace") for line in last_lines(path, _TAIL_BYTES)]
-    sections = by_attempt(lines)
+    sections = by_attempt(log_lines(path).lines)
     own = sections.get(attempt, () if len(sections) > 1 else sections.get(-1, ()))
     end = next(iter(job_ends(own, job_id)), None)
     return LastLines(end.by if end else None, started_in_vain(own))

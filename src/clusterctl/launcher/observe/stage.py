@@ -8,6 +8,7 @@ started, or lost its node.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.run_record import Condition
@@ -18,6 +19,8 @@ from clusterctl.shared.record.marks import Refusal
 from clusterctl.shared.record.stages import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clusterctl.launcher.observe.attempt import Answer, AttemptEvidence, HostRecord, RunEvidence
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.shared.record.vocabulary import Number
@@ -238,3 +241,31 @@ def reached_limit(attempt: HostRecord, resources: Resources) -> bool:
     if attempt.asked:
         slack += (resources.warning or 0) + _EARLY_SECONDS
     return attempt.end - attempt.start >= limit - slack
+
+
+# What the state of a run means for those that depend on it.
+
+
+class Standing(Enum):
+    MET = "met"
+    OPEN = "open"
+    NEVER = "never"
+
+
+def standing(condition: Condition, status: Status) -> Standing:
+    """Whether the run of `status` meets `condition`, by Slurm's rules: a cancelled run counts as started.
+
+    A run between two starts has not ended: its next start counts.
+    """
+    stage = status.stage
+    if stage is Stage.FINISHED:
+        return Standing.MET
+    if stage.ended:
+        return Standing.NEVER if condition is Condition.FINISHED else Standing.MET
+    return Standing.MET if condition is Condition.STARTED and stage is not Stage.QUEUED else Standing.OPEN
+
+
+def standing_of_all(condition: Condition, statuses: Iterable[Status]) -> Standing:
+    """Like `standing`, for all runs of a sweep: NEVER if any run can never meet it."""
+    found = {standing(condition, status) for status in statuses}
+    return Standing.NEVER if Standing.NEVER in found else Standing.OPEN if Standing.OPEN in found else Standing.MET

@@ -11,13 +11,14 @@ import signal
 import socket
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.node.processes import carriers, stat_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
 MARK = "CLUSTERCTL_SANDBOX"  # =<folder>
 PART = "CLUSTERCTL_SANDBOX_PART"
@@ -34,8 +35,8 @@ class Process(NamedTuple):
     command: str
 
     def alive(self) -> bool:
-        stat = _stat(self.pid)
-        return stat is not None and stat[1] == self.started
+        stat = stat_of(self.pid)
+        return stat is not None and not stat.has_ended and stat.started == self.started
 
 
 def start(
@@ -55,8 +56,8 @@ def start(
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
     pid = os.posix_spawn(program, argv, environment(folder, part) | variables, file_actions=actions, setsid=True)
-    _, started = _stat(pid) or ("", 0)
-    return Process(pid, started, part, argv[0])
+    stat = stat_of(pid)
+    return Process(pid, stat.started if stat else 0, part, argv[0])
 
 
 def serve(
@@ -82,9 +83,14 @@ def environment(folder: Path, part: str) -> dict[str, str]:
 
 def find(folder: Path) -> list[Process]:
     """All live processes of the sandbox in `folder`: those with its mark, and the tasks of its jobs."""
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    parts = {pid: part for pid in pids if (part := _part(pid, folder))}
-    return [Process(pid, stat[1], part, stat[0]) for pid, part in parts.items() if (stat := _stat(pid))]
+    slurm_conf = str(folder / "etc" / "slurm.conf")
+    found = []
+    for pid, variables in carriers(f"{MARK}={folder}", f"SLURM_CONF={slurm_conf}"):
+        # slurmd sets its node's name only in tasks.
+        part = variables.get(PART if variables.get(MARK) == str(folder) else "SLURMD_NODENAME", "")
+        if part and (stat := stat_of(pid)) and not stat.has_ended:
+            found.append(Process(pid, stat.started, part, stat.name))
+    return found
 
 
 def end(processes: Iterable[Process]) -> None:
@@ -116,29 +122,6 @@ def answers(address: str | tuple[str, int]) -> bool:
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     with socket.socket(family) as probe:
         return probe.connect_ex(address) == 0
-
-
-def _part(pid: int, folder: Path) -> str | None:
-    try:
-        variables = dict(pair.partition(b"=")[::2] for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
-    except OSError:  # another user's, or it has just ended
-        return None
-    if variables.get(MARK.encode()) == os.fsencode(folder):
-        return variables.get(PART.encode(), b"").decode(errors="replace")
-    if variables.get(b"SLURM_CONF") == os.fsencode(folder / "etc" / "slurm.conf"):
-        return variables.get(b"SLURMD_NODENAME", b"").decode(errors="replace")  # only set in tasks
-    return None
-
-
-def _stat(pid: int) -> tuple[str, int] | None:
-    """The name and start time of a live process; None for a zombie (see proc(5))."""
-    try:
-        content = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    name, _, rest = content.partition("(")[2].rpartition(")")
-    fields = rest.split()
-    return None if fields[0] in "ZX" else (name, int(fields[19]))
 
 
 def _last_words(log: Path | None) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.slurm import queue
-from clusterctl.launcher.slurm import queue as arrays
 from clusterctl.launcher.slurm.accounting import SACCT, SHOW_JOB, Accounted, parse_accounting, parse_shown
 from clusterctl.launcher.slurm.nodes import SINFO, Inventory, parse_nodes
 from clusterctl.launcher.slurm.shared import CachedAnswer, SharedAnswers, shared_folder
@@ -162,7 +161,7 @@ class Slurm:
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel these pending or running jobs with one scancel; jobs that have already ended are not an error."""
-        self._scancel(*arrays.together(job_ids))
+        self._scancel(*queue.together(job_ids))
 
     def _scancel(self, *words: str) -> None:
         answer = self._ask("scancel", *words)
@@ -173,7 +172,7 @@ class Slurm:
 
     def release(self, job_ids: Sequence[str]) -> None:
         """Release jobs that were submitted with --hold."""
-        self.answer("scontrol", "release", *arrays.together(job_ids))
+        self.answer("scontrol", "release", *queue.together(job_ids))
         self.forget()
 
     def requeue(self, job_ids: Sequence[str]) -> None:

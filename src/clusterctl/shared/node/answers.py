@@ -58,7 +58,10 @@ class Answers:
     def answer(self, hung: bool, asked: bool) -> None:
         """Record the stacks of all threads if `asked`; exit if the attempt ends."""
         if hung:
-            _ask_flight_recorder(self._attempt, self._rank)
+            with suppress(OSError):  # NCCL dumps its last collectives: torch listens on this named pipe if it uses NCCL
+                pipe = os.open(self._attempt.collectives / f"ask_{self._rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
+                with os.fdopen(pipe, "wb") as request:
+                    request.write(b"1\n")
         if asked:
             self._events.record("hang", stacks=self._stacks()[:LONGEST_STACKS])
         if hung and self._leave is not None:
@@ -85,16 +88,6 @@ def register_dump() -> int | None:
     except (OSError, ValueError, AttributeError):  # not supported by this kernel or Python
         return None
     return stacks
-
-
-def _ask_flight_recorder(attempt: Attempt, rank: int) -> None:
-    """Make NCCL dump this rank's last collectives: torch listens on this named pipe if it uses NCCL."""
-    with suppress(OSError):
-        pipe = os.open(attempt.collectives / f"ask_{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
-        try:
-            os.write(pipe, b"1\n")
-        finally:
-            os.close(pipe)
 
 
 def stacks_text() -> str:

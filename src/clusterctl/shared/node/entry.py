@@ -170,15 +170,16 @@ class Fence:
 
     def watch(self, unless: Callable[[], bool], pause: float = 1.0) -> None:
         """Check every `pause` seconds in a thread, except while `unless` is true."""
-        threading.Thread(target=self._look, args=(unless, pause), name="fence", daemon=True).start()
 
-    def _look(self, unless: Callable[[], bool], pause: float) -> None:
-        successor = SuccessorWatch(self._attempt)
-        while not self._seen:
-            with suppress(OSError):  # the file system may be unavailable for a while
-                if not unless() and (newer := successor.look()) is not None:
-                    self._see(newer)
-            time.sleep(pause)
+        def look() -> None:
+            successor = SuccessorWatch(self._attempt)
+            while not self._seen:
+                with suppress(OSError):  # the file system may be unavailable for a while
+                    if not unless() and (newer := successor.look()) is not None:
+                        self._see(newer)
+                time.sleep(pause)
+
+        threading.Thread(target=look, name="fence", daemon=True).start()
 
     def _see(self, newer: int) -> None:
         with self._lock:

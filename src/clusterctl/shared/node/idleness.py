@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.shared.node.answers import DUMP_SIGNAL
-from clusterctl.shared.node.process_tree import ProcessTree, Used, has_signal
+from clusterctl.shared.node.processes import ProcessTree, Used, has_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

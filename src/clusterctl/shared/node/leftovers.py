@@ -21,6 +21,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+if not __package__:  # run as a script, which `-I` keeps from finding the package
+    sys.path.insert(0, os.path.abspath(f"{__file__}/../../../.."))  # noqa: PTH100
+
+from clusterctl.shared.node import processes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -45,7 +50,8 @@ def main(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> N
     step = environment.get(_STEP)
 
     def find() -> list[int]:
-        return [pid for pid, carried in _carriers(run) if _is_left(carried, jobs, environment.get(_ATTEMPT), step)]
+        carriers = processes.carriers(f"{_RUN}={run}")
+        return [pid for pid, carried in carriers if _is_left(carried, jobs, environment.get(_ATTEMPT), step)]
 
     deadline = time.monotonic() + _LEAVE_SECONDS
     while time.monotonic() < deadline and any(_is_task(pid) for pid in find()):
@@ -61,10 +67,12 @@ def end_own(roots: Sequence[int] = (), environment: Mapping[str, str] = os.envir
     known = set(roots)
 
     def find() -> list[int]:
-        known.update(_descendants(known))
-        marked = _carriers(Path(own[_RUN])) if own.keys() >= {_RUN, _ATTEMPT, _RANK} else []
+        stats = processes.stats()
+        known.update(processes.descendants({pid: stat.parent for pid, stat in stats.items()}, known))
+        alive = {pid for pid in known if pid in stats and not stats[pid].has_ended}
+        marked = processes.carriers(f"{_RUN}={own[_RUN]}") if own.keys() >= {_RUN, _ATTEMPT, _RANK} else []
         found = {pid for pid, carried in marked if all(carried.get(name) == value for name, value in own.items())}
-        return sorted((found | {pid for pid in known if _state(pid) not in ("", "Z", "X")}) - {os.getpid()})
+        return sorted((found | alive) - {os.getpid()})
 
     _kill(find, 1.0)
 
@@ -80,20 +88,6 @@ def _is_left(carried: Mapping[str, str], jobs: Mapping[int, str], current: str |
     if attempt == current and carried.get(_STEP, step) == step:
         return False
     return carried.get(_JOB) is not None and jobs.get(int(attempt)) == carried[_JOB]
-
-
-def _carriers(run: Path) -> list[tuple[int, dict[str, str]]]:
-    """The live processes of `run` that this user may end, each with its variables."""
-    wanted = os.fsencode(f"{_RUN}={run}")
-    found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208 - only names are needed
-        if name.isdigit():
-            with suppress(OSError):  # it has ended, or is another user's
-                pairs = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
-                if wanted in pairs:
-                    carried = dict(os.fsdecode(pair).partition("=")[::2] for pair in reversed(pairs))
-                    found.append((int(name), carried))
-    return found
 
 
 def _kill(find: Callable[[], list[int]], seconds: float) -> list[int]:
@@ -113,27 +107,6 @@ def _is_task(pid: int) -> bool:
     with suppress(OSError):
         return any(word.endswith(_TASK) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
     return False
-
-
-def _state(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    return ""
-
-
-def _descendants(ancestors: set[int]) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - only names are needed
-        if name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                parent = int(Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(name))
-    found, unseen = set[int](), list(ancestors)
-    while unseen:
-        below = [pid for pid in children.get(unseen.pop(), ()) if pid not in found]
-        found.update(below)
-        unseen += below
-    return found
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from clusterctl.shared.record.heartbeats import (
     read_beats,
 )
 from clusterctl.shared.record.marks import request_restart
+from clusterctl.shared.record.once import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -265,43 +266,29 @@ class Judge:
     def __init__(self, attempt: Attempt, nodes: int, late: float = 0.0) -> None:
         """`late`: for how many seconds this node may not see the other nodes' writes."""
         self._attempt, self._nodes, self._late = attempt, nodes, late
+        self._lease = Lease(attempt.hang_lease, LEASE_SECONDS + late)
         self._looks: list[Looks] | None = None  # filled by the reading thread; None: no lease
-        self._refused: float | None = None  # since when
 
     def looks(self) -> Looks | None:
         """The snapshots, once they have been taken; starts taking them if no node does. Never blocks."""
-        if self._looks is None and self._has_lease():
-            looks = self._looks = []
+        looks: list[Looks] = []
 
-            def look_twice() -> None:
-                earlier = self._beats()
-                time.sleep(CONFIRM_SECONDS + self._late)
-                looks.append(Looks(earlier, self._beats()))
+        def look_twice() -> None:
+            earlier = self._beats()
+            time.sleep(CONFIRM_SECONDS + self._late)
+            looks.append(Looks(earlier, self._beats()))
 
-            threading.Thread(target=look_twice, name="judgement", daemon=True).start()
+        with suppress(OSError):  # no lease: retried at the next call
+            if self._looks is None and self._lease.take():
+                self._looks = looks
+                threading.Thread(target=look_twice, name="judgement", daemon=True).start()
         return self._looks[0] if self._looks else None
 
     def drop(self) -> None:
         """Give up: there is nothing to judge any more."""
         if self._looks is not None:
-            with suppress(OSError):
-                self._attempt.hang_lease.rmdir()
-        self._looks = self._refused = None
-
-    def _has_lease(self) -> bool:
-        try:
-            self._attempt.hang_lease.mkdir(mode=0o700)
-        except FileExistsError:
-            now = time.monotonic()
-            self._refused = self._refused or now
-            if now - self._refused > LEASE_SECONDS + self._late:
-                self._refused = None
-                with suppress(OSError):  # another node was faster
-                    self._attempt.hang_lease.rmdir()
-            return False
-        except OSError:  # retried at the next call
-            return False
-        return True
+            self._lease.release()
+        self._looks = None
 
     def _beats(self) -> dict[int, Beat]:
         with ThreadPoolExecutor(min(_READERS, self._nodes), "judgement") as pool:

@@ -144,19 +144,16 @@ class NodeWriter:
         if self._watch is not None:
             self._watch.look({rank: beat for rank, beat in self.beats.items() if rank in self._locals})
             self._answer_alarm(self._watch)
-        self._wrote_beats = not (self._wrote_beats and self._take_turn())
-        if self._wrote_beats:
-            self._write_beats()
-
-    def _take_turn(self) -> bool:
-        """Do the first thing that is due, starting after the last one done: frequent events delay nothing for long."""
-        for _ in range(len(self._turns)):
+        # Beats take turns with the first thing that is due after the last one done: no kind delays another for long.
+        for _ in range(len(self._turns) if self._wrote_beats else 0):
             self._turns.rotate(-1)
             is_due, act = self._turns[-1]
             if is_due():
                 act()
-                return True
-        return False
+                self._wrote_beats = False
+                return
+        self._write_beats()
+        self._wrote_beats = True
 
     def _look_at_neighbour(self) -> None:
         assert self._watch is not None

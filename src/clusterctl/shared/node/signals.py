@@ -63,7 +63,17 @@ class StopRequest:
         os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore_defaults)
         self._on_terminate, self._grace = on_terminate, grace
         _unblock()
-        threading.Thread(target=self._watch, args=(reader,), name="signals", daemon=True).start()
+
+        def watch() -> None:
+            while True:
+                for number in os.read(reader, 64):
+                    if number == WARNING_SIGNAL:
+                        self.warned = True
+                        self.changed.set()
+                    elif number == signal.SIGTERM:
+                        self.terminate()
+
+        threading.Thread(target=watch, name="signals", daemon=True).start()
 
     def terminate(self) -> None:
         """React to TERM: set the flag, and end the process after the grace period. Call it in a thread."""
@@ -87,15 +97,6 @@ class StopRequest:
     def hold(self, seconds: float) -> None:
         """Give the program `seconds` from now, instead of the rest of the grace period, to exit by itself."""
         self._leave_at = time.monotonic() + seconds
-
-    def _watch(self, reader: int) -> None:
-        while True:
-            for number in os.read(reader, 64):
-                if number == WARNING_SIGNAL:
-                    self.warned = True
-                    self.changed.set()
-                elif number == signal.SIGTERM:
-                    self.terminate()
 
 
 def _restore_defaults() -> None:

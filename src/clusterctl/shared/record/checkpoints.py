@@ -134,7 +134,10 @@ def digest(path: Path, *, sync: bool = False) -> dict[str, Any]:
 def candidates(attempt: Attempt) -> list[Path]:
     """The checkpoints that `attempt` may resume from, newest first; their files have not been verified."""
     run = RunDir(attempt.path.parents[1])
-    bounds = lineage(attempt.number, _origins(run))
+    records = {other.number: read_fields(other.origin_json) for other in run.attempts()}
+    readable = {number: record for number, record in records.items() if not record.absent and not record.problem}
+    origins = {number: parse_name(record.text("checkpoint")) for number, record in readable.items()}
+    bounds = lineage(attempt.number, origins)
     own = [(name, path) for name, path in _checkpoints(run) if name.step <= bounds.get(name.attempt, -1)]
     return [path for _, path in sorted(own, reverse=True) if not path.name.startswith(".")]
 
@@ -241,12 +244,6 @@ def _checkpoints(run: RunDir) -> Iterator[tuple[Name, Path]]:
         for path in with_retries(lambda: list(run.checkpoints.iterdir())):
             if (name := parse_name(path.name)) is not None:
                 yield name, path
-
-
-def _origins(run: RunDir) -> dict[int, Name | None]:
-    records = {attempt.number: read_fields(attempt.origin_json) for attempt in run.attempts()}
-    readable = {number: record for number, record in records.items() if not record.absent and not record.problem}
-    return {number: parse_name(record.text("checkpoint")) for number, record in readable.items()}
 
 
 class SuccessorWatch:

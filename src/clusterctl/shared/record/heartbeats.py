@@ -145,7 +145,9 @@ class Heart:
         """The heartbeat at `now`, seconds since the epoch. Called from a different thread than the other methods."""
         offset = now - self._monotonic()
         all_seconds, waiting = list(self._seconds.copy()), self._waiting
-        recent = _recent(all_seconds)
+        # How many of the last steps fit into RECENT_SECONDS, but at least the minimum for a median.
+        total = itertools.accumulate(reversed(all_seconds))
+        recent = max(_LEAST_STEPS, sum(1 for _ in itertools.takewhile(lambda taken: taken <= RECENT_SECONDS, total)))
         seconds, busy = sorted(all_seconds[-recent:]), sorted(list(self._busy.copy())[-recent:])
         known = len(all_seconds) >= _LEAST_STEPS
         return Beat(
@@ -162,12 +164,6 @@ class Heart:
             host=node_name(),
             idle=None if self.observer is None else self.observer.idle,
         )
-
-
-def _recent(seconds: list[float]) -> int:
-    """How many of the last steps fit into RECENT_SECONDS, but at least the minimum for a median."""
-    total = itertools.accumulate(reversed(seconds))
-    return max(_LEAST_STEPS, sum(1 for _ in itertools.takewhile(lambda taken: taken <= RECENT_SECONDS, total)))
 
 
 class Pulse:
@@ -205,14 +201,11 @@ def write_beats(path: Path, beats: Mapping[int, tuple[int, Beat]]) -> None:
     try:
         for _, places in itertools.groupby(enumerate(sorted(beats)), key=lambda item: item[1] - item[0]):
             local_ranks = [local_rank for _, local_rank in places]
-            content = b"".join(_line(*beats[local_rank]) for local_rank in local_ranks)
-            os.pwrite(descriptor, content, local_ranks[0] * _BYTES)
+            records = [{"rank": rank, **as_record(beat)} for rank, beat in map(beats.__getitem__, local_ranks)]
+            lines = [json.dumps(record).encode().ljust(_BYTES - 1) + b"\n" for record in records]
+            os.pwrite(descriptor, b"".join(lines), local_ranks[0] * _BYTES)
     finally:
         os.close(descriptor)
-
-
-def _line(rank: int, beat: Beat) -> bytes:
-    return json.dumps({"rank": rank, **as_record(beat)}).encode().ljust(_BYTES - 1) + b"\n"
 
 
 def as_record(beat: Beat) -> dict[str, object]:

@@ -45,7 +45,10 @@ class MetricsWriter:
         if not self._lines:
             return
         values = {name: number for name, value in values.items() if (number := as_number(name, value)) is not None}
-        kind, record = self._kind(values), {"time": time.time(), **values}
+        finite = not any(isinstance(value, float) and not math.isfinite(value) for value in values.values())
+        names = (*values, finite)
+        known = names in self._kinds or len(self._kinds) < _MOST_KINDS
+        kind, record = self._kinds.setdefault(names if known else (), _Kind()), {"time": time.time(), **values}
         every = stride(kind.take(values.get("step")))
         if kind.count % every and kind.count > _FIRST:
             self._left_out[id(kind)] = record
@@ -61,11 +64,6 @@ class MetricsWriter:
         for record in sorted(left_out.values(), key=lambda record: record["time"]):
             if self._lines:
                 self._lines.append(record)
-
-    def _kind(self, values: dict[str, Number]) -> _Kind:
-        finite = not any(isinstance(value, float) and not math.isfinite(value) for value in values.values())
-        names = (*values, finite)
-        return self._kinds.setdefault(names if names in self._kinds or len(self._kinds) < _MOST_KINDS else (), _Kind())
 
 
 def as_number(name: str, value: Any) -> Number | None:

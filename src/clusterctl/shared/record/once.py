@@ -11,7 +11,6 @@ import os
 import shutil
 import threading
 import time
-import uuid
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BEAT_SECONDS = 2.0
+_LOOK_SECONDS = 0.1
 STALE_SECONDS = 30.0  # without an update; a killed holder cannot release its lease
 
 
@@ -62,27 +62,21 @@ def once(
     `work` gets a new folder beside `name`, removed afterwards, and renames its result into place.
     """
     name.parent.mkdir(parents=True, exist_ok=True)
-    lease = name.with_name(f".{name.name}.lease")
-    watch = Watch(lease, stale_seconds)
+    lease = Lease(name.with_name(f".{name.name}.lease"), stale_seconds)
     while not done():
-        try:
-            lease.mkdir(mode=0o700)
-        except FileExistsError:
-            if watch.is_stale():
-                _take_away(lease)
-            time.sleep(0.1)
+        if not lease.take():
+            time.sleep(_LOOK_SECONDS)
             continue
-        building = lease / uuid.uuid4().hex  # unique even if there is a second holder of the lease
+        building = lease.folder / os.urandom(16).hex()  # unique even if there is a second holder of the lease
         try:
             if not done():
                 building.mkdir()
-                with _beating(lease):
+                with lease.renewed():
                     work(building)
                 return
         finally:
             shutil.rmtree(building, ignore_errors=True)
-            with suppress(OSError):  # lost, or held by another process
-                lease.rmdir()
+            lease.release()
 
 
 class LeaseTaken(OSError):
@@ -90,24 +84,58 @@ class LeaseTaken(OSError):
 
 
 @contextmanager
-def leased(lease: Path, stale_seconds: float = STALE_SECONDS) -> Iterator[None]:
-    """Hold the folder `lease`. Raises LeaseTaken; waits until the lease of a dead holder is stale."""
-    watch = Watch(lease, stale_seconds)
-    while True:
-        with suppress(FileExistsError):
-            lease.mkdir(mode=0o700)
-            break
-        if watch.is_stale():
-            _take_away(lease)
-        elif watch.beats > 1:
-            raise LeaseTaken(errno.EBUSY, "in use by another process", str(lease))
-        time.sleep(0.1)
+def leased(folder: Path, stale_seconds: float = STALE_SECONDS) -> Iterator[None]:
+    """Hold the lease `folder`. Raises LeaseTaken; waits until the lease of a dead holder is stale."""
+    lease = Lease(folder, stale_seconds)
+    while not lease.take():
+        if lease.watch.beats > 1:
+            raise LeaseTaken(errno.EBUSY, "in use by another process", str(folder))
+        time.sleep(_LOOK_SECONDS)
     try:
-        with _beating(lease):
+        with lease.renewed():
             yield
     finally:
-        with suppress(OSError):
-            lease.rmdir()
+        lease.release()
+
+
+class Lease:
+    """The right to do something, which one process at a time has: a folder that it makes, and updates for as long."""
+
+    def __init__(self, folder: Path, stale_seconds: float = STALE_SECONDS) -> None:
+        self.folder = folder
+        self.watch = Watch(folder, stale_seconds)
+
+    def take(self) -> bool:
+        """Take the lease if it is free. That of a dead holder is removed, so that one of the next calls gets it."""
+        try:
+            self.folder.mkdir(mode=0o700)
+        except FileExistsError:
+            if self.watch.is_stale():
+                _take_away(self.folder)
+            return False
+        return True
+
+    def release(self) -> None:
+        with suppress(OSError):  # lost, or held by another process
+            self.folder.rmdir()
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Update the lease regularly, however long the holder takes."""
+        done = threading.Event()
+
+        def beat() -> None:
+            with suppress(FileNotFoundError):
+                while not done.wait(BEAT_SECONDS):
+                    os.utime(self.folder)
+
+        thread = threading.Thread(target=beat, name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
 
 class Watch:
@@ -132,25 +160,7 @@ class Watch:
 
 def _take_away(folder: Path) -> None:
     """Remove a stale lease with its content, or a damaged folder; if several processes try, one succeeds."""
-    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    aside = folder.with_name(f".{folder.name}.{os.urandom(16).hex()}")
     with suppress(FileNotFoundError):
         folder.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
-
-
-@contextmanager
-def _beating(lease: Path) -> Iterator[None]:
-    done = threading.Event()
-
-    def beat() -> None:
-        with suppress(FileNotFoundError):
-            while not done.wait(BEAT_SECONDS):
-                os.utime(lease)
-
-    thread = threading.Thread(target=beat, name="lease", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()

@@ -88,11 +88,8 @@ class LogTimes:
                 log = path.stat()
                 if log.st_size > self._sizes[stream]:
                     self._sizes[stream] = log.st_size
+                    if self._notes is None:
+                        self._notes = Lines(self._path)
                     # the time of its last line, though a file server's clock may differ
-                    self._note({stream: log.st_size, "time": min(now, max(self._looked, log.st_mtime))})
+                    self._notes.append({stream: log.st_size, "time": min(now, max(self._looked, log.st_mtime))})
         self._looked = now
-
-    def _note(self, record: dict[str, float]) -> None:
-        if self._notes is None:
-            self._notes = Lines(self._path)
-        self._notes.append(record)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.launcher.checks.check import Check, Verdict
 from clusterctl.launcher.observe.milestones import read_submission
-from clusterctl.launcher.observe.run_record import Condition, Predecessor, Standing, standing
+from clusterctl.launcher.observe.run_record import Condition, Predecessor
 from clusterctl.launcher.observe.runs import find_run
+from clusterctl.launcher.observe.stage import Standing, standing
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import runs_of, sweep_named
 from clusterctl.launcher.slurm.queue import element_id

@@ -1,4 +1,7 @@
-"""A process and its descendants, from /proc: their resource use, and what they wait for."""
+"""The processes of this machine, from /proc: their parents and environments, and what a tree uses and waits for.
+
+Each of the emulator's commands imports it, hence it imports little.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,13 @@ import os
 import re
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+_PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _GONE = (OSError, ValueError, IndexError)  # the process has just ended
 _WAITS_FOR_DISK = "D"
@@ -22,11 +25,76 @@ _MOST_DESCRIBED = 32
 
 
 class Stat(NamedTuple):
-    """One line of /proc/PID/stat. `cpu_seconds` and the bytes of `used` include children that have ended."""
+    """One line of /proc/PID/stat (proc(5)). `cpu_seconds` includes children that have ended.
 
+    `started` is in ticks since boot: with the process ID, it identifies a process.
+    """
+
+    name: str
     state: str
     parent: int
     cpu_seconds: float
+    started: int
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in "ZX"
+
+
+def process_ids(proc: Path = _PROC) -> set[int]:
+    return {int(name) for name in os.listdir(proc) if name.isdigit()}  # noqa: PTH208 - only names are needed
+
+
+def stat_in(folder: Path) -> Stat | None:
+    """The process or thread whose folder in /proc this is; None if it has ended and been waited for."""
+    with suppress(*_GONE):
+        name, _, rest = (folder / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+        state, parent, *fields = rest.split()
+        return Stat(name, state, int(parent), sum(map(int, fields[9:13])) / _TICKS, int(fields[17]))
+    return None
+
+
+def stat_of(pid: int) -> Stat | None:
+    return stat_in(_PROC / str(pid))
+
+
+def stats() -> dict[int, Stat]:
+    """Process ID -> status of all processes, including those that have ended but have not been waited for."""
+    return {pid: stat for pid in process_ids() if (stat := stat_of(pid))}
+
+
+def carriers(*marks: str) -> list[tuple[int, dict[str, str]]]:
+    """The processes started with one of `marks` ("NAME=value") in their environment, each with its variables.
+
+    Another user's cannot be read.
+    """
+    wanted = {os.fsencode(mark) for mark in marks}
+    found = []
+    for pid in sorted(process_ids()):
+        with suppress(OSError):
+            pairs = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+            if not wanted.isdisjoint(pairs):
+                found.append((pid, dict(os.fsdecode(pair).partition("=")[::2] for pair in reversed(pairs))))
+    return found
+
+
+def descendants(
+    parents: Mapping[int, int], known: set[int], apart_from: Callable[[int], bool] = lambda _: False
+) -> set[int]:
+    """Those of `known` that are still alive, and all their descendants; `parents`: process ID -> parent's.
+
+    The trees of descendants for which `apart_from` holds are left out.
+    """
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    found, left = set[int](), [pid for pid in known if pid in parents]
+    while left:
+        pid = left.pop()
+        if pid not in found:
+            found.add(pid)
+            left += [child for child in children.get(pid, ()) if not apart_from(child)]
+    return found
 
 
 class Used(NamedTuple):
@@ -36,25 +104,22 @@ class Used(NamedTuple):
     disk_bytes: int  # read from and written to storage, without the page cache
 
 
-@dataclass
 class ProcessTree:
     """The process `root` and its descendants, including those whose parent has ended.
 
     Processes outside the tree are read only once: a node may have thousands.
     """
 
-    root: int
-    proc: Path = Path("/proc")
-
-    def __post_init__(self) -> None:
-        self._members: set[int] = {self.root}
+    def __init__(self, root: int, proc: Path = _PROC) -> None:
+        self.proc = proc
+        self._members: set[int] = {root}
         self._others: set[int] = set()
 
     def members(self) -> dict[int, Stat]:
         """Process ID -> status of the live members."""
-        now = {int(name) for name in os.listdir(self.proc) if name.isdigit()}  # noqa: PTH208 - only names are needed
+        now = process_ids(self.proc)
         self._others &= now
-        stats = {pid: stat for pid in now - self._others if (stat := self._stat(self.proc / str(pid)))}
+        stats = {pid: stat for pid in now - self._others if (stat := stat_in(self.proc / str(pid)))}
         found = self._members = descendants({pid: stat.parent for pid, stat in stats.items()}, self._members)
         self._others |= stats.keys() - found
         return {pid: stats[pid] for pid in sorted(found)}
@@ -106,14 +171,8 @@ class ProcessTree:
     def _threads(self, pid: int) -> Mapping[int, Stat | None]:
         folder = self.proc / str(pid) / "task"
         with suppress(*_GONE):
-            return {int(name): self._stat(folder / name) for name in os.listdir(folder)}  # noqa: PTH208
+            return {int(name): stat_in(folder / name) for name in os.listdir(folder)}  # noqa: PTH208
         return {}
-
-    def _stat(self, folder: Path) -> Stat | None:
-        with suppress(*_GONE):
-            state, parent, *fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            return Stat(state, int(parent), sum(map(int, fields[9:13])) / _TICKS)
-        return None
 
     def _sleeps_in(self, folder: Path) -> str:
         with suppress(OSError):
@@ -122,24 +181,10 @@ class ProcessTree:
         return ""
 
 
-def descendants(parents: Mapping[int, int], known: set[int]) -> set[int]:
-    """Those of `known` that are still alive, and all their descendants; `parents`: process ID -> parent's."""
-    children: dict[int, list[int]] = {}
-    for pid, parent in parents.items():
-        children.setdefault(parent, []).append(pid)
-    found, left = set[int](), [pid for pid in known if pid in parents]
-    while left:
-        pid = left.pop()
-        if pid not in found:
-            found.add(pid)
-            left += children.get(pid, ())
-    return found
-
-
 def has_signal(pid: int, number: int, *masks: str) -> bool:
     """Whether a signal is in one of a process's masks; SigCgt has the handled signals (proc(5), status)."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = (_PROC / str(pid) / "status").read_text(errors="replace")
     except OSError:
         return False
     found = re.findall(r"^(Sig\w+):\s*([0-9a-f]+)$", status, re.MULTILINE)

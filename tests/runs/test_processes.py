@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.scenario import wait_until
 
-from clusterctl.shared.node.process_tree import ProcessTree, descendants
+from clusterctl.shared.node.processes import ProcessTree, descendants
 
 
 def test_descendants_belong_to_the_tree_and_orphans_stay_in_it() -> None:
