@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from support.scenario import Stage, wait_until
+
+from clusterctl.launcher.emulator.install import ensure_stand_ins
+from clusterctl.shared.spec import Emulator
 
 FIELDS = "State:|,Reason:|,Dependency:"
 ELEMENTS = "%i %K %T %r"
@@ -16,8 +20,8 @@ class NamedJobs:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.numbers: dict[str, str] = {}
-        # This creates the stand-ins for Slurm's commands.
-        assert stage.call("nodes", "--cluster", stage.cluster).returncode == 0
+        if stage.cluster == "local":
+            ensure_stand_ins(Path(stage.environment["XDG_STATE_HOME"]) / "clusterctl", Emulator())
 
     def submit(self, name: str, text: str, *options: str) -> None:
         script = self.stage.folder / f"{name}.sh"
