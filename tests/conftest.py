@@ -18,8 +18,7 @@ from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_reco
 pytest_plugins = [
     "support.side_by_side",
     "support.sandbox_fixture",
-    "support.image_fixture",
-    "support.thin_image",
+    "support.images",
     "support.pyxis_fixture",
     "support.late_fixture",
     "support.far",

@@ -14,9 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from faults.scene import WORKLOADS, Scene
-from support.processes import writers
 from support.recorded import beat_of, begun
-from support.scenario import wait_until
+from support.scenario import wait_until, writers
 
 from clusterctl.launcher.sandbox import marked_processes
 from clusterctl.launcher.sandbox.description import current
