@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,7 @@ from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_reco
 pytest_plugins = [
     "support.side_by_side",
     "support.sandbox_fixture",
-    "support.image_fixture",
-    "support.thin_image",
+    "support.images",
     "support.pyxis_fixture",
     "support.late_fixture",
     "support.far",
@@ -27,6 +27,10 @@ pytest_plugins = [
 # The tests' workers fill the cores. Threads of OpenMP that wait for each other would spin there.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# The tests start thousands of Python processes, and each would compile the whole package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # `make test` tries the same few examples every time, `make test-long` many random ones
 # (--hypothesis-profile=thorough).

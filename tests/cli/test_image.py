@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.image_archive import file, write_archive
+from support.images import file, write_archive
 from support.json_schema import schema, violations
 
 from clusterctl.launcher import cli

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.images import ThinImage
 from support.scenario import CLUSTERCTL
-from support.thin_image import ThinImage
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.image_archive import file, symlink, tar_of, write_archive
+from support.images import file, symlink, tar_of, write_archive
 
 from clusterctl.launcher.containers.archive import open_archive
 from clusterctl.launcher.containers.squashfs import members_of

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from support.image_fixture import PYTHON, Quiet
+from support.images import PYTHON, Quiet
 
 import clusterctl
 from clusterctl import __version__

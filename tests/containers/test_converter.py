@@ -10,11 +10,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from support.image_archive import (
+from support.images import (
     CRAFTED,
     OURS,
     Described,
     Layer,
+    Quiet,
     described,
     device,
     file,
@@ -23,7 +24,6 @@ from support.image_archive import (
     symlink,
     write_archive,
 )  # fmt: skip
-from support.image_fixture import Quiet
 
 from clusterctl.launcher.containers.archive import ImageConfig, open_archive
 from clusterctl.launcher.containers.engine import Engine

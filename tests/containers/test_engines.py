@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.image_archive import CRAFTED, OURS, described, write_archive
-from support.image_fixture import PYTHON, Quiet, working_engine
+from support.images import CRAFTED, OURS, PYTHON, Quiet, described, working_engine, write_archive
 
 from clusterctl.launcher.config import cache_folder
 from clusterctl.launcher.containers.build import BuildRequest, bootstrapped, build

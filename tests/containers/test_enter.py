@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.images import ThinImage, make_thin
 from support.scenario import wait_until
-from support.thin_image import ThinImage, make_thin
 
 import clusterctl
 from clusterctl.launcher.containers import unpacked

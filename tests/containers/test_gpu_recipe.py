@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.image_fixture import PYTHON, Quiet
+from support.images import PYTHON, Quiet
 
 from clusterctl.launcher.config import cache_folder
 from clusterctl.launcher.containers.build import BuildRequest, bootstrapped, build

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.image_archive import Layer, device, file, folder, hardlink, symlink, write_archive
+from support.images import Layer, device, file, folder, hardlink, symlink, write_archive
 
 from clusterctl.launcher.containers.archive import merge, open_archive
 from clusterctl.launcher.containers.squashfs import members_of, members_of_stream
@@ -130,7 +130,7 @@ def test_any_bytes_are_refused_as_an_archive_without_a_traceback(content: bytes)
 
 
 def test_a_stream_is_checked_like_a_layer() -> None:
-    from support.image_archive import tar_of
+    from support.images import tar_of
 
     kept = [folder("./"), file("./a", b"1"), file(".dockerenv"), device("dev/x"), hardlink("b", "./a")]
     assert [member.name for member, _ in members_of_stream(io.BytesIO(tar_of(kept)))] == ["a", "b"]

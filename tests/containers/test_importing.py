@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.image_archive import file, write_archive
-from support.image_fixture import Quiet
+from support.images import Quiet, file, write_archive
 
 from clusterctl.launcher.containers.contents import (
     find_image,

@@ -47,16 +47,33 @@ class VirtualCluster:
         return self.call("squeue", "-h", "--states=all", f"--jobs={job}", "-o", f"%{letter}").strip()
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
+        deadline, seen, again = time.monotonic() + 60, None, 0.0
+        while True:
+            # Most conditions start a process. They change with the files of the jobs, or with their processes.
+            marks = self.marks()
+            if marks != seen or time.monotonic() > again:
+                if condition():
+                    return
+                seen, again = marks, time.monotonic() + 0.3
             assert time.monotonic() < deadline, f"timed out waiting for {what}"
             time.sleep(0.02)
 
+    def marks(self) -> list[tuple[str, int, int]]:
+        """What changes when a job does: the names, sizes and times of files."""
+        found = [*self.work.iterdir(), *self.state.glob("jobs/*/*")]
+        return [(path.name, stat.st_size, stat.st_mtime_ns) for path in found if (stat := _stat(path))]
+
     def wait(self, job: str, state: str = "") -> str:
         """Wait for `state`, or for the job to end; returns the state."""
-        running = ("PENDING", "RUNNING", "COMPLETING")
-        self.until(lambda: self.field(job) == state if state else self.field(job) not in running, f"{job} {state}")
-        return self.field(job)
+        running, found = ("PENDING", "RUNNING", "COMPLETING"), ""
+
+        def reached() -> bool:
+            nonlocal found
+            found = self.field(job)
+            return found == state if state else found not in running
+
+        self.until(reached, f"{job} {state}")
+        return found
 
     def wait_for_ready(self) -> None:
         """Wait for the file that a script touches once it is running."""
@@ -93,6 +110,13 @@ class VirtualCluster:
         return found
 
 
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:  # it has just been removed, or is a link to nothing
+        return None
+
+
 MakeCluster = Callable[..., VirtualCluster]
 
 
@@ -110,7 +134,7 @@ def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
     for cluster in made:
         if live := cluster.call("squeue", "-h", "-o", "%i").split():
             cluster.run("scancel", *live)
-        cluster.until(lambda: not cluster.call("squeue", "-h"), "no jobs")  # noqa: B023 - called at once
+            cluster.until(lambda: not cluster.call("squeue", "-h"), "no jobs")  # noqa: B023 - called at once
         cluster.until(lambda: not cluster.processes(), f"no processes of jobs: {cluster.processes()}")  # noqa: B023
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.far import made, staged
-from support.named_jobs import NamedJobs
-from support.scenario import BACK_ENDS, FAR, Stage, ending
+from support.scenario import BACK_ENDS, FAR, NamedJobs, Stage, ending
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

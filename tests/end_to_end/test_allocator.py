@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from support import apptainer
+from support.images import ThinImage
 from support.pyxis_fixture import Pyxis
 from support.scenario import Stage
-from support.thin_image import ThinImage
 
 from clusterctl.launcher.submission.plan import TUNED_ALLOCATOR
 

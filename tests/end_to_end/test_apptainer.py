@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from support import apptainer
+from support.images import ThinImage
 from support.scenario import Stage
-from support.thin_image import ThinImage
 
 PROGRAM = """
 import os, sys, helper

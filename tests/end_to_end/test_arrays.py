@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from support.named_jobs import NamedJobs
-from support.scenario import ON_BOTH, wait_until
+from support.scenario import ON_BOTH, NamedJobs, wait_until
 
 # Each element creates begun.INDEX.RESTARTS, then waits for go.INDEX or go.all.
 ELEMENT = """touch begun.$SLURM_ARRAY_TASK_ID.${SLURM_RESTART_COUNT:-0}

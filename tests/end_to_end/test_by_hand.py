@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from faults.scene import Scene
-from support.processes import alive
 from support.recorded import begun
 from support.sandbox_fixture import RunningSandbox
-from support.scenario import Stage, wait_until
+from support.scenario import Stage, alive, wait_until
 
 from clusterctl.launcher.sandbox import marked_processes
 from clusterctl.launcher.sandbox.description import current

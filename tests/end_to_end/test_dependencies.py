@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from support.named_jobs import NamedJobs
-from support.scenario import ON_BOTH, wait_until
+from support.scenario import ON_BOTH, NamedJobs, wait_until
 
 
 @ON_BOTH  # the others on Slurm only in `make test-long`

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.environments import WORDS, asking, make_conda, make_environment
+from support.images import ThinImage
 from support.scenario import Stage
-from support.thin_image import ThinImage
 
 JOB = 'workload = "command"\nargv = {argv}\nsetup = {setup}\n[resources]\ntime = "10m"\n'
 

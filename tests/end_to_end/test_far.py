@@ -16,9 +16,9 @@ from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from support.far import FarStage, made, staged
+from support.images import make_thin
 from support.recorded import begun
 from support.scenario import wait_until
-from support.thin_image import make_thin
 
 from clusterctl.shared.record.layout import RunDir
 

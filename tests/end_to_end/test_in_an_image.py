@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.images import ThinImage
 from support.recorded import begun, recorded
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
-from support.thin_image import ThinImage
 
 from clusterctl.shared.record.layout import RunDir
 

@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 from support.late_fixture import HOUR, faults_of, mounted, skewed
-from support.late_mount import Settings
-from support.late_views import REAL, Views
-from support.processes import alive
+from support.late_mount import REAL, Settings, Views
 from support.recorded import recorded
 from support.sandbox_fixture import RunningSandbox
-from support.scenario import ON_BOTH, Stage, wait_until
+from support.scenario import ON_BOTH, Stage, alive, wait_until
 
 from clusterctl.launcher.observe.rank_events import Began, last_events
 from clusterctl.launcher.sandbox import lifecycle

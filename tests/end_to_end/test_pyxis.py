@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.images import ThinImage
 from support.pyxis_fixture import Pyxis
 from support.recorded import recorded
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
-from support.thin_image import ThinImage
 
 from clusterctl.shared.record.layout import RunDir
 

@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.processes import alive
 from support.recorded import begun, recorded
-from support.scenario import ON_SLURM, Stage, wait_until
+from support.scenario import ON_SLURM, Stage, alive, wait_until
 
 from clusterctl.shared.record.files import read_lines
 from clusterctl.shared.record.layout import RunDir

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import alive
 from support.recorded import beat_of, begun, recorded
-from support.scenario import Stage, wait_until
+from support.scenario import Stage, alive, wait_until
 
 from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.layout import RunDir

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
+from support.images import ThinImage
 from support.scenario import Stage
-from support.thin_image import ThinImage
 
 from clusterctl.shared.record.layout import RunDir
 

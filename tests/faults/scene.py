@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.processes import alive
 from support.recorded import beat_of, recorded
-from support.scenario import Stage, wait_until
+from support.scenario import Stage, alive, wait_until
 
 from clusterctl.shared.record.files import read_json, read_lines
 from clusterctl.shared.record.layout import RunDir

@@ -14,9 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from faults.scene import WORKLOADS, Scene
-from support.processes import writers
 from support.recorded import beat_of, begun
-from support.scenario import wait_until
+from support.scenario import wait_until, writers
 
 from clusterctl.launcher.sandbox import marked_processes
 from clusterctl.launcher.sandbox.description import current
@@ -298,6 +297,7 @@ FAULTS = (
         cause=Cause.KILLED,
         rank=2,
         not_for=TRAININGS,
+        tests="tests/workloads/test_command.py",
     ),
     Fault(name="stop", words="SIGSTOP of a rank", inflict=stop, cause=Cause.HANG, rank=2, seconds="21"),
     Fault(
@@ -417,7 +417,14 @@ FAULTS = (
         cause=Cause.TIME,
         settings={"resources.warning": "0"},
     ),
-    Fault(name="scancel", words="scancel", inflict=cancel, outcome=Outcome.FAILS, cause=Cause.CANCELLED),
+    Fault(
+        name="scancel",
+        words="scancel",
+        inflict=cancel,
+        outcome=Outcome.FAILS,
+        cause=Cause.CANCELLED,
+        tests="truncated, which begins with it",
+    ),
     Fault(
         name="refused-cancel",
         words="`clusterctl cancel` while slurmctld is down",
@@ -445,6 +452,7 @@ FAULTS = (
         inflict=flip_a_bit,
         outcome=Outcome.RESUMED,
         cause=Cause.CANCELLED,
+        tests="tests/runs/test_checkpoints.py",
     ),
     Fault(
         name="foreign",

@@ -1,4 +1,4 @@
 """Small graphs."""
 
 from support.lone_task import lone_task as lone_task
-from support.random_graph import random_graph as random_graph
+from support.lone_task import random_graph as random_graph

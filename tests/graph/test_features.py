@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.random_academy import random_academy
+from support.made_graphs import random_academy
 from torch import Tensor
 
 from clusterctl.engine.graph.blocks import Adjacency

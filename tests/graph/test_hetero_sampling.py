@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.random_shop import random_shop
+from support.made_graphs import random_shop
 
 from clusterctl.engine.graph import sampling
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, TOGETHER, USER, fan_outs

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.random_shop import random_shop
+from support.made_graphs import random_shop
 
 from clusterctl.engine.graph.blocks import Adjacency
 from clusterctl.engine.graph.links import ends, has_edge, negatives, with_duplicates

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from support.random_shop import random_shop
+from support.made_graphs import random_shop
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 

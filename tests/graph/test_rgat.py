@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.lone_task import lone_task as lone_task
-from support.random_academy import CITES, EMPLOYS, NODES, PAPER, WRITES, WRITTEN_BY, random_academy
+from support.made_graphs import CITES, EMPLOYS, NODES, PAPER, WRITES, WRITTEN_BY, random_academy
 from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.nn import GATv2Conv, HeteroConv

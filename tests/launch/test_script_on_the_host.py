@@ -16,7 +16,7 @@ from shlex import quote
 from typing import Any
 
 import pytest
-from support.hostile_shell import hostile_shell
+from support.hostile_inputs import hostile_shell
 from support.scenario import wait_until
 from support.traces import attempt
 

@@ -301,8 +301,15 @@ SURVIVED = {
 }
 
 
-@pytest.mark.parametrize("damage", SURVIVED.values(), ids=SURVIVED)
-@pytest.mark.parametrize("ended", [True, False], ids=["ended", "running"])
+# In `make test`, every other damage is that of an ended run.
+@pytest.mark.parametrize(
+    ("ended", "damage"),
+    [
+        pytest.param(ended, damage, id=f"{name}-{ended}", marks=pytest.mark.long if ended == place % 2 else ())
+        for place, (name, damage) in enumerate(SURVIVED.items())
+        for ended in (True, False)
+    ],
+)
 def test_damaged_files_are_ignored(
     damaged: Callable[..., RunDir], desk: Desk, damage: Callable[[Path], object], ended: bool
 ) -> None:

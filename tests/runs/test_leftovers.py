@@ -12,9 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from support.processes import alive
 from support.ranks import ENTRY, environments
-from support.scenario import wait_until
+from support.scenario import alive, wait_until
 
 from clusterctl.launcher.submission.plan import ON_NODES
 from clusterctl.shared.node import leftovers

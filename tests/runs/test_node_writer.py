@@ -14,10 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from support.processes import writers
 from support.ranks import environments
 from support.recorded import beat_of, recorded
-from support.scenario import wait_until
+from support.scenario import wait_until, writers
 
 from clusterctl.shared.node import node_link, node_writer
 from clusterctl.shared.node.node_link import address

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.images import mounts_of_this_python
 from support.sandbox_fixture import RunningSandbox
-from support.thin_image import mounts_of_this_python
 
 import clusterctl
 

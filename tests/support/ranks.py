@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -10,9 +11,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from clusterctl.shared.record.files import read_lines, write_json, write_text
 from clusterctl.shared.record.layout import Attempt, RunDir
@@ -59,28 +60,19 @@ def environments(attempt: Attempt, tasks_per_node: Sequence[int]) -> list[dict[s
 
 def run_program(program: str, attempt: Attempt, tasks_per_node: Sequence[int], timeout: float = 300) -> list[str]:
     """Run Python text as every rank and return the outputs. Fails with the stderr of the first failing rank."""
-    ranks = environments(attempt, tasks_per_node)
-    with tempfile.TemporaryDirectory() as folder:
-        files = [(Path(folder, f"{rank}.out"), Path(folder, f"{rank}.err")) for rank in range(len(ranks))]
-        request = {
-            "program": program,
-            "imports": ["torch", *re.findall(r"^(?:from|import) (torch_geometric)\b", program, re.MULTILINE)[:1]],
-            "ranks": [
-                {"environment": own, "output": str(output), "errors": str(errors)}
-                for own, (output, errors) in zip(ranks, files, strict=True)
-            ],
-        }
-        codes = _fork(request, ranks[0], timeout)
-        for rank, (code, (_, errors)) in enumerate(zip(codes, files, strict=True)):
-            assert code == 0, f"rank {rank} exited with {code}:\n{errors.read_text()}"
-        return [output.read_text() for output, _ in files]
+    done = run_ranks(program, environments(attempt, tasks_per_node), timeout)
+    for rank, (code, _, errors) in enumerate(done):
+        assert code == 0, f"rank {rank} exited with {code}:\n{errors}"
+    return [output for _, output, _ in done]
 
 
 def run_job(job: Job, run: RunDir, tasks_per_node: Sequence[int], timeout: float = 900) -> list[tuple[int, str, str]]:
     """Run `job` as attempt 0 of `run` with the real entry point; return each rank's exit code, stdout and stderr."""
     environment = environments(run.attempt(0), tasks_per_node)
     write_json(run.run_json, {"job": to_record(job)})
-    return _run([sys.executable, *ENTRY, str(run.path)], environment, timeout)
+    if job.workload == "command":  # whose processes import little
+        return _run([sys.executable, *ENTRY, str(run.path)], environment, timeout)
+    return run_ranks(_AS_MAIN.format(module=ENTRY[1], run=str(run.path)), environment, timeout)
 
 
 def metrics_of(run: RunDir) -> list[dict[str, float]]:
@@ -92,24 +84,56 @@ def losses_of(run: RunDir) -> list[float]:
     return [record["loss"] for record in metrics_of(run) if "loss" in record]
 
 
-def _fork(request: dict[str, Any], environment: dict[str, str], timeout: float) -> list[int]:
+_AS_MAIN = """
+import runpy, sys
+sys.argv[1:] = [{run!r}]
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+"""
+_FORKING: dict[str, subprocess.Popen[str]] = {}  # by the module that was imported
+
+
+def run_ranks(program: str, ranks: list[dict[str, str]], timeout: float) -> list[tuple[int, str, str]]:
+    """Run Python text in each of these environments; return the exit codes, stdouts and stderrs.
+
+    Each is a fork of an interpreter with torch, which is kept for later calls.
+    """
+    imports = "torch_geometric" if re.search(r"^(?:from|import) torch_geometric\b", program, re.MULTILINE) else "torch"
+    process = _FORKING.get(imports) or _FORKING.setdefault(imports, _start_forking(imports, ranks[0]))
+    with tempfile.TemporaryDirectory() as folder:
+        files = [(Path(folder, f"{rank}.out"), Path(folder, f"{rank}.err")) for rank in range(len(ranks))]
+        request = [
+            {"environment": own, "output": str(output), "errors": str(errors)}
+            for own, (output, errors) in zip(ranks, files, strict=True)
+        ]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        timer = threading.Timer(timeout, os.killpg, (process.pid, signal.SIGKILL))
+        timer.start()
+        try:
+            process.stdin.write(json.dumps({"program": program, "ranks": request}) + "\n")
+            process.stdin.flush()
+            codes = json.loads(process.stdout.readline() or "null")
+        finally:
+            timer.cancel()
+        if codes is None:
+            _FORKING.pop(imports).wait()
+            raise AssertionError(f"no end after {timeout} s: {[errors.read_text() for _, errors in files]}")
+        return [
+            (code, output.read_text(), errors.read_text()) for code, (output, errors) in zip(codes, files, strict=True)
+        ]
+
+
+def _start_forking(imports: str, environment: dict[str, str]) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, _FORKED],
+        [sys.executable, _FORKED, imports],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    try:
-        output, _ = process.communicate(json.dumps(request), timeout=timeout)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise
-    assert process.returncode == 0
-    codes: list[int] = json.loads(output)
-    return codes
+    atexit.register(process.communicate)  # it exits when its stdin is closed
+    return process
 
 
 def _run(argv: list[str], environment: list[dict[str, str]], timeout: float) -> list[tuple[int, str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from typing import Any
 
 import pytest
 
-from clusterctl.shared.record.layout import RunDir
+from clusterctl.launcher.emulator.install import ensure_stand_ins
+from clusterctl.shared.record.layout import Attempt, RunDir
+from clusterctl.shared.spec import Emulator
 
 # Where both back ends behave alike, `make test` uses one of them, and `make test-long` the other too. Files with
 # THROUGH_A_HOST also run there on the emulator of a remote machine.
@@ -161,3 +164,84 @@ def ending(stage: Stage) -> Iterator[Stage]:
         found = [*stage.runs.glob("[!.]*")] if stage.runs.is_dir() else []
         if left := [path.name for path in found if not RunDir(path).finished_json.exists()]:
             stage.call("cancel", "--yes", "--cluster", stage.cluster, *left)
+
+
+FIELDS = "State:|,Reason:|,Dependency:"
+ELEMENTS = "%i %K %T %r"
+
+
+class NamedJobs:
+    """Job IDs differ: `<name>` in a command is replaced by the job ID, and the ID by the name in squeue's output."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.numbers: dict[str, str] = {}
+        if stage.cluster == "local":
+            ensure_stand_ins(Path(stage.environment["XDG_STATE_HOME"]) / "clusterctl", Emulator())
+
+    def submit(self, name: str, text: str, *options: str) -> None:
+        script = self.stage.folder / f"{name}.sh"
+        script.write_text(f"#!/bin/bash\n{text}\n")
+        words = [self._numbered(option) for option in options]
+        folder = f"--chdir={self.stage.folder}"
+        answer = self.stage.slurm("sbatch", "--parsable", "--output=/dev/null", folder, *words, str(script))
+        self.numbers[name] = answer.strip()
+
+    def state(self, name: str) -> str:
+        return self._named(self.stage.slurm("squeue", "-h", "--states=all", "-j", self.numbers[name], "-O", FIELDS))
+
+    def rows(self, *words: str) -> set[str]:
+        """The lines of squeue, by default for jobs that have not ended."""
+        return set(self._named(self.do("squeue", "-h", "-o", ELEMENTS, *words)).splitlines())
+
+    def until(self, name: str, *shown: str) -> None:
+        wait_until(lambda: self.state(name) in shown, 30, f"{name} to be {shown}", every=0.2)
+
+    def until_rows(self, words: str, *rows: str) -> None:
+        """Wait until squeue shows exactly these lines for the jobs in `words`."""
+        wait_until(lambda: self.rows("-j", words) == set(rows), 30, f"{words} to be {rows}", every=0.2)
+
+    def do(self, *words: str) -> str:
+        return self.stage.slurm(*(self._numbered(word) for word in words))
+
+    def _named(self, shown: str) -> str:
+        for name, number in self.numbers.items():
+            shown = re.sub(rf"(?m)(?:^|(?<=:)){number}(?=[_( ])", name, shown)
+        return shown.strip()
+
+    def _numbered(self, text: str) -> str:
+        for name, number in self.numbers.items():
+            text = text.replace(f"<{name}>", number)
+        return text
+
+
+def alive(run: RunDir, rank: int | None = None) -> list[int]:
+    """The running processes of the run's tasks, found by their environment, as nodes may have their own PID namespaces.
+
+    A batch script and its srun have the environment of a task 0.
+    """
+    marks = {f"CLUSTERCTL_RUN_DIR={run.path}"} | ({f"SLURM_PROCID={rank}"} if rank is not None else set())
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+            name = (folder / "comm").read_text().strip()
+        except OSError:
+            continue
+        of_task = any(variable.startswith("SLURM_PROCID=") for variable in variables) and name != "srun"
+        if of_task and marks <= set(variables):
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def writers(attempt: Attempt) -> list[int]:
+    """The writers of the attempt's nodes, on this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:  # it has just ended
+            continue
+        if os.fsencode(attempt.path) in words and any(b"node_writer" in word for word in words):
+            found.append(int(path.parent.name))
+    return found

@@ -17,7 +17,7 @@ _ON_THE_SANDBOX = (
     "sandbox/test_jobs.py",
 )
 # These read the parsed modules of support/sources.py.
-_ON_SOURCES = ("test_files_of_strangers.py", "test_layers.py", "test_names.py")
+_ON_SOURCES = ("test_files_of_strangers.py", "test_layers.py")
 _SANDBOX = "the sandbox"
 _BACK_END = "the sandbox as a back end"
 _SANDBOX_ID = re.compile(r"(\[|-)sandbox(-|\])")

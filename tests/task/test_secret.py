@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.ranks import claim, environments
+from support.ranks import claim, environments, run_ranks
 
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.record.files import read_json
@@ -54,20 +54,15 @@ def start(program: str, environment: dict[str, str], *words: str) -> subprocess.
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def run_ranks(attempt: Attempt, before: tuple[str, ...]) -> list[tuple[int, str, str]]:
-    places = zip(environments(attempt, [len(before)]), before, strict=True)
-    ranks = [start(JOIN.format(before=text), environment) for environment, text in places]
-    try:
-        outputs = [rank.communicate(timeout=120) for rank in ranks]
-        return [(rank.returncode, *output) for rank, output in zip(ranks, outputs, strict=True)]
-    finally:
-        for rank in ranks:
-            rank.kill()
+def join(attempt: Attempt, before: tuple[str, ...]) -> list[tuple[int, str, str]]:
+    """Let ranks join, each after its own text."""
+    program = JOIN.format(before=f'exec({before!r}[int(os.environ["SLURM_PROCID"])])')
+    return run_ranks(program, environments(attempt, [len(before)]), timeout=120)
 
 
 def test_ranks_share_a_secret_that_only_their_user_can_read(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path / "run").attempt(0)
-    done = run_ranks(attempt, ("", "", ""))
+    done = join(attempt, ("", "", ""))
     expected = ["[0, 1, 2] hello\n", "[] hello\n", "[] hello\n"]
     assert [(code, output) for code, output, _ in done] == [(0, text) for text in expected]
     assert stat.S_IMODE(attempt.secret.stat().st_mode) == 0o600
@@ -79,7 +74,7 @@ def test_every_rank_detects_a_wrong_secret_before_sending_anything(tmp_path: Pat
     """Even one that can sign the roll: here, only the proof of a rank is wrong."""
     wrong = "prove = rendezvous.prove\nimport clusterctl.engine.task.task as t\n"
     wrong += "t.prove = lambda own, *rest: prove(bytes(32), *rest)"
-    for code, output, errors in run_ranks(RunDir(tmp_path / "run").attempt(0), ("", wrong)):
+    for code, output, errors in join(RunDir(tmp_path / "run").attempt(0), ("", wrong)):
         assert code != 0
         assert output == ""
         assert "a process that does not belong to this run answered" in errors

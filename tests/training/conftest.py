@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 from support.lone_task import lone_task as lone_task
-from support.random_graph import random_graph as random_graph
+from support.lone_task import random_graph as random_graph

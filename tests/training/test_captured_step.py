@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import tape
+from support.pretended_gpu import capture
 
 from clusterctl.engine.graph import static_sampling
 from clusterctl.engine.graph.hashing import Purpose, ReplayedKeys, draws, stream
@@ -38,7 +38,7 @@ def test_replayed_steps_match_eager_steps(
     for captured in (False, True):
         objective = NodeClassification(random_graph(), train, lone_task)
         learner = Learner(objective, train, lone_task)
-        step = CapturedStep(learner, lone_task.device, tape.capture) if captured else learner
+        step = CapturedStep(learner, lone_task.device, capture) if captured else learner
         losses = []
         lone_task.clock.restart("sampling")
         plan = EpochPlan(objective.seeds, 7, train.seed, 0, 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.random_academy import random_academy
+from support.made_graphs import random_academy
 
 from clusterctl.engine.graph import storage
 from clusterctl.engine.graph.features import hidden

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.random_shop import random_shop
+from support.made_graphs import random_shop
 
 from clusterctl.engine.graph.links import ends, has_edge
 from clusterctl.engine.graph.recommender import ITEM, OF_USER, USER

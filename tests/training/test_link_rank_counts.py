@@ -17,7 +17,7 @@ GLOBAL_BATCH = 24
 PROGRAM = f"""
 import json, sys, torch
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from support.random_shop import random_shop
+from support.made_graphs import random_shop
 from torch import distributed as dist
 from clusterctl.engine.graph.sharded_table import ShardedTable
 from clusterctl.shared.node.events import Context

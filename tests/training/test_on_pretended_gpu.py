@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from support.made_graphs import random_shop
 from support.pretended_gpu import GPU, counted
-from support.random_shop import random_shop
 
 from clusterctl.engine.graph import static_sampling
 from clusterctl.engine.graph.collection import Collection, joined_graphs

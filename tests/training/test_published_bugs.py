@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.made_graphs import random_shop
 from support.mutation import Mutation
-from support.random_shop import random_shop
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 

@@ -36,7 +36,7 @@ class Losses(list):
             self.append(loss)
 
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from support.random_academy import random_academy
+from support.made_graphs import random_academy
 root = {str(CORA)!r}
 record = {{"name": "t", "workload": "reddit", "data": {{"placement": "split"}}}}
 with joined(Context(record, attempt=current_attempt())) as task:

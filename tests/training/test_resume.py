@@ -131,7 +131,7 @@ FOLDS = """
 """
 SHOP = f"""
     sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-    from support.random_shop import random_shop
+    from support.made_graphs import random_shop
     from clusterctl.shared.spec import TaobaoTrain
     from clusterctl.engine.training.link_objective import LinkPrediction
     train = TaobaoTrain(batch_size=None, global_batch_size=24, epochs=3, hidden_channels=6, fan_out=(4, 3), patience=3,
@@ -152,7 +152,7 @@ OWN = """
                                     batch_size=None, global_batch_size=400, epochs=3, fan_out=(4, 3), patience=3)
     result["gat-left-alone"] = trained(task, "gat-left-alone", train, objective_of)
     result["gat"] = trained(task, "gat", train, objective_of, [3, 8])
-    from support.random_academy import random_academy
+    from support.made_graphs import random_academy
     from clusterctl.engine.training.relation_objective import RelationNodeClassification
     train = replace(train, model="rgat", global_batch_size=12)
     objective_of = lambda task, fold: RelationNodeClassification(random_academy(torch.float32), train, task)

@@ -19,7 +19,7 @@ import torch_geometric  # before the ranks are forked
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from pathlib import Path
-from support.random_academy import random_academy
+from support.made_graphs import random_academy
 from clusterctl.engine.graph.storage import Graph, LabelledHeteroGraph, shared
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.record.layout import current_attempt

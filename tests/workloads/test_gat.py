@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 import torch
 from support.lone_task import lone_task as lone_task
-from support.random_graph import random_graph as random_graph
+from support.lone_task import random_graph as random_graph
 from support.ranks import CORA, metrics_of, run_job, run_program
 from torch.nn import functional as F
 from torch_geometric.nn import GATv2Conv

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.lone_task import lone_task as lone_task
-from support.random_academy import AUTHOR, NODES, PAPER, WRITES, random_academy
+from support.made_graphs import AUTHOR, NODES, PAPER, WRITES, random_academy
 from support.ranks import losses_of, metrics_of, run_job, run_program
 from torch_geometric.data import HeteroData
 
@@ -150,7 +150,7 @@ PROGRAM = f"""
 import json, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
-from support.random_academy import random_academy
+from support.made_graphs import random_academy
 from clusterctl.engine.graph.storage import LabelledHeteroGraph, shared
 from clusterctl.shared.node.events import Context
 from clusterctl.shared.record.layout import current_attempt

@@ -1,4 +1,10 @@
-"""Image archives made by hand, in docker's or OCI's format, with layers as lists of members; and a root's content."""
+"""Images for tests: really built ones, a thin one, and archives made by hand.
+
+The built image without torch takes seconds and is for `make test`; the one with torch takes minutes. Both are kept in
+the user's cache under a hash of their inputs, so the next run of the tests finds them. The thin image has a few
+kilobytes, its programs are mounted from this machine: for tests of what an image changes. Archives are in docker's or
+OCI's format, with layers as lists of members.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +13,171 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
+import subprocess
+import sys
 import tarfile
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from clusterctl.launcher.config import cache_folder, shipped_folder
+from clusterctl.launcher.containers import unpacked
+from clusterctl.launcher.containers.build import EXTRAS, BuildRequest, build
+from clusterctl.launcher.containers.engine import Engine, find_engine
+from clusterctl.launcher.containers.wheels import wanted, write_project_wheel
+from clusterctl.shared.errors import ClusterctlError, ImageError
+from clusterctl.shared.record.once import once
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_KEPT_SECONDS = 2 * 86400
+
+
+class Quiet:
+    """A listener that prints what it receives; pytest shows it with a failure."""
+
+    def stage(self, text: str, total: int | None = None) -> None:
+        print(f"{time.strftime('%T')} {text}")
+
+    def output(self, line: str) -> None:
+        print(f"  {line}")
+
+    def advance(self, size: int) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def image_engine() -> Engine:
+    """The engine that builds images here. Without one, tests are skipped, and fail in CI."""
+    return working_engine()
+
+
+@pytest.fixture(scope="session")
+def bare_image(image_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A .sqsh with Python, submitit and this clusterctl, and its record: what a login node needs."""
+    return _built("bare", (), image_engine, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def cpu_image(image_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with PyG and torch for CPUs, as `make container` builds it."""
+    return _built("cpu", EXTRAS, image_engine, tmp_path_factory.mktemp("wheel"))
+
+
+def _built(kind: str, extras: tuple[str, ...], engine: Engine, place: Path) -> Path:
+    folder = cache_folder() / "test-images"
+    name = f"{kind}-{_content(place, extras)}"
+    sqsh = folder / f"{name}.sqsh"
+
+    def work(_: Path) -> None:
+        request = BuildRequest(name=name, base="bootstrap", extras=extras)
+        build(request, engine, folder, cache_folder(), PYTHON, Quiet())
+
+    once(lambda: sqsh.exists(), sqsh, work)
+    os.utime(sqsh)
+    for old in folder.glob("*.sqsh"):
+        if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+            old.unlink(missing_ok=True)
+            old.with_suffix(".json").unlink(missing_ok=True)
+    return sqsh
+
+
+def working_engine(chosen: str | None = None) -> Engine:
+    """The engine, if everything that a build needs is installed."""
+    try:
+        for program, package in (("mksquashfs", "squashfs-tools"), ("mmdebstrap", "mmdebstrap")):
+            if shutil.which(program) is None:
+                raise ImageError(f"no {program} on PATH (package {package})")
+        return find_engine(chosen)
+    except ClusterctlError as error:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no image can be built: {error.message}")
+
+
+def _content(place: Path, extras: tuple[str, ...]) -> str:
+    """A hash of everything that the image is made from."""
+    recipe = [path.read_bytes() for path in sorted((shipped_folder() / "containers").iterdir())]
+    parts = [*recipe, write_project_wheel(place).read_bytes()]
+    want = wanted(PYTHON, extras, own_torch=False)
+    facts = [want.key, *(hashlib.sha256(part).hexdigest() for part in parts)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+_PROFILE = """\
+PATH=/usr/local/bin:/usr/bin:/bin
+for file in /etc/profile.d/*.sh; do [ -r "$file" ] && . "$file"; done
+export PATH
+"""
+_RC = """\
+mkdir -p "/srv" 2> /dev/null
+cd "/srv" && unset OLDPWD || exit 1
+if [ $# -gt 0 ]; then
+    exec /bin/sh -c 'echo entry point; exec "$@"' sh "$@"
+else
+    exec /bin/echo started by the image
+fi
+"""
+
+
+@dataclass(frozen=True)
+class ThinImage:
+    """The image, and the mounts that it needs."""
+
+    path: Path
+    mounts: tuple[str, ...]
+
+    @property
+    def table(self) -> str:
+        """The table [container] for a job or cluster file."""
+        return f"[container]\nimage = '{self.path}'\nmounts = {list(self.mounts)}\n"
+
+
+def make_thin(folder: Path, name: str = "thin.sqsh", pseudo: Sequence[str] = (), **files: str) -> Path:
+    """Write the image to `folder`; `files` adds files (etc__environment="A=b"), `pseudo` mksquashfs's pseudo files."""
+    root = folder / f"{name}.root"
+    texts = {
+        "etc/profile": _PROFILE,
+        "etc/profile.d/zz-venv.sh": "PATH=/opt/venv/bin:$PATH\n",
+        "etc/environment": "COLOUR=image\nSHAPE=image\nLANG=C.UTF-8\n",
+        "etc/passwd": "root:x:0:0:root:/root:/bin/sh\n",
+        "etc/rc": _RC,
+        "srv/own.txt": "the image's own\n",
+    }
+    for path, text in {**texts, **{key.replace("__", "/"): value for key, value in files.items()}}.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    (root / "etc" / "rc").chmod(0o755)
+    for top in ("bin", "sbin", "lib", "lib64"):
+        (root / top).symlink_to(f"usr/{top}")
+    (root / "usr").mkdir()
+    (root / "opt").mkdir()
+    (root / "opt" / "venv").symlink_to(sys.prefix)
+    image = folder / name
+    options = ["-all-root", "-noappend", "-quiet", "-no-progress", *(word for line in pseudo for word in ("-p", line))]
+    subprocess.run(["mksquashfs", root, image, *options], check=True, capture_output=True)
+    return image
+
+
+def mounts_of_this_python() -> tuple[str, ...]:
+    """This machine's programs and everything that this interpreter imports, read-only."""
+    folders = {Path(folder).resolve() for folder in (sys.prefix, sys.base_prefix, *sys.path) if Path(folder).is_dir()}
+    folders |= {Path(sys.prefix), Path("/usr")}
+    outermost = [folder for folder in folders if not any(other in folder.parents for other in folders)]
+    return tuple(f"{folder}:{folder}:ro" for folder in sorted(outermost))
+
+
+@pytest.fixture(scope="session")
+def thin_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThinImage]:
+    if os.geteuid() != 0 and subprocess.run(["unshare", "--user", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("cannot enter an image: not root, and the kernel refuses user namespaces")
+    image = ThinImage(make_thin(tmp_path_factory.mktemp("image")), mounts_of_this_python())
+    yield image
+    unpacked.release(image.path)
+
 
 Layer = list[tuple[tarfile.TarInfo, bytes]]
 
