@@ -423,7 +423,7 @@ FAULTS = (
         inflict=cancel,
         outcome=Outcome.FAILS,
         cause=Cause.CANCELLED,
-        tests="truncated, which begins with it",
+        tests="tests/faults/test_once.py",
     ),
     Fault(
         name="refused-cancel",
