@@ -22,7 +22,8 @@ from support.hostile_node import HostileNode, archive
 import clusterctl
 from clusterctl.launcher import cli
 from clusterctl.launcher.api.remote import far_names
-from clusterctl.launcher.api.remote.request import Answer, remote_cluster
+from clusterctl.launcher.api.remote.cluster import remote_cluster
+from clusterctl.launcher.api.remote.request import Answer
 from clusterctl.launcher.api.remote.several_clusters import look_at
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.remote.frames import Frame, FrameKind

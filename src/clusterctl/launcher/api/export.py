@@ -32,7 +32,7 @@ from clusterctl.shared.errors import ConfigError, HostError, UsageError, reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from clusterctl.launcher.api.remote.request import RemoteCluster
+    from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.shared.record.layout import RunDir
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.api.logs import Reading
-    from clusterctl.launcher.api.remote.request import RemoteCluster
+    from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis

@@ -20,7 +20,7 @@ from clusterctl.shared.record.stages import Stage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.launcher.api.remote.request import RemoteCluster
+    from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.api.settings import Axes
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config.progress import ProgressListener

@@ -28,7 +28,7 @@ from clusterctl.shared.errors import HostError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from clusterctl.launcher.api.remote.request import RemoteCluster
+    from clusterctl.launcher.api.remote.cluster import RemoteCluster
 
 _ADDRESS = re.compile(rb"http://127\.0\.0\.1:([0-9]{1,5})(/\?token=[\w-]+)\s+")
 _LONGEST_ADDRESS = 1000

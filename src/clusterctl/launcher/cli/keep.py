@@ -15,7 +15,7 @@ from clusterctl.launcher.api import clean as api
 from clusterctl.launcher.api.export import fetch as fetch_run
 from clusterctl.launcher.api.find import find, query
 from clusterctl.launcher.api.notify import Outcome, notify_about, tracking
-from clusterctl.launcher.api.remote.request import remote_cluster as place_of
+from clusterctl.launcher.api.remote.cluster import remote_cluster as place_of
 from clusterctl.launcher.cli.options import cluster_option, confirmed, echo_json, output_option, warn_of
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.launcher.display.plain import as_bytes, plain

@@ -38,7 +38,7 @@ def forwarding(command: click.Command) -> click.Command:
         return command
 
     def called(**values: Any) -> Any:
-        from clusterctl.launcher.api.remote.request import remote_cluster
+        from clusterctl.launcher.api.remote.cluster import remote_cluster
 
         context = click.get_current_context()
         several = context.info_name == "status" and "," in (values["cluster"] or "")

@@ -67,8 +67,8 @@ def _ask_from_behind(cluster: str) -> None:
 
 def main(cluster: str) -> None:
     """Cache the names of the runs of `cluster`."""
+    from clusterctl.launcher.api.remote.cluster import remote_cluster
     from clusterctl.launcher.api.remote.operations import ask, understood
-    from clusterctl.launcher.api.remote.request import remote_cluster
     from clusterctl.launcher.observe.run_names import is_run_id
     from clusterctl.shared.record.files import write_json
     from clusterctl.shared.record.ownership import make_private

@@ -21,8 +21,8 @@ from clusterctl.shared.errors import ClusterctlError, HostError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.api.remote.payload import Payload
-    from clusterctl.launcher.api.remote.request import RemoteCluster
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -107,7 +107,7 @@ def _place(given: Mapping[str, Any], *, has_cluster: bool) -> RemoteCluster | No
             return place
     if not has_cluster:
         return None
-    from clusterctl.launcher.api.remote.request import remote_cluster
+    from clusterctl.launcher.api.remote.cluster import remote_cluster
 
     return remote_cluster(given.get("cluster"))
 

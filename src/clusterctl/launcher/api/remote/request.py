@@ -1,19 +1,15 @@
-"""Clusters whose commands run on another machine, and the requests sent there."""
+"""Requests to clusterctl on another machine."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.remote.payload import Payload, text_file
-from clusterctl.launcher.config.clusters import cluster_file, load_cluster, user_file
-from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.clusters import user_file
 from clusterctl.launcher.config.sent import Sent, SentProject
-from clusterctl.launcher.config.source import content_of
 from clusterctl.launcher.remote.conversation import Conversation as Conversation
 from clusterctl.launcher.remote.frames import OF_TERMINALS, RemoteRequest
 from clusterctl.launcher.remote.frames import Terminal as Terminal
@@ -28,22 +24,8 @@ from clusterctl.shared.errors import HostError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.submission.sent_code import LocalProject
-    from clusterctl.shared.spec import Cluster
-
-
-@dataclass(frozen=True)
-class RemoteCluster:
-    """A cluster on another machine, with the name by which it was chosen."""
-
-    name: str
-    file: Path = field(repr=False)
-    cluster: Cluster = field(repr=False)
-
-    @property
-    def host(self) -> str:
-        assert self.cluster.host
-        return self.cluster.host
 
 
 class Printed:
@@ -78,20 +60,6 @@ class Answer:
 
     def forget(self) -> None:
         self.content = b""
-
-
-def remote_cluster(name: str | None) -> RemoteCluster | None:
-    """The cluster called `name`, or the default one, if its commands run on another machine."""
-    if delivered():
-        return None
-    file = cluster_file(name)
-    if file is None:
-        return None
-    with suppress(OSError):  # will be reported when the cluster is loaded
-        if b"host" in content_of(file):
-            cluster = load_cluster(name)
-            return RemoteCluster(name or cluster.name, file, cluster) if cluster.host else None
-    return None
 
 
 def request(

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.api.find import look
+from clusterctl.launcher.api.remote.cluster import remote_cluster
 from clusterctl.launcher.api.remote.operations import ask, understood
-from clusterctl.launcher.api.remote.request import remote_cluster
 from clusterctl.launcher.config import cache_folder
 from clusterctl.shared.errors import ClusterctlError, HostError
 from clusterctl.shared.record.files import write_text
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.api.find import Report
-    from clusterctl.launcher.api.remote.request import RemoteCluster
+    from clusterctl.launcher.api.remote.cluster import RemoteCluster
 
 PATIENCE_SECONDS = 3.0
 

@@ -1,0 +1,44 @@
+"""Clusters whose commands run on another machine. Every command asks, so nothing else is imported for it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.config.clusters import cluster_file, load_cluster
+from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.source import content_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.shared.spec import Cluster
+
+
+@dataclass(frozen=True)
+class RemoteCluster:
+    """A cluster on another machine, with the name by which it was chosen."""
+
+    name: str
+    file: Path = field(repr=False)
+    cluster: Cluster = field(repr=False)
+
+    @property
+    def host(self) -> str:
+        assert self.cluster.host
+        return self.cluster.host
+
+
+def remote_cluster(name: str | None) -> RemoteCluster | None:
+    """The cluster called `name`, or the default one, if its commands run on another machine."""
+    if delivered():
+        return None
+    file = cluster_file(name)
+    if file is None:
+        return None
+    with suppress(OSError):  # will be reported when the cluster is loaded
+        if b"host" in content_of(file):
+            cluster = load_cluster(name)
+            return RemoteCluster(name or cluster.name, file, cluster) if cluster.host else None
+    return None
