@@ -40,7 +40,6 @@ COMMANDS = {
     "attach": ["attach", RUN, "--", "true"],
     "cancel": ["cancel", RUN],
     "clean": ["clean", "--older-than", "1d"],
-    "config show": ["config", "show", "cora"],
     "dashboard": ["dashboard"],
     "data generate": ["data", "generate", "taobao", "--root", "/x"],
     "data prepare": ["data", "prepare", "reddit", "--root", "/x"],

@@ -63,7 +63,9 @@ _MODULES = {
     **dict.fromkeys(("alloc", "attach"), "nodes"),
     **dict.fromkeys(("rerun", "cancel", "release"), "resume"),
     **dict.fromkeys(("fetch", "export", "clean", "notify", "track"), "keep"),
-    **dict.fromkeys(("report", "dashboard"), "pages"),
+    **dict.fromkeys(("monitor", "report", "dashboard"), "screens"),
+    **dict.fromkeys(("why", "logs", "diff"), "explain"),
+    "doctor": "config",
 }
 # What other tools call a command.
 _SYNONYMS = {
@@ -198,7 +200,7 @@ def _explained(error: OSError) -> tuple[str, str]:
     if error.errno == errno.ENOSPC:
         import shlex
 
-        from clusterctl.launcher.cli.doctor import full_folder
+        from clusterctl.launcher.cli.config import full_folder
 
         if found := error.filename or full_folder():
             message = message if error.filename else f"{message}: {found}"

@@ -1,4 +1,4 @@
-"""`clusterctl config`: show jobs, clusters and where values come from."""
+"""`clusterctl config`, `doctor`: which values apply, and whether everything works."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import click
 
 from clusterctl.launcher.api import config as api
 from clusterctl.launcher.api.submitting.submit import load
+from clusterctl.launcher.api.submitting.verify import doctor as examine
+from clusterctl.launcher.api.submitting.verify import full_folder as full_folder
 from clusterctl.launcher.cli.options import WithProgram, echo_json, output_option
+from clusterctl.launcher.cli.remote import remotely
 from clusterctl.launcher.display.plain import plain
 from clusterctl.shared.spec.keys import SCHEMAS, as_toml
 
@@ -27,6 +30,7 @@ def config() -> None:
 @click.option("--cluster", metavar="NAME", help="The cluster to resolve it for.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Override any setting, as in submit.")
 @output_option
+@remotely(here=True)
 def show(
     job: str | None, program: tuple[str, ...], cluster: str | None, settings: tuple[str, ...], output: str
 ) -> None:
@@ -84,3 +88,31 @@ def list_() -> None:
     """
     for kind, name, path in api.places():
         click.echo(plain(f"{kind:<8} {name:<16} {path}"))
+
+
+_KEYS = ("name", "verdict", "message", "hint", "fatal")
+
+
+@click.command(short_help="Check this machine and a cluster")
+@click.option("--cluster", metavar="NAME", help="The cluster to check; default: as in submit.")
+@output_option
+def doctor(cluster: str | None, output: str) -> int:
+    """Check this machine and a cluster, with a hint for every problem. The exit code is 1 if a check fails.
+
+    \b
+    Examples:
+      clusterctl doctor
+      clusterctl doctor --cluster sandbox
+    """
+    name, checks = examine(cluster)
+    failed = any(check.fatal for check in checks)
+    if output == "json":
+        records = [{key: getattr(check, key) for key in _KEYS} for check in checks]
+        echo_json({"schema_version": 1, "cluster": name, "ok": not failed, "checks": records})
+    else:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            click.echo(plain(f"{check.verdict:<4}  {check.name:<{width}}  {check.message}"))
+            if check.hint:
+                click.echo(plain(f"      {'':<{width}}  hint: {check.hint}"))
+    return int(failed)

@@ -173,11 +173,16 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _at(place: RemoteCluster, value: Any) -> Any:
     """Marks a run or a sweep as being on the other machine."""
-    return replace(value, place=place) if hasattr(value, "place") else value
+    return replace(value, place=place) if _has_place(value) else value
+
+
+def _has_place(value: Any) -> bool:
+    """Whether it is a `Run` or a `Sweep`, which are above this module."""
+    return "place" in getattr(value, "__dataclass_fields__", ())
 
 
 def _sendable(value: Any) -> Any:
-    if hasattr(value, "place"):
+    if _has_place(value):
         return replace(value, place=None)
     if isinstance(value, os.PathLike):
         return os.fspath(value)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.api.remote.operations import OPERATION as OPERATION
 from clusterctl.launcher.api.remote.operations import carried_out as carried_out
 from clusterctl.launcher.config import cache_folder, current_folder
-from clusterctl.launcher.config.delivery import delivered as delivered
 from clusterctl.launcher.remote.agent import Asker as Asker  # noqa: TC001 - for others too
 from clusterctl.launcher.remote.agent import serve as serve
 from clusterctl.shared.record.ownership import make_private

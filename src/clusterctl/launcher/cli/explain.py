@@ -1,4 +1,4 @@
-"""`clusterctl logs`: show the logs of a run's ranks."""
+"""`clusterctl why`, `logs`, `diff`: what happened in a run, and what differs between two."""
 
 from __future__ import annotations
 
@@ -6,12 +6,37 @@ from typing import Any
 
 import click
 
-from clusterctl.launcher.api.find import find
-from clusterctl.launcher.cli.options import cluster_option
+from clusterctl.launcher.api import find as api
+from clusterctl.launcher.cli.options import cluster_option, echo_json, output_option, warn_of
 from clusterctl.launcher.cli.remote import remotely
+from clusterctl.launcher.display.explanation import explanation, to_json
 from clusterctl.launcher.display.logs import follow as show_growing
 from clusterctl.launcher.display.logs import show, show_errors
 from clusterctl.shared.errors import UsageError
+
+
+@click.command(short_help="Explain why a run is waiting or has failed")
+@click.argument("name", metavar="RUN")
+@output_option
+@cluster_option
+def why(name: str, output: str, cluster: str | None) -> None:
+    """Explain why RUN failed: the first cause, its rank and node, what followed from it, and what to type next.
+
+    For a queued run: why it is waiting, what it requests compared with what is free, Slurm's start estimate, and the
+    smallest change that would let it start now. For a running run: whether all ranks are making progress, which rank is
+    stuck, and which ranks slow the others down.
+
+    \b
+    Examples:
+      clusterctl why @last
+      clusterctl why cora -o json
+    """
+    found = api.find(name, cluster).why()
+    if output == "json":
+        echo_json(to_json(found))
+        return
+    for line in explanation(found):
+        click.echo(line)
 
 
 @click.command(short_help="Show the logs of a run's ranks")
@@ -53,10 +78,38 @@ def logs(
     """
     if errors and (follow or chosen["grep"] or chosen["tail"] is not None):
         raise UsageError("--errors cannot be combined with --follow, --grep or --tail", "leave one of them out")
-    reading = find(name, cluster).logs(**chosen)
+    reading = api.find(name, cluster).logs(**chosen)
     if errors:
         show_errors(reading)
     elif follow:
         show_growing(reading, times=times, collapse=not no_collapse)
     else:
         show(reading, times=times, collapse=not no_collapse)
+
+
+@click.command(short_help="Show what differs between two runs")
+@click.argument("first", metavar="RUN1")
+@click.argument("second", metavar="RUN2")
+@click.option("--code", is_flag=True, help="Also show a line-by-line diff of the code.")
+@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@cluster_option
+def diff(first: str, second: str, code: bool, output: str, cluster: str | None) -> None:
+    """Show where RUN1 and RUN2 differ: configuration, code, versions, image, and their results.
+
+    The code compared is what each run was submitted with. The exit code is 0 whether or not the runs differ.
+
+    \b
+    Examples:
+      clusterctl diff cora-20260102 @last
+      clusterctl diff cora-20260102 @last --code
+      clusterctl diff cora-20260102 @last -o json
+    """
+    found = api.diff(first, second, cluster)
+    lines = found.line_differences() if code else None
+    if output == "json":
+        echo_json(api.differences_to_json(found, lines))
+    else:
+        from clusterctl.launcher.display import comparison, terminal  # rich: for people only
+
+        comparison.show(terminal.data(), found, lines or ())
+    warn_of(found.problems)
