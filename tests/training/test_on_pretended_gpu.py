@@ -19,7 +19,7 @@ from clusterctl.engine.graph import static_sampling
 from clusterctl.engine.graph.collection import Collection, joined_graphs
 from clusterctl.engine.graph.storage import Graph, compressed
 from clusterctl.engine.task.task import Task
-from clusterctl.engine.training import node_objective, own_objective
+from clusterctl.engine.training import node_objective
 from clusterctl.engine.training.epoch_plan import EpochPlan
 from clusterctl.engine.training.graph_objective import GraphClassification
 from clusterctl.engine.training.learner import Learner
@@ -108,8 +108,8 @@ def test_sampling_forward_and_evaluation_stay_on_the_gpu(workload: Workload, dat
 def test_a_step_synchronizes_only_to_read_its_loss(
     workload: Workload, data: Any, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (node_objective, own_objective):  # the sizes of a sample are known beforehand on GPUs only
-        monkeypatch.setattr(module, "worth_static", lambda _, *sizes: static_sampling.worth_static(GPU, *sizes))
+    # The sizes of a sample are known beforehand on GPUs only.
+    monkeypatch.setattr(node_objective, "worth_static", lambda _, *sizes: static_sampling.worth_static(GPU, *sizes))
     objective = workload.objective(data, workload.train, lone_task)
     learner = Learner(objective, replace(workload.train, clip_norm=1.0), lone_task)
     for batch in EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1):

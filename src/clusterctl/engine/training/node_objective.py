@@ -68,13 +68,10 @@ class NodeClassification(Objective[FetchedSample]):
         self._fetches = not isinstance(self._features, FeaturesInMemory)
         if self._fetches:  # an extra hop without edges: its targets are the rows to fetch
             fan_out = (*fan_out, 0)
-        batch_size = Batches(train, task.place.world_size).per_rank
-        static = not self._fetches and worth_static(task.device, fan_out, batch_size)
-        sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
-        labor = chosen_labor(train)
+        self._sampler = sampler_of(self._graph, fan_out, train, task, may_be_static=not self._fetches)
         if train.cuda_graph:
+            static = isinstance(self._sampler, StaticSampler)
             check_capturable(train, static=static, on_gpu=task.device.type == "cuda")
-        self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
 
     @property
     def seeds(self) -> Tensor:
@@ -125,12 +122,18 @@ def seeds_of(graph: Graph) -> Tensor:
     return torch.zeros(graph.num_nodes).index_fill_(0, graph.train, 1.0)
 
 
-def chosen_labor(train: NodeTrain | NodeClassificationTrain) -> bool:
-    """Whether to sample with LABOR. Raises TaskError on a conflict, as torchrun skips the checks of `submit`."""
+def sampler_of(
+    graph: Graph, fan_out: Sequence[int], train: NodeTrain | NodeClassificationTrain, task: Task, *, may_be_static: bool
+) -> NeighborSampler | StaticSampler:
+    """The sampler for a training, static where that pays off and is possible."""
     labor = train.sampling == "labor"
-    if labor and train.replace:
+    if labor and train.replace:  # torchrun skips the checks of `submit`
         raise TaskError("train.sampling = labor draws without replacement", "set train.replace = false", Cause.USER)
-    return labor
+    batch_size = Batches(train, task.place.world_size).per_rank
+    kind: type[NeighborSampler | StaticSampler] = NeighborSampler
+    if may_be_static and worth_static(task.device, fan_out, batch_size):
+        kind = StaticSampler
+    return kind(graph, fan_out, train.seed, replace=train.replace, labor=labor)
 
 
 def check_capturable(train: NodeTrain, *, static: bool, on_gpu: bool) -> None:

@@ -12,13 +12,11 @@ from torch import Tensor
 from clusterctl.engine.graph.blocks import own_slice
 from clusterctl.engine.graph.features.placement import placed
 from clusterctl.engine.graph.hops import sampled_hops
-from clusterctl.engine.graph.sampling import NeighborSampler
-from clusterctl.engine.graph.static_sampling import StaticSampler, worth_static
-from clusterctl.engine.training.node_objective import accuracies, best_class, chosen_labor, seeds_of
+from clusterctl.engine.training.node_objective import accuracies, best_class, sampler_of, seeds_of
 from clusterctl.engine.training.objective import Objective, class_loss
 from clusterctl.engine.training.own_inference import OwnInference
 from clusterctl.engine.training.own_model import OwnModel, OwnTraining, built, built_in
-from clusterctl.shared.spec import BUILT_IN, Batches
+from clusterctl.shared.spec import BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,12 +84,8 @@ class OwnNodeClassification(OwnSampled[Sample]):
         self._graph, self._features = placed(
             graph, task, self._precision.values, cache, start, train.fan_out, split=split
         )
-        labor = chosen_labor(train)
-        fan_out = (*train.fan_out, 0)
         # A user-defined layer takes edges without padding, whose number is known only on the GPU.
-        static = is_ours and worth_static(task.device, fan_out, Batches(train, task.place.world_size).per_rank)
-        sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
-        self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
+        self._sampler = sampler_of(self._graph, (*train.fan_out, 0), train, task, may_be_static=is_ours)
         self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
         self.own_training = OwnTraining(self.model, train.model, task)
         if not self._own.by_layer and task.place.rank == 0:
