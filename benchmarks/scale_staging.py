@@ -1,4 +1,4 @@
-"""The load of starting ranks on a slow file system, with and without `resources.stage_code`.
+"""The load of starting ranks on a slow file system, with and without `resources.local_code`.
 
 Ranks on four emulated nodes import a generated package of 1,300 modules, and a project of 40, from a file system that
 delays each operation: a FUSE passthrough, which counts the operations. Run directories and copies of the code are on
@@ -41,7 +41,7 @@ setup = ["source {slow}/env/bin/activate"]
 nodes = {nodes}
 tasks_per_node = {tasks}
 time = "2h"
-stage_code = {staged}
+local_code = {staged}
 """
 CLUSTER = """
 kind = "emulator"

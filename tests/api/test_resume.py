@@ -236,7 +236,7 @@ def test_a_resume_archives_the_current_environment(site: Site) -> None:
     packages.mkdir(parents=True)
     (packages / "a.py").touch()
     cluster = Cluster(name="site", runs=str(site.folder / "runs"), python_environments=(str(site.folder / "env"),))
-    resolved = replace(site.resolved("resources.stage_code=true"), cluster=cluster)
+    resolved = replace(site.resolved("resources.local_code=true"), cluster=cluster)
     run = site.cancelled(resolved)
     before = run.environment(0).resolve(strict=True)
     (packages / "b.py").touch()

@@ -28,10 +28,10 @@ def test_a_valid_job_has_no_contradictions() -> None:
     assert keys(Job(**GOOD)) == []
 
 
-def test_stage_code_is_refused_with_an_image() -> None:
-    job = Job(**GOOD, resources=Resources(stage_code=True))
+def test_local_code_is_refused_with_an_image() -> None:
+    job = Job(**GOOD, resources=Resources(local_code=True))
     assert keys(job) == []
-    assert keys(replace(job, container=Container(image="python"))) == ["resources.stage_code"]
+    assert keys(replace(job, container=Container(image="python"))) == ["resources.local_code"]
 
 
 def test_all_contradictions_are_reported_together() -> None:

@@ -25,7 +25,7 @@ env = {{ PYTHONPATH = "{environment}/lib/python3/site-packages" }}
 nodes = 2
 tasks_per_node = 2
 time = "10m"
-stage_code = true
+local_code = true
 """
 PROGRAM = """
 import json, os, sys, time

@@ -48,7 +48,7 @@ class Site:
 
     def plan(self, name: str = "x", *, named: bool = True, stage: bool = True) -> Plan:
         cluster = Cluster(name="c", python_environments=(str(self.environment),) if named else ())
-        resources = Resources(gpus_per_node=0, tasks_per_node=1, warning=0, stage_code=stage)
+        resources = Resources(gpus_per_node=0, tasks_per_node=1, warning=0, local_code=stage)
         code = str(self.project)
         job = Job(name="x", workload="command", argv=("a",), code=code, resources=resources, train=CommandTrain())
         resolved = Resolved(job, cluster, {}, self.project)
@@ -114,7 +114,7 @@ def test_a_second_run_reuses_the_archive_unless_a_module_changed(site: Site) -> 
     assert third != first
 
 
-def test_a_run_without_stage_code_has_no_archives(site: Site) -> None:
+def test_a_run_without_local_code_has_no_archives(site: Site) -> None:
     assert site.archive(site.plan(stage=False)) == {}
     assert not list(site.runs.rglob("*.tar"))
 

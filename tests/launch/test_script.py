@@ -54,7 +54,7 @@ CONTAINER_JOB = Job(
 FILE_JOB = replace(HOST_JOB, container=Container(image="/images/it's.sqsh", mounts=("/data:/data:ro",), writable=True))
 STAGED_JOB = replace(
     CONTAINER_JOB,
-    resources=Resources(nodes=4, gpus_per_node=8, tasks_per_node=8, warning=300, stage_code=True),
+    resources=Resources(nodes=4, gpus_per_node=8, tasks_per_node=8, warning=300, local_code=True),
     container=Container(),
     setup=("source '/shared/my env/bin/activate'", 'source "/shared/conda/bin/activate" third', "module load cuda"),
 )

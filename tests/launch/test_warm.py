@@ -55,9 +55,9 @@ def test_the_script_of_a_warm_run_matches_the_golden_file(update_golden: bool) -
     assert text == path.read_text()
 
 
-def test_a_warm_run_cannot_stage_code() -> None:
-    job = replace(PLAIN, resources=replace(PLAIN.resources, stage_code=True))
-    with pytest.raises(UsageError, match="stage_code"):
+def test_a_warm_run_cannot_local_code() -> None:
+    job = replace(PLAIN, resources=replace(PLAIN.resources, local_code=True))
+    with pytest.raises(UsageError, match="local_code"):
         script(RunDir(Path("/runs/x-20260102-030405-abcd")), job)
 
 

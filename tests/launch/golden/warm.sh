@@ -430,7 +430,7 @@ cctl_check_nodes() {
 }
 
 # A node that cannot copy the modules to its own disk imports them from the shared one (shared/node/staging.py).
-cctl_stage_code() { cctl_on_each_node 900 "${cctl_staging[@]}" || true; }
+cctl_copy_code() { cctl_on_each_node 900 "${cctl_staging[@]}" || true; }
 
 # New metrics go to the trackers while the ranks run, and the rest when the tracker's input ends (launcher/trackers/on_node.py).
 cctl_tracking=
@@ -452,7 +452,7 @@ cctl_leave_step_out() {
 # One log per rank. The warning may come before Python can handle it, and would kill it: USR2 is blocked until the task
 # unblocks it, or ignored if env cannot block signals (GNU coreutils before 8.31, busybox).
 # shellcheck disable=SC2016 # the task expands it
-cctl_make_work && cctl_check_nodes && cctl_stage_code && cctl_leave_step_out && cctl_start_tracker &&
+cctl_make_work && cctl_check_nodes && cctl_copy_code && cctl_leave_step_out && cctl_start_tracker &&
   [ -z "$cctl_signal" ] && "${cctl_srun[@]}" \
   --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
   sh -c '[ "$0" = sh ] || [ -e "$0" ] || {

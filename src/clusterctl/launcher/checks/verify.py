@@ -61,7 +61,7 @@ def _is_url(text: str) -> bool:
 
 
 def staging_rules(found: Surroundings) -> Iterator[Check]:
-    """For `resources.stage_code`: the nodes' local disk, and the Python environments to copy there."""
+    """For `resources.local_code`: the nodes' local disk, and the Python environments to copy there."""
     scratch, elsewhere = found.scratch, "set `local_scratch` in the cluster file to a folder on each node's local disk"
     slower = "ranks import from the shared file system"
     if scratch and not scratch.exists and not found.cluster.nodes_are_here:

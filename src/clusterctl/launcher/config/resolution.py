@@ -23,7 +23,7 @@ from clusterctl.shared.spec import BUILT_IN, WORKLOADS, Container, Job, from_rec
 from clusterctl.shared.spec.job import NO_IMAGE
 from clusterctl.shared.spec.keys import Key, leaves_as_written, parse_override
 from clusterctl.shared.spec.notify import Notify, Track
-from clusterctl.shared.spec.records import InvalidRecord, Problem, alternatives, fields_of
+from clusterctl.shared.spec.records import RENAMED, InvalidRecord, Problem, alternatives, fields_of, with_new_names
 from clusterctl.shared.spec.values import NO_GPUS
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def resolve_again(
     """
     values, settings = Values(), tuple(settings)
     values.layer(_cluster_values(cluster))
-    for key, value in leaves_as_written(record):
+    origins = {**{".".join(new): origins.get(".".join(old), "") for old, new in RENAMED.items()}, **origins}
+    for key, value in leaves_as_written(with_new_names(dict(record))):
         origin = origins.get(".".join(key), "")
         anew = origin.startswith(("default: ", "cluster ")) and key != ("code",)  # the run has a copy of the code
         if not anew and value is not None:
@@ -277,8 +278,8 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     image = job.container.image
     if job.container.code == "image" and not image:
         yield Problem(("container", "code"), '"image" needs an image; set container.image')
-    if image and resources.stage_code:
-        yield Problem(("resources", "stage_code"), "not needed: an image is on a local disk already; remove this key")
+    if image and resources.local_code:
+        yield Problem(("resources", "local_code"), "not needed: an image is on a local disk already; remove this key")
     if job.container.workdir and not job.container.workdir.startswith("/"):
         yield Problem(("container", "workdir"), f"not an absolute path: {job.container.workdir}")
     if image and cluster.runtime == "pyxis" and not cluster.is_slurm:

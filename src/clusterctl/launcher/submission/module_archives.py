@@ -1,4 +1,4 @@
-"""Archives of the modules that ranks import: `resources.stage_code` copies them to each node's local disk.
+"""Archives of the modules that ranks import: `resources.local_code` copies them to each node's local disk.
 
     RUNS/.code/<hash>/lib.tar, project.tar      of a code snapshot, beside it
     RUNS/.code/.environments/<hash>.tar         of a Python environment, keyed by its modules' names, sizes and times
@@ -65,7 +65,7 @@ def archive_modules(plan: Plan, code: Path, progress: ProgressListener = SILENT)
     except OSError as error:
         message = f"cannot archive the modules for the nodes: {reason(error)}"
         raise ConfigError(
-            message, "is the disk full? to run without these copies: --set resources.stage_code=false"
+            message, "is the disk full? to run without these copies: --set resources.local_code=false"
         ) from error
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Fields of Job and Resources are named after sbatch's options; these exceptions have their own rendering.
 _OWN_RULES = {
     *("nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task", "memory", "time", "warning"),
-    *("exclusive", "requeue", "sbatch", "stage_code", "allocator"),
+    *("exclusive", "requeue", "sbatch", "local_code", "allocator"),
 }
 _FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last range: bytes that are not UTF-8
 # On a node: the folder of its copies, with variables expanded. `$0` is the folder named in the plan.
@@ -139,7 +139,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         *(container if cluster.runtime == "pyxis" else ()),
     ]
     python = cluster.python or (IMAGE_PYTHON if job.container.image else interpreter)
-    staging = _staging(resolved, run, library, python) if job.resources.stage_code else None
+    staging = _staging(resolved, run, library, python) if job.resources.local_code else None
     closing = staging.closing if staging else ()
     # On a local machine the unpacked image is kept for the next run; on a cluster's nodes nothing is left behind.
     if view and builtin and not cluster.nodes_are_here:

@@ -108,8 +108,8 @@ def check_fits(resources: Resources, allocation: Allocation) -> None:
 def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -> Plan:
     """`plan` as a warm run in `allocation`. `stamp` distinguishes the image from others with the same name."""
     if plan.staging:
-        hint = "add --set resources.stage_code=false"
-        raise UsageError("resources.stage_code: not supported in an allocation", hint)
+        hint = "add --set resources.local_code=false"
+        raise UsageError("resources.local_code: not supported in an allocation", hint)
     step, flags = f"{plan.run.id}.{RANKS}", plan.flags
     warm = Warm(
         allocation.job_id, allocation.node_list, on_each=_once_a_node(f"{plan.run.id}.{ENDING}", allocation.nodes)

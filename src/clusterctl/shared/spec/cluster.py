@@ -70,9 +70,9 @@ class Cluster:
     python: Line | None = None
     """Python interpreter of the tasks, first on their PATH; by default the one that runs clusterctl, or the image's."""
     python_environments: tuple[_OnNodes, ...] = ()
-    """Python environments that `resources.stage_code` copies; by default those of `python` and of `setup`."""
+    """Python environments that `resources.local_code` copies; by default those of `python` and of `setup`."""
     local_scratch: _Scratch = "/tmp"
-    """Folder on each node's local disk, such as "$TMPDIR", for the copies that `resources.stage_code` makes."""
+    """Folder on each node's local disk, such as "$TMPDIR", for the copies that `resources.local_code` makes."""
     runs: Line | None = None
     """Folder for the runs, on a file system shared by login and compute nodes."""
     images: Line | None = None

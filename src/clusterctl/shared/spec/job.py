@@ -113,7 +113,7 @@ class Resources:
     allocator: Annotated[str, OneOf(("tuned", "system"))] = "tuned"
     """How ranks without GPUs allocate memory: "tuned" keeps freed memory, in large pages, which is faster but counts as
     memory in use."""
-    stage_code: bool = False
+    local_code: bool = False
     """Whether each node first copies the code and the Python environment to its local disk, to import from there."""
     sbatch: dict[OptionName, OptionText] = field(default_factory=dict)
     """Any other sbatch option, by its long name without "--"."""

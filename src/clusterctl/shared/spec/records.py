@@ -23,6 +23,8 @@ if typing.TYPE_CHECKING:
 
 T = TypeVar("T")
 UNKNOWN_KEY = "unknown key"
+# Keys that had another name: an error names the new one, and in records of runs they are read as it.
+RENAMED: dict[tuple[str, ...], tuple[str, str]] = {("resources", "stage_code"): ("resources", "local_code")}
 
 
 class Problem(NamedTuple):
@@ -77,6 +79,7 @@ def from_stored(cls: type[T], record: dict[str, Any], *, newer: bool) -> tuple[T
     of a workload: their defaults take their place, or `command` that of the workload.
     """
     skipped: list[str] = []
+    record = with_new_names(record)
     while True:
         try:
             return from_record(cls, record), tuple(skipped)
@@ -91,6 +94,14 @@ def from_stored(cls: type[T], record: dict[str, Any], *, newer: bool) -> tuple[T
                 raise
             skipped += [".".join(problem.path) for problem in invalid.problems]
             record = known
+
+
+def with_new_names(record: dict[str, Any]) -> dict[str, Any]:
+    """`record` of a job, in which an earlier version may have written keys that have another name now."""
+    for (table, old), (_, new) in RENAMED.items():
+        if isinstance(inner := record.get(table), dict) and old in inner:
+            record = {**record, table: {new if key == old else key: value for key, value in inner.items()}}
+    return record
 
 
 def _without(record: Any, path: tuple[str, ...]) -> Any:
@@ -157,7 +168,8 @@ def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, 
         if key in hints:
             values[key] = _read(hints[key], raw, parse, (*path, key), problems)
         else:
-            problems.append(Problem((*path, key), UNKNOWN_KEY, nearest(key, hints)))
+            new = RENAMED.get((*path, key), ("", ""))[1] or nearest(key, hints)
+            problems.append(Problem((*path, key), UNKNOWN_KEY, new))
     return cls(**values) if len(problems) == before else None
 
 
