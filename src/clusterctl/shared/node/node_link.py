@@ -181,8 +181,14 @@ class NodeLink:
                     content = self._socket.recv(LONGEST_MESSAGE)
                 if not content:
                     self._lost()
-                elif (record := parse_record(content)) is not None:
-                    self._take(Fields(record))
+                elif (message := Fields(parse_record(content) or {})).text("kind") == "written":
+                    with self._changed:
+                        last = message.whole("number") or 0
+                        left = {number: record for number, record in self._unwritten.items() if number > last}
+                        self._unwritten = left
+                        self._changed.notify_all()
+                elif handler := self.handlers.get(message.text("kind")):
+                    handler(message)
             try:
                 self._connect()
                 reported = False
@@ -201,16 +207,6 @@ class NodeLink:
             self._hello["again"] = True
             self._hand_back()
             self._changed.notify_all()
-
-    def _take(self, message: Fields) -> None:
-        kind = message.text("kind")
-        if kind == "written":
-            with self._changed:
-                last = message.whole("number") or 0
-                self._unwritten = {number: record for number, record in self._unwritten.items() if number > last}
-                self._changed.notify_all()
-        elif handler := self.handlers.get(kind):
-            handler(message)
 
 
 def _start(attempt: Attempt, place: Place) -> subprocess.Popen[bytes]:
