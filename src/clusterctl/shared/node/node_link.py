@@ -179,8 +179,14 @@ class NodeLink:
                 content = b""
                 with suppress(OSError):
                     content = self._socket.recv(LONGEST_MESSAGE)
-                if not content:
-                    self._lost()
+                if not content:  # the writer has ended
+                    with self._changed:
+                        if self._socket is not None:
+                            self._socket.close()
+                        self._socket = None
+                        self._hello["again"] = True
+                        self._hand_back()
+                        self._changed.notify_all()
                 elif (message := Fields(parse_record(content) or {})).text("kind") == "written":
                     with self._changed:
                         last = message.whole("number") or 0
@@ -197,16 +203,6 @@ class NodeLink:
                     reported = True
                     self.left([{"time": time.time(), "event": "writer", "error": reason(error)}])
                 time.sleep(_AGAIN_SECONDS)
-
-    def _lost(self) -> None:
-        """The writer has ended."""
-        with self._changed:
-            if self._socket is not None:
-                self._socket.close()
-            self._socket = None
-            self._hello["again"] = True
-            self._hand_back()
-            self._changed.notify_all()
 
 
 def _start(attempt: Attempt, place: Place) -> subprocess.Popen[bytes]:
