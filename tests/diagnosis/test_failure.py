@@ -19,8 +19,8 @@ from support.traces import BEAT, END, RECORD, START, attempt, failed, program_en
 from clusterctl.launcher.diagnosis.diagnose import accounting_may_help, judge, to_json
 from clusterctl.launcher.diagnosis.failure import counted
 from clusterctl.launcher.diagnosis.finding import UNSURE, Consequence, Finding
-from clusterctl.launcher.diagnosis.traces import Alarm, AttemptTrace, JobTrace, RankTrace, RunTrace
-from clusterctl.launcher.observe.attempt import SetupFlaw
+from clusterctl.launcher.diagnosis.traces import AttemptTrace, JobTrace, RankTrace, RunTrace
+from clusterctl.launcher.observe.attempt import Alarm, SetupFlaw
 from clusterctl.launcher.observe.milestones import Cancellation
 from clusterctl.launcher.observe.slurm_log import by_attempt
 from clusterctl.launcher.slurm.accounting import Accounted

@@ -8,7 +8,7 @@ from support.traces import BEAT, END, attempt, rank, trace
 
 from clusterctl.launcher.diagnosis.diagnose import Diagnosis, judge
 from clusterctl.launcher.diagnosis.finding import Finding
-from clusterctl.launcher.diagnosis.traces import Alarm
+from clusterctl.launcher.observe.attempt import Alarm
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.heartbeats import Beat
 from clusterctl.shared.record.stages import Stage

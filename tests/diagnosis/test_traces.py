@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +14,7 @@ from clusterctl.launcher.diagnosis import traces
 from clusterctl.launcher.diagnosis.diagnose import Diagnosis, diagnose_status, judge
 from clusterctl.launcher.diagnosis.traces import gather
 from clusterctl.launcher.observe.attempt import read_evidence
+from clusterctl.launcher.observe.lines import log_lines
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.stage import Status
 from clusterctl.launcher.observe.stage import judge as judge_stage
@@ -127,15 +127,14 @@ def test_both_ends_of_a_long_log_are_read_because_the_first_death_is_at_the_top(
     assert set(lines) < set(long.splitlines())
 
 
-def test_the_logs_that_the_status_was_judged_by_are_read_once(
-    fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = []
-    real = os.open
-    monkeypatch.setattr(os, "open", lambda path, *rest: opened.append(str(path)) or real(path, *rest))
-    host = {**HOST, "signal": "TERM"}
-    gather(status_of(fabricate(files=FILES | {"attempts/0/host.json": host})))
-    assert [sum(path.endswith(log) for path in opened) for log in ("/host.log", "/slurm.log")] == [1, 1]
+def test_a_log_that_the_status_was_judged_by_is_read_once_unless_it_changes(fabricate: Fabricate) -> None:
+    status = status_of(run := fabricate(files=FILES))
+    log = run.attempt(0).host_log
+    judged_by = log_lines(log, head=True).lines
+    assert gather(status).attempts[0].lines is judged_by
+    with log.open("a") as file:
+        file.write("one more\n")
+    assert gather(status).attempts[0].lines == (*judged_by, "one more")
 
 
 @dataclass

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from clusterctl.launcher.emulator import jobs
 from clusterctl.launcher.emulator.jobs import EmulatedState, JobRecord
 from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.record.plain_text import ranges
 
 WAIT = "touch ready.$SLURM_ARRAY_TASK_ID; until [ -e leave ]; do sleep 0.02; done"
 
@@ -54,8 +55,8 @@ def test_an_invalid_index_list_fails_with_slurms_message(text):
 
 @given(st.sets(st.integers(0, jobs.MAX_ARRAY_SIZE - 1), min_size=1).map(sorted))
 def test_written_indices_parse_back(indices):
-    assert jobs.parse_indices(jobs.ranges(indices)) == indices
-    assert jobs.parse_target(f"12_[{jobs.ranges(indices)}]") == (12, indices)
+    assert jobs.parse_indices(ranges(indices)) == indices
+    assert jobs.parse_target(f"12_[{ranges(indices)}]") == (12, indices)
 
 
 @pytest.mark.parametrize(

@@ -60,15 +60,16 @@ def training_set(job: Job) -> TrainingSet | None:
             case NodeTrain() if root:  # in the layout of the Open Graph Benchmark
                 splits = (root / "split").glob
                 (split,) = (path for pattern in ("*", "*/*") for path in splits(f"{pattern}/train.csv.gz"))
-                return TrainingSet(_once(_lines_of_archive, split), "nodes")
+                return TrainingSet(_once(_lines, split), "nodes")
             case GraphClassificationTrain() if root:
                 (labels,) = (root / "raw").glob("*_graph_labels.txt")
-                graphs = _once(_graphs, labels)
+                graphs = _once(_lines, labels)
                 # Without the first fold's test and validation parts, the two largest of ten; other folds have at most
                 # one more.
                 return TrainingSet(graphs - -(-graphs // 10) - -(-(graphs - 1) // 10), "graphs")
             case TaobaoTrain(generated=scale) if root or scale:  # 80 % of the pairs are for training
-                events = _once(_lines, root / "raw" / "UserBehavior.csv") if root else round(TAOBAO_EVENTS * scale)
+                real = root and root / "raw" / "UserBehavior.csv"
+                events = _once(_about_as_many_lines, real) if real else round(TAOBAO_EVENTS * scale)
                 return TrainingSet(events * 8 // 10, "edges", exact=False)
     except (OSError, ValueError, KeyError):
         pass  # `data_rules` reports missing files, and the tasks report damaged ones
@@ -86,12 +87,13 @@ def _counted(count: Callable[[Path], int], file: Path, _: tuple[int, ...]) -> in
     return count(file)
 
 
-def _lines_of_archive(path: Path) -> int:
+def _lines(path: Path) -> int:
+    """The number of lines with one number each, in a compressed file or not."""
     import gzip
     import zlib
 
     try:
-        with open_regular(path) as file, gzip.open(file) as lines:
+        with open_regular(path) as file, gzip.open(file) if path.suffix == ".gz" else file as lines:
             content = lines.read(_MOST_BYTES + 1)
     except (EOFError, zlib.error) as error:
         raise ValueError(f"{path} is damaged") from error
@@ -118,15 +120,7 @@ def _marked_nodes(archive: Path) -> int:
     return memoryview(content).cast(_CODES[kind[1]]).tolist().count(_TRAIN)
 
 
-def _graphs(labels: Path) -> int:
-    with open_regular(labels) as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError("too many to count here")
-    return len(content.split())
-
-
-def _lines(path: Path) -> int:
+def _about_as_many_lines(path: Path) -> int:
     """An estimate of the number of lines, from the mean length of the first ones."""
     with open_regular(path) as file:
         sample = file.read(_SAMPLE_BYTES)

@@ -27,6 +27,7 @@ from clusterctl.shared.errors import Cause
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.marks import Refusal
 from clusterctl.shared.record.ownership import user_name
+from clusterctl.shared.record.plain_text import stretches
 from clusterctl.shared.record.stages import Stage
 
 if TYPE_CHECKING:
@@ -372,15 +373,10 @@ def counted(secondary: Iterable[Consequence]) -> list[str]:
 
 def _ranks(ranks: list[int]) -> str:
     """Such as `rank 3` or `ranks 0-2, 5`; only the first of many stretches."""
-    stretches: list[list[int]] = []
-    for rank in sorted(ranks):
-        if stretches and rank == stretches[-1][-1] + 1:
-            stretches[-1].append(rank)
-        else:
-            stretches.append([rank])
-    shown = stretches if len(stretches) <= _MOST_STRETCHES else stretches[: _MOST_STRETCHES - 1]
-    parts = [str(first) if not more else f"{first}-{more[-1]}" for first, *more in shown]
-    left = len(ranks) - sum(map(len, shown))
+    found = stretches(ranks)
+    shown = found if len(found) <= _MOST_STRETCHES else found[: _MOST_STRETCHES - 1]
+    parts = [str(first) if first == last else f"{first}-{last}" for first, last in shown]
+    left = len(ranks) - sum(last - first + 1 for first, last in shown)
     more = f" and {left} more" if left else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(parts)}{more}"
 

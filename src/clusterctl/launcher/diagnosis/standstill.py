@@ -13,7 +13,8 @@ from clusterctl.shared.spec.values import plural
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from clusterctl.launcher.diagnosis.traces import Alarm, AttemptTrace, RankTrace
+    from clusterctl.launcher.diagnosis.traces import AttemptTrace, RankTrace
+    from clusterctl.launcher.observe.attempt import Alarm
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)', re.MULTILINE)
 _COLLECTIVES = frozenset(

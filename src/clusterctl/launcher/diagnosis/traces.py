@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.observe.attempt import AttemptEvidence
+from clusterctl.launcher.observe.attempt import AttemptEvidence, read_alarm
 from clusterctl.launcher.observe.lines import MISSING, log_lines, text_lines
 from clusterctl.launcher.observe.milestones import read_cancellation
 from clusterctl.launcher.observe.rank_events import (
@@ -40,14 +40,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.launcher.observe.attempt import HostRecord
+    from clusterctl.launcher.observe.attempt import Alarm, HostRecord
     from clusterctl.launcher.observe.lines import Text
     from clusterctl.launcher.observe.milestones import Cancellation
     from clusterctl.launcher.observe.rank_events import Death, Event
     from clusterctl.launcher.observe.stage import Status
     from clusterctl.launcher.slurm import Slurm
     from clusterctl.launcher.slurm.accounting import Accounted
-    from clusterctl.shared.record.fields import Fields
     from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.spec import Cluster
 
@@ -87,18 +86,6 @@ class RankTrace:
     @property
     def began(self) -> bool:
         return self.stage != ""
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """The watchdog's record of a stuck attempt."""
-
-    time: float
-    seen: int
-    phase: str
-    still_seconds: float
-    suspects: tuple[int, ...] = ()
-    how: str = "unknown"
 
 
 @dataclass(frozen=True)
@@ -284,7 +271,7 @@ class _Look:
         if host.problem:
             self.unknown.append(f"{attempt.number}/host.json: {host.problem}")
         lines = self.lines(attempt.host_log, log_lines(attempt.host_log, head=True), must_exist=True)
-        alarm, reported = (parse_alarm(read_fields(path)) for path in (attempt.hang_json, attempt.hang_report_json))
+        alarm, reported = map(read_alarm, (attempt.hang_json, attempt.hang_report_json))
         tasks = self.status.record.job.resources.nodes * self.status.record.tasks_per_node
         own, logs = attempt.event_files(), attempt.log_files("err")
         named = None
@@ -388,17 +375,3 @@ def _recorded(events: Iterable[Event]) -> dict[str, Any]:
             case Exited(time=at, code=code) if facts.get("exit_code") is None:
                 facts |= {"exit_code": code, "ended": at}
     return facts
-
-
-def parse_alarm(fields: Fields) -> Alarm | None:
-    seen, suspects = fields.whole("seen"), fields.content.get("suspects")
-    if seen is None:
-        return None
-    return Alarm(
-        time=fields.moment("time") or 0.0,
-        seen=seen,
-        phase=fields.text("phase"),
-        still_seconds=fields.number("still_seconds") or 0.0,
-        suspects=tuple(rank for rank in suspects if type(rank) is int) if isinstance(suspects, list) else (),
-        how=fields.text("how") or "unknown",
-    )

@@ -17,12 +17,13 @@ import re
 import time
 from contextlib import suppress
 from enum import StrEnum
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.emulator import fifo, process_trees
 from clusterctl.launcher.emulator.job_request import JobRequest
 from clusterctl.shared.errors import SlurmError
+from clusterctl.shared.record.plain_text import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -279,12 +280,6 @@ def array_environment(text: str) -> dict[str, object]:
         return dict.fromkeys(names)
     step = re.search(r":([0-9]+)", text)
     return dict(zip(names, (len(indices), indices[0], indices[-1], int(step[1]) if step else 1), strict=True))
-
-
-def ranges(indices: Sequence[int]) -> str:
-    """1,3,5,6,7 -> 1,3,5-7"""
-    runs = [[index for _, index in run] for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0])]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def shown_elements(record: JobRecord) -> str:

@@ -7,6 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.shared.record.plain_text import ranges
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -54,11 +56,7 @@ def node_list(nodes: Sequence[int]) -> str:
     """A set of nodes in Slurm's notation: node3, node[1-2], node[1,3-4]."""
     if len(nodes) == 1:
         return node_name(nodes[0])
-    ranges = []
-    for _, group in groupby(enumerate(sorted(nodes)), key=lambda pair: pair[1] - pair[0]):
-        run = [node for _, node in group]
-        ranges.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]))
-    return f"node[{','.join(ranges)}]" if ranges else ""
+    return f"node[{ranges(nodes)}]" if nodes else ""
 
 
 def per_node(counts: Iterable[int]) -> str:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.config.secrets import secrets_of
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
-from clusterctl.launcher.diagnosis.traces import parse_alarm
 from clusterctl.launcher.notifications.send import Delivery, Outcome, to_command, to_webhook, within
+from clusterctl.launcher.observe.attempt import read_alarm
 from clusterctl.launcher.observe.ranking import best_value
 from clusterctl.launcher.observe.stage import NEVER_STARTS
 from clusterctl.shared.node.node_watch import alarm_of
-from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import read_beginning
 from clusterctl.shared.record.heartbeats import IDLE, IDLE_GPUS
 from clusterctl.shared.record.plain_text import duration, plain
@@ -94,34 +93,29 @@ class Notifier:
         return delivery
 
     def _message(self, status: Status, one: Happened) -> Message:
-        record = status.record
+        record, cause = status.record, ""
+        if one.event is RunEvent.STALLED:
+            cause = _stall(status, one.attempt)
+        elif one.event is not RunEvent.FINISHED:
+            found = diagnose_status(status, self.slurm_of)
+            of_attempt = (finding for finding in found.history if finding.attempt == one.attempt)
+            cause = str(found.headline if one.event is RunEvent.FAILED else next(of_attempt, ""))
         secrets = secrets_of(record.job, record.cluster, self.environment).having(dict(self.environment))
         return Message(
             event=one.event,
             run=record.run.id,
             job=record.job.name,
             attempt=one.attempt,
-            cause=secrets.hide(self._cause(status, one)),
+            cause=secrets.hide(cause),
             seconds=status.ran(time.time()),
             best=best_value(record.run, status.metrics),
         )
-
-    def _cause(self, status: Status, one: Happened) -> str:
-        """The cause on one line; empty for a finished run."""
-        if one.event is RunEvent.FINISHED:
-            return ""
-        if one.event is RunEvent.STALLED:
-            return _stall(status, one.attempt)
-        found = diagnose_status(status, self.slurm_of)
-        of_attempt = (finding for finding in found.history if finding.attempt == one.attempt)
-        return str(found.headline if one.event is RunEvent.FAILED else next(of_attempt, ""))
 
 
 def _stall(status: Status, number: int) -> str:
     """The watchdog's alarm in words."""
     attempt = status.record.run.attempt(number)
-    alarms = map(parse_alarm, map(read_fields, (attempt.hang_json, attempt.hang_report_json)))
-    alarm = next(filter(None, alarms), None)
+    alarm = read_alarm(attempt.hang_json) or read_alarm(attempt.hang_report_json)
     if alarm is None:
         return ""
     still = duration(alarm.still_seconds)

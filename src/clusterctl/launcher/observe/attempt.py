@@ -134,6 +134,34 @@ def flawed_lines(host: HostRecord, record: RunRecord) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Alarm:
+    """The watchdog's record of a stuck attempt."""
+
+    time: float
+    seen: int
+    phase: str
+    still_seconds: float
+    suspects: tuple[int, ...] = ()
+    how: str = "unknown"
+
+
+def read_alarm(path: Path) -> Alarm | None:
+    """The alarm in hang.json or hang-report.json; None if there is none, or if it is damaged."""
+    fields = read_fields(path)
+    seen, suspects = fields.whole("seen"), fields.content.get("suspects")
+    if seen is None:
+        return None
+    return Alarm(
+        time=fields.moment("time") or 0.0,
+        seen=seen,
+        phase=fields.text("phase"),
+        still_seconds=fields.number("still_seconds") or 0.0,
+        suspects=tuple(rank for rank in suspects if type(rank) is int) if isinstance(suspects, list) else (),
+        how=fields.text("how") or "unknown",
+    )
+
+
+@dataclass(frozen=True)
 class AttemptEvidence(HostRecord):
     """One attempt: the batch script's record and, for the last attempt, the state of its ranks."""
 

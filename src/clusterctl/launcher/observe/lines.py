@@ -10,6 +10,7 @@ import functools
 import os
 import re
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.shared.record.files import open_regular, parse_record, read_regular, status_of, with_retries
@@ -214,43 +215,49 @@ class Text(NamedTuple):
 
 def text_lines(path: Path, most_bytes: int, *, head: bool = False) -> Text:
     """The last lines of a log; with `head`, also the first lines of a longer one."""
-    return _text(lambda: _decoded(path, most_bytes, head))
+    return _text(path, lambda file: _decoded(file, most_bytes, head))
 
 
 def log_lines(path: Path, *, head: bool = False) -> Text:
     """Like `text_lines`, for a log of a run or attempt, read once for its status and for `why`, which explains it."""
 
-    def read() -> tuple[str, ...]:
-        found = status_of(path)
-        return _kept_lines(path, head, (found.st_ino, found.st_size, found.st_mtime_ns))
+    def read(file: IO[bytes]) -> tuple[str, ...]:
+        found = os.fstat(file.fileno())
+        return _kept_lines(_OpenLog(path, head, (found.st_ino, found.st_size, found.st_mtime_ns), file))
 
-    return _text(read)
+    return _text(path, read)
 
 
-def _text(read: Callable[[], tuple[str, ...]]) -> Text:
+@dataclass(frozen=True)
+class _OpenLog:
+    """An open log, equal to the same one opened earlier unless it has changed."""
+
+    path: Path
+    head: bool
+    identity: tuple[int, ...]
+    file: IO[bytes] = field(compare=False)
+
+
+@functools.lru_cache(maxsize=4)
+def _kept_lines(log: _OpenLog) -> tuple[str, ...]:
+    return _decoded(log.file, _LOG_BYTES, log.head)
+
+
+def _text(path: Path, read: Callable[[IO[bytes]], tuple[str, ...]]) -> Text:
     try:
-        return Text(read())
+        return Text(read_regular(path, read))
     except (FileNotFoundError, NotADirectoryError):
         return Text(problem=MISSING)
     except OSError as error:
         return Text(problem=error.strerror or str(error))
 
 
-@functools.lru_cache(maxsize=4)
-def _kept_lines(path: Path, head: bool, _: tuple[int, ...]) -> tuple[str, ...]:
-    """The lines of a log of this identity, size and time."""
-    return _decoded(path, _LOG_BYTES, head)
-
-
-def _decoded(path: Path, most_bytes: int, head: bool) -> tuple[str, ...]:
-    def read(file: IO[bytes]) -> tuple[bytes, int, bytes]:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        begin = file.read(most_bytes).rpartition(b"\n")[0] + b"\n" if head and size > most_bytes else b""
-        start = file.seek(max(len(begin), size - most_bytes))
-        return begin, start, file.read(most_bytes)
-
-    begin, start, end = read_regular(path, read)
+def _decoded(file: IO[bytes], most_bytes: int, head: bool) -> tuple[str, ...]:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    begin = file.read(most_bytes).rpartition(b"\n")[0] + b"\n" if head and size > most_bytes else b""
+    start = file.seek(max(len(begin), size - most_bytes))
+    end = file.read(most_bytes)
     if start > len(begin):  # in the middle of a line
         end = end.partition(b"\n")[2]
     text = (begin + end).decode(errors="replace").replace("\r", "\n")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from clusterctl.shared.record.plain_text import ranges
 from clusterctl.shared.spec.values import parse_limit
 
 if TYPE_CHECKING:
@@ -298,16 +299,7 @@ def together(job_ids: Iterable[str]) -> list[str]:
             arrays.setdefault(array, []).append(int(index))
         else:
             alone.append(job_id)
-    return [*alone, *(f"{array}_[{_ranges(indices)}]" for array, indices in arrays.items())]
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """`0-3,7`: consecutive numbers have the same difference from their index."""
-    parts = []
-    for _, run in itertools.groupby(enumerate(sorted(set(numbers))), lambda item: item[1] - item[0]):
-        first, *others = (number for _, number in run)
-        parts.append(f"{first}-{others[-1]}" if others else str(first))
-    return ",".join(parts)
+    return [*alone, *(f"{array}_[{ranges(indices)}]" for array, indices in arrays.items())]
 
 
 def is_among(index: int, indices: str) -> bool:

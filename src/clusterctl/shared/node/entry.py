@@ -94,7 +94,10 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
         workloads = importlib.import_module("clusterctl.engine.workloads")
         workloads.main(Context(job, place, attempt, events, stop))
     except (ClusterctlError, ModuleNotFoundError) as raised:
-        error = _explained(raised)
+        error = raised
+        if isinstance(error, ModuleNotFoundError):
+            hint = "install clusterctl[train] there, or set `python` in the cluster file to another interpreter"
+            error = TaskError(f"{sys.executable} has no module {error.name}", hint)
         events.exception(error)
         events.exit(error.exit_code)
         print(error.text, file=sys.stderr)
@@ -135,13 +138,6 @@ def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
     print(f"attempt {newer} of this run has started: this one exits", file=sys.stderr, flush=True)
     stop.exit_code = 0  # see run_task
     stop.terminate()
-
-
-def _explained(raised: ClusterctlError | ModuleNotFoundError) -> ClusterctlError:
-    if isinstance(raised, ClusterctlError):
-        return raised
-    hint = "install clusterctl[train] there, or set `python` in the cluster file to another interpreter"
-    return TaskError(f"{sys.executable} has no module {raised.name}", hint)
 
 
 def _exit_code(error: BaseException) -> int:

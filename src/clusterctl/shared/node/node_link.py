@@ -179,10 +179,22 @@ class NodeLink:
                 content = b""
                 with suppress(OSError):
                     content = self._socket.recv(LONGEST_MESSAGE)
-                if not content:
-                    self._lost()
-                elif (record := parse_record(content)) is not None:
-                    self._take(Fields(record))
+                if not content:  # the writer has ended
+                    with self._changed:
+                        if self._socket is not None:
+                            self._socket.close()
+                        self._socket = None
+                        self._hello["again"] = True
+                        self._hand_back()
+                        self._changed.notify_all()
+                elif (message := Fields(parse_record(content) or {})).text("kind") == "written":
+                    with self._changed:
+                        last = message.whole("number") or 0
+                        left = {number: record for number, record in self._unwritten.items() if number > last}
+                        self._unwritten = left
+                        self._changed.notify_all()
+                elif handler := self.handlers.get(message.text("kind")):
+                    handler(message)
             try:
                 self._connect()
                 reported = False
@@ -191,26 +203,6 @@ class NodeLink:
                     reported = True
                     self.left([{"time": time.time(), "event": "writer", "error": reason(error)}])
                 time.sleep(_AGAIN_SECONDS)
-
-    def _lost(self) -> None:
-        """The writer has ended."""
-        with self._changed:
-            if self._socket is not None:
-                self._socket.close()
-            self._socket = None
-            self._hello["again"] = True
-            self._hand_back()
-            self._changed.notify_all()
-
-    def _take(self, message: Fields) -> None:
-        kind = message.text("kind")
-        if kind == "written":
-            with self._changed:
-                last = message.whole("number") or 0
-                self._unwritten = {number: record for number, record in self._unwritten.items() if number > last}
-                self._changed.notify_all()
-        elif handler := self.handlers.get(kind):
-            handler(message)
 
 
 def _start(attempt: Attempt, place: Place) -> subprocess.Popen[bytes]:

@@ -1,9 +1,13 @@
-"""Makes untrusted text safe to show or send, and formats durations."""
+"""Makes untrusted text safe to show or send, and formats durations and sets of numbers."""
 
 from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # CSI and OSC sequences, other escapes (ECMA-48); then every control character except tab, and Unicode characters that
 # end a line or change the writing direction (which could disguise a name).
@@ -28,3 +32,19 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size}{unit}{whole % size // smaller:02}{name}"
     return f"{whole}s"
+
+
+def stretches(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of each stretch of consecutive numbers, in order."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Such as `1,3,5-7`, as Slurm writes them."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in stretches(numbers))
