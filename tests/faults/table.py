@@ -418,12 +418,12 @@ FAULTS = (
         settings={"resources.warning": "0"},
     ),
     Fault(
-        name="scancel",
+        name="scancel",  # `truncated` begins with it
         words="scancel",
         inflict=cancel,
         outcome=Outcome.FAILS,
         cause=Cause.CANCELLED,
-        tests="truncated, which begins with it",
+        tests="tests/faults/test_once.py",
     ),
     Fault(
         name="refused-cancel",
