@@ -82,7 +82,10 @@ class Desk:
     def type(self, words: str | Sequence[str], *, batches: bool = False) -> tuple[int, str, str]:
         """Run one command and return its exit code, stdout and stderr, by default without the line on batch sizes."""
         self.capture.readouterr()
-        code = cli.run(shlex.split(words) if isinstance(words, str) else words)
+        words = shlex.split(words) if isinstance(words, str) else words
+        if "--hold" in words:
+            self.patch.setattr(snapshot, "package_files", _first_files)
+        code = cli.run(words)
         out, err = self.capture.readouterr()
         text = err.decode()
         return code, out.decode(errors="replace"), text if batches else _BATCHES.sub("", text)
