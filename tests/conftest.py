@@ -34,7 +34,7 @@ sys.dont_write_bytecode = False
 
 # `make test` tries the same few examples every time, `make test-long` many random ones
 # (--hypothesis-profile=thorough).
-hypothesis.settings.register_profile("brief", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.register_profile("brief", deadline=None, derandomize=True, max_examples=30)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=200)  # the machine may be busy
 hypothesis.settings.load_profile("brief")
 

@@ -1,4 +1,4 @@
-"""What only a real Slurm does to a run, and how clusterctl handles it."""
+"""What only a real Slurm does to a run, and how clusterctl handles it; tests/faults covers how it ends runs."""
 
 from __future__ import annotations
 
@@ -124,46 +124,6 @@ def test_a_run_is_submitted_from_inside_an_allocation(stage: Stage) -> None:
     run = RunDir(stage.runs / done.stdout.strip())
     shown, ranks = stage.log(run, 3).split()[-2:]
     assert (shown, ranks) == (job_id(run), "4")
-
-
-@pytest.mark.long
-def test_a_manual_requeue_starts_a_second_attempt_in_its_own_folder(stage: Stage) -> None:
-    program = "import os, time; print('attempt', os.environ['CLUSTERCTL_ATTEMPT'], flush=True); time.sleep(600)"
-    run = stage.submit(stage.write_job("requeued", command(program, "")))
-    wait_until(lambda: run.attempt(0).log(0).is_file() and "attempt 0" in stage.log(run, 0))
-    slurm(stage, "scontrol", "requeue", job_id(run))
-    wait_until(lambda: run.attempt(1).log(0).is_file() and "attempt 1" in stage.log(run, 0, attempt=1), 90)
-    assert "attempt 1" not in stage.log(run, 0)
-    assert stage.wait_for_stage(run, "training")["attempt"] == 1
-    hosts = [json.loads(run.attempt(number).host_json.read_text()) for number in (0, 1)]
-    assert [host["restart_count"] for host in hosts] == [0, 1]
-
-
-@pytest.mark.long  # faults/test_once also covers preemption
-def test_a_preempted_run_is_warned_and_restarts_after_the_other_run(stage: Stage) -> None:
-    program = """
-import os, signal, time
-signal.signal(signal.SIGUSR2, lambda *_: print("warned", flush=True))
-print("attempt", os.environ["CLUSTERCTL_ATTEMPT"], flush=True)
-time.sleep(600 if os.environ["CLUSTERCTL_ATTEMPT"] == "0" else 0)
-"""
-    whole = '[resources]\nnodes = 4\nexclusive = true\npartition = "{}"\n'
-    run = stage.submit(stage.write_job("weak", command(program, whole.format("preemptable"))))
-    wait_until(lambda: run.attempt(0).log(3).is_file() and "attempt 0" in stage.log(run, 3))
-    urgent = stage.submit(stage.write_job("urgent", command("pass", whole.format("urgent"))))
-    stage.wait_for_stage(urgent, "finished")
-    stage.wait_for_stage(run, "finished", seconds=120)
-    assert "warned" in stage.log(run, 0)
-    assert [attempt.number for attempt in run.attempts()] == [0, 1]
-    assert "attempt 1" in stage.log(run, 0, attempt=1)
-
-
-@pytest.mark.long
-def test_a_manual_scancel_is_shown_as_cancelled(stage: Stage) -> None:
-    run = stage.submit(stage.write_job("scancelled", command("import time; time.sleep(600)", "")))
-    wait_until(lambda: begun(run.attempt(0)))
-    slurm(stage, "scancel", job_id(run))
-    stage.wait_for_stage(run, "cancelled", seconds=30)
 
 
 @pytest.mark.long

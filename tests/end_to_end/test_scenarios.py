@@ -64,13 +64,6 @@ def test_reddit_trains_on_real_data_and_its_accuracy_is_in_the_json(stage: Stage
 
 
 @pytest.mark.long
-def test_synthetic_needs_no_data(stage: Stage) -> None:
-    job = f'workload = "synthetic"\n{SHAPE}[train]\nepochs = 8\navg_num_nodes = 4000\nmodel = "sage"\n'
-    run = stage.submit(stage.write_job("synthetic", job), "--wait")
-    assert stage.status(run)["test_accuracy"] > 0.3
-
-
-@pytest.mark.long
 @ON_SLURM
 def test_a_failing_rank_ends_the_other_ranks_and_the_run_within_seconds(stage: Stage) -> None:
     program = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)"

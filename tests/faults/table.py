@@ -418,7 +418,7 @@ FAULTS = (
         settings={"resources.warning": "0"},
     ),
     Fault(
-        name="scancel",
+        name="scancel",  # `truncated` begins with it
         words="scancel",
         inflict=cancel,
         outcome=Outcome.FAILS,

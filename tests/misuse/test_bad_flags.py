@@ -142,21 +142,24 @@ def test_invalid_options_of_clean_and_usage(desk: Desk, mistake: Mistake) -> Non
     mistake.make(desk)
 
 
-@rows(
+BAD_EXPORTS = (
     usage("export", "missing argument 'RUN'"),
     usage("export @last --output no/such/a.tar.gz", "no such folder: no/such", "mkdir -p 'no/such'"),
     usage("export @last --output .", "is a folder: .", "--output 'synthetic-"),
     usage("export @last --output there.tar.gz", "file exists: there.tar.gz", "--force"),
     usage("export @last --output /dev/null --force", "file exists: /dev/null", "--output"),
 )
-def test_export_to_an_invalid_output(desk: Desk, mistake: Mistake) -> None:
+
+
+def test_export_to_an_invalid_output(desk: Desk) -> None:
     assert desk.type("submit synthetic --hold")[0] == 0
     assert desk.type("cancel --yes @last")[0] == 0
     desk.write("there.tar.gz", "mine")
-    code, out, err = desk.type(mistake.typed)
-    check_message(err, mistake.expected, mistake.hint)
-    assert (code, out) == (mistake.code, "")
-    assert (desk.project / "there.tar.gz").read_text() == "mine"
+    for mistake in BAD_EXPORTS:
+        code, out, err = desk.type(mistake.typed)
+        check_message(err, mistake.expected, mistake.hint)
+        assert (code, out) == (mistake.code, ""), mistake.what
+        assert (desk.project / "there.tar.gz").read_text() == "mine"
 
 
 def test_export_of_a_run_that_does_not_exist(desk: Desk) -> None:

@@ -80,7 +80,7 @@ PATHS = (
     *("attempts/0/telemetry/node1.jsonl", "attempts/0/logs/rank_00000.err"),
 )
 NESTED = b"[" * 100_000
-FORGIVING = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+FORGIVING = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 class Silent:

@@ -52,7 +52,7 @@ def test_clusterctl_and_torchrun_accept_the_same_overrides(job_file: Path, text:
     same_under_both(job_file, text)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["train.lr", "train.epochs", "train.fan_out", "name", "env.A", "resources.time", "train", "x"]),
     st.text("=.[]{}\"'\n 0123456789aeflrstu-:,", max_size=12),

@@ -13,12 +13,19 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher import cli
+from clusterctl.launcher.submission import snapshot
+from clusterctl.launcher.submission.code_files import CodeFile, package_files
 
 USAGE, CONFIG, SLURM, NOT_FOUND, OTHER = 2, 3, 4, 5, 1
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _MESSAGE = re.compile(r"error: (?P<error>\S.*(?:\n  .*)*)\nhint: (?P<hint>\S.*(?:\n  .*)*)\n")
 _BATCHES = re.compile(r"^global batch .*\n", re.MULTILINE)
 _SLURM_COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "srun", "sinfo")
+
+
+def _first_files(package: Path) -> list[CodeFile]:
+    """What is copied of the library where no job gets to import it: hundreds of submissions would copy all of it."""
+    return [file for file in package_files(package) if "/" not in file.name]
 
 
 @dataclass
@@ -64,6 +71,7 @@ class Desk:
 
     def use_slurm(self, cluster: str = "", **answers: str) -> None:
         """Make the cluster a Slurm whose commands are shell scripts: `answers`; the others print nothing."""
+        self.patch.setattr(snapshot, "package_files", _first_files)
         self.write("cluster/site.toml", f'kind = "slurm"\npolling_floor = 0\n{cluster}')
         for command in _SLURM_COMMANDS:
             path = self.folder / "fakes" / command
@@ -74,7 +82,10 @@ class Desk:
     def type(self, words: str | Sequence[str], *, batches: bool = False) -> tuple[int, str, str]:
         """Run one command and return its exit code, stdout and stderr, by default without the line on batch sizes."""
         self.capture.readouterr()
-        code = cli.run(shlex.split(words) if isinstance(words, str) else words)
+        words = shlex.split(words) if isinstance(words, str) else words
+        if "--hold" in words:
+            self.patch.setattr(snapshot, "package_files", _first_files)
+        code = cli.run(words)
         out, err = self.capture.readouterr()
         text = err.decode()
         return code, out.decode(errors="replace"), text if batches else _BATCHES.sub("", text)
@@ -116,6 +127,7 @@ class Mistake:
         for name, content in files.items():
             desk.write(name, content)
         desk.set(**self.environment)
+        desk.patch.setattr(snapshot, "package_files", _first_files)
         self.prepare(desk)
         before = desk.run_directories()
         code, out, err = desk.type(self.typed)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.ranks import claim, environments, run_ranks
 
 from clusterctl.shared.errors import TaskError
-from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.layout import Attempt, RunDir
 from clusterctl.shared.record.secret import read
 
@@ -32,14 +29,19 @@ os._exit(0)  # like clusterctl.shared.node.entry: before torch 2.8, gloo's threa
 """
 # Knows host and port, like any process on the node, and poses as rank 1. Unpickling what it sends creates a file.
 STRANGER = """
-import json, pickle, sys, time
+import json, os, pickle, signal, sys, time
 from datetime import timedelta
+from pathlib import Path
 from torch import distributed as dist
 class Payload:
     def __reduce__(self):
-        return open, (sys.argv[3], "w")
-store = dist.TCPStore(sys.argv[1], int(sys.argv[2]), 2, False, timeout=timedelta(seconds=60))
-store.set("roll/1", sys.argv[4] + json.dumps({"node_rank": 0, "gpu": ""}))
+        return open, ({made!r}, "w")
+signal.alarm(20)
+while not Path({rendezvous!r}).exists():
+    time.sleep(0.05)
+place = json.loads(Path({rendezvous!r}).read_text())
+store = dist.TCPStore(place["host"], place["port"], 2, False, timeout=timedelta(seconds=60))
+store.set("roll/1", json.dumps({{"node_rank": 0, "gpu": ""}}))
 dist.init_process_group("gloo", store=store, rank=1, world_size=2)
 for _ in range(4):
     try:
@@ -47,11 +49,6 @@ for _ in range(4):
     except Exception as error:
         print(error)
 """
-
-
-def start(program: str, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
-    words = (sys.executable, "-c", program, *words)
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def join(attempt: Attempt, before: tuple[str, ...]) -> list[tuple[int, str, str]]:
@@ -83,19 +80,14 @@ def test_every_rank_detects_a_wrong_secret_before_sending_anything(tmp_path: Pat
 def test_a_stranger_at_the_port_cannot_run_code(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path / "run").attempt(0)
     made = tmp_path / "made by the stranger"
+    stranger = STRANGER.format(made=str(made), rendezvous=str(attempt.rendezvous))
+    programs = JOIN.format(before=""), stranger
     first, _ = environments(attempt, [2])
-    rank = start(JOIN.format(before=""), first)
-    while not attempt.rendezvous.exists():
-        assert rank.poll() is None
-    place = read_json(attempt.rendezvous)
-    stranger = start(STRANGER, dict(os.environ), place["host"], str(place["port"]), str(made), "")
-    try:
-        _, errors = rank.communicate(timeout=120)
-    finally:
-        stranger.kill()
-        stranger.communicate()
-        rank.kill()
-    assert rank.returncode != 0
+    both = run_ranks(
+        f'import os; exec({programs!r}["SLURM_PROCID" not in os.environ])', [first, dict(os.environ)], timeout=120
+    )
+    (code, _, errors), _ = both
+    assert code != 0
     assert "does not belong to this run answered the roll call as rank 1" in errors
     assert not made.exists()
 
