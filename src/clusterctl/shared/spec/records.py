@@ -79,7 +79,7 @@ def from_stored(cls: type[T], record: dict[str, Any], *, newer: bool) -> tuple[T
     of a workload: their defaults take their place, or `command` that of the workload.
     """
     skipped: list[str] = []
-    record = with_new_names(record)
+    record = with_new_names(record) if isinstance(record, dict) else record
     while True:
         try:
             return from_record(cls, record), tuple(skipped)
