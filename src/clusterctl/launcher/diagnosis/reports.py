@@ -444,7 +444,7 @@ def _own_last_line(end: RankEnd) -> Candidate | None:
     return end.says(Signature(Cause.USER, level), f"{begin}{line}", certain=not earlier, facts=facts)
 
 
-# RemoteCluster, and nothing
+# Elsewhere, and nothing
 
 
 def _known_phrase(end: RankEnd) -> Candidate | None:
