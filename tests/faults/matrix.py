@@ -51,8 +51,9 @@ class Ground:
         settings = {"resources.exclude": f'"{",".join(sorted(names - set(nodes)))}"'} | dict(
             fault.settings if fault else {}
         )
-        if fault and fault.outcome is Outcome.RECOVERS:
-            settings["checkpoint.keep"] = "1000"  # see assert_newest_checkpoint
+        if fault and fault.outcome in (Outcome.RECOVERS, Outcome.RESUMED):
+            # See assert_newest_checkpoint; and a rank that starts late looks for the one that rank 0 resumed from.
+            settings["checkpoint.keep"] = "1000"
         return Scene(self.stage(f"{workload}-{name}", runs), workload, nodes, settings, name)
 
 
