@@ -86,8 +86,8 @@ def plant(kind: str, place: Path, folder: Path) -> None:
 def test_nothing_is_written_where_another_user_has_been(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
 ) -> None:
-    for module in ("submit", "sweep"):
-        monkeypatch.setattr(f"clusterctl.launcher.api.{module}.new_suffix", lambda: RANDOM)
+    for module in ("submit", "start"):
+        monkeypatch.setattr(f"clusterctl.launcher.api.submitting.{module}.new_suffix", lambda: RANDOM)
     desk.use_slurm(sbatch="echo Submitted batch job 7", squeue="exit 0")
     desk.runs.mkdir()
     elsewhere = desk.folder / "elsewhere"

@@ -145,8 +145,8 @@ def test_deep_json_is_an_error() -> None:
 
 def operations() -> dict[str, object]:
     """Every operation that can be called on another machine -> the type of its result."""
-    for module in pkgutil.iter_modules(clusterctl.launcher.api.__path__):
-        importlib.import_module(f"clusterctl.launcher.api.{module.name}")
+    for module in pkgutil.walk_packages(clusterctl.launcher.api.__path__, "clusterctl.launcher.api."):
+        importlib.import_module(module.name)
     return {name: expected(name) for name in sorted(calls._KNOWN)}
 
 
