@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from clusterctl.launcher.observe.stage import Status
-    from clusterctl.launcher.slurm import QueuedJob
     from clusterctl.shared.record.layout import RunDir
 
 
@@ -91,7 +90,11 @@ def _withdraw(noted: list[Status], slurm: Slurm, error: SlurmError) -> None:
         jobs = None if snapshot.problem else snapshot.jobs
     except SlurmError:
         jobs = None
-    alive = [status for status in noted if jobs is None or not _is_ending(jobs.get(status.job_id or ""))]
+    alive = []
+    for status in noted:
+        job = jobs.get(status.job_id or "") if jobs is not None else None
+        if jobs is None or (job and not job.state.ended and job.state is not JobState.COMPLETING):
+            alive.append(status)
     for status in alive:
         status.record.run.cancel_json.unlink(missing_ok=True)
     if not alive:
@@ -103,7 +106,3 @@ def _withdraw(noted: list[Status], slurm: Slurm, error: SlurmError) -> None:
     verb = "go" if others else "goes"
     then = f"{names} {verb} on" if jobs is not None else f"{names} {verb} on, unless Slurm got it"
     raise SlurmError(f"{error.message}; not cancelled: {then}", error.hint) from error
-
-
-def _is_ending(job: QueuedJob | None) -> bool:
-    return job is None or job.state.ended or job.state is JobState.COMPLETING

@@ -61,30 +61,34 @@ class Converted:
 
 def convert(text: str) -> Converted:
     """Convert the batch script `text` to a job."""
-    return _Conversion(tuple(statements(text))).result()
+    script, conversion = [*statements(text)], _Conversion()
+    starts = [one for one in script if not one.problem and _starts(one.text)]
+    in_turn = sorted(script, key=lambda one: bool(_NUMBER_OF_TASKS.match(one.text)))  # depends on the number of nodes
+    rows = sorted((conversion.row(one, several=len(starts) > 1) for one in in_turn), key=lambda row: row.number)
+    if not starts:
+        rows.append(CarriedLine(0, "", problem="no line starts a program; set argv in the job file"))
+    return Converted(conversion.job, tuple(rows))
 
 
 class _Conversion:
     """Builds the job statement by statement."""
 
-    def __init__(self, script: Sequence[Statement]) -> None:
+    def __init__(self) -> None:
         self.job: dict[str, Any] = {"workload": "command"}
-        self.script = script
 
-    def result(self) -> Converted:
-        starts = [one for one in self.script if not one.problem and _starts(one.text)]
-        in_turn = sorted(self.script, key=lambda one: bool(_NUMBER_OF_TASKS.match(one.text)))
-        rows = sorted((self._row(one, several=len(starts) > 1) for one in in_turn), key=lambda row: row.number)
-        if not starts:
-            rows.append(CarriedLine(0, "", problem="no line starts a program; set argv in the job file"))
-        return Converted(self.job, tuple(rows))
-
-    def _row(self, one: Statement, *, several: bool) -> CarriedLine:
+    def row(self, one: Statement, *, several: bool) -> CarriedLine:
         if one.problem:
             return _left_out(one, one.problem)
         try:
             if one.text.startswith("#SBATCH"):
-                return self._options(one)
+                options, rest = split_options(words_of(one.text.removeprefix("#SBATCH")), guess=True)
+                problem = f"not an option: {' '.join(rest)}" if rest else ""
+                keys: dict[str, Any] = {}
+                for name, value in options:
+                    found, why = carried_option(name, value)
+                    keys |= found
+                    problem = problem or why
+                return self._carried(one, keys, problem)
             if _starts(one.text):
                 if several:
                     return CarriedLine(
@@ -94,16 +98,6 @@ class _Conversion:
             return self._preparation(one)
         except UnclearWords as error:
             return _left_out(one, str(error))
-
-    def _options(self, one: Statement) -> CarriedLine:
-        options, rest = split_options(words_of(one.text.removeprefix("#SBATCH")), guess=True)
-        problem = f"not an option: {' '.join(rest)}" if rest else ""
-        keys: dict[str, Any] = {}
-        for name, value in options:
-            found, why = carried_option(name, value)
-            keys |= found
-            problem = problem or why
-        return self._carried(one, keys, problem)
 
     def _preparation(self, one: Statement) -> CarriedLine:
         first = (one.text.split() or [""])[0]
@@ -175,12 +169,12 @@ class _Conversion:
     def _carried(self, one: Statement, keys: dict[str, Any], problem: str = "") -> CarriedLine:
         """Add those `keys` to the job that it supports."""
         if (tasks := keys.pop("ntasks", None)) is not None:
-            resources = {**self.job.get("resources", {}), **_below("resources", keys)}
-            if "tasks_per_node" not in resources:
-                found, why = total_tasks(tasks, resources.get("nodes"))
+            resources = {f"resources.{name}": value for name, value in self.job.get("resources", {}).items()} | keys
+            if "resources.tasks_per_node" not in resources:
+                found, why = total_tasks(tasks, resources.get("resources.nodes"))
                 keys, problem = keys | found, problem or why
             elif not keys:
-                problem = problem or f"resources.tasks_per_node is {resources['tasks_per_node']} already"
+                problem = problem or f"resources.tasks_per_node is {resources['resources.tasks_per_node']} already"
         became = []
         for key, value in keys.items():
             if why := self._wrong(key, value):
@@ -213,10 +207,6 @@ def _needs_shell(text: str) -> bool:
 
 def _unquoted(text: str) -> str:
     return _QUOTED.sub("", text)
-
-
-def _below(table: str, keys: dict[str, Any]) -> dict[str, Any]:
-    return {key.partition(".")[2]: value for key, value in keys.items() if key.startswith(f"{table}.")}
 
 
 def _starts(text: str) -> bool:
@@ -442,7 +432,9 @@ def carried_option(name: str, value: str | None, *, srun: bool = False) -> tuple
         case "signal", str() if seconds := re.fullmatch(r"(?:R|B|RB|BR)?:?\w+@([0-9]{1,9})", value):
             return {"resources.warning": int(seconds[1])}, "clusterctl sends its own: runs.stop_requested()"
         case "export", str():
-            return _exported(value)
+            pairs = [part.partition("=") for part in value.split(",")]
+            problem = "" if value.startswith("ALL") else "the tasks get the batch script's full environment"
+            return {f"env.{name}": text for name, equals, text in pairs if equals}, problem
     if name in _KEYS and value is not None:
         whole = name in _WHOLE_NUMBERS and _NUMBER.fullmatch(value)
         return {f"resources.{_KEYS[name]}": int(value) if whole else value}, ""
@@ -475,9 +467,3 @@ def _gpus(value: str) -> int | str:
     if not value or _NUMBER.fullmatch(value):
         return int(value or 1)
     return value if ":" in value else f"{value}:1"
-
-
-def _exported(value: str) -> tuple[Keys, str]:
-    pairs = [part.partition("=") for part in value.split(",")]
-    keys: Keys = {f"env.{name}": text for name, equals, text in pairs if equals}
-    return keys, "" if value.startswith("ALL") else "the tasks get the batch script's full environment"

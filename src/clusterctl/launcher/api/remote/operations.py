@@ -148,7 +148,11 @@ def understood(place: RemoteCluster, name: str, answer: str) -> Any:
     content = parsed(answer)
     if not isinstance(content, dict) or len(content.keys() & {"raised", "returned"}) != 1:
         raise HostError(f"clusterctl on {place.host} sent an invalid answer", "run the command again")
-    adopt = functools.partial(_at, place)
+
+    def adopt(value: Any) -> Any:
+        """A run or a sweep is on the other machine."""
+        return replace(value, place=place) if _has_place(value) else value
+
     if "raised" in content:
         raise decoded(content["raised"], ClusterctlError, adopt)
     return decoded(content["returned"], expected(name), adopt)
@@ -169,11 +173,6 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     """The types of the parameters and the result; `self` is of the class that the method is defined in."""
     cls, dot, _ = function.__qualname__.rpartition(".")
     return {**({"self": cls} if dot else {}), **inspect.get_annotations(function)}
-
-
-def _at(place: RemoteCluster, value: Any) -> Any:
-    """Marks a run or a sweep as being on the other machine."""
-    return replace(value, place=place) if _has_place(value) else value
 
 
 def _has_place(value: Any) -> bool:

@@ -44,7 +44,9 @@ def verify(
     seen: dict[str, Surroundings] = {}
     warnings: list[Check] = []
     for plan, submitted in zip(plans, jobs, strict=True):
-        job, resolved = submitted.job, _with_kept(code, submitted)
+        job, resolved = submitted.job, submitted
+        if (code.is_kept or code.is_sent) and job.code:  # this machine has no other copy of the project
+            resolved = replace(submitted, job=replace(job, code=str(code.copied_project)))
         place = repr((job.workload, job.code, job.setup, job.container, job.data, job.resources))
         if place in seen:
             warnings += _warnings(checks.with_job(seen[place], resolved), resolved)
@@ -52,13 +54,6 @@ def verify(
         seen[place] = _look(plan, resolved, slurm, progress)
         warnings += (*_warnings(seen[place], resolved), *copy_rules(code, job.argv))
     return tuple({check.message: check for check in warnings}.values())
-
-
-def _with_kept(code: Code, resolved: Resolved) -> Resolved:
-    """`resolved` with the snapshot as its code folder, if this machine has no other copy."""
-    if (code.is_kept or code.is_sent) and resolved.job.code:
-        return replace(resolved, job=replace(resolved.job, code=str(code.copied_project)))
-    return resolved
 
 
 def _look(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener) -> Surroundings:
