@@ -103,7 +103,22 @@ class _Conversion:
         first = (one.text.split() or [""])[0]
         exported = first in ("export", "declare", "typeset")
         if exported or _SUBSTITUTED.fullmatch(one.text) or all(map(_ASSIGNMENT.fullmatch, words_of(one.text))):
-            return self._assignments(one, one.text.removeprefix(first) if exported else one.text)
+            text = one.text.removeprefix(first) if exported else one.text
+            setup = [*self.job.get("setup", ()), one.text]
+            if _needs_shell(text) or _SEVERAL.search(_unquoted(text)):  # what a shell has to expand goes into `setup`
+                names = {match[1] for match in map(_ASSIGNMENT.match, text.split()) if match}
+                if names & _OURS:
+                    return _left_out(one, "set by clusterctl for each rank")
+                setup[-1] = one.text if one.text.startswith("export ") else f"export {one.text}"
+                return self._carried(one, {"setup": setup})
+            pairs = [_ASSIGNMENT.fullmatch(word) for word in words_of(text)]
+            if not all(pairs):  # such as `export NAME`
+                return self._carried(one, {"setup": setup})
+            values = {pair[1]: pair[2] for pair in pairs if pair}  # constants become `env`
+            ours = sorted(_OURS & {*values})
+            problem = f"set by clusterctl for each rank: {', '.join(ours)}" if ours else ""
+            keys = {f"env.{name}": value for name, value in values.items() if name not in ours}
+            return self._carried(one, keys, problem)
         if first in _SETUP or one.text.startswith("eval "):
             return self._carried(one, {"setup": [*self.job.get("setup", ()), one.text]})
         if first == "cd":
@@ -115,22 +130,6 @@ class _Conversion:
             return _left_out(one, "not needed to run the program; add it to `setup` if you need it")
         problem = "purpose unknown; put lines to run on the host into `setup`"
         return _left_out(one, problem)
-
-    def _assignments(self, one: Statement, text: str) -> CarriedLine:
-        """Constants become `env`; values that a shell has to expand become exports in `setup`."""
-        if _needs_shell(text) or _SEVERAL.search(_unquoted(text)):
-            names = {match[1] for match in map(_ASSIGNMENT.match, text.split()) if match}
-            if names & _OURS:
-                return _left_out(one, "set by clusterctl for each rank")
-            line = one.text if one.text.startswith("export ") else f"export {one.text}"
-            return self._carried(one, {"setup": [*self.job.get("setup", ()), line]})
-        pairs = [_ASSIGNMENT.fullmatch(word) for word in words_of(text)]
-        if not all(pairs):  # such as `export NAME`
-            return self._carried(one, {"setup": [*self.job.get("setup", ()), one.text]})
-        values = {pair[1]: pair[2] for pair in pairs if pair}
-        ours = sorted(_OURS & {*values})
-        problem = f"set by clusterctl for each rank: {', '.join(ours)}" if ours else ""
-        return self._carried(one, {f"env.{name}": value for name, value in values.items() if name not in ours}, problem)
 
     def _program(self, one: Statement) -> CarriedLine:
         output = _OUTPUT.search(_QUOTED.sub(lambda quoted: "q" * len(quoted[0]), one.text))

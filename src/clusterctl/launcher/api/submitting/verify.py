@@ -51,25 +51,21 @@ def verify(
         if place in seen:
             warnings += _warnings(checks.with_job(seen[place], resolved), resolved)
             continue
-        seen[place] = _look(plan, resolved, slurm, progress)
+        runs = make_runs_folder(plan.run.path.parent)
+        try:
+            make_private(code_folder(runs))
+        except OSError as error:
+            raise ConfigError(f"cannot write to the runs folder: {reason(error)}", "see: df -h") from error
+        image = job.container.image
+        if image and plan.view and plan.view.image != image:  # a reference that pyxis will not fetch
+            # Before an import, which may take minutes, all checks that need no image.
+            checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)
+            from clusterctl.launcher.containers.importing import import_reference
+
+            import_reference(image, None, Path(plan.view.image).parent, progress)  # concurrent imports wait
+        seen[place] = look_around(resolved, plan, slurm)
         warnings += (*_warnings(seen[place], resolved), *copy_rules(code, job.argv))
     return tuple({check.message: check for check in warnings}.values())
-
-
-def _look(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener) -> Surroundings:
-    """The run's surroundings, after importing its image unless something else will."""
-    runs = make_runs_folder(plan.run.path.parent)
-    try:
-        make_private(code_folder(runs))
-    except OSError as error:
-        raise ConfigError(f"cannot write to the runs folder: {reason(error)}", "see: df -h") from error
-    image = resolved.job.container.image
-    if image and plan.view and plan.view.image != image:  # a reference that pyxis will not fetch
-        checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)  # an import may take minutes
-        from clusterctl.launcher.containers.importing import import_reference
-
-        import_reference(image, None, Path(plan.view.image).parent, progress)  # concurrent imports wait
-    return look_around(resolved, plan, slurm)
 
 
 def _warnings(found: Surroundings, resolved: Resolved) -> tuple[Check, ...]:
