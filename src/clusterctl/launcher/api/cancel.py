@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.observe.run_record import newer_records
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.slurm import JobState, Slurm
-from clusterctl.launcher.submission.warm import end_steps
 from clusterctl.shared.errors import ConfigError, SlurmError
 from clusterctl.shared.record.files import exists, write_json
 from clusterctl.shared.record.ownership import user_name
@@ -71,6 +70,8 @@ def _cancel(statuses: list[Status]) -> None:
     try:
         for status in statuses:
             if status.record.allocation is not None:
+                from clusterctl.launcher.submission.warm import end_steps  # late: few runs share an allocation
+
                 end_steps(slurm, status.record.run.id, status.record.allocation)
         job_ids = [status.job_id for status in statuses if status.record.allocation is None and status.job_id]
         if job_ids:

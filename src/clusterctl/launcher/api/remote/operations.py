@@ -51,12 +51,12 @@ def operation(
         def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
             if delivered():
                 return function(*arguments, **named)
-            from clusterctl.launcher.api.remote.payload import payload_of_restart
-
             given = {**dict(zip(names, arguments, strict=False)), **named}
             place = _place(given, has_cluster="cluster" in names)
             if place is None:
                 return function(*arguments, **named)
+            from clusterctl.launcher.api.remote.payload import payload_of_restart
+
             payload = _payload(place, given) if takes_job else payload_of_restart(place.cluster) if restarts else None
             repeat = "once" if changes else "redrawn" if waits else "whole"
             result: Result = understood(place, name, ask(place, name, given, payload, repeat=repeat))
