@@ -102,9 +102,9 @@ class _Conversion:
     def _preparation(self, one: Statement) -> CarriedLine:
         first = (one.text.split() or [""])[0]
         exported = first in ("export", "declare", "typeset")
+        setup = [*self.job.get("setup", ()), one.text]
         if exported or _SUBSTITUTED.fullmatch(one.text) or all(map(_ASSIGNMENT.fullmatch, words_of(one.text))):
             text = one.text.removeprefix(first) if exported else one.text
-            setup = [*self.job.get("setup", ()), one.text]
             if _needs_shell(text) or _SEVERAL.search(_unquoted(text)):  # what a shell has to expand goes into `setup`
                 names = {match[1] for match in map(_ASSIGNMENT.match, text.split()) if match}
                 if names & _OURS:
@@ -120,7 +120,7 @@ class _Conversion:
             keys = {f"env.{name}": value for name, value in values.items() if name not in ours}
             return self._carried(one, keys, problem)
         if first in _SETUP or one.text.startswith("eval "):
-            return self._carried(one, {"setup": [*self.job.get("setup", ()), one.text]})
+            return self._carried(one, {"setup": setup})
         if first == "cd":
             if re.fullmatch(r"""cd\s+["']?\$\{?SLURM_SUBMIT_DIR\}?["']?""", one.text):
                 return CarriedLine(one.number, one.text, ("code: the folder you submit from",))
