@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from clusterctl.launcher.display.curves import drawn_curves
-from clusterctl.launcher.display.monitor.arrange import Pane
-from clusterctl.launcher.display.monitor.panes import MonitorView, frame
+from clusterctl.launcher.display.monitor.panes import MonitorView, Pane, frame
 from clusterctl.launcher.display.report.page import examine, page
 from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.overview import Overview

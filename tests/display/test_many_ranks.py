@@ -14,8 +14,7 @@ from support.many_ranks import JOB_ID, RANKS_A_NODE, Course, culprit, write_many
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
 from clusterctl.launcher.display.explanation import explanation, first_cause
-from clusterctl.launcher.display.monitor.arrange import Pane
-from clusterctl.launcher.display.monitor.panes import MonitorView, frame
+from clusterctl.launcher.display.monitor.panes import MonitorView, Pane, frame
 from clusterctl.launcher.display.report.page import examine, page
 from clusterctl.launcher.observe.overview import Overview
 from clusterctl.launcher.observe.status import report

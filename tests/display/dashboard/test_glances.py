@@ -12,9 +12,9 @@ from support.busy_run import busy_files
 from support.counted import counted
 from support.recorded import claim
 
-from clusterctl.launcher.display.asking_again import pause_after, state_of
 from clusterctl.launcher.display.dashboard import glances
 from clusterctl.launcher.display.dashboard.glances import LOOK_SECONDS, Glance, RecentlyUsed
+from clusterctl.launcher.display.explanation import pause_after, state_of
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.stages import Stage
 

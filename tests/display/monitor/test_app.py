@@ -15,7 +15,7 @@ import pytest
 
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.display.monitor.app import Actions, Confirm, Monitor, PaneBox
-from clusterctl.launcher.display.monitor.arrange import Pane, arrange
+from clusterctl.launcher.display.monitor.panes import Pane, arrange
 from clusterctl.launcher.observe.overview import Overview
 from clusterctl.launcher.observe.stage import Status
 from clusterctl.shared.errors import SlurmError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.launcher.display.monitor.arrange import PAGES, Pane, arrange
+from clusterctl.launcher.display.monitor.panes import PAGES, Pane, arrange
 
 SIZES = st.tuples(st.integers(40, 300), st.integers(15, 120))
 

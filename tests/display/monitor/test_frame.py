@@ -9,8 +9,7 @@ import pytest
 from rich.cells import cell_len
 from support.mistake import check_plain
 
-from clusterctl.launcher.display.monitor.arrange import PAGES, Pane
-from clusterctl.launcher.display.monitor.panes import MonitorView, draw, frame
+from clusterctl.launcher.display.monitor.panes import PAGES, MonitorView, Pane, draw, frame
 from clusterctl.launcher.observe.lines import GrowingRecords
 from clusterctl.launcher.observe.overview import Overview
 

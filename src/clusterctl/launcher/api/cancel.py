@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.observe.run_record import newer_records
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.slurm import JobState, Slurm
-from clusterctl.launcher.submission.warm import end_steps
 from clusterctl.shared.errors import ConfigError, SlurmError
 from clusterctl.shared.record.files import exists, write_json
 from clusterctl.shared.record.ownership import user_name
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from clusterctl.launcher.observe.stage import Status
-    from clusterctl.launcher.slurm import QueuedJob
     from clusterctl.shared.record.layout import RunDir
 
 
@@ -72,6 +70,8 @@ def _cancel(statuses: list[Status]) -> None:
     try:
         for status in statuses:
             if status.record.allocation is not None:
+                from clusterctl.launcher.submission.warm import end_steps  # late: few runs share an allocation
+
                 end_steps(slurm, status.record.run.id, status.record.allocation)
         job_ids = [status.job_id for status in statuses if status.record.allocation is None and status.job_id]
         if job_ids:
@@ -91,7 +91,11 @@ def _withdraw(noted: list[Status], slurm: Slurm, error: SlurmError) -> None:
         jobs = None if snapshot.problem else snapshot.jobs
     except SlurmError:
         jobs = None
-    alive = [status for status in noted if jobs is None or not _is_ending(jobs.get(status.job_id or ""))]
+    alive = []
+    for status in noted:
+        job = jobs.get(status.job_id or "") if jobs is not None else None
+        if jobs is None or (job and not job.state.ended and job.state is not JobState.COMPLETING):
+            alive.append(status)
     for status in alive:
         status.record.run.cancel_json.unlink(missing_ok=True)
     if not alive:
@@ -103,7 +107,3 @@ def _withdraw(noted: list[Status], slurm: Slurm, error: SlurmError) -> None:
     verb = "go" if others else "goes"
     then = f"{names} {verb} on" if jobs is not None else f"{names} {verb} on, unless Slurm got it"
     raise SlurmError(f"{error.message}; not cancelled: {then}", error.hint) from error
-
-
-def _is_ending(job: QueuedJob | None) -> bool:
-    return job is None or job.state.ended or job.state is JobState.COMPLETING

@@ -89,7 +89,20 @@ def offers(node: Mapping[str, Any], words: Sequence[str], typed: str) -> Offers:
     job = given.get("--for") or (arguments[0] if arguments and kinds[:1] == ["job"] else None)
 
     def values(kind: str | list[str] | None, typed: str) -> Offers:
-        return _values(kind, typed, given.get("--cluster"), job)
+        match kind:
+            case list():
+                return dict.fromkeys(kind, "")
+            case "run":
+                return dict.fromkeys(names_beginning(_runs(given.get("--cluster")), typed, _MOST_RUNS), "")
+            case "cluster":
+                return dict.fromkeys(sorted(names("cluster", Path.cwd())), "")
+            case "job":
+                return FILES if "/" in typed else dict.fromkeys(sorted(names("jobs", Path.cwd())), "")
+            case "setting":
+                return settings(_read("schemas/job.json"), typed, _workload(job))
+            case "file":
+                return FILES
+        return {}
 
     flag, equals, value = typed.partition("=")
     if waiting:
@@ -103,23 +116,6 @@ def offers(node: Mapping[str, Any], words: Sequence[str], typed: str) -> Offers:
         return {name: command["help"] for name, command in node["commands"].items()}
     position = len(arguments) if "repeats" not in node else min(len(arguments), len(kinds) - 1)
     return values(kinds[position], typed) if position < len(kinds) else {}
-
-
-def _values(kind: str | list[str] | None, typed: str, cluster: str | None, job: str | None) -> Offers:
-    match kind:
-        case list():
-            return dict.fromkeys(kind, "")
-        case "run":
-            return dict.fromkeys(names_beginning(_runs(cluster), typed, _MOST_RUNS), "")
-        case "cluster":
-            return dict.fromkeys(sorted(names("cluster", Path.cwd())), "")
-        case "job":
-            return FILES if "/" in typed else dict.fromkeys(sorted(names("jobs", Path.cwd())), "")
-        case "setting":
-            return settings(_read("schemas/job.json"), typed, _workload(job))
-        case "file":
-            return FILES
-    return {}
 
 
 def settings(schema: Mapping[str, Any], typed: str, workload: str = "") -> Offers:

@@ -1,4 +1,7 @@
-"""Find runs by name or by criteria, and compare two of them."""
+"""Find runs by name or by criteria, and compare two of them.
+
+Most commands import this module; what compares runs, with their curves and code, is imported only when it is used.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,11 @@ import hashlib
 import itertools
 import os
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import cache_folder, chosen_runs_folder
-from clusterctl.launcher.observe.comparison import compare
-from clusterctl.launcher.observe.comparison import differences_to_json as differences_to_json
 from clusterctl.launcher.observe.ended_runs import EndedRuns
 from clusterctl.launcher.observe.listing import Listing as Listing
 from clusterctl.launcher.observe.listing import listing
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from clusterctl.launcher.observe.comparison import Comparison as Comparison
+    from clusterctl.launcher.observe.comparison import Comparison, FileDifference
     from clusterctl.launcher.observe.ended_runs import Row
     from clusterctl.launcher.observe.overview import Overview
     from clusterctl.launcher.observe.stage import Status
@@ -123,7 +124,16 @@ def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Com
     before, after = (as_run(run, cluster) for run in (first, second))
     if before == after:
         raise UsageError(f"both names refer to the same run: {before.id}", "list run IDs with: clusterctl status -a")
+    from clusterctl.launcher.observe.comparison import compare
+
     return compare(before.directory, after.directory)
+
+
+def differences_to_json(found: Comparison, lines: Iterable[FileDifference] | None = None) -> dict[str, Any]:
+    """The output of `diff -o json`, with the changed `lines` of the code if given."""
+    from clusterctl.launcher.observe import comparison
+
+    return comparison.differences_to_json(found, lines)
 
 
 @dataclass(frozen=True)

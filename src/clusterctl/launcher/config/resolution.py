@@ -21,7 +21,7 @@ from clusterctl.launcher.config.stages import chosen, parted
 from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.spec import BUILT_IN, WORKLOADS, Container, Job, from_record
 from clusterctl.shared.spec.job import NO_IMAGE
-from clusterctl.shared.spec.keys import Key, leaves_as_written, parse_override
+from clusterctl.shared.spec.keys import leaves_as_written, parse_override
 from clusterctl.shared.spec.notify import Notify, Track
 from clusterctl.shared.spec.records import RENAMED, InvalidRecord, Problem, alternatives, fields_of, with_new_names
 from clusterctl.shared.spec.values import NO_GPUS
@@ -138,9 +138,12 @@ def resolve_again(
         if not anew and value is not None:
             values.put(key, value, origin or "the run")
     overrides = _overrides(settings, record.get("workload"))
-    for key in [*overrides.origins]:
-        if other := _alternative(key, record.get("workload")):
-            values.drop(other)
+    if (workload := str(record.get("workload"))) in WORKLOADS:
+        train: type = WORKLOADS[workload].train
+        for pair in alternatives(fields_of(train)).items():  # batch_size replaces global_batch_size, and vice versa
+            for name, other in (pair, reversed(pair)):
+                if ("train", name) in overrides.origins:
+                    values.drop(("train", other))
     values.layer(overrides)
     _bring_secrets(values, cluster, environment)
     job, found = _read_job(values, cluster, run_json, current_folder())
@@ -162,16 +165,6 @@ def _overrides(settings: Iterable[str], workload: object) -> Values:
         key, value = parse_override(setting, workload)
         values.put(key, value, "--set")
     return values
-
-
-def _alternative(key: Key, workload: object) -> Key | None:
-    """The alternative to `key` in [train], such as batch_size for global_batch_size, and vice versa."""
-    if workload not in WORKLOADS or key[:-1] != ("train",):
-        return None
-    train: type = WORKLOADS[str(workload)].train
-    pairs = alternatives(fields_of(train))
-    other = (pairs | {other: name for name, other in pairs.items()}).get(key[-1])
-    return ("train", other) if other else None
 
 
 def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:

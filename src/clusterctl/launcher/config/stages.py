@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.places import find_file
 from clusterctl.launcher.config.source import Values, read_toml, shown_path
@@ -55,28 +55,23 @@ def parted(file: Values, path: Path) -> list[StageOfJob]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(f"{place}: stages must be tables", "write [[stage]] above the values of each")
     stages: list[StageOfJob] = []
-    for table in tables:
-        stages.append(_stage(dict(table), stages, place, shown_path(path)))
+    for table in map(dict, tables):
+        name, known = table.pop("name", None), [stage.name for stage in stages]
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigError(f"{place}: a stage needs a name", 'such as name = "train", of letters, digits, . _ and -')
+        if name in known:
+            raise ConfigError(f"{place}: duplicate stage name: {name}", "give each stage its own name")
+        waits = {condition: table.pop(condition) for condition in CONDITIONS if condition in table}
+        for condition, others in waits.items():
+            if not isinstance(others, list) or not set(map(str, others)) <= set(known):
+                hint = f"list only earlier stages: {', '.join(known) or 'there are none'}"
+                raise ConfigError(f"{place}: stage {name}: {condition} = {others!r}", hint)
+        values = Values()
+        for key, value in leaves(table):
+            values.put(key, value, f"{shown_path(path)}: stage {name}")
+        waits = waits or {"after": known[-1:]}
+        stages.append(StageOfJob(name, values, {condition: tuple(others) for condition, others in waits.items()}))
     return stages
-
-
-def _stage(table: dict[str, Any], before: list[StageOfJob], place: str, file: str) -> StageOfJob:
-    name, known = table.pop("name", None), [stage.name for stage in before]
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(f"{place}: a stage needs a name", 'such as name = "train", of letters, digits, . _ and -')
-    if name in known:
-        raise ConfigError(f"{place}: duplicate stage name: {name}", "give each stage its own name")
-    waits = {condition: table.pop(condition) for condition in CONDITIONS if condition in table}
-    for condition, others in waits.items():
-        if not isinstance(others, list) or not set(map(str, others)) <= set(known):
-            hint = f"list only earlier stages: {', '.join(known) or 'there are none'}"
-            raise ConfigError(f"{place}: stage {name}: {condition} = {others!r}", hint)
-    if not waits:
-        waits = {"after": known[-1:]}
-    values = Values()
-    for key, value in leaves(table):
-        values.put(key, value, f"{file}: stage {name}")
-    return StageOfJob(name, values, {condition: tuple(others) for condition, others in waits.items()})
 
 
 def stages_of(job: str, cwd: Path) -> list[StageOfJob]:

@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -89,7 +90,10 @@ def look_into(image: Path) -> Contents | None:
 
     Raises Unreadable.
     """
-    if record := _record(image):
+    record = None
+    with suppress(ImageError):  # damaged record: read the image itself
+        record = read_record(image)
+    if record and record.size == image.stat().st_size:  # it describes this very file
         return Contents(None, record.environment, record.versions, record.python, machine=_machine(image))
     try:
         lines = unsquashfs("-lln", str(image), seconds=_SECONDS)
@@ -112,16 +116,6 @@ def _machine(image: Path) -> str | None:
     if not header.startswith(b"\x7fELF"):
         return None
     return _MACHINES.get(int.from_bytes(header[18:20], "little" if header[5] == 1 else "big"))
-
-
-def _record(image: Path) -> ImageRecord | None:
-    """The record of `image`, if it describes this very file."""
-
-    try:
-        record = read_record(image)
-    except ImageError:  # damaged record: read the image itself
-        return None
-    return record if record and record.size == image.stat().st_size else None
 
 
 def _listed(listing: str, environment: Mapping[str, str]) -> Contents:

@@ -145,7 +145,11 @@ def enter(tree: Path, view: ContainerView) -> None:
     for target, descriptor in sources.items():
         _bind(descriptor, target)
     home = "/root" if view.remap_root else home
-    _name_the_user(home)
+    # Libraries look up this user and group, and the image may define only root.
+    user, group, name = os.getuid(), os.getgid(), os.environ.get("USER", "")
+    name = name if re.fullmatch(r"[\w.-]+", name) else "user"
+    _add_line("/etc/passwd", user, f"{name}:x:{user}:{group}::{home}:/bin/sh")
+    _add_line("/etc/group", group, f"{name}:x:{group}:")
     if at_home is not None:
         _bind(at_home, home)
     else:
@@ -198,14 +202,6 @@ def _make_place(target: str, *, folder: bool) -> str:
         if not folder:
             place.touch()
     return str(place)
-
-
-def _name_the_user(home: str) -> None:
-    """Give this user and group a name in the image, which may define only root: libraries look it up."""
-    user, group, name = os.getuid(), os.getgid(), os.environ.get("USER", "")
-    name = name if re.fullmatch(r"[\w.-]+", name) else "user"
-    _add_line("/etc/passwd", user, f"{name}:x:{user}:{group}::{home}:/bin/sh")
-    _add_line("/etc/group", group, f"{name}:x:{group}:")
 
 
 def _add_line(table: str, number: int, line: str) -> None:

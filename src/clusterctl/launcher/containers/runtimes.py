@@ -216,20 +216,19 @@ def runner(view: ContainerView, *, gpus: bool) -> tuple[str, ...]:
         "--writable-tmpfs": view.writable,  # changes are discarded at the end, as pyxis does
         "--fakeroot": view.remap_root,
     }
+    binds = []
+    for mount in view.mounts:
+        if others := set(mount.flags) - {"ro", "rw"}:
+            message = f"container.mounts: Apptainer supports only ro and rw: {', '.join(sorted(others))} in {mount}"
+            raise ConfigError(message, "leave it out on this cluster")
+        binds.append("--bind=" + ":".join([mount.source, mount.target, *mount.flags[:1]]))
     return (
         *("sh", "-c", _HAND_ON, " ".join(view.environment)),
         *("apptainer", "run" if view.entrypoint else "exec"),
         "--no-eval",  # the shell that starts the command would replace a `$` in a value
         "--no-mount=cwd",
         *(switch for switch, wanted in switches.items() if wanted),
-        *(f"--bind={_bind(mount)}" for mount in view.mounts),
+        *binds,
         *([f"--pwd={view.workdir}"] if view.workdir else []),
         view.image,
     )
-
-
-def _bind(mount: Mount) -> str:
-    if others := set(mount.flags) - {"ro", "rw"}:
-        message = f"container.mounts: Apptainer supports only ro and rw: {', '.join(sorted(others))} in {mount}"
-        raise ConfigError(message, "leave it out on this cluster")
-    return ":".join([mount.source, mount.target, *mount.flags[:1]])

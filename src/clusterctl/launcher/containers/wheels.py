@@ -190,11 +190,6 @@ def cpu_index(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     return (f"--extra-index-url={index}",) if index else ()
 
 
-def has_driver() -> bool:
-    """Whether this machine has NVIDIA's driver, which includes nvidia-smi."""
-    return shutil.which("nvidia-smi") is not None
-
-
 def resolved(words: Sequence[str]) -> Wheels | None:
     """What `pip install WORDS` would install into this environment; None if pip cannot tell.
 
@@ -246,7 +241,7 @@ def described(wheels: Wheels, *, cuda_is_of_use: bool) -> Iterator[str]:
 
 
 def main(requirements: Sequence[str]) -> None:
-    driver = has_driver()
+    driver = shutil.which("nvidia-smi") is not None  # it comes with NVIDIA's driver
     options = () if driver else cpu_index()
     if wheels := resolved([*options, *requirements]):
         for line in described(wheels, cuda_is_of_use=driver):

@@ -50,7 +50,16 @@ def show(console: Console, found: Comparison, lines: Iterable[FileDifference] = 
     if same:
         console.print(Text(f"\nno difference: {', '.join(same)}"))
     for one in lines:
-        _show_lines(console, one)
+        console.print()
+        if not one.lines:
+            why = "only permissions or a secret differ"
+            if one.lines is None:
+                why = "binary, or too large to compare line by line"
+            console.print(Text(f"{plain(one.name)} {one.change.value}: {why}"))
+        for line in one.lines or ():
+            for shown in line.split("\n"):  # a second line notes a missing newline at the end of the file
+                style = "bold" if line.startswith(("---", "+++")) else _STYLES.get(shown[:1], "")
+                console.print(Text(plain(shown), style=style), soft_wrap=True)
 
 
 def _sections(found: Comparison) -> dict[str, list[Row]]:
@@ -82,22 +91,6 @@ def _version(value: object) -> str:
     if isinstance(value, bool):
         return "uncommitted" if value else "none"
     return "not recorded" if value is None else plain(str(value))
-
-
-def _show_lines(console: Console, one: FileDifference) -> None:
-    console.print()
-    if not one.lines:
-        why = (
-            "binary, or too large to compare line by line"
-            if one.lines is None
-            else "only permissions or a secret differ"
-        )
-        console.print(Text(f"{plain(one.name)} {one.change.value}: {why}"))
-        return
-    for line in one.lines:
-        for shown in line.split("\n"):  # a second line notes a missing newline at the end of the file
-            style = "bold" if line.startswith(("---", "+++")) else _STYLES.get(shown[:1], "")
-            console.print(Text(plain(shown), style=style), soft_wrap=True)
 
 
 def value_text(value: Any) -> str:

@@ -1,7 +1,11 @@
-"""The output of `clusterctl why`: the cause first, then what followed, then what to type. Plain text."""
+"""The output of `clusterctl why`: the cause first, then what followed, then what to type. Plain text.
+
+Live screens repeat the diagnosis, which reads many files and may query Slurm; `pause_after` limits how often.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.diagnose import judge
@@ -11,6 +15,7 @@ from clusterctl.launcher.diagnosis.finding import CERTAIN
 from clusterctl.launcher.diagnosis.traces import gather
 from clusterctl.launcher.display.plain import plain, plain_lines
 from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.stages import Stage
 
 if TYPE_CHECKING:
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
@@ -42,6 +47,9 @@ _TITLES = {
 _MOST_TRACEBACK_LINES = 30
 _FIRST_RANKS = 32
 _LONGEST_CONSEQUENCE = 160  # repeated errors are long and explain nothing
+_PAUSE_SECONDS = 3.0  # between two diagnoses of a running run, which only read files
+_SHARE = 0.02  # of the time spent on diagnoses, at most: thousands of ranks have thousands of files
+_QUEUED_SECONDS = 60.0  # of a queued run, whose diagnosis queries Slurm several times
 
 
 def explanation(diagnosis: Diagnosis) -> list[str]:
@@ -92,3 +100,19 @@ def first_cause(status: Status) -> str:
     if found.certainty != CERTAIN and not all(attempt.whole for attempt in few.attempts):
         found = judge(gather(status)).headline
     return plain(str(found))
+
+
+def state_of(status: Status) -> str:
+    """The state that determines the kind of diagnosis: when it changes, a new one is due."""
+    if status.stage.ended or status.stage is Stage.QUEUED:
+        return "ended" if status.stage.ended else "queued"
+    return "idle" if status.attempt and status.attempt.idle_since is not None else "alive"
+
+
+def pause_after(status: Status, took: float) -> float:
+    """Seconds to wait before the next diagnosis; `took`: seconds of the last one."""
+    if status.stage.ended:
+        return math.inf
+    if status.stage is Stage.QUEUED:
+        return max(_QUEUED_SECONDS, float(status.record.cluster.polling_floor))
+    return max(_PAUSE_SECONDS, took / _SHARE)

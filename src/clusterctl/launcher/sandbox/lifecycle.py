@@ -129,8 +129,18 @@ def _start(sandbox: Sandbox) -> None:
     argv += [f"--key-file={sandbox.path}/etc/munge.key", f"--socket={sandbox.munge_socket}"]
     argv += [f"--pid-file={sandbox.path}/run/munged.pid", f"--seed-file={sandbox.path}/run/munged.seed"]
     marked_processes.serve(sandbox.path, "munged", argv, sandbox.log("munged"), str(sandbox.munge_socket))
-    if sandbox.request.accounting:
-        _start_accounting(sandbox)
+    if sandbox.request.accounting:  # with an empty database; slurmctld expects its cluster to be registered
+        defaults = f"--defaults-file={sandbox.path}/etc/my.cnf"
+        (sandbox.path / "mysql").mkdir(mode=0o700)
+        _call(sandbox, "mariadb-install-db", defaults, "--auth-root-authentication-method=socket", "--skip-test-db")
+        database = str(sandbox.path / "run" / "mysql.socket")  # set by a variable: slurmdbd.conf has no option for it
+        marked_processes.serve(sandbox.path, "mariadbd", ["mariadbd", defaults], sandbox.log("mariadbd"), database)
+        address = (sandbox.address, sandbox.port_of("slurmdbd"))
+        argv, log = ["slurmdbd", "-D"], sandbox.log("slurmdbd")
+        marked_processes.serve(sandbox.path, "slurmdbd", argv, log, address, MYSQL_UNIX_PORT=database)
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        for words in ("cluster sandbox", "account main cluster=sandbox", f"user {user} account=main cluster=sandbox"):
+            _call(sandbox, "sacctmgr", "--immediate", "--quiet", "add", *words.split())
     address = (sandbox.address, sandbox.port_of("slurmctld"))
     marked_processes.serve(sandbox.path, "slurmctld", ["slurmctld", "-D"], sandbox.log("slurmctld"), address)
     _switch_on(sandbox)
@@ -139,21 +149,6 @@ def _start(sandbox: Sandbox) -> None:
 def _switch_on(sandbox: Sandbox) -> None:
     """Start the nodes that are off, and wait only for them, since others may be cut off."""
     node.wait_for(sandbox, node.switch_on(sandbox, *sandbox.names))
-
-
-def _start_accounting(sandbox: Sandbox) -> None:
-    """Create an empty database and start slurmdbd. slurmctld expects its cluster to be registered."""
-    defaults = f"--defaults-file={sandbox.path}/etc/my.cnf"
-    (sandbox.path / "mysql").mkdir(mode=0o700)
-    _call(sandbox, "mariadb-install-db", defaults, "--auth-root-authentication-method=socket", "--skip-test-db")
-    database = str(sandbox.path / "run" / "mysql.socket")  # set by a variable: slurmdbd.conf has no option for it
-    marked_processes.serve(sandbox.path, "mariadbd", ["mariadbd", defaults], sandbox.log("mariadbd"), database)
-    address = (sandbox.address, sandbox.port_of("slurmdbd"))
-    argv, log = ["slurmdbd", "-D"], sandbox.log("slurmdbd")
-    marked_processes.serve(sandbox.path, "slurmdbd", argv, log, address, MYSQL_UNIX_PORT=database)
-    user = pwd.getpwuid(os.geteuid()).pw_name
-    for words in ("cluster sandbox", "account main cluster=sandbox", f"user {user} account=main cluster=sandbox"):
-        _call(sandbox, "sacctmgr", "--immediate", "--quiet", "add", *words.split())
 
 
 def _call(sandbox: Sandbox, *argv: str) -> None:

@@ -28,26 +28,24 @@ def switch_on(sandbox: Sandbox, *nodes: str) -> list[str]:
     if not sandbox.namespaces:
         for node in off:
             marked_processes.start(sandbox.path, node, ["slurmd", "-D", "-N", node], sandbox.log(node))
-    elif off:
-        _start_in_namespaces(sandbox, off)
-    return off
-
-
-def _start_in_namespaces(sandbox: Sandbox, nodes: list[str]) -> None:
-    network.unplug(sandbox, nodes)
+        return off
+    if not off:
+        return []
+    network.unplug(sandbox, off)
     init = ["unshare", *network.NAMESPACES, "--fork", "--kill-child", "--mount-proc", "/bin/sh"]
     init += [str(Path(__file__).with_name("init.sh"))]
     ready, go = os.pipe()
     try:
         pids = {}
-        for node in nodes:
+        for node in off:
             argv = [*init, node, sandbox.address_of(node), sandbox.folder]
             pids[node] = marked_processes.start(sandbox.path, node, argv, sandbox.log(node), stdin=ready).pid
         network.plug(sandbox, pids)
-        os.write(go, b"\n" * len(nodes))  # one line per node
+        os.write(go, b"\n" * len(off))  # one line per node
     finally:
         os.close(ready)
         os.close(go)
+    return off
 
 
 def switch_off(sandbox: Sandbox, node: str) -> None:

@@ -61,30 +61,34 @@ class Converted:
 
 def convert(text: str) -> Converted:
     """Convert the batch script `text` to a job."""
-    return _Conversion(tuple(statements(text))).result()
+    script, conversion = [*statements(text)], _Conversion()
+    starts = [one for one in script if not one.problem and _starts(one.text)]
+    in_turn = sorted(script, key=lambda one: bool(_NUMBER_OF_TASKS.match(one.text)))  # depends on the number of nodes
+    rows = sorted((conversion.row(one, several=len(starts) > 1) for one in in_turn), key=lambda row: row.number)
+    if not starts:
+        rows.append(CarriedLine(0, "", problem="no line starts a program; set argv in the job file"))
+    return Converted(conversion.job, tuple(rows))
 
 
 class _Conversion:
     """Builds the job statement by statement."""
 
-    def __init__(self, script: Sequence[Statement]) -> None:
+    def __init__(self) -> None:
         self.job: dict[str, Any] = {"workload": "command"}
-        self.script = script
 
-    def result(self) -> Converted:
-        starts = [one for one in self.script if not one.problem and _starts(one.text)]
-        in_turn = sorted(self.script, key=lambda one: bool(_NUMBER_OF_TASKS.match(one.text)))
-        rows = sorted((self._row(one, several=len(starts) > 1) for one in in_turn), key=lambda row: row.number)
-        if not starts:
-            rows.append(CarriedLine(0, "", problem="no line starts a program; set argv in the job file"))
-        return Converted(self.job, tuple(rows))
-
-    def _row(self, one: Statement, *, several: bool) -> CarriedLine:
+    def row(self, one: Statement, *, several: bool) -> CarriedLine:
         if one.problem:
             return _left_out(one, one.problem)
         try:
             if one.text.startswith("#SBATCH"):
-                return self._options(one)
+                options, rest = split_options(words_of(one.text.removeprefix("#SBATCH")), guess=True)
+                problem = f"not an option: {' '.join(rest)}" if rest else ""
+                keys: dict[str, Any] = {}
+                for name, value in options:
+                    found, why = carried_option(name, value)
+                    keys |= found
+                    problem = problem or why
+                return self._carried(one, keys, problem)
             if _starts(one.text):
                 if several:
                     return CarriedLine(
@@ -95,23 +99,28 @@ class _Conversion:
         except UnclearWords as error:
             return _left_out(one, str(error))
 
-    def _options(self, one: Statement) -> CarriedLine:
-        options, rest = split_options(words_of(one.text.removeprefix("#SBATCH")), guess=True)
-        problem = f"not an option: {' '.join(rest)}" if rest else ""
-        keys: dict[str, Any] = {}
-        for name, value in options:
-            found, why = carried_option(name, value)
-            keys |= found
-            problem = problem or why
-        return self._carried(one, keys, problem)
-
     def _preparation(self, one: Statement) -> CarriedLine:
         first = (one.text.split() or [""])[0]
         exported = first in ("export", "declare", "typeset")
+        setup = [*self.job.get("setup", ()), one.text]
         if exported or _SUBSTITUTED.fullmatch(one.text) or all(map(_ASSIGNMENT.fullmatch, words_of(one.text))):
-            return self._assignments(one, one.text.removeprefix(first) if exported else one.text)
+            text = one.text.removeprefix(first) if exported else one.text
+            if _needs_shell(text) or _SEVERAL.search(_unquoted(text)):  # what a shell has to expand goes into `setup`
+                names = {match[1] for match in map(_ASSIGNMENT.match, text.split()) if match}
+                if names & _OURS:
+                    return _left_out(one, "set by clusterctl for each rank")
+                setup[-1] = one.text if one.text.startswith("export ") else f"export {one.text}"
+                return self._carried(one, {"setup": setup})
+            pairs = [_ASSIGNMENT.fullmatch(word) for word in words_of(text)]
+            if not all(pairs):  # such as `export NAME`
+                return self._carried(one, {"setup": setup})
+            values = {pair[1]: pair[2] for pair in pairs if pair}  # constants become `env`
+            ours = sorted(_OURS & {*values})
+            problem = f"set by clusterctl for each rank: {', '.join(ours)}" if ours else ""
+            keys = {f"env.{name}": value for name, value in values.items() if name not in ours}
+            return self._carried(one, keys, problem)
         if first in _SETUP or one.text.startswith("eval "):
-            return self._carried(one, {"setup": [*self.job.get("setup", ()), one.text]})
+            return self._carried(one, {"setup": setup})
         if first == "cd":
             if re.fullmatch(r"""cd\s+["']?\$\{?SLURM_SUBMIT_DIR\}?["']?""", one.text):
                 return CarriedLine(one.number, one.text, ("code: the folder you submit from",))
@@ -121,22 +130,6 @@ class _Conversion:
             return _left_out(one, "not needed to run the program; add it to `setup` if you need it")
         problem = "purpose unknown; put lines to run on the host into `setup`"
         return _left_out(one, problem)
-
-    def _assignments(self, one: Statement, text: str) -> CarriedLine:
-        """Constants become `env`; values that a shell has to expand become exports in `setup`."""
-        if _needs_shell(text) or _SEVERAL.search(_unquoted(text)):
-            names = {match[1] for match in map(_ASSIGNMENT.match, text.split()) if match}
-            if names & _OURS:
-                return _left_out(one, "set by clusterctl for each rank")
-            line = one.text if one.text.startswith("export ") else f"export {one.text}"
-            return self._carried(one, {"setup": [*self.job.get("setup", ()), line]})
-        pairs = [_ASSIGNMENT.fullmatch(word) for word in words_of(text)]
-        if not all(pairs):  # such as `export NAME`
-            return self._carried(one, {"setup": [*self.job.get("setup", ()), one.text]})
-        values = {pair[1]: pair[2] for pair in pairs if pair}
-        ours = sorted(_OURS & {*values})
-        problem = f"set by clusterctl for each rank: {', '.join(ours)}" if ours else ""
-        return self._carried(one, {f"env.{name}": value for name, value in values.items() if name not in ours}, problem)
 
     def _program(self, one: Statement) -> CarriedLine:
         output = _OUTPUT.search(_QUOTED.sub(lambda quoted: "q" * len(quoted[0]), one.text))
@@ -175,12 +168,12 @@ class _Conversion:
     def _carried(self, one: Statement, keys: dict[str, Any], problem: str = "") -> CarriedLine:
         """Add those `keys` to the job that it supports."""
         if (tasks := keys.pop("ntasks", None)) is not None:
-            resources = {**self.job.get("resources", {}), **_below("resources", keys)}
-            if "tasks_per_node" not in resources:
-                found, why = total_tasks(tasks, resources.get("nodes"))
+            resources = {f"resources.{name}": value for name, value in self.job.get("resources", {}).items()} | keys
+            if "resources.tasks_per_node" not in resources:
+                found, why = total_tasks(tasks, resources.get("resources.nodes"))
                 keys, problem = keys | found, problem or why
             elif not keys:
-                problem = problem or f"resources.tasks_per_node is {resources['tasks_per_node']} already"
+                problem = problem or f"resources.tasks_per_node is {resources['resources.tasks_per_node']} already"
         became = []
         for key, value in keys.items():
             if why := self._wrong(key, value):
@@ -213,10 +206,6 @@ def _needs_shell(text: str) -> bool:
 
 def _unquoted(text: str) -> str:
     return _QUOTED.sub("", text)
-
-
-def _below(table: str, keys: dict[str, Any]) -> dict[str, Any]:
-    return {key.partition(".")[2]: value for key, value in keys.items() if key.startswith(f"{table}.")}
 
 
 def _starts(text: str) -> bool:
@@ -442,7 +431,9 @@ def carried_option(name: str, value: str | None, *, srun: bool = False) -> tuple
         case "signal", str() if seconds := re.fullmatch(r"(?:R|B|RB|BR)?:?\w+@([0-9]{1,9})", value):
             return {"resources.warning": int(seconds[1])}, "clusterctl sends its own: runs.stop_requested()"
         case "export", str():
-            return _exported(value)
+            pairs = [part.partition("=") for part in value.split(",")]
+            problem = "" if value.startswith("ALL") else "the tasks get the batch script's full environment"
+            return {f"env.{name}": text for name, equals, text in pairs if equals}, problem
     if name in _KEYS and value is not None:
         whole = name in _WHOLE_NUMBERS and _NUMBER.fullmatch(value)
         return {f"resources.{_KEYS[name]}": int(value) if whole else value}, ""
@@ -475,9 +466,3 @@ def _gpus(value: str) -> int | str:
     if not value or _NUMBER.fullmatch(value):
         return int(value or 1)
     return value if ":" in value else f"{value}:1"
-
-
-def _exported(value: str) -> tuple[Keys, str]:
-    pairs = [part.partition("=") for part in value.split(",")]
-    keys: Keys = {f"env.{name}": text for name, equals, text in pairs if equals}
-    return keys, "" if value.startswith("ALL") else "the tasks get the batch script's full environment"

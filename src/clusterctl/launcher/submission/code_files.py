@@ -294,7 +294,12 @@ class KnownDigests:
         if not file.stamp:
             return read(file)
         if self.is_remote(file):
-            file = _looked_at_closely(file)
+            descriptor = open_file(file)
+            try:
+                status = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+            file = file._replace(size=status.st_size, mode=status.st_mode & 0o555, stamp=stamp_of(status))
         look = _look(file)
         digest = self._known.get(look) or read(file)
         if max(file.stamp[-2:]) / 1e9 < self._began - QUIET_SECONDS and "\n" not in look:
@@ -315,12 +320,3 @@ class KnownDigests:
 def _look(file: CodeFile) -> str:
     device, number, size, modified, changed = file.stamp
     return f"{device} {number} {size} {modified} {changed} {file.name}"
-
-
-def _looked_at_closely(file: CodeFile) -> CodeFile:
-    descriptor = open_file(file)
-    try:
-        status = os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
-    return file._replace(size=status.st_size, mode=status.st_mode & 0o555, stamp=stamp_of(status))

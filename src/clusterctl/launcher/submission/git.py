@@ -78,12 +78,7 @@ class _Repository(NamedTuple):
         """The output of a git command in the folder; None if it fails."""
         place = (f"--git-dir={self.git_dir}", f"--work-tree={self.top}")
         answer = _git(self.folder, *place, *self.settings, *words)
-        return answer.output if answer and answer.code == 0 else None
-
-
-class _Answer(NamedTuple):
-    code: int
-    output: str
+        return answer.stdout if answer and answer.returncode == 0 else None
 
 
 def leads_outside(name: str) -> bool:
@@ -114,21 +109,17 @@ def listed_files(folder: Path) -> ListedFiles:
             words.append("--cached")
             git_dir = repository.git_dir
         else:  # only the files named .gitignore decide
-            git_dir = _empty_repository(Path(nothing))
+            for name in ("objects", "refs"):
+                (Path(nothing) / name).mkdir()
+            (Path(nothing) / "HEAD").write_text("ref: refs/heads/main\n")
+            git_dir = nothing
         place = (f"--git-dir={git_dir}", f"--work-tree={repository.top}")
         answer = _git(repository.folder, *place, *repository.settings, *words, is_listing=True)
     if answer is None:
         hint = "set `code` to the folder that contains only the program"
         raise ConfigError(f"code: git has not listed the files within {_LISTING_SECONDS} s: {folder}", hint)
-    output = "" if answer.code else answer.output
+    output = "" if answer.returncode else answer.stdout
     return ListedFiles([name for name in dict.fromkeys(output.split("\0")) if name], [*repository.ignored])
-
-
-def _empty_repository(folder: Path) -> str:
-    for name in ("objects", "refs"):
-        (folder / name).mkdir()
-    (folder / "HEAD").write_text("ref: refs/heads/main\n")
-    return str(folder)
 
 
 def _patch(repository: _Repository) -> str | None:
@@ -174,8 +165,8 @@ def _repository(folder: Path) -> _Repository | None:
     answer = _git(folder, f"--work-tree={tops[0]}", *asked)
     if answer is None:
         return _Repository(folder, tops[0], ignored=(f"{tops[0]}/.git: git does not answer",))
-    lines = answer.output.split("\n")
-    if answer.code and len(lines) < 3:
+    lines = answer.stdout.split("\n")
+    if answer.returncode and len(lines) < 3:
         return None
     git_dir, common = lines[0], os.path.realpath(folder / lines[1])
     top = next((top for top in tops if _pointed_at(top / ".git") == os.path.realpath(git_dir)), None)
@@ -183,7 +174,7 @@ def _repository(folder: Path) -> _Repository | None:
         return _Repository(folder, tops[0], ignored=(f"the repository {git_dir}: it is not at {tops[0]}/.git",))
     if problem := _leads_elsewhere(top, os.path.realpath(git_dir), common):
         return _Repository(folder, top, ignored=(problem,))
-    return _configured(_Repository(folder, top, git_dir, lines[2] if answer.code == 0 else ""), common)
+    return _configured(_Repository(folder, top, git_dir, lines[2] if answer.returncode == 0 else ""), common)
 
 
 def _leads_elsewhere(top: Path, git_dir: str, common: str) -> str:
@@ -198,14 +189,15 @@ def _leads_elsewhere(top: Path, git_dir: str, common: str) -> str:
             return f"{place} leads to {common}, which does not know it as a worktree"
     elif not inside:  # a submodule, or `git init --separate-git-dir`
         answer = _git(Path("/"), f"--git-dir={git_dir}", "rev-parse", "--show-toplevel")
-        if answer is None or answer.code or os.path.realpath(answer.output.rstrip("\n")) != str(top):
+        if answer is None or answer.returncode or os.path.realpath(answer.stdout.rstrip("\n")) != str(top):
             return f"{place} leads to {git_dir}, whose core.worktree is not {top}"
     return next(_strange_parts(git_dir, (git_dir, common)), "") or next(_strange_parts(common, (common,)), "")
 
 
 def _strange_parts(git_dir: str, places: tuple[str, ...]) -> Iterator[str]:
     """Parts of a repository that git would wait for, or that are links out of `places`."""
-    for folder in (git_dir, *(f"{git_dir}/{name}" for name in _FOLDERS_READ_BY_GIT), *_folders(f"{git_dir}/refs")):
+    below_refs = (path for path, _, _ in os.walk(f"{git_dir}/refs"))  # follows no links
+    for folder in (git_dir, *(f"{git_dir}/{name}" for name in _FOLDERS_READ_BY_GIT), *below_refs):
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if folder == git_dir and not _READ_BY_GIT.fullmatch(entry.name):
@@ -218,12 +210,6 @@ def _strange_parts(git_dir: str, places: tuple[str, ...]) -> Iterator[str]:
                     yield f"{entry.path} is neither a file nor a folder"
 
 
-def _folders(folder: str) -> Iterator[str]:
-    """`folder` and the folders in it, without following links."""
-    for path, _, _ in os.walk(folder):
-        yield path
-
-
 def _configured(repository: _Repository, common: str) -> _Repository:
     """Replace the repository's filters with the user's, or with none, and ignore what leads elsewhere.
 
@@ -231,12 +217,12 @@ def _configured(repository: _Repository, common: str) -> _Repository:
     """
     place = f"--git-dir={repository.git_dir}", f"--work-tree={repository.top}"
     answer = _git(repository.folder, *place, "config", "--show-scope", "-z", "--get-regexp", _SETTINGS)
-    if answer is None or answer.code not in (0, 1):  # git before 2.26; 1 means that nothing was found
+    if answer is None or answer.returncode not in (0, 1):  # git before 2.26; 1 means that nothing was found
         return repository
     trusted: dict[str, str] = {}
     replaced: set[str] = set()
     ignored: list[str] = []
-    scopes, settings = (answer.output.split("\0")[start::2] for start in (0, 1))
+    scopes, settings = (answer.stdout.split("\0")[start::2] for start in (0, 1))
     for scope, setting in zip(scopes, settings, strict=False):
         key, _, value = setting.partition("\n")
         if scope not in _OF_THE_REPOSITORY:
@@ -278,12 +264,15 @@ def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
 
 
-def _git(folder: Path, *words: str, is_listing: bool = False) -> _Answer | None:
+def _git(folder: Path, *words: str, is_listing: bool = False) -> subprocess.CompletedProcess[str] | None:
     """Run git; None if it does not answer in time. Raises ConfigError if a listing cannot end."""
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", os.fspath(folder), *words]
+    # Without variables that control git (inside a hook, say), but with the user's configuration. Git must write nothing
+    # and fetch no objects: a partial clone names the program that would fetch them.
+    kept = {name: value for name, value in os.environ.items() if not re.match(r"GIT_(?!CONFIG|CEILING)", name)}
     with subprocess.Popen(
         command,
-        env=_environment(),
+        env=kept | {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -292,26 +281,14 @@ def _git(folder: Path, *words: str, is_listing: bool = False) -> _Answer | None:
             for seconds in (_ANSWER_SECONDS, _LISTING_SECONDS) if is_listing else (_ANSWER_SECONDS,):
                 with suppress(subprocess.TimeoutExpired):
                     output, _ = process.communicate(timeout=seconds)
-                    return _Answer(process.returncode, output.decode(errors="surrogateescape"))
-                if is_listing and (blocking := next(_unreadable_rules(folder), "")):
-                    hint = f"remove it: rm {shlex.quote(blocking)}"
-                    raise ConfigError(f"code: git waits for a file that is not a regular one: {blocking}", hint)
+                    return subprocess.CompletedProcess(
+                        command, process.returncode, output.decode(errors="surrogateescape")
+                    )
+                if is_listing:  # git waits for a file named .gitignore that is a pipe, say
+                    rules = (Path(path, ".gitignore") for path, _, names in os.walk(folder) if ".gitignore" in names)
+                    if blocking := next((one for one in rules if not one.is_symlink() and not one.is_file()), None):
+                        hint = f"remove it: rm {shlex.quote(str(blocking))}"
+                        raise ConfigError(f"code: git waits for a file that is not a regular one: {blocking}", hint)
         finally:
             process.kill()
     return None
-
-
-def _unreadable_rules(folder: Path) -> Iterator[str]:
-    """The files named .gitignore that git would wait for: pipes, for example."""
-    for path, _, names in os.walk(folder):
-        if ".gitignore" in names:
-            rules = Path(path) / ".gitignore"
-            if not rules.is_symlink() and not rules.is_file():
-                yield str(rules)
-
-
-def _environment() -> dict[str, str]:
-    """This environment without variables that control git (inside a hook, say), but with the user's configuration."""
-    kept = {name: value for name, value in os.environ.items() if not re.match(r"GIT_(?!CONFIG|CEILING)", name)}
-    # Write nothing and fetch no objects: a partial clone names the program that would fetch them.
-    return kept | {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.layout import RunDir
 
 _NATIVE = ".so"
-_MARKS = ("pyvenv.cfg", "conda-meta")
+_MARKS = ("pyvenv.cfg", "conda-meta")  # of a venv or a conda environment
 
 
 class ArchivedFile(NamedTuple):
@@ -60,7 +60,7 @@ def archive_modules(plan: Plan, code: Path, progress: ProgressListener = SILENT)
         return {
             plan.run.environment(number): _archived(environment, folder, progress)
             for number, environment in enumerate(plan.staging.environments)
-            if plan.staging.named or is_environment(Path(environment))
+            if plan.staging.named or any(exists(Path(environment, mark)) for mark in _MARKS)
         }
     except OSError as error:
         message = f"cannot archive the modules for the nodes: {reason(error)}"
@@ -83,11 +83,6 @@ def link_archives(run: RunDir, links: Mapping[Path, Path]) -> None:
         link.symlink_to(os.path.relpath(archive, run.environments))
 
 
-def is_environment(folder: Path) -> bool:
-    """Whether `folder` is a venv or a conda environment."""
-    return any(exists(folder / mark) for mark in _MARKS)
-
-
 def standard_libraries(environment: Path) -> list[Path]:
     """The module folders of an environment: usually one."""
     return sorted(environment.glob("lib/python3*"))
@@ -95,7 +90,10 @@ def standard_libraries(environment: Path) -> list[Path]:
 
 def _archived(environment: str, archives: Path, progress: ProgressListener) -> Path:
     """The archive of the current state of `environment`, made if there is none."""
-    entries = list(_environment(environment))
+    entries = [ArchivedFile("lib/")]
+    for folder in standard_libraries(Path(environment)):
+        below = f"lib/{folder.name}/"
+        entries += [ArchivedFile(below), *_modules(environment, below, installed=True)]
     stamp = hashlib.sha256(repr([(entry.name, entry.size, entry.time) for entry in entries]).encode())
     archive = archives / f"{stamp.hexdigest()[:20]}.tar"
     if exists(archive):
@@ -105,13 +103,6 @@ def _archived(environment: str, archives: Path, progress: ProgressListener) -> P
         progress.stage(f"archiving the modules of {environment}: {len(entries)} files", size)
         _write(archive, entries, progress)
     return archive
-
-
-def _environment(root: str) -> Iterator[ArchivedFile]:
-    yield ArchivedFile("lib/")
-    for folder in standard_libraries(Path(root)):
-        yield ArchivedFile(f"lib/{folder.name}/")
-        yield from _modules(root, f"lib/{folder.name}/", installed=True)
 
 
 def _modules(root: str, below: str, *, installed: bool = False) -> Iterator[ArchivedFile]:

@@ -95,9 +95,7 @@ class Plan:
     runner: tuple[str, ...]  # enters the image on a cluster without pyxis; comes before the tasks' command
     opening: tuple[str, ...]  # command to run once on each node before the tasks of a requeued job
     closing: tuple[str, ...]  # command to run once on each node after the tasks
-    ending: tuple[
-        str, ...
-    ]  # ends what earlier attempts have left on a node (shared/node/leftovers.py); their end follows
+    ending: tuple[str, ...]  # ends what earlier attempts left on a node (shared/node/leftovers.py); their end follows
     notifier: tuple[str, ...]  # sends notifications when the attempt has ended, if any are configured
     tracker: tuple[str, ...]  # copies the metrics to trackers, if any are configured
     python: str
@@ -124,11 +122,12 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     for path in (str(run.path), str(code), job.data.root or ""):
         check_path(path)
     library = code / "lib"
+    launcher = library / "clusterctl" / "launcher"
     exports, secrets = resolved.secrets.parted(_exports(resolved, library, run.work))
     view = _view(resolved, run, [*exports, *secrets])
     container = view.flags() if view else []
     builtin = view is not None and cluster.runtime == "builtin"
-    runner = tuple(isolated(interpreter, str(library / "clusterctl" / "launcher" / "containers")))
+    runner = tuple(isolated(interpreter, str(launcher / "containers")))
     flags = [
         "--kill-on-bad-exit=1",
         f"--cpus-per-task={job.resources.cpus_per_task}",  # in 22.05 to 23.02 srun does not inherit it from sbatch
@@ -139,6 +138,16 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         *(container if cluster.runtime == "pyxis" else ()),
     ]
     python = cluster.python or (IMAGE_PYTHON if job.container.image else interpreter)
+    python_of_host = interpreter if view else python  # an image may not have been imported yet
+    task: tuple[str, ...] = (python, "-u", str(library / ON_NODES), str(run.path))
+    if brings_code(job):  # only the Python of the image knows where the package is
+        task = (*with_packages(python, "-u", "-m", "clusterctl.runs"), str(run.path))
+    notifier: tuple[str, ...] = ()
+    if job.notify.wanted:
+        notifier = tuple(isolated(python_of_host, str(launcher / "notifications"), str(run.path)))
+    tracker: tuple[str, ...] = ()  # the tasks' environment has the trackers' libraries
+    if job.track.names and job.track.where == "node":
+        tracker = (python_of_host, "-E", "-u", str(launcher / "trackers"), str(run.path))
     staging = _staging(resolved, run, library, python) if job.resources.local_code else None
     closing = staging.closing if staging else ()
     # On a local machine the unpacked image is kept for the next run; on a cluster's nodes nothing is left behind.
@@ -158,44 +167,18 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         # A node that went down, or was too slow, still has the container of an earlier start.
         opening=removing("[.][0-9]+") if view and cluster.runtime == "pyxis" else (),
         closing=closing,
-        ending=(
-            interpreter if view else python,
-            "-I",
-            "-S",
-            str(library / "clusterctl" / "shared" / "node" / "leftovers.py"),
-        ),
-        notifier=_notifier(resolved, run, library, interpreter if view else python),
-        tracker=_tracker(resolved, run, library, interpreter if view else python),
+        ending=(python_of_host, "-I", "-S", str(library / "clusterctl" / "shared" / "node" / "leftovers.py")),
+        notifier=notifier,
+        tracker=tracker,
         python=python,
-        task=_task(resolved, run, library, python),
+        task=task,
         python_is_named=cluster.python is not None,
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         restarts=job.restart.limit if job.resources.requeue else 0,
         secrets=secrets,
         staging=staging,
-        node_check=_node_check(resolved, library, interpreter if job.container.image else python),
+        node_check=_node_check(resolved, library, python_of_host),
     )
-
-
-def _task(resolved: Resolved, run: RunDir, library: Path, python: str) -> tuple[str, ...]:
-    """Only the Python of an image that contains the run's code knows where the package is."""
-    if brings_code(resolved.job):
-        return (*with_packages(python, "-u", "-m", "clusterctl.runs"), str(run.path))
-    return (python, "-u", str(library / ON_NODES), str(run.path))
-
-
-def _notifier(resolved: Resolved, run: RunDir, library: Path, python: str) -> tuple[str, ...]:
-    if not resolved.job.notify.wanted:
-        return ()
-    return tuple(isolated(python, str(library / "clusterctl" / "launcher" / "notifications"), str(run.path)))
-
-
-def _tracker(resolved: Resolved, run: RunDir, library: Path, python: str) -> tuple[str, ...]:
-    """Runs with the tasks' Python, whose environment has the trackers' libraries."""
-    track = resolved.job.track
-    if not track.names or track.where != "node":
-        return ()
-    return (python, "-E", "-u", str(library / "clusterctl" / "launcher" / "trackers"), str(run.path))
 
 
 def _staging(resolved: Resolved, run: RunDir, library: Path, python: str) -> ModuleCopies:
@@ -218,7 +201,6 @@ def _staging(resolved: Resolved, run: RunDir, library: Path, python: str) -> Mod
 
 
 def _node_check(resolved: Resolved, library: Path, python: str) -> tuple[str, ...]:
-    """Runs on the host: an image's Python is not available before the image has been imported."""
     check, cluster = resolved.job.node_check, resolved.cluster
     if not check.enabled:
         return ()

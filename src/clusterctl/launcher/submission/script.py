@@ -42,6 +42,9 @@ def render(plan: Plan) -> str:
     if plan.staging:
         task = ["sh", "-c", STAGED, plan.staging.folder, *task]
     setup = "".join(f"\n{line}" for line in plan.setup)
+    staging = []
+    if plan.staging:
+        staging = [[*plan.staging.command, plan.staging.folder], *map(list, plan.staging.archives)]
     warm = []
     if plan.warm:
         warm = [
@@ -72,7 +75,7 @@ def render(plan: Plan) -> str:
             _array("cctl_task", _flag_by_flag([*plan.runner, *task])),
             f"cctl_in_image={IMAGE_MARK if plan.view and not plan.runner else ''} # what only a task in its image sees",
             _array("cctl_node_check", _flag_by_flag(plan.node_check)),
-            _array("cctl_staging", _staging(plan)),
+            _array("cctl_staging", staging),
             _array("cctl_opening", _flag_by_flag(plan.opening)),
             _array("cctl_closing", _flag_by_flag(plan.closing)),
             _array("cctl_ending", _flag_by_flag(plan.ending)),
@@ -85,12 +88,6 @@ def render(plan: Plan) -> str:
             part("batch.sh"),
         ]
     )
-
-
-def _staging(plan: Plan) -> list[list[str]]:
-    if plan.staging is None:
-        return []
-    return [[*plan.staging.command, plan.staging.folder], *map(list, plan.staging.archives)]
 
 
 def sbatch_lines(options: Iterable[tuple[str, str | int | None]]) -> list[str]:

@@ -104,11 +104,21 @@ def received(runs: Path, project: Path, came: Arrival, progress: ProgressListene
     shared = make_private(folder / SHARED_FILES)
     for own in (folder, shared):
         require_own(own, "runs must be in a folder that you own: see `runs` in the cluster file")
-    files, digests = _read_manifest(_manifest(folder, sent, came), shared)
+    files: list[CodeFile] = []
+    digests: dict[str, str] = {}
+    for name, digest, size, mode, link in json.loads(_manifest(folder, sent, came)):
+        if leads_outside(name) or "/" in digest.partition(" ")[0]:
+            raise ConfigError(f"code: invalid file name: {name!r}", "submit again")
+        digests[name] = digest
+        files.append(CodeFile(name, f"{shared}/{digest}" if link is None else name, size, mode, link))
     code = find_code_of(runs, files, digests)
     if code.is_new:
         present = {*os.listdir(shared)}  # noqa: PTH208 - only names are needed
-        missing = _missing(files, digests, present)
+        missing = []
+        for number, file in enumerate(files):  # each content once
+            if file.link is None and (digest := digests[file.name]) not in present:
+                present.add(digest)
+                missing.append(number)
         if missing:
             size = sum(files[number].size for number in missing)
             progress.stage(f"receiving the code: {plural(len(missing), 'file')}", size)
@@ -134,27 +144,6 @@ def _manifest(folder: Path, sent: SentProject, came: Arrival) -> bytes:
         raise ConfigError(f"code: changed while being sent: {sent.path}", "submit again")
     write_text(kept, manifest.decode())
     return manifest
-
-
-def _read_manifest(manifest: bytes, shared: Path) -> tuple[list[CodeFile], dict[str, str]]:
-    files: list[CodeFile] = []
-    digests: dict[str, str] = {}
-    for name, digest, size, mode, link in json.loads(manifest):
-        if leads_outside(name) or "/" in digest.partition(" ")[0]:
-            raise ConfigError(f"code: invalid file name: {name!r}", "submit again")
-        digests[name] = digest
-        files.append(CodeFile(name, f"{shared}/{digest}" if link is None else name, size, mode, link))
-    return files, digests
-
-
-def _missing(files: list[CodeFile], digests: dict[str, str], present: set[str]) -> list[int]:
-    """The indexes of files whose content is missing here, once per content."""
-    missing: list[int] = []
-    for number, file in enumerate(files):
-        if file.link is None and (digest := digests[file.name]) not in present:
-            present.add(digest)
-            missing.append(number)
-    return missing
 
 
 def _store(

@@ -144,21 +144,16 @@ def _with_todays_library(snapshot: Path, *, project: bool) -> Code:
     """`snapshot` itself if it has the current library, which the script of the new submission expects."""
     runs = snapshot.parents[1]
     library, digests, known = _todays_library(runs)
-    if digests == _digests_of_copy(snapshot / _LIBRARY, library):
-        return Code(snapshot, [], [], {}, earlier=snapshot)
+    copy = snapshot / _LIBRARY
+    copied = package_files(copy) if is_folder(copy) else []
+    if [(file.name, file.size) for file in copied] == [(file.name, file.size) for file in library]:
+        read = in_threads(digest_of, copied, remote=copy.stat().st_dev not in local_devices())
+        if digests == {f"{_LIBRARY}/{file.name}": digest for file, digest in zip(copied, read, strict=True)}:
+            return Code(snapshot, [], [], {}, earlier=snapshot)
     files = copied_files(snapshot / _PROJECT) if project else []
     of_project = _known(runs, snapshot / _PROJECT)
     digests |= digests_of(_PROJECT, files, of_project, SILENT)
     return Code(_place(runs, digests), library, files, digests, known=(known, of_project), earlier=snapshot)
-
-
-def _digests_of_copy(copy: Path, library: list[CodeFile]) -> dict[str, str]:
-    """The digests of a copied library's files; empty if names or sizes show that it is not a copy of `library`."""
-    files = package_files(copy) if is_folder(copy) else []
-    if [(file.name, file.size) for file in files] != [(file.name, file.size) for file in library]:
-        return {}
-    read = in_threads(digest_of, files, remote=copy.stat().st_dev not in local_devices())
-    return {f"{_LIBRARY}/{file.name}": digest for file, digest in zip(files, read, strict=True)}
 
 
 def link_code(run: RunDir, folder: Path) -> Callable[[], object]:
@@ -300,13 +295,17 @@ def _add(file: CodeFile, shared: str, target: str) -> None:
 def _copy(file: CodeFile, target: str) -> bool:
     """Copy one file; returns whether it certainly still has the content whose digest was taken.
 
-    Where supported (btrfs, XFS), both files share their blocks.
+    Where supported (btrfs, XFS), both files share their blocks. Small files are copied through bare descriptors: file
+    objects would add a third to the cost.
     """
     source = open_file(file)
     try:
         copy = os.open(target, _WRITE, 0o600)
         try:
-            copied = _copied(source, copy, file.size)
+            copied = 0
+            with suppress(OSError):  # not supported here, or the disk is full, which the ordinary copy will report
+                while copied < file.size and (count := os.copy_file_range(source, copy, 2**30)):
+                    copied += count
             status = os.fstat(source)
             if copied < status.st_size:
                 with open(source, "rb", closefd=False) as rest, open(copy, "wb", closefd=False) as target_file:
@@ -318,18 +317,6 @@ def _copy(file: CodeFile, target: str) -> bool:
     finally:
         os.close(source)
     return stamp_of(status) == file.stamp and max(file.stamp[-2:]) / 1e9 < time.time() - QUIET_SECONDS
-
-
-def _copied(source: int, copy: int, size: int) -> int:
-    """Copy up to `size` bytes inside the kernel; returns how many it copied.
-
-    Takes bare descriptors: file objects would add a third to the cost of copying a small file.
-    """
-    copied = 0
-    with suppress(OSError):  # not supported here, or the disk is full, which the ordinary copy will report
-        while copied < size and (count := os.copy_file_range(source, copy, 2**30)):
-            copied += count
-    return copied
 
 
 def digest_of(file: CodeFile) -> str:

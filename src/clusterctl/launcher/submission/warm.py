@@ -120,8 +120,15 @@ def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -
         flags = tuple(f"--container-name={name}" if flag == image else flag for flag in flags)
         mark = warm_folder(plan.run.path.parent) / allocation.job_id / name
         once = _once_a_node(step, allocation.nodes)
-        clearing, importing = (*once, *removing(f"_?{name}")), (*once, *_importing(image, name))
-        warm = replace(warm, image_mark=str(mark), clearing=clearing, importing=importing)
+        clearing = (*once, *removing(f"_?{name}"))
+        importing = (
+            image,
+            f"--container-name={name}",
+            "--no-container-mount-home",
+            "--no-container-entrypoint",
+            "true",
+        )
+        warm = replace(warm, image_mark=str(mark), clearing=clearing, importing=(*once, *importing))
     # No restarts: a requeue would end the allocation.
     return replace(
         plan, options=(), opening=(), node_check=(), flags=(*_shape(resolved, step), *flags), warm=warm, restarts=0
@@ -131,11 +138,6 @@ def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -
 def _once_a_node(step: str, nodes: int) -> tuple[str, ...]:
     shape = ("--overlap", f"--job-name={step}", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
     return (*shape, "--mem=0", "--mpi=none", "--input=none")
-
-
-def _importing(image: str, name: str) -> tuple[str, ...]:
-    """srun arguments to import an image under a name that contains the allocation's job ID."""
-    return (image, f"--container-name={name}", "--no-container-mount-home", "--no-container-entrypoint", "true")
 
 
 def image_stamp(image: str | None) -> str:

@@ -51,12 +51,12 @@ def operation(
         def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
             if delivered():
                 return function(*arguments, **named)
-            from clusterctl.launcher.api.remote.payload import payload_of_restart
-
             given = {**dict(zip(names, arguments, strict=False)), **named}
             place = _place(given, has_cluster="cluster" in names)
             if place is None:
                 return function(*arguments, **named)
+            from clusterctl.launcher.api.remote.payload import payload_of_restart
+
             payload = _payload(place, given) if takes_job else payload_of_restart(place.cluster) if restarts else None
             repeat = "once" if changes else "redrawn" if waits else "whole"
             result: Result = understood(place, name, ask(place, name, given, payload, repeat=repeat))
@@ -148,7 +148,11 @@ def understood(place: RemoteCluster, name: str, answer: str) -> Any:
     content = parsed(answer)
     if not isinstance(content, dict) or len(content.keys() & {"raised", "returned"}) != 1:
         raise HostError(f"clusterctl on {place.host} sent an invalid answer", "run the command again")
-    adopt = functools.partial(_at, place)
+
+    def adopt(value: Any) -> Any:
+        """A run or a sweep is on the other machine."""
+        return replace(value, place=place) if _has_place(value) else value
+
     if "raised" in content:
         raise decoded(content["raised"], ClusterctlError, adopt)
     return decoded(content["returned"], expected(name), adopt)
@@ -169,11 +173,6 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     """The types of the parameters and the result; `self` is of the class that the method is defined in."""
     cls, dot, _ = function.__qualname__.rpartition(".")
     return {**({"self": cls} if dot else {}), **inspect.get_annotations(function)}
-
-
-def _at(place: RemoteCluster, value: Any) -> Any:
-    """Marks a run or a sweep as being on the other machine."""
-    return replace(value, place=place) if _has_place(value) else value
 
 
 def _has_place(value: Any) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.submission.sent_code import LocalProject
-    from clusterctl.shared.spec import Cluster, Job
+    from clusterctl.shared.spec import Cluster
 
 _PIECE = 2**18
 
@@ -77,12 +77,25 @@ def load_payload(
     payload = Payload()
     if job is None and not program:
         return payload
-    for resolved in _resolved(job, cluster, stage, program, overrides):
+    try:
+        jobs = [resolve(job, cluster, overrides, program=program, stage=stage)]
+    except HasStages:
+        assert job is not None
+        stages = stages_of(job, Path.cwd())
+        jobs = [resolve(job, cluster, overrides, program=program, stage=one.name) for one in stages]
+    for resolved in jobs:
         _require_absolute(resolved, cluster, overrides)
-        _remember_variables(cluster, resolved.job)
+        # Record the names, not the values, of the secret variables that the host is about to get.
+        before = _variables_sent(cluster)
+        if (names := {name for name in resolved.job.env if name in Secrets(cluster.secrets)}) - before:
+            with suppress(OSError):  # then they have to be given again
+                make_private(_sent_names(cluster).parent)
+                write_json(_sent_names(cluster), sorted(names | before))
         if name := resolved.job.notify.url_variable:
             payload.environment |= {name: os.environ[name]} if name in os.environ else {}
-        if job is not None and not _comes_along(job, resolved.job_file):
+        # A job that is shipped with clusterctl is on the other machine too, with its data.
+        is_there = job is not None and not ("/" in job or job.endswith(".toml")) and _is_shipped(resolved.job_file)
+        if job is not None and not is_there:
             payload.job = text_file(resolved.job_file)
         if with_code:
             _add_code(payload, resolved, large=large, progress=progress)
@@ -99,15 +112,6 @@ def payload_of_restart(cluster: Cluster) -> Payload:
     return Payload(variables=frozenset(name for name in named if name in Secrets(cluster.secrets)))
 
 
-def _remember_variables(cluster: Cluster, job: Job) -> None:
-    """Record the names, not the values, of the secret variables that the host is about to get with a job."""
-    found, before = {name for name in job.env if name in Secrets(cluster.secrets)}, _variables_sent(cluster)
-    if found - before:
-        with suppress(OSError):  # then they have to be given again
-            make_private(_sent_names(cluster).parent)
-            write_json(_sent_names(cluster), sorted(found | before))
-
-
 def _variables_sent(cluster: Cluster) -> set[str]:
     with suppress(OSError, ValueError):
         names = json.loads(read_whole(_sent_names(cluster)))
@@ -117,18 +121,6 @@ def _variables_sent(cluster: Cluster) -> set[str]:
 
 def _sent_names(cluster: Cluster) -> Path:
     return data_folder() / "remote-variables" / f"{hashlib.sha256(str(cluster.host).encode()).hexdigest()[:16]}.json"
-
-
-def _resolved(
-    job: str | None, cluster: Cluster, stage: str | None, program: Sequence[str], overrides: Sequence[str]
-) -> list[Resolved]:
-    """The job, or each of its stages."""
-    try:
-        return [resolve(job, cluster, overrides, program=program, stage=stage)]
-    except HasStages:
-        assert job is not None
-        names = [one.name for one in stages_of(job, Path.cwd())]
-        return [resolve(job, cluster, overrides, program=program, stage=name) for name in names]
 
 
 def _add_code(payload: Payload, resolved: Resolved, *, large: bool, progress: ProgressListener) -> None:
@@ -144,11 +136,6 @@ def _add_code(payload: Payload, resolved: Resolved, *, large: bool, progress: Pr
     except OSError as error:
         hint = "add unreadable files to .gitignore"
         raise ConfigError(f"cannot read the run's code: {reason(error)}", hint) from error
-
-
-def _comes_along(job: str, file: Path) -> bool:
-    """Whether the job is shipped with clusterctl, so that the other machine has it and its data."""
-    return not ("/" in job or job.endswith(".toml")) and _is_shipped(file)
 
 
 def _require_absolute(resolved: Resolved, cluster: Cluster, overrides: Sequence[str]) -> None:

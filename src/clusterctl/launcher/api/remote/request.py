@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
-    from clusterctl.launcher.submission.sent_code import LocalProject
 
 
 class Printed:
@@ -74,6 +73,7 @@ def request(
     """A request to clusterctl on the machine of `place`."""
     payload = payload or Payload()
     user = user_file()
+    projects = [SentProject(str(one.path), one.tree, len(one.files), one.size, *one.git()) for one in payload.projects]
     sent = Sent(
         folder=str(Path.cwd()),
         cluster=text_file(place.file),
@@ -81,7 +81,7 @@ def request(
         job=payload.job,
         others=tuple(payload.others),
         uploads=tuple(map(str, payload.uploads)),
-        projects=tuple(map(_sent_project, payload.projects)),
+        projects=tuple(projects),
     )
     shown = {name: os.environ[name] for name in sorted(OF_TERMINALS) if name in os.environ}
     return RemoteRequest(
@@ -93,8 +93,3 @@ def request(
         environment={**shown, **payload.environment, "CLUSTERCTL_CLUSTER": place.name},
         once=uuid.uuid4().hex if once else "",
     )
-
-
-def _sent_project(project: LocalProject) -> SentProject:
-    commit, patch = project.git()
-    return SentProject(str(project.path), project.tree, len(project.files), project.size, commit, patch)

@@ -132,7 +132,10 @@ class Predecessors:
                 message = f"unknown whether {status.record.run.id} has ended: {silence}"
                 raise SlurmError(message, "try again when Slurm answers")
         if never := [status for status in statuses if standing(one.condition, status) is Standing.NEVER]:
-            raise _never_finishes(one.run, never, len(statuses))
+            hint = f"first: clusterctl resume {one.run}\nor use --after-any to start however it ended"
+            if never[0].record.run.id != one.run:  # it is a sweep
+                raise UsageError(f"{len(never)} of the {len(statuses)} runs of {one.run} did not finish", hint)
+            raise UsageError(f"{one.run} has not finished: {never[0].stage}", hint)
         jobs = [self._job_of(status) for status in statuses if standing(one.condition, status) is Standing.OPEN]
         return _by_array(jobs, SweepDir.of(self.runs, one.run), statuses)
 
@@ -158,21 +161,12 @@ def ids_of(named: Names) -> list[str]:
 
 def find_predecessors(named: Mapping[Condition, Iterable[str]], runs: Path, cluster: Cluster) -> Predecessors:
     """The named runs and sweeps, each once. Raises what `find_run` raises."""
-    found = (Predecessor(_id_of(runs, name), condition) for condition, names in named.items() for name in names)
+    found = (
+        Predecessor((sweep_named(runs, name) or find_run(runs, name)).id, condition)
+        for condition, names in named.items()
+        for name in names
+    )
     return Predecessors(tuple(dict.fromkeys(found)), runs, cluster)
-
-
-def _id_of(runs: Path, name: str) -> str:
-    sweep = sweep_named(runs, name)
-    return sweep.id if sweep else find_run(runs, name).id
-
-
-def _never_finishes(name: str, never: Sequence[Status], runs: int) -> UsageError:
-    """The error for a run, or a sweep of this many `runs`, that can no longer finish."""
-    hint = f"first: clusterctl resume {name}\nor use --after-any to start however it ended"
-    if never[0].record.run.id != name:
-        return UsageError(f"{len(never)} of the {runs} runs of {name} did not finish", hint)
-    return UsageError(f"{name} has not finished: {never[0].stage}", hint)
 
 
 def _by_array(jobs: Sequence[str], sweep: SweepDir, statuses: Sequence[Status]) -> list[str]:

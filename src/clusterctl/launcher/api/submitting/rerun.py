@@ -24,15 +24,12 @@ from clusterctl.shared.spec import to_record
 from clusterctl.shared.spec.keys import Difference, differences, leaves_as_written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.api.submitting.submission import SentRun
     from clusterctl.launcher.api.submitting.submit import DryRun
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.shared.record.layout import RunDir
-    from clusterctl.shared.spec import Cluster
 
 
 def rerun_alone(
@@ -85,7 +82,12 @@ def _again(run: RunDir, cluster: str | None, overrides: Overrides) -> _Again:
     record.require_ours()
     where = load_cluster(cluster) if cluster else record.cluster
     given = settings(overrides)
-    resolved = _resolved(run, where, given)
+    written = read_fields(run.run_json)
+    job, origins = written.table("job"), written.table("origins").named_texts()
+    # Without the jobs that the earlier run waited for, which Slurm may have forgotten.
+    resources = {key: value for key, value in job.table("resources").content.items() if key != "dependency"}
+    resolved = resolve_again({**job.content, "resources": resources}, origins, where, given, run_json=run.run_json)
+    resolved = replace(resolved, typed=("rerun", run.id))
     if resolved.job.code != record.job.code or (has_project(resolved.job) and not has_project(record.job)):
         message = f"code: a rerun uses the code that {run.id} was submitted with"
         raise UsageError(message, "to run other code, submit the job again: clusterctl submit JOB")
@@ -93,12 +95,3 @@ def _again(run: RunDir, cluster: str | None, overrides: Overrides) -> _Again:
     before, after = record.job, resolved.secrets.hide_in(resolved.job)
     changed = differences(leaves_as_written(to_record(before)), leaves_as_written(to_record(after)))
     return _Again(resolved, Earlier(run, code, changed), typed("rerun", run.id, cluster, given))
-
-
-def _resolved(run: RunDir, cluster: Cluster, given: Iterable[str]) -> Resolved:
-    """Resolve the job again, without the jobs that the earlier run waited for, which Slurm may have forgotten."""
-    record = read_fields(run.run_json)
-    job, origins = record.table("job"), record.table("origins").named_texts()
-    resources = {key: value for key, value in job.table("resources").content.items() if key != "dependency"}
-    resolved = resolve_again({**job.content, "resources": resources}, origins, cluster, given, run_json=run.run_json)
-    return replace(resolved, typed=("rerun", run.id))

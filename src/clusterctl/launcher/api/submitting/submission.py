@@ -228,7 +228,13 @@ class Submission:
         command = [self.slurm.path_of("sbatch"), *(["--hold"] if self.hold else [])]
 
         def call(options: Sequence[str]) -> str:
-            return call_sbatch(batch, [*command, *_also_after(options, previous)], self.slurm.environment)
+            words = [*options]
+            if previous:  # sbatch takes one option for everything that the job waits for
+                prefix = "--dependency="
+                lists = [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
+                others = [word for word in words if not word.startswith(prefix)]
+                words = [prefix + ",".join([*lists, ":".join(["afterany", *previous])]), *others]
+            return call_sbatch(batch, [*command, *words], self.slurm.environment)
 
         job = self.predecessors.submitted(call, [*waiting]) if self.predecessors else call(waiting)
         self.jobs.append(job)
@@ -247,16 +253,6 @@ def undo(sent: Sequence[Submission]) -> None:
 def uncopied(runs: Path, error: OSError) -> ConfigError:
     message = f"cannot copy the run's code to {runs}: {reason(error)}"
     return ConfigError(message, "is the disk full? add unreadable files to .gitignore")
-
-
-def _also_after(options: Sequence[str], jobs: Sequence[str]) -> list[str]:
-    """sbatch's `options` to wait for other runs, extended to wait for the end of `jobs` too."""
-    if not jobs:
-        return [*options]
-    also = ":".join(["afterany", *jobs])
-    prefix = "--dependency="
-    lists = [option.removeprefix(prefix) for option in options if option.startswith(prefix)]
-    return [f"{prefix}{','.join([*lists, also])}", *(option for option in options if not option.startswith(prefix))]
 
 
 def _renewed_record(run: RunDir, resolved: Resolved, past_job: PastJob, words: Sequence[str]) -> dict[str, Any]:

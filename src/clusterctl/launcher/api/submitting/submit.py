@@ -65,7 +65,16 @@ def load(
     """
     name = None if job is None else os.fspath(job)
     resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program), stage=stage)
-    return _profiled(resolved) if profile else resolved
+    train = resolved.job.train
+    if not profile:
+        return resolved
+    if not isinstance(train, LoopTrain):
+        hint = "let the program record its own trace: torch.profiler.profile(), export_chrome_trace()"
+        raise UsageError(f'--profile: workload "{resolved.job.workload}" does not use our training loop', hint)
+    if train.profile:  # the job names the steps to trace
+        return resolved
+    traced = replace(resolved.job, train=replace(train, profile=PROFILED_STEPS))
+    return replace(resolved, job=traced, origins=resolved.origins | {"train.profile": "--profile"})
 
 
 @dataclass(frozen=True)
@@ -205,18 +214,6 @@ def submission_of(
         hold=hold,
         progress=progress,
     )
-
-
-def _profiled(resolved: Resolved) -> Resolved:
-    """`resolved` with steps to trace: those of the job, if it names any."""
-    train = resolved.job.train
-    if not isinstance(train, LoopTrain):
-        hint = "let the program record its own trace: torch.profiler.profile(), export_chrome_trace()"
-        raise UsageError(f'--profile: workload "{resolved.job.workload}" does not use our training loop', hint)
-    if train.profile:
-        return resolved
-    job = replace(resolved.job, train=replace(train, profile=PROFILED_STEPS))
-    return replace(resolved, job=job, origins=resolved.origins | {"train.profile": "--profile"})
 
 
 def find_waited_for(

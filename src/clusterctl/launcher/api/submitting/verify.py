@@ -44,37 +44,28 @@ def verify(
     seen: dict[str, Surroundings] = {}
     warnings: list[Check] = []
     for plan, submitted in zip(plans, jobs, strict=True):
-        job, resolved = submitted.job, _with_kept(code, submitted)
+        job, resolved = submitted.job, submitted
+        if (code.is_kept or code.is_sent) and job.code:  # this machine has no other copy of the project
+            resolved = replace(submitted, job=replace(job, code=str(code.copied_project)))
         place = repr((job.workload, job.code, job.setup, job.container, job.data, job.resources))
         if place in seen:
             warnings += _warnings(checks.with_job(seen[place], resolved), resolved)
             continue
-        seen[place] = _look(plan, resolved, slurm, progress)
+        runs = make_runs_folder(plan.run.path.parent)
+        try:
+            make_private(code_folder(runs))
+        except OSError as error:
+            raise ConfigError(f"cannot write to the runs folder: {reason(error)}", "see: df -h") from error
+        image = job.container.image
+        if image and plan.view and plan.view.image != image:  # a reference that pyxis will not fetch
+            # Before an import, which may take minutes, all checks that need no image.
+            checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)
+            from clusterctl.launcher.containers.importing import import_reference
+
+            import_reference(image, None, Path(plan.view.image).parent, progress)  # concurrent imports wait
+        seen[place] = look_around(resolved, plan, slurm)
         warnings += (*_warnings(seen[place], resolved), *copy_rules(code, job.argv))
     return tuple({check.message: check for check in warnings}.values())
-
-
-def _with_kept(code: Code, resolved: Resolved) -> Resolved:
-    """`resolved` with the snapshot as its code folder, if this machine has no other copy."""
-    if (code.is_kept or code.is_sent) and resolved.job.code:
-        return replace(resolved, job=replace(resolved.job, code=str(code.copied_project)))
-    return resolved
-
-
-def _look(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener) -> Surroundings:
-    """The run's surroundings, after importing its image unless something else will."""
-    runs = make_runs_folder(plan.run.path.parent)
-    try:
-        make_private(code_folder(runs))
-    except OSError as error:
-        raise ConfigError(f"cannot write to the runs folder: {reason(error)}", "see: df -h") from error
-    image = resolved.job.container.image
-    if image and plan.view and plan.view.image != image:  # a reference that pyxis will not fetch
-        checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)  # an import may take minutes
-        from clusterctl.launcher.containers.importing import import_reference
-
-        import_reference(image, None, Path(plan.view.image).parent, progress)  # concurrent imports wait
-    return look_around(resolved, plan, slurm)
 
 
 def _warnings(found: Surroundings, resolved: Resolved) -> tuple[Check, ...]:

@@ -9,8 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
-from clusterctl.launcher.display.asking_again import pause_after, state_of
-from clusterctl.launcher.display.explanation import explanation
+from clusterctl.launcher.display.explanation import explanation, pause_after, state_of
 from clusterctl.launcher.observe.ended_runs import EndedRuns
 from clusterctl.launcher.observe.overview import Overview
 from clusterctl.launcher.observe.ranking import summarise
