@@ -125,8 +125,8 @@ def latest_checkpoint() -> Path | None:
 def checkpoint(step: int) -> Iterator[Path]:
     """A new folder for the checkpoint of `step`, which is complete when the block ends without an error.
 
-    Call it on one rank. Only the newest few checkpoints are kept (`[checkpoint] keep`). Raises Superseded if a newer
-    attempt of the run has started: results of this one no longer count.
+    Call it on one rank. Only the newest few checkpoints are kept (`[checkpoint] keep`), and the one that this attempt
+    resumed from. Raises Superseded if a newer attempt of the run has started: results of this one no longer count.
     """
     attempt, step = current_attempt(), whole_step(step)
     if attempt is None:
@@ -141,7 +141,9 @@ def checkpoint(step: int) -> Iterator[Path]:
         checkpoints.remove(aside)
         raise
     with suppress(OSError):  # the next checkpoint will prune
-        checkpoints.prune(attempt, int(os.environ.get(KEEP, "2")))
+        # A rank that starts late still needs what rank 0 resumed from: nothing tells when the last one has read it.
+        origin = checkpoints.read_origin(attempt)
+        checkpoints.prune(attempt, int(os.environ.get(KEEP, "2")), spared=origin.name if origin else None)
 
 
 def request_restart(step: int | None = None) -> NoReturn:

@@ -93,6 +93,22 @@ def test_a_late_rank_first_takes_rank_0s_choice_and_then_the_newest(
     assert program.latest_checkpoint() == own
 
 
+def test_a_rank_that_starts_after_many_checkpoints_still_finds_rank_0s_choice(
+    attempt: Attempt, as_rank: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(attempt.path.parents[1])
+    monkeypatch.setenv(program.KEEP, "1")
+    as_rank(0)
+    assert program.latest_checkpoint() == run.checkpoints / "0-20"
+    for step in (30, 40, 50):
+        with program.checkpoint(step) as folder:
+            (folder / "state").write_text("x")
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["0-20", "1-50"]
+    program._asked.clear()  # rank 1 is another process
+    as_rank(1)
+    assert program.latest_checkpoint() == run.checkpoints / "0-20"
+
+
 def test_rank_0_chooses_once(attempt: Attempt, as_rank: Callable[[int], None]) -> None:
     as_rank(0)
     program.latest_checkpoint()

@@ -215,11 +215,11 @@ def mismatch(manifest: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str
     return ""
 
 
-def prune(attempt: Attempt, keep: int) -> None:
-    """Remove the checkpoints of `attempt` and earlier ones, except the `keep` newest of its lineage."""
+def prune(attempt: Attempt, keep: int, *, spared: Name | None = None) -> None:
+    """Remove the checkpoints of `attempt` and earlier ones, except `spared` and the `keep` newest of its lineage."""
     kept = set(candidates(attempt)[:keep])
     for name, path in _checkpoints(RunDir(attempt.path.parents[1])):
-        if path not in kept and name.attempt <= attempt.number:
+        if path not in kept and name != spared and name.attempt <= attempt.number:
             remove(path)
 
 
