@@ -15,7 +15,7 @@ runs = [
     for rate in rates
 ]
 
-print(f"{'RUN':<36} {'RATE':>6} {'STAGE':<9} {'LOSS':>6} {'TEST':>6}")
+print(f"{'RUN':<36} {'RATE':>6} {'STATE':<9} {'LOSS':>6} {'TEST':>6}")
 for rate, run in zip(rates, runs, strict=True):
     try:
         run.wait(timeout=1800)
@@ -24,4 +24,4 @@ for rate, run in zip(rates, runs, strict=True):
         continue
     status = run.status()
     loss, accuracy = status.metrics["loss"], status.metrics["test_accuracy"]
-    print(f"{run.id:<36} {rate:>6} {status.stage:<9} {loss:>6.3f} {accuracy:>6.3f}")
+    print(f"{run.id:<36} {rate:>6} {status.state:<9} {loss:>6.3f} {accuracy:>6.3f}")

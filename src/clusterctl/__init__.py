@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         def __call__(
             self,
             *,
-            stage: str | Iterable[str] = (),
+            state: str | Iterable[str] = (),
             name: str | Iterable[str] = (),
             since: str | float | None = None,
             cluster: str | None = None,

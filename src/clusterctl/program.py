@@ -34,7 +34,7 @@ from clusterctl.shared.record.layout import RunDir, current_attempt
 from clusterctl.shared.record.marks import EXIT_RESTART
 from clusterctl.shared.record.metrics import MetricsWriter, as_number, say_once
 from clusterctl.shared.record.place import Place
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ def phase(name: str) -> None:
     line on stderr.
     """
     try:
-        _heart().enter(Stage(name).value)
+        _heart().enter(State(name).value)
     except Exception as error:
         say_once(f"phase {name!r} is not reported: {reason(error)}")
 
@@ -205,7 +205,7 @@ def _writer() -> MetricsWriter:
 def _heart() -> Heart:
     """This program's heart: from the first step on, it sends the rank's heartbeats."""
     heart, attempt = Heart(), current_attempt()
-    heart.enter(Stage.TRAINING)
+    heart.enter(State.TRAINING)
     if attempt is not None:
         from clusterctl.shared.node.answers import beating  # late: not needed by a program that logs no steps
 

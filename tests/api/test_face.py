@@ -100,7 +100,7 @@ try:
     seconds: float = run.wait(timeout=600).record.created
 except clusterctl.RunFailed as failure:
     print([str(finding) for finding in failure.diagnosis.findings])
-names: list[str] = [one.name for one in clusterctl.runs(stage="failed", count=3)]
+names: list[str] = [one.name for one in clusterctl.runs(state="failed", count=3)]
 clusterctl.program.log(step=1, loss=0.5)
 script: str = clusterctl.plan("cora").script
 clusterctl.runs(stages="failed")

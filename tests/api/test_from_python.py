@@ -34,7 +34,7 @@ def test_the_example_submits_three_runs_waits_and_prints_a_table(desk: Desk) -> 
     done = subprocess.run(program, env=dict(os.environ), capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     head, *rows = done.stdout.splitlines()
-    assert head.split() == ["RUN", "RATE", "STAGE", "LOSS", "TEST"]
+    assert head.split() == ["RUN", "RATE", "STATE", "LOSS", "TEST"]
     assert [row.split()[1:3] for row in rows] == [[rate, "finished"] for rate in ("0.001", "0.003", "0.01")]
     assert all(re.fullmatch(r"\d+\.\d{3}", number) for row in rows for number in row.split()[3:])
 
@@ -44,10 +44,10 @@ def test_a_notebook_cell_prints_nothing_and_does_not_change_its_process(desk: De
     before = [signal.getsignal(number) for number in signal.valid_signals()], dict(os.environ), Path.cwd()
     run = clusterctl.submit("cora", cluster="local", overrides=small)
     run.wait(timeout=600)
-    assert run.status().stage == "finished"
+    assert run.status().state == "finished"
     assert run.metrics()[-1]["epoch"] == 5
     assert [str(finding) for finding in run.why().findings] == ["the run finished"]
-    assert [(one.name, one.path) for one in clusterctl.runs(stage="failed")] == []
+    assert [(one.name, one.path) for one in clusterctl.runs(state="failed")] == []
     assert desk.capture.readouterr() == (b"", b"")
     assert ([signal.getsignal(number) for number in signal.valid_signals()], dict(os.environ), Path.cwd()) == before
 
@@ -58,7 +58,7 @@ def test_a_wait_can_time_out_and_the_run_continues(desk: Desk) -> None:
     with pytest.raises(TimeoutError, match="is still") as caught:
         run.wait(timeout=0.5)
     assert isinstance(caught.value, clusterctl.WaitTimedOut)
-    assert not run.status().stage.ended
+    assert not run.status().state.ended
     run.cancel()
     with pytest.raises(clusterctl.RunFailed, match="ended: cancelled") as failed:
         run.wait(timeout=60)

@@ -405,7 +405,7 @@ def test_a_forgotten_job_that_never_started_counts_as_cancelled(site: Site) -> N
     end(first, 3)
     site.forget()
     status = last.status()
-    assert (status.stage, status.reason, status.sure) == ("cancelled", "DependencyNeverSatisfied", True)
+    assert (status.state, status.reason, status.sure) == ("cancelled", "DependencyNeverSatisfied", True)
     found = last.why()
     assert str(found.headline).startswith(f"Slurm cancelled it before it started, because {first.id}, on which it")
     assert found.commands == (f"clusterctl resume {first.id}", f"clusterctl resume {last.id}")

@@ -23,10 +23,10 @@ from clusterctl.launcher.slurm import JobState, QueuedJob, Slurm, Snapshot
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster
 
-PAST_JOB = module.PastJob("10", Stage.FAILED)
+PAST_JOB = module.PastJob("10", State.FAILED)
 
 
 class Site:
@@ -92,7 +92,7 @@ def test_a_resume_replaces_the_submission_and_archives_the_old_one(site: Site) -
     assert (record.job.resources.nodes, record.past_attempts, record.past_jobs) == (4, 1, {"10"})
     evidence = read_evidence(record)
     assert (evidence.job_id, evidence.last, evidence.cancelled_at, len(evidence.attempts)) == ("11", None, None, 1)
-    site.resume(run, lambda: module.PastJob("11", Stage.FAILED))
+    site.resume(run, lambda: module.PastJob("11", State.FAILED))
     assert read_record(run).past_jobs == {"10", "11"}
     assert sorted(path.name for path in run.submissions.iterdir()) == ["0", "1"]
 

@@ -85,11 +85,11 @@ def test_runs_are_found_by_name_stage_and_age(
     assert [run.name for run in clusterctl.runs()] == ["reddit", "cora"]
     assert [run.id for run in clusterctl.runs(count=1)] == [B]
     assert [run.id for run in clusterctl.runs(name="co*")] == [A]
-    assert [run.id for run in clusterctl.runs(stage="failed")] == [A]
-    assert [run.id for run in clusterctl.runs(stage=["failed", "finished"])] == [B, A]
+    assert [run.id for run in clusterctl.runs(state="failed")] == [A]
+    assert [run.id for run in clusterctl.runs(state=["failed", "finished"])] == [B, A]
     assert clusterctl.runs(since="1h") == []
     assert clusterctl.find("cora") == clusterctl.Run(tmp_path / "runs" / A)
     with pytest.raises(clusterctl.UsageError, match="no such state: fail"):
-        clusterctl.runs(stage="fail")
+        clusterctl.runs(state="fail")
     with pytest.raises(clusterctl.NotFoundError, match="no run named: crao"):
         clusterctl.find("crao")

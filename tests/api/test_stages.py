@@ -136,4 +136,4 @@ def test_resuming_a_stage_resubmits_the_later_ones(desk: Desk) -> None:
     with pytest.raises(clusterctl.RunFailed):
         evaluate.wait(timeout=60)
     assert clusterctl.resume(train, overrides={"env.FAIL": "0"}) == train
-    assert evaluate.wait(timeout=60).stage == train.status().stage == "finished"
+    assert evaluate.wait(timeout=60).state == train.status().state == "finished"

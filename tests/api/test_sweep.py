@@ -14,7 +14,7 @@ from clusterctl.launcher.api.submitting.start import sweep
 from clusterctl.launcher.api.sweeps import Sweep, find_sweep
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 # Numbers its jobs 101, 102, ..., records its arguments and script, and refuses job REFUSED.
 SBATCH = """\
@@ -37,13 +37,13 @@ def option(call: str, name: str) -> str:
     )
 
 
-def end(run: RunDir, stage: Stage) -> None:
+def end(run: RunDir, stage: State) -> None:
     """Record the end, as the batch script does."""
     attempt = run.attempt(0)
     attempt.path.mkdir()
     record = {"attempt": 0, "job_id": "7", "restart_count": 0, "nodes": "n1", "start": 1.0, "end": 2.0}
-    write_json(attempt.host_json, {**record, "exit_code": int(stage is Stage.FAILED), "signal": ""})
-    if stage is Stage.FINISHED:
+    write_json(attempt.host_json, {**record, "exit_code": int(stage is State.FAILED), "signal": ""})
+    if stage is State.FINISHED:
         write_json(run.finished_json, {"attempt": 0, "time": 2})
 
 
@@ -130,7 +130,7 @@ def test_placeholders_in_the_program_are_filled_in(desk_with_slurm: Desk) -> Non
     found = sweep(program=["python", "t.py", "--lr={lr}"], axes=["lr=1e-3,1e-2"])
     jobs = [read_json(run.directory.run_json)["job"] for run in found.runs]
     assert [job["argv"] for job in jobs] == [["python", "t.py", "--lr=1e-3"], ["python", "t.py", "--lr=1e-2"]]
-    end(found.runs[0].directory, Stage.FINISHED)
+    end(found.runs[0].directory, State.FINISHED)
     again = resume_sweep_of(desk_with_slurm, found, "lr=1e-2,1e-1")
     assert read_json(again.runs[2].directory.run_json)["job"]["argv"] == ["python", "t.py", "--lr=1e-1"]
 
@@ -138,13 +138,13 @@ def test_placeholders_in_the_program_are_filled_in(desk_with_slurm: Desk) -> Non
 def resume_sweep_of(desk: Desk, found: Sweep, *axes: str) -> Sweep:
     for run in found.runs:
         if not run.directory.attempts():
-            end(run.directory, Stage.FAILED)
+            end(run.directory, State.FAILED)
     return found.resume(axes=axes)
 
 
 def test_resuming_submits_unfinished_runs_and_new_values_in_one_array(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0..2"])
-    for place, stage in enumerate((Stage.FINISHED, Stage.FAILED, Stage.FINISHED)):
+    for place, stage in enumerate((State.FINISHED, State.FAILED, State.FINISHED)):
         end(found.runs[place].directory, stage)
     again = found.resume(axes=["train.seed=2..4"])
     call = asked(desk_with_slurm)[1]
@@ -160,7 +160,7 @@ def test_new_values_run_the_sweeps_code_even_if_its_folder_changed(desk_with_slu
     program = desk_with_slurm.write("t.py", "")
     found = sweep(program=["python", "t.py", "--lr={lr}"], axes=["lr=1,2"])
     for run in found.runs:
-        end(run.directory, Stage.FINISHED)
+        end(run.directory, State.FINISHED)
     program.unlink()
     assert len(found.resume(axes=["lr=3,4"]).runs) == 4
 
@@ -168,7 +168,7 @@ def test_new_values_run_the_sweeps_code_even_if_its_folder_changed(desk_with_slu
 def test_a_refused_resume_of_a_sweep_changes_nothing(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0..1"])
     for run in found.runs:
-        end(run.directory, Stage.FAILED)
+        end(run.directory, State.FAILED)
     before = {path: path.read_bytes() for path in sorted(desk_with_slurm.runs.rglob("*.json"))}
     desk_with_slurm.set(REFUSED="102")
     with pytest.raises(clusterctl.SlurmError, match="Invalid qos"):
@@ -180,7 +180,7 @@ def test_a_refused_resume_of_a_sweep_changes_nothing(desk_with_slurm: Desk) -> N
 def test_a_sweep_is_unchanged_if_one_of_its_runs_is_already_being_resumed(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0..1"])
     for run in found.runs:
-        end(run.directory, Stage.FAILED)
+        end(run.directory, State.FAILED)
     (found.runs[1].path / ".resume").mkdir()
     before = {path: path.read_bytes() for path in sorted(desk_with_slurm.runs.rglob("*.json"))}
     with pytest.raises(clusterctl.UsageError, match="already being resumed"):
@@ -190,7 +190,7 @@ def test_a_sweep_is_unchanged_if_one_of_its_runs_is_already_being_resumed(desk_w
 
 def test_a_finished_sweep_cannot_be_resumed(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0"])
-    end(found.runs[0].directory, Stage.FINISHED)
+    end(found.runs[0].directory, State.FINISHED)
     with pytest.raises(clusterctl.UsageError, match=r"all runs of synthetic-.* have finished: nothing to resume"):
         found.resume()
     with pytest.raises(clusterctl.UsageError, match=r"the sweep varies train\.seed"):

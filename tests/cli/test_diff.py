@@ -66,7 +66,7 @@ def test_a_table_shows_what_differs_and_how_the_runs_ended(desk: Desk, runs: lis
     rows = [line.split() for line in out.splitlines()]
     assert rows[0] == [run.id for run in runs]
     for row in (
-        ["stage", "finished", "finished"],
+        ["state", "finished", "finished"],
         ["ran", "1m05s", "1m05s"],
         ["resources.nodes", "1", "2"],
         ["env.RATE", '"0.1"', '"0.2"'],

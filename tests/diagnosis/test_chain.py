@@ -11,13 +11,13 @@ from support.traces import RECORD
 from clusterctl.launcher.diagnosis.chain import Link, explain_chain
 from clusterctl.launcher.observe.attempt import AttemptEvidence
 from clusterctl.launcher.observe.run_record import Condition, Predecessor
-from clusterctl.launcher.observe.stage import HELD, NEVER_STARTS, Status
+from clusterctl.launcher.observe.state import HELD, NEVER_STARTS, Status
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 
-def status(run: str, stage: Stage, reason: str = "", **metrics: float) -> Status:
+def status(run: str, stage: State, reason: str = "", **metrics: float) -> Status:
     attempts = (AttemptEvidence(number=0, metrics=dict(metrics)),) if metrics else ()
     record = replace(RECORD, run=RunDir(Path("/runs") / run))
     return Status(record, stage, True, "12", attempts, False, reason, None, None)
@@ -33,18 +33,18 @@ def sweep_link(*runs: Status, before: tuple[Link, ...] = (), condition: Conditio
     return Link(Predecessor("sweep", condition), runs, before)
 
 
-TRAIN = status("train", Stage.TRAINING, step=40, steps=100)
-WAITS = status("prepare", Stage.QUEUED, "Dependency")
-FAILED = status("fetch", Stage.FAILED, step=1)
-EVAL = status("eval", Stage.QUEUED, "Dependency")
-CUT_OFF = status("eval", Stage.CANCELLED, NEVER_STARTS)
+TRAIN = status("train", State.TRAINING, step=40, steps=100)
+WAITS = status("prepare", State.QUEUED, "Dependency")
+FAILED = status("fetch", State.FAILED, step=1)
+EVAL = status("eval", State.QUEUED, "Dependency")
+CUT_OFF = status("eval", State.CANCELLED, NEVER_STARTS)
 
 
 def explained(of: Status, *chain: Link) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     found = explain_chain(of, chain)
     assert found
     finding, commands = found
-    assert finding.cause_class is (Cause.CANCELLED if of.stage is Stage.CANCELLED else Cause.PENDING)
+    assert finding.cause_class is (Cause.CANCELLED if of.state is State.CANCELLED else Cause.PENDING)
     return finding.cause, finding.facts, commands
 
 
@@ -56,7 +56,7 @@ def test_the_chain_is_shown_as_a_tree_and_the_command_shows_the_run_at_its_root(
 
 
 def test_only_unmet_dependencies_are_named() -> None:
-    finished, queued = status("data", Stage.FINISHED), status("other", Stage.QUEUED, "Priority")
+    finished, queued = status("data", State.FINISHED), status("other", State.QUEUED, "Priority")
     chain = (link(finished), link(TRAIN, condition=Condition.ENDED), link(queued, condition=Condition.STARTED))
     cause, facts, _ = explained(EVAL, *chain)
     assert cause == "waiting for train to end and other to start"
@@ -69,9 +69,9 @@ def test_only_unmet_dependencies_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("stage", "became"),
-    [(Stage.FAILED, "failed"), (Stage.TIMED_OUT, "reached its time limit"), (Stage.CANCELLED, "was cancelled")],
+    [(State.FAILED, "failed"), (State.TIMED_OUT, "reached its time limit"), (State.CANCELLED, "was cancelled")],
 )
-def test_a_run_cancelled_by_slurm_names_the_failed_dependency(stage: Stage, became: str) -> None:
+def test_a_run_cancelled_by_slurm_names_the_failed_dependency(stage: State, became: str) -> None:
     cause, facts, commands = explained(CUT_OFF, link(status("fetch", stage)))
     assert cause == f"Slurm cancelled it before it started, because fetch, on which it depends, {became}"
     assert facts == (f"fetch: {stage}",)
@@ -79,7 +79,7 @@ def test_a_run_cancelled_by_slurm_names_the_failed_dependency(stage: Stage, beca
 
 
 def test_a_broken_chain_is_resumed_from_its_beginning() -> None:
-    middle = status("prepare", Stage.CANCELLED, NEVER_STARTS)
+    middle = status("prepare", State.CANCELLED, NEVER_STARTS)
     _, facts, commands = explained(CUT_OFF, link(middle, link(FAILED)), link(FAILED))
     assert facts[:2] == ("prepare: cancelled, because of a run it depends on", "  fetch: failed")
     assert commands == ("clusterctl resume fetch", "clusterctl resume prepare", "clusterctl resume eval")
@@ -98,7 +98,7 @@ def test_a_queued_run_that_can_never_start_is_cancelled_before_the_resume() -> N
 
 
 def test_a_sweep_is_one_link_with_its_runs_counted() -> None:
-    runs = [status(f"sweep.{place}", stage) for place, stage in enumerate((Stage.TRAINING, Stage.FINISHED) * 2)]
+    runs = [status(f"sweep.{place}", stage) for place, stage in enumerate((State.TRAINING, State.FINISHED) * 2)]
     cause, facts, commands = explained(EVAL, sweep_link(*runs))
     assert cause == "waiting for all runs of sweep to finish"
     assert facts == ("sweep: 4 runs: 2 training, 2 finished",)
@@ -107,7 +107,7 @@ def test_a_sweep_is_one_link_with_its_runs_counted() -> None:
 
 
 def test_a_queued_sweep_shows_its_own_dependencies() -> None:
-    runs = [status(f"sweep.{place}", Stage.QUEUED, "Dependency") for place in range(2)]
+    runs = [status(f"sweep.{place}", State.QUEUED, "Dependency") for place in range(2)]
     cause, facts, commands = explained(EVAL, sweep_link(*runs, before=(link(TRAIN),), condition=Condition.STARTED))
     assert cause == "waiting for all runs of sweep to start"
     assert facts == ("sweep: 2 runs: 2 queued, waiting for train to finish", "  train: training, 40 % done")
@@ -128,7 +128,7 @@ def test_a_queued_sweep_shows_its_own_dependencies() -> None:
 def test_a_sweep_with_failed_runs_is_resumed_with_one_command(
     of: Status, cause: str, commands: tuple[str, ...]
 ) -> None:
-    stages = (Stage.FINISHED, Stage.FAILED, Stage.TRAINING)
+    stages = (State.FINISHED, State.FAILED, State.TRAINING)
     runs = [status(f"sweep.{place}", stage) for place, stage in enumerate(stages)]
     found, _, typed = explained(of, sweep_link(*runs))
     assert found == f"{cause} did not finish"
@@ -143,9 +143,9 @@ def test_an_unreadable_run_is_named() -> None:
 @pytest.mark.parametrize(
     ("of", "chain"),
     [
-        (status("eval", Stage.QUEUED, "Resources"), (link(status("data", Stage.FINISHED)),)),
-        (status("eval", Stage.QUEUED, HELD), (link(TRAIN),)),
-        (status("eval", Stage.CANCELLED), (link(FAILED),)),  # by hand
+        (status("eval", State.QUEUED, "Resources"), (link(status("data", State.FINISHED)),)),
+        (status("eval", State.QUEUED, HELD), (link(TRAIN),)),
+        (status("eval", State.CANCELLED), (link(FAILED),)),  # by hand
     ],
 )
 def test_other_reasons_for_waiting_or_ending_are_left_to_other_explanations(

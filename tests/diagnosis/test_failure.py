@@ -26,7 +26,7 @@ from clusterctl.launcher.observe.slurm_log import by_attempt
 from clusterctl.launcher.slurm.accounting import Accounted
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.marks import Refusal
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 SLURM = Path(__file__).parent / "slurm_22_05"
 CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.42.0.2]:31337"
@@ -36,12 +36,12 @@ def cause_of(evidence: RunTrace) -> Finding:
     return judge(evidence).headline
 
 
-def captured(fault: str, *ranks: RankTrace, stage: Stage = Stage.FAILED, **changes: object) -> RunTrace:
+def captured(fault: str, *ranks: RankTrace, state: State = State.FAILED, **changes: object) -> RunTrace:
     """A run with the Slurm logs captured in the fixtures."""
     slurm_log = SLURM / f"{fault}.slurm.log"
     job_lines = tuple(slurm_log.read_text().splitlines()) if slurm_log.exists() else ()
     evidence = attempt(*ranks, lines=(SLURM / f"{fault}.host.log").read_text(), job_lines=job_lines, **changes)
-    return trace(evidence, stage=stage)
+    return trace(evidence, state=state)
 
 
 def echoing(number: int, when: float = END - 4) -> RankTrace:
@@ -97,7 +97,7 @@ def test_a_rank_is_not_called_silent_while_files_from_other_nodes_may_still_arri
     unwritten = attempt(*silent, exit_code=None, end=None)
     for arriving, cause in ((True, Cause.UNKNOWN), (False, Cause.NODE)):
         first = replace(unwritten, arriving=arriving)
-        (before,) = judge(trace(first, attempt(number=1), stage=Stage.FINISHED)).history
+        (before,) = judge(trace(first, attempt(number=1), state=State.FINISHED)).history
         assert before.cause_class is cause
         found = cause_of(trace(attempt(*silent, arriving=arriving)))
         assert (found.cause_class, found.certainty == UNSURE) == (cause, arriving)
@@ -112,14 +112,14 @@ def test_the_first_failure_is_only_likely_while_logs_of_other_ranks_may_still_ar
 
 
 def test_a_time_limit() -> None:
-    diagnosis = judge(captured("limit", stage=Stage.TIMED_OUT, exit_code=143, signal="TERM"))
+    diagnosis = judge(captured("limit", state=State.TIMED_OUT, exit_code=143, signal="TERM"))
     found = diagnosis.headline
     assert (found.cause_class, found.rank, found.certainty) == (Cause.TIME, None, "certain")
     assert diagnosis.commands[0].endswith("--set resources.time=00:40:00")
 
 
 def test_a_cancel_by_scancel_is_reported_as_such_and_accounting_names_the_user() -> None:
-    evidence = captured("cancelled", stage=Stage.CANCELLED, exit_code=143, signal="TERM")
+    evidence = captured("cancelled", state=State.CANCELLED, exit_code=143, signal="TERM")
     found = cause_of(evidence)
     assert found.cause_class is Cause.CANCELLED
     assert "not by clusterctl" in found.cause
@@ -130,7 +130,7 @@ def test_a_cancel_by_scancel_is_reported_as_such_and_accounting_names_the_user()
 
 
 def test_a_cancel_by_clusterctl_names_the_user() -> None:
-    evidence = captured("cancelled", stage=Stage.CANCELLED, exit_code=143, signal="TERM")
+    evidence = captured("cancelled", state=State.CANCELLED, exit_code=143, signal="TERM")
     found = cause_of(replace(evidence, cancelled=Cancellation(END - 1, "ada@login1")))
     assert (found.cause_class, found.cause) == (Cause.CANCELLED, "cancelled by ada@login1")
 
@@ -149,7 +149,7 @@ def test_slurms_message_about_a_requeue_by_the_batch_script_is_not_the_cause() -
     dead = rank(2, exit_code=None, ended=None)
     first = captured("kill9", dead, exit_code=137, requeued=True).attempts[0]
     slurm = tuple((SLURM / "requeued.slurm.log").read_text().splitlines())
-    diagnosis = judge(trace(replace(first, job_lines=slurm), attempt(number=1), stage=Stage.FINISHED))
+    diagnosis = judge(trace(replace(first, job_lines=slurm), attempt(number=1), state=State.FINISHED))
     assert [past.cause_class for past in diagnosis.history] == [Cause.KILLED]
 
 
@@ -273,14 +273,14 @@ def test_a_failed_node_check_is_the_cause_and_names_all_nodes_that_failed_it() -
 def test_an_exception_while_the_job_is_being_terminated_is_not_the_cause() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 3)} DUE TO TIME LIMIT ***"
     evidence = rank(1, **failed("interrupted by SIGTERM", time=END - 2.5))
-    found = cause_of(trace(attempt(evidence, signal="TERM", job_lines=(lines,)), stage=Stage.TIMED_OUT))
+    found = cause_of(trace(attempt(evidence, signal="TERM", job_lines=(lines,)), state=State.TIMED_OUT))
     assert found.cause_class is Cause.TIME
 
 
 def test_an_exception_long_before_the_termination_is_the_cause() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 1)} DUE TO TIME LIMIT ***"
     evidence = rank(1, **failed("no such layer", time=END - 40))
-    found = cause_of(trace(attempt(evidence, signal="TERM", job_lines=(lines,)), stage=Stage.TIMED_OUT))
+    found = cause_of(trace(attempt(evidence, signal="TERM", job_lines=(lines,)), state=State.TIMED_OUT))
     assert (found.cause_class, found.rank) == (Cause.USER, 1)
 
 
@@ -301,7 +301,7 @@ def test_sruns_order_tells_what_came_first_if_nothing_says_when_the_job_was_ende
     lines: str, cause: Cause, certainty: str
 ) -> None:
     failing = rank(1, **failed("KeyError: 'state'", "KeyError", END - 30))
-    found = cause_of(trace(attempt(failing, lines=lines, signal="TERM", exit_code=143), stage=Stage.TIMED_OUT))
+    found = cause_of(trace(attempt(failing, lines=lines, signal="TERM", exit_code=143), state=State.TIMED_OUT))
     assert (found.cause_class, found.certainty) == (cause, certainty)
 
 
@@ -336,7 +336,7 @@ def test_late_messages_from_an_earlier_job_or_another_node_are_ignored(job: str,
 def test_a_time_limit_reached_by_a_stuck_run_reports_how_long_it_was_stuck() -> None:
     still = replace(BEAT, step_time=START + 20, since=START + 10, time=END + 200)
     evidence = attempt(*(rank(number, beat=still) for number in range(4)), signal="TERM")
-    found = cause_of(trace(evidence, stage=Stage.TIMED_OUT))
+    found = cause_of(trace(evidence, state=State.TIMED_OUT))
     assert found.cause_class is Cause.TIME
     assert "no rank had completed a step for 280 s" in found.facts[0]
 
@@ -425,7 +425,7 @@ def test_the_elapsed_time_separates_time_limit_and_preemption_warnings(
 ) -> None:
     warned = attempt(*(rank(number, exit_code=75) for number in range(4)), exit_code=75, asked=True, requeued=True)
     resources = replace(RECORD.job.resources, warning=120)
-    evidence = trace(replace(warned, end=START + seconds), attempt(number=1), stage=Stage.FINISHED)
+    evidence = trace(replace(warned, end=START + seconds), attempt(number=1), state=State.FINISHED)
     record = replace(RECORD, job=replace(RECORD.job, resources=resources))
     (past,) = judge(replace(evidence, status=replace(evidence.status, record=record))).history
     assert (past.cause_class, past.cause) == (cause, words)
@@ -434,7 +434,7 @@ def test_the_elapsed_time_separates_time_limit_and_preemption_warnings(
 def test_a_warning_before_a_limit_that_was_shortened_by_hand_is_about_the_time_limit() -> None:
     warned = attempt(*(rank(number, exit_code=75) for number in range(4)), exit_code=75, asked=True, requeued=True)
     for limit, cause in ((None, Cause.PREEMPTED), (120, Cause.TIME), (7200, Cause.PREEMPTED)):
-        (past,) = judge(trace(replace(warned, limit=limit), attempt(number=1), stage=Stage.FINISHED)).history
+        (past,) = judge(trace(replace(warned, limit=limit), attempt(number=1), state=State.FINISHED)).history
         assert past.cause_class is cause
 
 
@@ -463,7 +463,7 @@ def test_a_restart_that_could_not_begin_is_the_cause_of_the_end() -> None:
 
 def test_a_run_whose_script_cannot_requeue_it_is_not_explained_by_the_queue() -> None:
     held = attempt(rank(2, exit_code=None), requeuing=True, requeue_problem="scontrol: command not found")
-    evidence = trace(held, stage=Stage.TRAINING)
+    evidence = trace(held, state=State.TRAINING)
     diagnosis = judge(replace(evidence, status=replace(evidence.status, requeuing=True)))
     assert diagnosis.headline.cause_class is Cause.PENDING
     assert "holds its nodes meanwhile: scontrol: command not found" in diagnosis.headline.cause
@@ -472,14 +472,14 @@ def test_a_run_whose_script_cannot_requeue_it_is_not_explained_by_the_queue() ->
 
 def test_a_preempted_run_that_slurm_did_not_requeue_says_why_nothing_restarts_it() -> None:
     line = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 3)} DUE TO PREEMPTION ***"
-    ended = trace(attempt(signal="TERM", exit_code=143, job_lines=(line,)), stage=Stage.PREEMPTED)
+    ended = trace(attempt(signal="TERM", exit_code=143, job_lines=(line,)), state=State.PREEMPTED)
     assert (
         "not restarted: Slurm cancels the jobs that it preempts there (PreemptMode=CANCEL)" in cause_of(ended).facts[-1]
     )
     job = replace(RECORD.job, resources=replace(RECORD.job.resources, requeue=False))
     unwanted = replace(ended, status=replace(ended.status, record=replace(RECORD, job=job)))
     assert cause_of(unwanted).facts[-1] == "not restarted: resources.requeue is false"
-    assert cause_of(replace(ended, status=replace(ended.status, stage=Stage.QUEUED))).facts == ()
+    assert cause_of(replace(ended, status=replace(ended.status, state=State.QUEUED))).facts == ()
 
 
 def test_a_warm_run_is_not_restarted_because_of_its_allocation() -> None:
@@ -499,7 +499,7 @@ def test_a_preemption_while_unpacking_is_not_reported_as_an_image_error(lines: s
     ranks = [RankTrace(number) for number in range(4)]
     signal = "" if "12" in lines else "TERM"
     begun = attempt(*ranks, lines=f"{lines}\n{UNPACKING.format(15)}", signal=signal, requeued=True)
-    queued = judge(trace(begun, stage=Stage.QUEUED))
+    queued = judge(trace(begun, state=State.QUEUED))
     assert [past.cause_class for past in queued.history] == [Cause.PREEMPTED]
     refused = cause_of(trace(attempt(*ranks, lines=UNPACKING.format(9), exit_code=1)))
     assert refused.cause_class is Cause.IMAGE
@@ -685,14 +685,14 @@ def test_the_reason_is_found_in_the_output_of_a_container_wherever_it_was_writte
 def test_an_attempt_that_saved_after_a_warning_reports_why_it_was_not_restarted() -> None:
     left = [rank(number, exit_code=75) for number in range(4)]
     saved = attempt(*left, refused=Refusal.RESTART_LIMIT, exit_code=75, asked=True)
-    found = cause_of(trace(saved, stage=Stage.PREEMPTED))
+    found = cause_of(trace(saved, state=State.PREEMPTED))
     assert (found.cause_class, found.rank, found.secondary[0].cause) == (Cause.PREEMPTED, None, "ended with the others")
     assert found.facts == ("not restarted: restart limit (20) reached",)
 
 
 @pytest.mark.parametrize("refusal", Refusal)
 def test_every_refusal_to_restart_has_a_message(refusal: Refusal) -> None:
-    (fact,) = cause_of(trace(attempt(refused=refusal, exit_code=75), stage=Stage.PREEMPTED)).facts
+    (fact,) = cause_of(trace(attempt(refused=refusal, exit_code=75), state=State.PREEMPTED)).facts
     assert fact.startswith("not restarted: ")
     assert "{" not in fact
 
@@ -724,7 +724,7 @@ def test_a_stopped_rank_is_named() -> None:
     alarm = Alarm(END, 2, "training", 33.0, (2,), "silent")
     found = cause_of(trace(alarmed(alarm, rank(2, exit_code=143))))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.HANG, 2, "node2", "certain")
-    assert (found.stage, found.step) == ("training", 40)
+    assert (found.state, found.step) == ("training", 40)
     assert "33 s" in found.facts[0]
 
 
@@ -769,16 +769,16 @@ def test_a_single_silent_rank_may_be_stopped_or_on_a_lost_node() -> None:
 def test_ranks_stuck_in_a_collective_wait_for_the_node_that_slurm_lost() -> None:
     """The node lost its network but not the disk with the heartbeats, and its batch script is still running."""
     met = replace(alarmed(Alarm(END, 3, "training", 33.0, (), "unknown")), exit_code=None, end=None)
-    diagnosis = judge(trace(met, attempt(number=1), stage=Stage.FINISHED))
+    diagnosis = judge(trace(met, attempt(number=1), state=State.FINISHED))
     assert [past.cause_class for past in diagnosis.history] == [Cause.NODE]
     apart = replace(met, ranks=(*met.ranks[:3], rank(3, exit_code=70, stacks=COMPUTES)))
-    diagnosis = judge(trace(apart, attempt(number=1), stage=Stage.FINISHED))
+    diagnosis = judge(trace(apart, attempt(number=1), state=State.FINISHED))
     assert [past.cause_class for past in diagnosis.history] == [Cause.HANG]
 
 
 def test_an_attempt_superseded_by_the_next_one_was_on_a_lost_node() -> None:
     met = attempt(*(rank(number, superseded=number < 2) for number in range(4)))
-    diagnosis = judge(trace(met, attempt(number=1), stage=Stage.FINISHED))
+    diagnosis = judge(trace(met, attempt(number=1), state=State.FINISHED))
     assert diagnosis.history[0].cause_class is Cause.NODE
 
 
@@ -832,7 +832,7 @@ def test_a_run_ended_for_idle_gpus_gives_that_as_the_cause() -> None:
 
 def test_a_time_limit_after_a_watchdog_report_mentions_it() -> None:
     reported = Alarm(END - 60, 0, "training", 1805.0, (), "idle")
-    evidence = captured("limit", stage=Stage.TIMED_OUT, exit_code=143, signal="TERM", reported=reported)
+    evidence = captured("limit", state=State.TIMED_OUT, exit_code=143, signal="TERM", reported=reported)
     found = cause_of(evidence)
     assert found.cause_class is Cause.TIME
     assert "1805 s without progress" in found.facts[0]
@@ -849,11 +849,11 @@ def test_an_exception_before_the_alarm_is_its_cause() -> None:
 
 
 def test_a_finished_run_has_no_failure() -> None:
-    assert cause_of(trace(attempt(exit_code=0), stage=Stage.FINISHED)).cause_class is Cause.FINISHED
+    assert cause_of(trace(attempt(exit_code=0), state=State.FINISHED)).cause_class is Cause.FINISHED
 
 
 def test_a_queued_run_gives_slurms_reason_and_why_it_was_requeued() -> None:
-    evidence = trace(attempt(rank(2, **failed("x"))), stage=Stage.QUEUED)
+    evidence = trace(attempt(rank(2, **failed("x"))), state=State.QUEUED)
     diagnosis = judge(replace(evidence, status=replace(evidence.status, reason="Resources")))
     found = diagnosis.headline
     assert (found.cause_class, found.cause) == (Cause.PENDING, "waiting in the queue: Resources")
@@ -863,8 +863,8 @@ def test_a_queued_run_gives_slurms_reason_and_why_it_was_requeued() -> None:
 def test_a_run_without_an_attempt_is_explained_by_the_scripts_log() -> None:
     lines = ("clusterctl: cannot write to /runs/x/attempts",)
     assert cause_of(trace(slurm_lines=lines)).cause_class is Cause.LAUNCH
-    assert cause_of(trace(stage=Stage.LOST)).certainty == "unknown"
-    cancelled = trace(stage=Stage.CANCELLED, cancelled=Cancellation(1.0, "ada@login1"))
+    assert cause_of(trace(state=State.LOST)).certainty == "unknown"
+    cancelled = trace(state=State.CANCELLED, cancelled=Cancellation(1.0, "ada@login1"))
     assert cause_of(cancelled).cause_class is Cause.CANCELLED
 
 
@@ -884,7 +884,7 @@ def test_the_json_has_all_fields_for_every_finding() -> None:
     assert violations(record, schema("why")) == []
     assert record["class"] == "user-error"
     assert record["secondary"][0] == {"rank": 0, "node": "node1", "cause": f"RuntimeError: {CLOSED}"}
-    empty = trace(stage=Stage.LOST)
+    empty = trace(state=State.LOST)
     assert violations(json.loads(json.dumps(to_json(judge(empty)))), schema("why")) == []
     assert str(found) == "rank 2 on node2: ValueError: no such layer"
 
@@ -1354,31 +1354,31 @@ KILLED_SCRIPT = (Accounted("12", "FAILED", "", 0, 9, "node[1-2]"), Accounted("12
 SCANCELLED = (Accounted("12", "CANCELLED", "0", 0, 0, ""),)
 VANISHED: dict[str, Any] = {"exit_code": None, "end": None}
 TERMINATED: dict[str, Any] = {"exit_code": 143, "signal": "TERM"}
-ENDS: tuple[tuple[Stage, dict[str, Any], dict[str, Any]], ...] = (
-    (Stage.FAILED, VANISHED, {"accounted": KILLED_SCRIPT}),
-    (Stage.LOST, VANISHED, {}),
-    (Stage.TIMED_OUT, TERMINATED, {}),
-    (Stage.PREEMPTED, TERMINATED, {}),
-    (Stage.CANCELLED, TERMINATED, {"cancelled": Cancellation(END, "ada@n1")}),
-    (Stage.CANCELLED, VANISHED, {"accounted": SCANCELLED}),
+ENDS: tuple[tuple[State, dict[str, Any], dict[str, Any]], ...] = (
+    (State.FAILED, VANISHED, {"accounted": KILLED_SCRIPT}),
+    (State.LOST, VANISHED, {}),
+    (State.TIMED_OUT, TERMINATED, {}),
+    (State.PREEMPTED, TERMINATED, {}),
+    (State.CANCELLED, TERMINATED, {"cancelled": Cancellation(END, "ada@n1")}),
+    (State.CANCELLED, VANISHED, {"accounted": SCANCELLED}),
 )
 
 
 @pytest.mark.parametrize(("stage", "host", "known"), ENDS)
 @pytest.mark.parametrize("after", ["queued", "running", "failed", "cancelled before it started", "cancelled"])
 def test_a_resume_does_not_change_why_an_attempt_ended(
-    stage: Stage, host: dict[str, Any], known: dict[str, Any], after: str
+    stage: State, host: dict[str, Any], known: dict[str, Any], after: str
 ) -> None:
     first = attempt(**host)
-    found = judge(trace(first, stage=stage, **known)).headline
+    found = judge(trace(first, state=stage, **known)).headline
     begun = (attempt(rank(1, **failed("no such layer")), number=1),) if after in ("failed", "cancelled") else ()
     begun = (attempt(number=1, **VANISHED),) if after == "running" else begun
-    now = {"queued": Stage.QUEUED, "running": Stage.TRAINING, "failed": Stage.FAILED}.get(after, Stage.CANCELLED)
+    now = {"queued": State.QUEUED, "running": State.TRAINING, "failed": State.FAILED}.get(after, State.CANCELLED)
     record = replace(RECORD, resumed=END + 20, past_attempts=1, past_jobs=frozenset({"12"}))
-    cancelled = Cancellation(END + 30, "eve@n1") if now is Stage.CANCELLED else None
-    resumed = trace(first, *begun, stage=now, cancelled=cancelled, past_jobs=(JobTrace(0, stage, **known),))
+    cancelled = Cancellation(END + 30, "eve@n1") if now is State.CANCELLED else None
+    resumed = trace(first, *begun, state=now, cancelled=cancelled, past_jobs=(JobTrace(0, stage, **known),))
     resumed = replace(resumed, status=replace(resumed.status, record=record, job_id="13"))
     (past, *_) = judge(resumed).history
     assert past == found
-    if not begun and now is Stage.CANCELLED:
+    if not begun and now is State.CANCELLED:
         assert judge(resumed).headline.cause.startswith("cancelled by eve@n1 ")

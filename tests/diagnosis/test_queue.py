@@ -17,7 +17,7 @@ from clusterctl.launcher.diagnosis.waiting import (
     smallest_change,
     try_changes,
 )
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.plan import Plan

@@ -11,7 +11,7 @@ from clusterctl.launcher.diagnosis.finding import Finding
 from clusterctl.launcher.observe.attempt import Alarm
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.heartbeats import Beat
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 
 def of(*beats: Beat | None) -> Diagnosis:
@@ -19,7 +19,7 @@ def of(*beats: Beat | None) -> Diagnosis:
     placed = [beat and replace(beat, host=f"n{number}") for number, beat in enumerate(beats)]
     ranks = [rank(number, exit_code=None, ended=None, beat=beat) for number, beat in enumerate(placed)]
     newest = max((beat.time for beat in beats if beat), default=END)
-    evidence = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
+    evidence = trace(attempt(*ranks, exit_code=None, end=None), state=State.TRAINING)
     return judge(replace(evidence, now=newest + 2))
 
 
@@ -37,7 +37,7 @@ def exiting(*codes: int | None) -> Finding:
         rank(number, exit_code=code, ended=END if code is not None else None, beat=BEAT if code is None else ENDED)
         for number, code in enumerate(codes)
     ]
-    evidence = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
+    evidence = trace(attempt(*ranks, exit_code=None, end=None), state=State.TRAINING)
     return judge(replace(evidence, now=END + 70)).headline if None not in codes else judge(evidence).headline
 
 
@@ -68,7 +68,7 @@ def test_a_node_whose_ranks_are_all_silent_is_named() -> None:
     late = rank(2).beat
     assert late
     ranks = [rank(number, exit_code=None, beat=replace(late, time=END - 40 * (number > 1))) for number in range(4)]
-    evidence = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
+    evidence = trace(attempt(*ranks, exit_code=None, end=None), state=State.TRAINING)
     found = judge(replace(evidence, now=END + 2)).headline
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.NODE, None, "node2", "likely")
 
@@ -89,7 +89,7 @@ def test_a_long_evaluation_is_not_a_hang() -> None:
 
 
 def test_if_all_heartbeats_stopped_the_nodes_are_suspected() -> None:
-    evidence = trace(attempt(exit_code=None, end=None), stage=Stage.TRAINING)
+    evidence = trace(attempt(exit_code=None, end=None), state=State.TRAINING)
     assert judge(replace(evidence, now=END + 600)).headline.cause_class is Cause.HANG
 
 
@@ -106,7 +106,7 @@ def test_nodes_that_cannot_copy_the_modules_are_reported_from_the_start() -> Non
     reason = "n1: cannot copy modules to /disk/x: Permission denied"
     for beat in (BEAT, None):
         ranks = [rank(number, exit_code=None, ended=None, beat=beat) for number in range(4)]
-        evidence = trace(attempt(*ranks, lines=lines, exit_code=None, end=None), stage=Stage.IMPORTING)
+        evidence = trace(attempt(*ranks, lines=lines, exit_code=None, end=None), state=State.IMPORTING)
         facts = judge(replace(evidence, now=BEAT.time + 2)).headline.facts
         assert f"2 nodes import from the shared file system, which is slower; {reason}" in facts
 
@@ -165,12 +165,12 @@ def test_an_active_program_that_logs_no_steps_is_never_a_hang() -> None:
 def test_the_watchdogs_report_on_idle_ranks_is_shown_while_they_are_idle() -> None:
     alarm = Alarm(END - 60, 0, "training", 1805.0, (), "idle")
     evidence = [rank(n, exit_code=None, beat=replace(IDLE, idle=1900.0), stacks=f"process {n}") for n in range(4)]
-    stuck = trace(attempt(*evidence, exit_code=None, end=None, reported=alarm), stage=Stage.TRAINING)
+    stuck = trace(attempt(*evidence, exit_code=None, end=None, reported=alarm), state=State.TRAINING)
     found = judge(replace(stuck, now=END)).headline
     assert (found.cause_class, found.traceback) == (Cause.HANG, "rank 0:\nprocess 0")
     assert "noticed by the watchdog after 1805 s without progress" in found.facts
     alive = [replace(one, beat=replace(IDLE, idle=2.0)) for one in evidence]
-    back = trace(attempt(*alive, exit_code=None, end=None, reported=alarm), stage=Stage.TRAINING)
+    back = trace(attempt(*alive, exit_code=None, end=None, reported=alarm), state=State.TRAINING)
     assert judge(replace(back, now=END)).headline.cause_class is Cause.HEALTHY
 
 
@@ -181,13 +181,13 @@ def test_a_damaged_heartbeat_with_a_huge_idle_time_is_shown() -> None:
 def test_idle_ranks_are_explained_by_a_rank_that_exited() -> None:
     evidence = [rank(n, exit_code=None, ended=None, beat=IDLE) for n in range(4)]
     evidence[2] = rank(2, exit_code=0, ended=END - 500, beat=replace(IDLE, phase="ended", idle=None))
-    found = judge(replace(trace(attempt(*evidence, exit_code=None, end=None), stage=Stage.TRAINING), now=END)).headline
+    found = judge(replace(trace(attempt(*evidence, exit_code=None, end=None), state=State.TRAINING), now=END)).headline
     assert (found.cause_class, found.facts[0]) == (Cause.HANG, "rank 2 had exited with 0 before")
 
 
 def test_a_suspended_run_is_not_a_hang() -> None:
     ranks = [rank(number, exit_code=None, beat=BEAT) for number in range(4)]
-    evidence = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
+    evidence = trace(attempt(*ranks, exit_code=None, end=None), state=State.TRAINING)
     evidence = replace(evidence, now=END + 600, status=replace(evidence.status, suspended=True))
     found = judge(evidence).headline
     assert (found.cause_class, found.certainty) == (Cause.PENDING, "certain")

@@ -16,13 +16,13 @@ from clusterctl.launcher.diagnosis.traces import gather
 from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.lines import log_lines
 from clusterctl.launcher.observe.run_record import read_record
-from clusterctl.launcher.observe.stage import Status
-from clusterctl.launcher.observe.stage import judge as judge_stage
+from clusterctl.launcher.observe.state import Status
+from clusterctl.launcher.observe.state import judge as judge_stage
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.heartbeats import BEAT_SECONDS, Beat
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.marks import Refusal
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 Fabricate = Callable[..., RunDir]
 BEGAN = {"time": 1, "event": "began", "host": "host-7", "node": "node7", "pid": 3}
@@ -68,7 +68,7 @@ def test_everything_written_by_ranks_and_slurm_is_gathered(fabricate: Fabricate)
     assert (attempt.exit_code, attempt.start, attempt.end, attempt.nodes) == (1, 1, 10, "node7")
     assert attempt.lines == ("srun: error: node7: task 1: Exited with exit code 1", "srun: launch")
     zero, one = attempt.ranks
-    assert (zero.node, zero.stage, zero.exit_code, zero.raised) == ("node7", "training", 143, None)
+    assert (zero.node, zero.state, zero.exit_code, zero.raised) == ("node7", "training", 143, None)
     assert one.raised is not None
     assert (one.raised.message, one.raised.hint, one.raised.time) == ("no", "do", 3.5)
     assert (one.beat, one.frozen) == (BEAT, "Current thread")
@@ -116,7 +116,7 @@ def test_a_few_ranks_need_only_the_files_of_their_nodes_unless_tasks_are_cyclic(
     (attempt,) = gather(status_of(fabricate(files=files)), most_ranks=1).attempts
     assert [rank.rank for rank in attempt.ranks] == ([0, 1, 2, 3] if cyclic else [2])
     assert attempt.whole == cyclic
-    assert all(rank.stage == Stage.TRAINING for rank in attempt.ranks)
+    assert all(rank.state == State.TRAINING for rank in attempt.ranks)
 
 
 def test_both_ends_of_a_long_log_are_read_because_the_first_death_is_at_the_top(fabricate: Fabricate) -> None:
@@ -162,7 +162,7 @@ class Nodes:
         self.write(range(4))
         self.now += 0 if self.alive == frozenset(range(4)) else 60
         self.write(self.alive)
-        status = replace(status_of(self.run), stage=Stage.TRAINING)
+        status = replace(status_of(self.run), state=State.TRAINING)
         return diagnose_status(status, clock=lambda: self.now, sleep=self.sleep)
 
 

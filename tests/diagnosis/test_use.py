@@ -9,8 +9,8 @@ from clusterctl.launcher.diagnosis.efficiency import use_of
 from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.run_record import read_record
-from clusterctl.launcher.observe.stage import judge
-from clusterctl.shared.record.stages import Stage
+from clusterctl.launcher.observe.state import judge
+from clusterctl.shared.record.states import State
 
 
 def test_the_use_of_a_busy_run(fabricate) -> None:
@@ -27,7 +27,7 @@ def test_the_use_of_a_busy_run(fabricate) -> None:
     assert use.memory_highest == 93 * 2**30
     assert not use.finished
     seconds = history.attempts[0].stage_seconds(NOW)
-    assert seconds[Stage.LOADING] == 14.0
+    assert seconds[State.LOADING] == 14.0
     assert sum(seconds.values()) == pytest.approx(200.0)
 
 

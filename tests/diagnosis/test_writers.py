@@ -11,11 +11,11 @@ from support.recorded import write_beat
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
 from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.run_record import read_record
-from clusterctl.launcher.observe.stage import judge
+from clusterctl.launcher.observe.state import judge
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.heartbeats import Beat
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 Fabricate = Callable[..., RunDir]
 NOW = 5000.0
@@ -46,7 +46,7 @@ def test_an_ended_node_writer_is_reported(
         time = NOW - age * (rank > 1)
         beat = Beat(time, "training", 4100, 40, time - 0.1, 0.1, 0.2, host=f"node{rank // 2}", pid=rank + 1)
         write_beat(run.attempt(0), rank, beat, node=rank // 2)
-    status = replace(judge(read_evidence(read_record(run)), 99.0), stage=Stage.TRAINING)
+    status = replace(judge(read_evidence(read_record(run)), 99.0), state=State.TRAINING)
     found = diagnose_status(status, clock=lambda: NOW, sleep=lambda seconds: None).headline
     assert found.cause_class is cause
     assert words in " ".join((found.cause, *found.facts))

@@ -12,22 +12,22 @@ from rich.console import Console
 from clusterctl.launcher.observe.attempt import AttemptEvidence
 from clusterctl.launcher.observe.measurements import Pace
 from clusterctl.launcher.observe.run_record import RunRecord
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources
 
 NOW = 1_000_000.0
 
 
 def status(
-    run: str, stage: Stage, *, sure: bool = True, reason: str = "", age: float = 600.0, **attempt: object
+    run: str, stage: State, *, sure: bool = True, reason: str = "", age: float = 600.0, **attempt: object
 ) -> Status:
     job = Job(name="cora", workload="reddit", resources=Resources(nodes=2, tasks_per_node=4), train=RedditTrain())
     last = AttemptEvidence(number=0, start=NOW - age + 5, **attempt) if attempt else None  # type: ignore[arg-type]
     return Status(
         record=RunRecord(RunDir(Path("/runs") / run), NOW - age, job, Cluster(name="site")),
-        stage=stage,
+        state=stage,
         sure=sure,
         job_id="1234",
         attempts=(last,) if last else (),
@@ -53,18 +53,18 @@ FINISHED = TRAINING | {"step": 2600, "epoch": 20, "loss": 0.0123, "test_accuracy
 @pytest.fixture
 def statuses() -> list[Status]:
     return [
-        status("cora-20260102-030405-00a1", Stage.QUEUED, reason="Resources"),
+        status("cora-20260102-030405-00a1", State.QUEUED, reason="Resources"),
         status(
             "cora-20260102-030404-00a1",
-            Stage.TRAINING,
+            State.TRAINING,
             metrics=TRAINING,
             nodes="node[1-2]",
             pace=Pace(4.0, NOW - 1),
             gpu=87.4,
         ),
-        status("cora-20260101-030405-00a1", Stage.FINISHED, age=90_000, metrics=FINISHED, exit_code=0),
-        status("a-rather-long-name-20260101-030405-00a1", Stage.FAILED, metrics={}, exit_code=137),
-        status("cora-20251231-235959-00a1", Stage.QUEUED, sure=False),
+        status("cora-20260101-030405-00a1", State.FINISHED, age=90_000, metrics=FINISHED, exit_code=0),
+        status("a-rather-long-name-20260101-030405-00a1", State.FAILED, metrics={}, exit_code=137),
+        status("cora-20251231-235959-00a1", State.QUEUED, sure=False),
     ]
 
 

@@ -8,14 +8,14 @@ from support.traces import attempt, trace
 from clusterctl.launcher.diagnosis.diagnose import judge
 from clusterctl.launcher.display.explanation import explanation
 from clusterctl.launcher.observe.milestones import Cancellation
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 
 @pytest.mark.parametrize(
     ("stage", "head"),
-    [(Stage.FINISHED, "finished"), (Stage.CANCELLED, "cancelled"), (Stage.FAILED, "failed: cancelled")],
+    [(State.FINISHED, "finished"), (State.CANCELLED, "cancelled"), (State.FAILED, "failed: cancelled")],
 )
-def test_nothing_is_printed_twice(stage: Stage, head: str) -> None:
-    ended = trace(attempt(signal="TERM"), stage=stage, cancelled=Cancellation(1.0, "ada@login1"))
+def test_nothing_is_printed_twice(stage: State, head: str) -> None:
+    ended = trace(attempt(signal="TERM"), state=stage, cancelled=Cancellation(1.0, "ada@login1"))
     first, *_ = explanation(judge(ended))
     assert first == f"cora-20260102-030405-00a1 {head}"

@@ -18,7 +18,7 @@ from clusterctl.launcher.observe.follow import Sources
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.files import Lines, read_json, write_json
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import CommandTrain, Job, to_record
 
 Consoles = Callable[..., tuple[Console, StringIO]]
@@ -62,7 +62,7 @@ def test_in_a_file_every_stage_and_every_epoch_has_its_line(run: RunDir, console
         lambda: finish(run),
     )
     out, file = console()
-    assert show(run, out, sources) is Stage.FINISHED
+    assert show(run, out, sources) is State.FINISHED
     lines = file.getvalue().splitlines()
     assert lines[:6] == [
         "starting",
@@ -118,7 +118,7 @@ def test_output_of_rank_0_is_streamed(run: RunDir, console: Consoles, at_termina
         lambda: (write_log(run, "line\n"), write_log(run, "a warning\n", stream="err")),
         lambda: (write_log(run, "the end, without a newline"), finish(run)),
     )
-    assert show(run, out, sources) is Stage.FINISHED
+    assert show(run, out, sources) is State.FINISHED
     shown = file.getvalue()
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rpartition("\r")[2] for line in shown.split("\n")]
     expected = ["loading [1/2]", "half a line", "a warning", "the end, without a newline"]
@@ -164,7 +164,7 @@ def test_a_second_attempt_shows_its_stages_again_each_once(fabricate: Callable[.
 def test_on_a_terminal_a_bar_shows_stage_epoch_loss_and_accuracy(run: RunDir, console: Consoles) -> None:
     sources = playing(lambda: training(run, from_epoch=1, to_epoch=2), lambda: finish(run))
     out, file = console(width=100, force_terminal=True, no_color=True)
-    assert show(run, out, sources) is Stage.FINISHED
+    assert show(run, out, sources) is State.FINISHED
     shown = file.getvalue()
     assert "starting" in shown
     assert "epoch 2/3  loss 0.5000  val 0.5000" in shown

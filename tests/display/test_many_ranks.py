@@ -45,7 +45,7 @@ def _now() -> float:
 
 def status(run: RunDir) -> str:
     (found,) = report([run], _slurm, _now).statuses
-    return first_cause(found) if found.stage.ended else str(found.stage)
+    return first_cause(found) if found.state.ended else str(found.state)
 
 
 def why(run: RunDir) -> str:

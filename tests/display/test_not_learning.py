@@ -17,11 +17,11 @@ from clusterctl.launcher.display.report.page import examine, page
 from clusterctl.launcher.display.runs_table import RunsTable, row_of
 from clusterctl.launcher.observe.listing import Listing
 from clusterctl.launcher.observe.overview import Overview
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.launcher.observe.status import report
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import RedditTrain
 
 TEXT = "each epoch is a single step: the 8 ranks share a batch of 1,024, the whole training set"
@@ -46,7 +46,7 @@ def run(fabricate) -> RunDir:
 
 def test_status_notes_it_and_the_run_stays_finished(run: RunDir) -> None:
     (status,) = report([run]).statuses
-    assert (status.stage, status.exit_code) == (Stage.FINISHED, 0)
+    assert (status.state, status.exit_code) == (State.FINISHED, 0)
     assert "finished" in (
         line := RunsTable(Listing(1_000_500.0, (row_of(status, 1_000_500.0),)), 200).plain.splitlines()[1]
     )

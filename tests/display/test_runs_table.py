@@ -16,8 +16,8 @@ from clusterctl.launcher.display.runs_table import RunsTable, note, row_of, show
 from clusterctl.launcher.observe.attempt import AttemptEvidence, SetupFlaw
 from clusterctl.launcher.observe.listing import Listing
 from clusterctl.launcher.observe.rank_events import Death
-from clusterctl.launcher.observe.stage import Status
-from clusterctl.shared.record.stages import Stage
+from clusterctl.launcher.observe.state import Status
+from clusterctl.shared.record.states import State
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW = 1_000_000.0
@@ -72,7 +72,7 @@ def test_rows_are_not_laid_out_by_rich(
 
 
 def test_the_row_of_an_ended_run_does_not_change_with_the_clock(statuses: list[Status]) -> None:
-    ended = [status for status in statuses if status.stage.ended]
+    ended = [status for status in statuses if status.state.ended]
     assert [row_of(status, NOW + 1000) for status in ended] == [*listing(ended).rows]
     before, after = (RunsTable(listing(ended, now), 200).plain.split() for now in (NOW, NOW + 1000))
     assert [*set(before) - set(after)] == ["10m00s"]  # the age
@@ -121,24 +121,24 @@ def test_the_note_shows_how_the_first_rank_ended(
 ) -> None:
     death = Death(2, "node1", how, 0) if how else None
     last = AttemptEvidence(number=0, exit_code=exit_code, death=death)
-    assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(last,))) == expected
+    assert note(replace(statuses[3], state=State.FAILED, attempts=(last,))) == expected
     for how, words in (("silent", "no progress"), ("idle-gpus", "GPUs idle")):
         hung = replace(last, hung=how)
-        assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(hung,))) == words
+        assert note(replace(statuses[3], state=State.FAILED, attempts=(hung,))) == words
 
 
 def test_the_note_shows_since_when_all_ranks_are_idle(statuses: list[Status]) -> None:
     last = AttemptEvidence(number=0, idle_since=NOW - 480)
     since = time.strftime("%H:%M", time.localtime(NOW - 480))
-    assert note(replace(statuses[3], stage=Stage.TRAINING, attempts=(last,))) == f"idle since {since}, logs no steps"
-    assert "idle" not in note(replace(statuses[3], stage=Stage.FINISHED, attempts=(last,)))
+    assert note(replace(statuses[3], state=State.TRAINING, attempts=(last,))) == f"idle since {since}, logs no steps"
+    assert "idle" not in note(replace(statuses[3], state=State.FINISHED, attempts=(last,)))
 
 
 def test_the_note_shows_since_when_all_gpus_are_idle(statuses: list[Status]) -> None:
     last = AttemptEvidence(number=0, gpus_idle_since=NOW - 480)
     since = time.strftime("%H:%M", time.localtime(NOW - 480))
-    assert note(replace(statuses[3], stage=Stage.TRAINING, attempts=(last,))) == f"GPUs idle since {since}"
-    assert "idle" not in note(replace(statuses[3], stage=Stage.FINISHED, attempts=(last,)))
+    assert note(replace(statuses[3], state=State.TRAINING, attempts=(last,))) == f"GPUs idle since {since}"
+    assert "idle" not in note(replace(statuses[3], state=State.FINISHED, attempts=(last,)))
 
 
 @pytest.mark.parametrize(
@@ -151,11 +151,11 @@ def test_a_program_that_exited_with_0_long_before_its_last_step_is_noted(
     """A built-in workload that ends early has a reason (`train.patience`)."""
     record = replace(statuses[3].record, job=replace(statuses[3].record.job, workload=workload))
     last = AttemptEvidence(number=0, exit_code=0, metrics={"step": step, "steps": 400})
-    assert note(replace(statuses[3], record=record, stage=Stage.FINISHED, attempts=(last,))) == expected
+    assert note(replace(statuses[3], record=record, state=State.FINISHED, attempts=(last,))) == expected
 
 
 def test_a_setup_line_that_failed_is_in_the_note(statuses: list[Status]) -> None:
-    running = next(status for status in statuses if status.stage is Stage.TRAINING)
+    running = next(status for status in statuses if status.state is State.TRAINING)
     assert running.attempt is not None
     job = replace(running.record.job, setup=("typo \x1b[2J",))
     flawed = replace(running.attempt, setup=(SetupFlaw(1, 127),), idle_since=None, gpus_idle_since=None)
@@ -163,6 +163,6 @@ def test_a_setup_line_that_failed_is_in_the_note(statuses: list[Status]) -> None
     assert note(seen).startswith("setup line 1: typo")
     assert "\x1b" not in note(seen)
     assert note(seen).endswith("(command not found)")
-    ended = replace(seen, stage=Stage.FAILED, attempts=(replace(flawed, setup=(), setup_ended=1, exit_code=1),))
+    ended = replace(seen, state=State.FAILED, attempts=(replace(flawed, setup=(), setup_ended=1, exit_code=1),))
     assert note(ended).startswith("setup line 1: typo")
     assert "setup" not in note(replace(ended, attempts=(replace(flawed, exit_code=3),)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from clusterctl.launcher.display.live_run import show_end
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.shared.record.layout import RunDir
 
 Consoles = Callable[..., tuple[Console, StringIO]]

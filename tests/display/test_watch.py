@@ -9,7 +9,7 @@ from rich.console import Console
 
 from clusterctl.launcher.display.runs_table import row_of, watch_runs
 from clusterctl.launcher.observe.listing import Listing
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.shared.errors import SlurmError
 
 Consoles = Callable[..., tuple[Console, StringIO]]

@@ -11,7 +11,7 @@ import pytest
 from support.far import FarStage
 
 import clusterctl
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 WRITES = "open('result.txt', 'w').write('done'); print('hello')"
 
@@ -36,7 +36,7 @@ def test_a_remote_run_behaves_like_a_local_one(here: FarStage) -> None:
     run = clusterctl.submit(program=["python", "-c", WRITES], cluster="far")
     assert run.place is not None
     assert (run.place.host, run.path.parent) == ("far", here.runs)
-    assert run.wait(timeout=120).stage is Stage.FINISHED
+    assert run.wait(timeout=120).state is State.FINISHED
     assert [str(line) for line in run.logs()] == ["hello"]
     assert run.status().record.cluster.name == "far"
     assert run.why().headline.cause == "the run finished"
@@ -62,7 +62,7 @@ def test_remote_errors_are_raised_here_with_the_same_type(here: FarStage) -> Non
     again = run.resume(hold=True)
     assert again == run
     again.cancel()
-    assert run.status().stage is Stage.CANCELLED
+    assert run.status().state is State.CANCELLED
 
 
 @pytest.mark.long
@@ -70,7 +70,7 @@ def test_a_remote_sweep_behaves_like_a_local_one(here: FarStage) -> None:
     program = ["python", "-c", "print('{seed}')"]
     sweep = clusterctl.sweep(program=program, axes={"seed": [1, 2]}, cluster="far")
     assert sweep.settings == [{"seed": "1"}, {"seed": "2"}]
-    assert sweep.wait(timeout=120).stages == {Stage.FINISHED: 2}
+    assert sweep.wait(timeout=120).stages == {State.FINISHED: 2}
     assert [[str(line) for line in run.logs()] for run in sweep.runs] == [["1"], ["2"]]
 
 

@@ -12,7 +12,7 @@ from support.sandbox_fixture import RunningSandbox
 from support.scenario import CLUSTERCTL, Stage, wait_until
 
 from clusterctl.launcher.diagnosis.waiting import explain_waiting, gather_pending
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.layout import RunDir

@@ -18,7 +18,7 @@ from clusterctl.launcher.slurm.queue import SEPARATOR
 from clusterctl.shared.errors import Cause, SlurmError
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 Fabricate = Callable[..., RunDir]
 RUNS = [f"{name}-20260101-000000-{name * 4}" for name in "abcd"]
@@ -44,8 +44,8 @@ class Site:
             return subprocess.CompletedProcess(argv, 1, "", "Slurm accounting storage is disabled")
         return subprocess.CompletedProcess(argv, 0, "\n".join(self.lines).replace("|", SEPARATOR), "")
 
-    def stages(self, *runs: RunDir, now: float = NOW) -> list[Stage]:
-        return [status.stage for status in report(runs, self, lambda: now).statuses]
+    def stages(self, *runs: RunDir, now: float = NOW) -> list[State]:
+        return [status.state for status in report(runs, self, lambda: now).statuses]
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_one_query_covers_all_runs_and_its_answer_is_cached(lost: list[RunDir]) 
     site = Site(
         "10|NODE_FAIL|1:0|n1|None", "11|CANCELLED by 7|0:15|n1|None", "11.0|FAILED|15:0|n1|", "12|TIMEOUT|0:0||"
     )
-    expected = [Stage.FAILED, Stage.CANCELLED, Stage.TIMED_OUT, Stage.LOST]
+    expected = [State.FAILED, State.CANCELLED, State.TIMED_OUT, State.LOST]
     assert site.stages(*lost) == expected
     assert site.asked == ["10,11,12,13"]
     assert site.stages(*lost) == expected
@@ -68,23 +68,23 @@ def test_one_query_covers_all_runs_and_its_answer_is_cached(lost: list[RunDir]) 
 
 def test_the_accounting_shows_who_cancelled_an_apparently_preempted_job(fabricate: Fabricate) -> None:
     run = fabricate(RUNS[0], {"submission.json": {"job_id": "10"}, "attempts/0/host.json": {"job_id": "10", **ENDED}})
-    assert Site().stages(run) == [Stage.PREEMPTED]
+    assert Site().stages(run) == [State.PREEMPTED]
     run.accounting_json.unlink()
-    assert Site("10|CANCELLED by 7|0:15|n1|None").stages(run) == [Stage.CANCELLED]
+    assert Site("10|CANCELLED by 7|0:15|n1|None").stages(run) == [State.CANCELLED]
 
 
 def test_without_accounting_stages_stay_lost_and_it_is_queried_once_an_hour(lost: list[RunDir]) -> None:
     site = Site(down=True)
     for now in (NOW, NOW + 5, NOW + AGAIN_SECONDS - 1):
-        assert site.stages(*lost, now=now) == [Stage.LOST] * 4
+        assert site.stages(*lost, now=now) == [State.LOST] * 4
     assert len(site.asked) == 1
     site.stages(*lost, now=NOW + AGAIN_SECONDS)
     assert len(site.asked) == 2
 
 
 def test_a_job_that_is_running_in_the_accounting_is_queried_again(lost: list[RunDir]) -> None:
-    assert Site("10|RUNNING|0:0|n1|").stages(lost[0]) == [Stage.LOST]
-    assert Site("10|TIMEOUT|0:0|n1|").stages(lost[0], now=NOW + AGAIN_SECONDS) == [Stage.TIMED_OUT]
+    assert Site("10|RUNNING|0:0|n1|").stages(lost[0]) == [State.LOST]
+    assert Site("10|TIMEOUT|0:0|n1|").stages(lost[0], now=NOW + AGAIN_SECONDS) == [State.TIMED_OUT]
 
 
 def test_runs_of_one_allocation_share_the_answer(lost: list[RunDir]) -> None:
@@ -128,7 +128,7 @@ def test_without_accounting_scontrol_is_queried_for_recent_jobs(fabricate: Fabri
         return subprocess.CompletedProcess(argv, int(argv[0] == "sacct"), output, "")
 
     found = diagnose(run, lambda _: Slurm(lambda command: command, {}, answer))
-    assert found.status.stage is Stage.FAILED
+    assert found.status.state is State.FAILED
     if forgotten:
         assert (found.headline.cause_class, found.headline.certainty) == (Cause.UNKNOWN, "unknown")
     else:
@@ -145,7 +145,7 @@ def test_a_cached_answer_about_an_earlier_job_is_ignored(lost: list[RunDir]) -> 
                                      '{"job_id": "10", "time": 1e999, "lines": [7]}'])  # fmt: skip
 def test_a_damaged_cache_file_is_ignored(lost: list[RunDir], content: str) -> None:
     lost[0].accounting_json.write_text(content)
-    assert Site("10|TIMEOUT|0:0|n1|").stages(lost[0]) == [Stage.TIMED_OUT]
+    assert Site("10|TIMEOUT|0:0|n1|").stages(lost[0]) == [State.TIMED_OUT]
 
 
 def test_an_impatient_query_raises_the_error(lost: list[RunDir]) -> None:
@@ -165,27 +165,27 @@ def queue_with(run: RunDir, state: str) -> Callable[[object], Slurm]:
     return lambda _: Slurm(lambda command: command, {}, answer)
 
 
-@pytest.mark.parametrize(("state", "stage"), [("FAILED", Stage.FAILED), ("CANCELLED", Stage.CANCELLED)])
+@pytest.mark.parametrize(("state", "stage"), [("FAILED", State.FAILED), ("CANCELLED", State.CANCELLED)])
 def test_an_end_that_squeue_showed_is_remembered_where_there_is_no_accounting(
-    fabricate: Fabricate, state: str, stage: Stage
+    fabricate: Fabricate, state: str, stage: State
 ) -> None:
     """The batch script was killed, and recorded nothing."""
     run = fabricate(RUNS[0], STARTED)
-    assert report([run], queue_with(run, state), lambda: NOW).statuses[0].stage is stage
+    assert report([run], queue_with(run, state), lambda: NOW).statuses[0].state is stage
     site = Site(down=True)
     assert site.stages(run) == [stage]
     assert site.asked == []
     with_accounting(gather(report([run], site, lambda: NOW).statuses[0]), Site("10|RUNNING|0:0|n1|"))
     assert site.stages(run) == [stage]  # although an answer without the end was kept, too
     write_json(run.attempt(0).host_json, {"attempt": 0, "job_id": "10", "start": 1, "restart_count": 1})
-    assert site.stages(run, now=NOW + 2 * AGAIN_SECONDS) == [Stage.LOST]  # Slurm had started it again
+    assert site.stages(run, now=NOW + 2 * AGAIN_SECONDS) == [State.LOST]  # Slurm had started it again
 
 
 @pytest.mark.parametrize("code", [1, 3])
 def test_a_run_that_its_setup_ended_stays_failed_when_slurm_forgets_it(fabricate: Fabricate, code: int) -> None:
     host = {"job_id": "10", "start": 1, "end": 2, "exit_code": code, "signal": "", "setup_ended": 1}
     run = fabricate(RUNS[0], {**STARTED, "attempts/0/host.json": host})
-    assert Site(down=True).stages(run) == [Stage.FAILED]
+    assert Site(down=True).stages(run) == [State.FAILED]
 
 
 def test_what_slurm_said_of_a_job_stays_with_it_after_a_resume(fabricate: Fabricate) -> None:

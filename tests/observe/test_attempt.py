@@ -11,7 +11,7 @@ from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.slurm_log import EndedBy
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 Fabricate = Callable[..., RunDir]
 
@@ -51,7 +51,7 @@ def test_an_attempt_has_its_nodes_stage_and_newest_metrics(fabricate: Fabricate)
         restart_count=1,
         nodes="node[1-2]",
         start=100,
-        stage=Stage.TRAINING,
+        state=State.TRAINING,
         metrics={"epoch": 2, "val_accuracy": 0.5, "loss": 0.25},
     )
     assert evidence.attempts == (expected,)

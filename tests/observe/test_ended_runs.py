@@ -21,7 +21,7 @@ from clusterctl.launcher.observe.status import Filter, newest
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.marks import Refusal
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 Fabricate = Callable[..., RunDir]
 FAILED = {
@@ -65,7 +65,7 @@ def test_an_ended_run_is_read_once_by_all_processes(fabricate: Fabricate, kept: 
     for _ in range(3):
         evidence = look(run, kept())
         assert evidence == read_evidence(read_record(run))
-        assert kept().stage(run) is Stage.FAILED
+        assert kept().stage(run) is State.FAILED
     assert evidence.last.death.code == 3
     assert evidence.last.refused is Refusal.RESTART_LIMIT
     assert evidence.last.course.score[0].name == "val_accuracy"
@@ -101,7 +101,7 @@ def test_filtering_by_stage_does_not_look_up_other_runs(fabricate: Fabricate, ke
     for number in range(10):
         run = fabricate(f"cora-20260102-030405-000{number}", FAILED if number == 4 else FINISHED)
     for _ in range(2):
-        found = newest(run.path.parent, Filter(stages=frozenset({Stage.FAILED})), None, ended := kept())
+        found = newest(run.path.parent, Filter(states=frozenset({State.FAILED})), None, ended := kept())
         ended.save()
         assert [status.record.run.id for status in found.statuses] == ["cora-20260102-030405-0004"]
     assert len(read) == 10
@@ -228,9 +228,9 @@ def test_the_later_of_two_processes_wins_and_the_other_runs_are_read_again(
     other.evidence(runs[1])
     one.save()
     other.save()
-    assert [kept().stage(run) for run in runs] == [None, Stage.FINISHED]
+    assert [kept().stage(run) for run in runs] == [None, State.FINISHED]
     assert look(runs[0], kept()).last.exit_code == 3
-    assert [kept().stage(run) for run in runs] == [Stage.FAILED, Stage.FINISHED]
+    assert [kept().stage(run) for run in runs] == [State.FAILED, State.FINISHED]
 
 
 def test_a_full_disk_does_not_affect_the_answer(fabricate: Fabricate, tmp_path: Path) -> None:

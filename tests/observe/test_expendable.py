@@ -10,22 +10,22 @@ import pytest
 from clusterctl.launcher.api.clean import best_runs, judged
 from clusterctl.launcher.observe.attempt import AttemptEvidence
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, RunRecord
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster, Job, RedditTrain
 
 NOW, DAY = 100 * 86400.0, 86400.0
 
 
-def status(name: str, days: float, stage: Stage = Stage.FINISHED, **metrics: float) -> Status:
+def status(name: str, days: float, state: State = State.FINISHED, **metrics: float) -> Status:
     """A run of job "cora" that ended `days` ago."""
     ended = NOW - days * DAY
     job = Job(name="cora", workload="reddit", train=RedditTrain())
     record = RunRecord(RunDir(Path("/runs", name)), ended - DAY, job, Cluster(name="site"))
     attempt = AttemptEvidence(number=0, start=ended - DAY, end=ended, exit_code=0, metrics=metrics)
-    over = ended if stage.ended else None
-    return Status(record, stage, True, "7", (attempt,), False, "", ended - DAY, over)
+    over = ended if state.ended else None
+    return Status(record, state, True, "7", (attempt,), False, "", ended - DAY, over)
 
 
 def stays(*statuses: Status, days: float = 30, keep_best: bool = False) -> dict[str, str]:
@@ -34,13 +34,13 @@ def stays(*statuses: Status, days: float = 30, keep_best: bool = False) -> dict[
 
 
 def test_only_old_runs_that_have_ended_are_candidates() -> None:
-    assert stays(status("old", 31), status("young", 29), status("runs", 90, Stage.TRAINING)) == {"old": ""}
-    assert stays(status("queued", 90, Stage.QUEUED), status("lost", 90, Stage.LOST)) == {"lost": ""}
+    assert stays(status("old", 31), status("young", 29), status("runs", 90, State.TRAINING)) == {"old": ""}
+    assert stays(status("queued", 90, State.QUEUED), status("lost", 90, State.LOST)) == {"lost": ""}
 
 
 def test_a_run_stays_while_slurm_does_not_answer() -> None:
     assert "Slurm" in stays(replace(status("old", 31), sure=False))["old"]
-    assert "Slurm" in stays(replace(status("old", 31, Stage.TRAINING), sure=False))["old"]
+    assert "Slurm" in stays(replace(status("old", 31, State.TRAINING), sure=False))["old"]
 
 
 def test_another_users_run_is_kept() -> None:
@@ -49,16 +49,16 @@ def test_another_users_run_is_kept() -> None:
 
 
 def test_a_run_stays_while_a_queued_run_depends_on_it() -> None:
-    waiting = status("waiting", 0, Stage.QUEUED)
+    waiting = status("waiting", 0, State.QUEUED)
     record = replace(waiting.record, predecessors=(Predecessor("old", Condition.FINISHED),))
     assert stays(status("old", 31), replace(waiting, record=record)) == {"old": "waiting is waiting for it"}
-    over = replace(waiting, record=record, stage=Stage.CANCELLED, ended=NOW - DAY)
+    over = replace(waiting, record=record, state=State.CANCELLED, ended=NOW - DAY)
     assert stays(status("old", 31), over) == {"old": ""}
 
 
 def test_a_sweep_stays_while_a_queued_run_depends_on_it() -> None:
     sweep = "cora-20260102-030405-00a1"
-    waiting = status("waiting", 0, Stage.QUEUED)
+    waiting = status("waiting", 0, State.QUEUED)
     record = replace(waiting.record, predecessors=(Predecessor(sweep, Condition.FINISHED),))
     found = stays(status(f"{sweep}.0", 31), status("other", 31), replace(waiting, record=record))
     assert found == {f"{sweep}.0": "waiting is waiting for it", "other": ""}
@@ -103,4 +103,4 @@ def test_the_best_is_found_by_scores_then_own_metrics_then_the_loss(
 
 
 def test_no_run_is_the_best_without_a_metric_or_before_its_end() -> None:
-    assert best_runs([status("a", 1), status("b", 1, Stage.TRAINING, loss=1.0)]) == []
+    assert best_runs([status("a", 1), status("b", 1, State.TRAINING, loss=1.0)]) == []

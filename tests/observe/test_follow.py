@@ -14,7 +14,7 @@ from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.errors import WaitTimedOut
 from clusterctl.shared.record.files import Lines, write_json
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster
 
 Fabricate = Callable[..., RunDir]
@@ -47,9 +47,9 @@ class Play:
         return subprocess.CompletedProcess(argv, 0, line, "")
 
 
-def stages(run: RunDir, play: Play) -> list[Stage]:
+def stages(run: RunDir, play: Play) -> list[State]:
     """The stages seen, without consecutive duplicates."""
-    seen = [status.stage for status in watch(run, SITE, play.sources)]
+    seen = [status.state for status in watch(run, SITE, play.sources)]
     return [stage for stage, before in zip(seen, [None, *seen], strict=False) if stage is not before]
 
 
@@ -67,7 +67,7 @@ def test_a_run_is_watched_from_the_queue_to_its_end(fabricate: Fabricate) -> Non
         _3=lambda: Lines(events.events(0)).append({"event": "stage", "stage": "training"}),
         _4=lambda: write_json(run.finished_json, {"attempt": 0, "time": 4}),
     )
-    assert stages(run, play) == [Stage.QUEUED, Stage.STARTING, Stage.TRAINING, Stage.FINISHED]
+    assert stages(run, play) == [State.QUEUED, State.STARTING, State.TRAINING, State.FINISHED]
     assert play.asked_at == [0.0], "Slurm was queried although the files had changed"
 
 
@@ -91,14 +91,14 @@ def test_a_run_whose_node_failed_ends_once_slurm_reports_it(fabricate: Fabricate
     run = fabricate(files=SUBMITTED | {"attempts/0/host.json": HOST})
     play = Play("RUNNING")
     play._happens[5.0] = lambda: setattr(play, "state", "NODE_FAIL")
-    assert stages(run, play) == [Stage.STARTING, Stage.FAILED]
+    assert stages(run, play) == [State.STARTING, State.FAILED]
     assert play.now == 10.0
 
 
 def test_an_unresponsive_slurm_is_polled_with_backoff_and_ends_no_run(fabricate: Fabricate) -> None:
     run = fabricate(files=SUBMITTED)
     play = Play(None, _200=lambda: write_json(run.finished_json, {}))
-    assert stages(run, play) == [Stage.QUEUED, Stage.FINISHED]
+    assert stages(run, play) == [State.QUEUED, State.FINISHED]
     assert play.asked_at == [0.0, 10.0, 30.0, 70.0, 130.0, 190.0]
 
 
@@ -106,12 +106,12 @@ def test_a_cancelled_run_ends_when_its_job_is_gone(fabricate: Fabricate) -> None
     run = fabricate(files=SUBMITTED | {"cancel.json": {"time": 1}})
     play = Play("PENDING")
     play._happens[3.0] = lambda: setattr(play, "state", "CANCELLED")
-    assert stages(run, play) == [Stage.QUEUED, Stage.CANCELLED]
+    assert stages(run, play) == [State.QUEUED, State.CANCELLED]
 
 
 def test_waiting_returns_the_final_stage(fabricate: Fabricate) -> None:
     run = fabricate(files={"attempts/0/host.json": HOST | {"end": 120, "exit_code": 3, "signal": ""}})
-    assert wait(run, SITE, None, Play("").sources) is Stage.FAILED
+    assert wait(run, SITE, None, Play("").sources) is State.FAILED
 
 
 def test_waiting_times_out_without_affecting_the_run(fabricate: Fabricate) -> None:
@@ -126,7 +126,7 @@ def test_waiting_times_out_without_affecting_the_run(fabricate: Fabricate) -> No
 
 def test_waiting_for_an_ended_run_never_times_out(fabricate: Fabricate) -> None:
     run = fabricate(files={"finished.json": {}})
-    assert wait(run, SITE, 0.0, Play("").sources) is Stage.FINISHED
+    assert wait(run, SITE, 0.0, Play("").sources) is State.FINISHED
 
 
 @pytest.mark.parametrize("closely", [False, True])
@@ -141,7 +141,7 @@ def test_the_cost_of_watching_does_not_depend_on_nodes_and_attempts(
     real = os.open
     monkeypatch.setattr(os, "open", lambda path, *rest, **named: opened.append(str(path)) or real(path, *rest, **named))
     play = Play("RUNNING", _10=opened.clear, _70=lambda: write_json(run.finished_json, {"attempt": 20}))
-    assert [status.stage for status in watch(run, SITE, play.sources, closely=closely)][-1] is Stage.FINISHED
+    assert [status.state for status in watch(run, SITE, play.sources, closely=closely)][-1] is State.FINISHED
     of_nodes = [path for path in opened if "telemetry" in path]
     assert len(of_nodes) == (2 * 13 if closely else 0)  # every fourth node represents all
     assert len(opened) - len(of_nodes) < 60 * 10

@@ -19,7 +19,7 @@ from clusterctl.launcher.observe.telemetry import Sample, parse_sample
 from clusterctl.launcher.observe.timeline import AttemptTimeline
 from clusterctl.shared.record.files import Lines
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_nodes_and_ranks_come_from_the_newest_attempt_with_telemetry(history: Hi
 
 def test_the_phases_of_an_attempt_cover_it_without_gaps(history: History) -> None:
     spans = history.attempts[0].phases(NOW)
-    assert (spans[0].stage, spans[0].start) == (Stage.STARTING, STARTS[0])
+    assert (spans[0].state, spans[0].start) == (State.STARTING, STARTS[0])
     assert spans[-1].end == STARTS[0] + 200
     assert all(one.end == other.start for one, other in itertools.pairwise(spans))
     assert history.attempts[0].held(NOW) == 200

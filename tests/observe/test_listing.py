@@ -14,11 +14,11 @@ import pytest
 from clusterctl.launcher.observe import ended_runs
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns, Row
 from clusterctl.launcher.observe.listing import listing
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.launcher.observe.status import Filter
 from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 Fabricate = Callable[..., RunDir]
 FINISHED = {"attempts/0/host.json": {"start": 1.0, "end": 2.0, "exit_code": 0}, "finished.json": {"time": 2.0}}
@@ -38,7 +38,7 @@ def look(tmp_path: Path, made: list[str]) -> Callable[..., list[Row]]:
 
     def row_of(status: Status, now: float) -> Row:
         made.append(status.record.run.id)
-        return Row(status.record.run.id, status.stage, status.record.created, {"STAGE": str(status.stage)})
+        return Row(status.record.run.id, status.state, status.record.created, {"STATE": str(status.state)})
 
     def once(folder: Path, wanted: Filter = Filter()) -> list[Row]:  # noqa: B008 - frozen
         ended = EndedRuns(tmp_path / "cache" / "runs.json", lambda: time.time() + 2 * QUIET_SECONDS)
@@ -88,7 +88,7 @@ def test_listing_ended_runs_costs_two_stats_per_run_and_parses_nothing(
 
 def test_filtering_by_stage_and_age_renders_no_rows(folder: Path, look: Any, made: list[str]) -> None:
     look(folder)
-    assert [row.stage for row in look(folder, Filter(stages=frozenset({Stage.FAILED})))] == [Stage.FAILED]
+    assert [row.state for row in look(folder, Filter(states=frozenset({State.FAILED})))] == [State.FAILED]
     assert look(folder, Filter(seconds=1.0)) == []
     assert len(made) == RUNS
 

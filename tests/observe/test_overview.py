@@ -13,7 +13,7 @@ from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.overview import Overview
 from clusterctl.launcher.slurm import Snapshot
 from clusterctl.shared.errors import SlurmError
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 ENDED = {
     "submission.json": {"job_id": "7"},
@@ -58,7 +58,7 @@ def test_an_ended_run_is_read_once_and_again_after_a_resume(fabricate, asked, mo
     )
     overview = Overview(run.path.parent, slurm_of=lambda cluster: asked)
     for _ in range(3):
-        assert overview.look().statuses[0].stage is Stage.FINISHED
+        assert overview.look().statuses[0].state is State.FINISHED
     assert len(read) == 1
     run.finished_json.unlink()
     (run.attempts_folder / "1").mkdir()

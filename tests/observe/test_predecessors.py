@@ -8,25 +8,25 @@ import pytest
 from support.traces import RECORD
 
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, read_predecessors
-from clusterctl.launcher.observe.stage import Standing, Status, standing
+from clusterctl.launcher.observe.state import Standing, Status, standing
 from clusterctl.shared.record.fields import Fields
-from clusterctl.shared.record.stages import ENDED, Stage
+from clusterctl.shared.record.states import ENDED, State
 
 RUN = "prepare-20260102-030405-00a1"
 
 
-def status(stage: Stage) -> Status:
+def status(stage: State) -> Status:
     return Status(RECORD, stage, True, "12", (), False, "", None, None)
 
 
-@pytest.mark.parametrize("stage", Stage)
-def test_the_stage_of_a_run_decides_whether_its_condition_is_met(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", State)
+def test_the_stage_of_a_run_decides_whether_its_condition_is_met(stage: State) -> None:
     found = {condition: standing(condition, status(stage)) for condition in Condition}
-    if stage is Stage.FINISHED:
+    if stage is State.FINISHED:
         assert set(found.values()) == {Standing.MET}
     elif stage in ENDED:
         assert list(found.values()) == [Standing.NEVER, Standing.MET, Standing.MET]
-    elif stage is Stage.QUEUED:
+    elif stage is State.QUEUED:
         assert set(found.values()) == {Standing.OPEN}
     else:
         assert list(found.values()) == [Standing.OPEN, Standing.OPEN, Standing.MET]
@@ -44,12 +44,12 @@ def test_invalid_predecessors_are_dropped_from_a_record() -> None:
 @pytest.mark.parametrize(
     ("stage", "reason", "shown"),
     [
-        (Stage.QUEUED, "Dependency", f"after {RUN}"),
-        (Stage.QUEUED, "Resources", "Resources"),
-        (Stage.CANCELLED, "DependencyNeverSatisfied", f"never started: after {RUN}"),
+        (State.QUEUED, "Dependency", f"after {RUN}"),
+        (State.QUEUED, "Resources", "Resources"),
+        (State.CANCELLED, "DependencyNeverSatisfied", f"never started: after {RUN}"),
     ],
 )
-def test_the_runs_that_a_run_waits_for_are_named(stage: Stage, reason: str, shown: str) -> None:
+def test_the_runs_that_a_run_waits_for_are_named(stage: State, reason: str, shown: str) -> None:
     record = replace(RECORD, predecessors=(Predecessor(RUN, Condition.FINISHED), Predecessor(RUN, Condition.ENDED)))
     assert replace(status(stage), record=record, reason=reason).held_up_by == shown
     assert replace(status(stage), reason=reason).held_up_by == reason
@@ -58,5 +58,5 @@ def test_the_runs_that_a_run_waits_for_are_named(stage: Stage, reason: str, show
 def test_several_predecessors_are_shown_as_the_first_and_a_count() -> None:
     runs = (RUN, "fetch-20260102-030405-00a2", "fetch-20260102-030405-00a3")
     record = replace(RECORD, predecessors=tuple(Predecessor(run, Condition.ENDED) for run in runs))
-    waiting = replace(status(Stage.QUEUED), record=record, reason="Dependency")
+    waiting = replace(status(State.QUEUED), record=record, reason="Dependency")
     assert waiting.held_up_by == f"after {RUN} and 2 more"

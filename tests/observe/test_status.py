@@ -18,7 +18,7 @@ from clusterctl.launcher.slurm.shared import SharedAnswers
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 Fabricate = Callable[..., RunDir]
 A, B, C = "a-20260101-000000-aaaa", "b-20260101-000000-bbbb", "c-20260101-000000-cccc"
@@ -51,8 +51,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def stages(runs: list[RunDir], queue: Queue) -> list[Stage]:
-    return [status.stage for status in report(runs, queue, lambda: NOW).statuses]
+def stages(runs: list[RunDir], queue: Queue) -> list[State]:
+    return [status.state for status in report(runs, queue, lambda: NOW).statuses]
 
 
 def test_runs_that_ended_by_their_files_cause_no_query(fabricate: Fabricate) -> None:
@@ -61,20 +61,20 @@ def test_runs_that_ended_by_their_files_cause_no_query(fabricate: Fabricate) -> 
         fabricate(A, {"finished.json": {"time": 5}}),
         fabricate(B, {"attempts/0/host.json": {"start": 1, "end": 2, "exit_code": 1, "signal": ""}}),
     ]
-    assert stages(runs, queue) == [Stage.FINISHED, Stage.FAILED]
+    assert stages(runs, queue) == [State.FINISHED, State.FAILED]
     assert queue.questions == 0
 
 
 def test_slurm_is_queried_once_for_all_runs(fabricate: Fabricate, folder: Path) -> None:
     queue = Queue(("1", "PENDING", folder / A), ("2", "RUNNING", folder / B))
     runs = [fabricate(run, {"submission.json": {"job_id": number}}) for run, number in ((A, "1"), (B, "2"), (C, "3"))]
-    assert stages(runs, queue) == [Stage.QUEUED, Stage.STARTING, Stage.CANCELLED]
+    assert stages(runs, queue) == [State.QUEUED, State.STARTING, State.CANCELLED]
     assert queue.questions == 1
 
 
 def test_a_job_whose_submitter_died_is_found_by_its_folder_and_adopted(fabricate: Fabricate, folder: Path) -> None:
     run = fabricate(A)
-    assert stages([run], Queue(("31", "PENDING", folder / A))) == [Stage.QUEUED]
+    assert stages([run], Queue(("31", "PENDING", folder / A))) == [State.QUEUED]
     assert read_json(run.submission_json)["job_id"] == "31"
 
 
@@ -92,7 +92,7 @@ def test_a_run_that_ends_between_reading_and_the_query_is_not_lost(fabricate: Fa
             run.finished_json.write_text('{"attempt": 0, "time": 9}')
             return super()._answer(argv, environment)
 
-    assert stages([run], Ending()) == [Stage.FINISHED]
+    assert stages([run], Ending()) == [State.FINISHED]
 
 
 def test_an_unresponsive_slurm_is_reported_and_stages_come_from_the_files(fabricate: Fabricate) -> None:
@@ -103,10 +103,10 @@ def test_an_unresponsive_slurm_is_reported_and_stages_come_from_the_files(fabric
         fabricate(C, {"submission.json": {"job_id": "3"}}),
     ]
     found = report(runs, queue, lambda: NOW)
-    assert [(status.stage, status.sure) for status in found.statuses] == [
-        (Stage.QUEUED, False),
-        (Stage.FINISHED, True),
-        (Stage.QUEUED, False),
+    assert [(status.state, status.sure) for status in found.statuses] == [
+        (State.QUEUED, False),
+        (State.FINISHED, True),
+        (State.QUEUED, False),
     ]
     (problem,) = found.problems
     assert isinstance(problem, SlurmError)
@@ -196,7 +196,7 @@ def test_an_answer_from_before_the_submission_is_ignored(fabricate: Fabricate) -
         return Slurm(lambda command: command, {}, lambda argv, environment: answer, clock=lambda: NOW - 5)
 
     (status,) = report([run], asked_before, lambda: NOW + 3).statuses
-    assert (status.stage, status.sure) == (Stage.QUEUED, True)
+    assert (status.state, status.sure) == (State.QUEUED, True)
 
 
 def test_slurms_last_answer_is_shown_with_its_age(fabricate: Fabricate, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_slurms_last_answer_is_shown_with_its_age(fabricate: Fabricate, tmp_path
     report([run], lambda _: slurm(Queue(("1", "PENDING", Path("/x")))), lambda: NOW)
     moment[0] = NOW + 45
     found = report([run], lambda _: slurm(Queue(silent=True)), lambda: NOW + 45)
-    assert [(status.stage, status.sure) for status in found.statuses] == [(Stage.QUEUED, False)]
+    assert [(status.state, status.sure) for status in found.statuses] == [(State.QUEUED, False)]
     (problem,) = found.problems
     assert problem.message == "squeue did not answer within 10 s; Slurm's data is as of 45 s ago"
 
@@ -262,9 +262,9 @@ def test_runs_can_be_filtered_by_name_stage_and_age(fabricate: Fabricate, folder
 
     assert len(ids(Filter())) == 3
     assert ids(Filter(names=("b*", "a"))) == [run for run in ids(Filter()) if run in (a, b)]
-    assert ids(Filter(stages=frozenset({Stage.FAILED}))) == [b]
+    assert ids(Filter(states=frozenset({State.FAILED}))) == [b]
     assert ids(Filter(seconds=6000)) == [run for run in ids(Filter()) if run in (a, b)]
-    assert ids(Filter(stages=frozenset({Stage.FINISHED})), 1) == [run for run in ids(Filter()) if run in (a, c)][:1]
+    assert ids(Filter(states=frozenset({State.FINISHED})), 1) == [run for run in ids(Filter()) if run in (a, c)][:1]
     assert ids(Filter(names=("[",))) == []
 
 

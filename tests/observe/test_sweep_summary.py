@@ -9,16 +9,16 @@ from clusterctl.launcher.observe.attempt import AttemptEvidence
 from clusterctl.launcher.observe.measurements import Pace
 from clusterctl.launcher.observe.ranking import ranked, summarise
 from clusterctl.launcher.observe.run_record import RunRecord
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.launcher.observe.sweeps import SweepRecord
 from clusterctl.shared.record.layout import RunDir, SweepDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster, Job
 
 _RECORD = RunRecord(RunDir(Path("/runs/x-0")), 0.0, Job(name="x", workload="reddit"), Cluster(name="site"))
 _RUNNING = Status(
     record=_RECORD,
-    stage=Stage.TRAINING,
+    state=State.TRAINING,
     sure=True,
     job_id=None,
     attempts=(),
@@ -56,8 +56,8 @@ def test_a_diverged_run_is_never_the_best() -> None:
 def test_queued_runs_are_assumed_to_take_as_long_as_the_running_ones() -> None:
     record = SweepRecord(SweepDir.of(Path("/runs"), "x"), 0.0, ((),) * 4)
     half = AttemptEvidence(number=0, start=0.0, metrics={"step": 50, "steps": 100}, pace=Pace(1.0, 50.0))
-    running, starting = replace(_RUNNING, attempts=(half,)), replace(_RUNNING, stage=Stage.STARTING)
-    waiting = replace(_RUNNING, stage=Stage.QUEUED)
+    running, starting = replace(_RUNNING, attempts=(half,)), replace(_RUNNING, state=State.STARTING)
+    waiting = replace(_RUNNING, state=State.QUEUED)
     found = summarise(record, [running, starting, waiting, waiting], now=50.0)
     assert found.seconds_left == (50 + 50 + 2 * 100) / 2
     assert found.best is None

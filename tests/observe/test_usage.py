@@ -15,10 +15,10 @@ from support.busy_run import CREATED, NOW, STARTS, busy_files
 from clusterctl.launcher.api.usage import Stretch, by_week, row_of, stretches_of, summed, week_of, within
 from clusterctl.launcher.observe.attempt import read_evidence
 from clusterctl.launcher.observe.run_record import read_record
-from clusterctl.launcher.observe.stage import Status, judge
+from clusterctl.launcher.observe.state import Status, judge
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 Fabricate = Callable[..., RunDir]
 HOUR = 3600.0
@@ -103,7 +103,7 @@ def test_an_attempt_without_a_recorded_end_counts_until_its_last_write(fabricate
     run = fabricate(files=busy_files(), created=CREATED)
     for path in run.path.rglob("*"):
         os.utime(path, (STARTS[1] + 60, STARTS[1] + 60))
-    for changes in ({"sure": False}, {"sure": True, "stage": Stage.LOST}):
+    for changes in ({"sure": False}, {"sure": True, "state": State.LOST}):
         newest, _ = stretches_of(status_of(run, NOW + 1e6, **changes), NOW + 1e6)
         assert newest.end == STARTS[1] + 60
 

@@ -340,7 +340,7 @@ def test_the_python_api_raises_only_its_own_errors(node: HostileNode) -> None:
     calls = (
         run.status, run.why, run.metrics, run.logs, run.cancel, run.resume, run.rerun, lambda: run.batches,
         lambda: clusterctl.find(RUN, cluster="far"), lambda: clusterctl.runs(cluster="far"),
-        lambda: look_at(["far"], stage="failed"),
+        lambda: look_at(["far"], state="failed"),
     )  # fmt: skip
     answers = [
         b"", b"[]", b"{}", b"5", b'{"returned": 1, "raised": 1}', b'{"returned": {"list": [1]}}', b"\xff",

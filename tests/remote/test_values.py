@@ -28,7 +28,7 @@ from clusterctl.launcher.remote import values
 from clusterctl.launcher.remote.values import decoded, encoded, parsed
 from clusterctl.shared.errors import ClusterctlError, ConfigError, HostError, UsageError
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Job, Resources
 from clusterctl.shared.spec.values import GpuCount
 
@@ -58,7 +58,7 @@ def test_plain_values_arrive_unchanged(value: object) -> None:
 
 def test_our_own_types_arrive_unchanged() -> None:
     job = Job(name="a", workload="command", argv=("b",), resources=Resources(gpus_per_node=GpuCount("a100:4")))
-    for value in (job, Stage.FINISHED, RunDir(Path("/runs/a")), Path("/a"), MetricRecords([{"step": 1}])):
+    for value in (job, State.FINISHED, RunDir(Path("/runs/a")), Path("/a"), MetricRecords([{"step": 1}])):
         arrived = travelled(value, Path if isinstance(value, Path) else type(value))
         assert arrived == value
         assert type(arrived) is type(value)
@@ -93,7 +93,7 @@ def deep(levels: int) -> object:
         {"of": "clusterctl.launcher.submission.sbatch:call_sbatch", "fields": {"dict": []}},
         {"of": "clusterctl.launcher.remote.values:importlib.os.system", "items": ["true"]},
         {"error": "builtins:SystemExit", "text": "", "fields": {"dict": []}},
-        {"enum": "clusterctl.shared.record.stages:Stage", "name": "__class__"},
+        {"enum": "clusterctl.shared.record.states:State", "name": "__class__"},
         {"of": "clusterctl.shared.record.layout:RunDir", "fields": {"dict": [["other", 1]]}},
         {"unknown": 1},
         {"path": 1, "float": 2},
@@ -125,7 +125,7 @@ def deep(levels: int) -> object:
     ],
 )
 def test_anything_but_our_own_values_is_refused(hostile: object) -> None:
-    for hint in (Any, RunDir, Stage, ClusterctlError, MetricRecords, list[RunDir], dict[str, int], float, bytes):
+    for hint in (Any, RunDir, State, ClusterctlError, MetricRecords, list[RunDir], dict[str, int], float, bytes):
         with pytest.raises(HostError, match="invalid"):
             decoded(hostile, hint)
 
@@ -177,7 +177,7 @@ def test_an_answer_of_another_type_is_refused_for_every_operation() -> None:
         "text",
         {"list": [5]},
         {"list": [{"list": []}]},
-        {"enum": "clusterctl.shared.record.stages:Stage", "name": "FINISHED"},
+        {"enum": "clusterctl.shared.record.states:State", "name": "FINISHED"},
         encoded(Resources()),
         encoded(UsageError("a")),
         {"of": "clusterctl.launcher.api.run:Run", "fields": {"dict": [["path", 5]]}},

@@ -219,6 +219,6 @@ def test_a_disk_that_is_full_or_gone_never_ends_a_training(
         "clusterctl: metrics are not written: No space left on device",
         "clusterctl: heartbeats are not sent: No space left on device",
         "clusterctl: phase 'evaluating' is not reported: No space left on device",
-        "clusterctl: phase 'no such phase' is not reported: 'no such phase' is not a valid Stage",
+        "clusterctl: phase 'no such phase' is not reported: 'no such phase' is not a valid State",
     ]
     assert records(program) == []

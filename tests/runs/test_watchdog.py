@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.shared.node.node_watch import CONFIRM_SECONDS, DUMP_SECONDS
 from clusterctl.shared.record.heartbeats import ENDED, IDLE_GPUS, Beat, Stillness, action, patience
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Watchdog
 
 DEFAULT = Watchdog()
@@ -29,10 +29,10 @@ def test_a_hang_of_fast_steps_is_diagnosed_within_a_minute_by_default() -> None:
 def test_other_phases_and_the_first_steps_have_their_own_limits() -> None:
     first = replace(TRAINING, slow_seconds=None, step_seconds=None)
     assert patience(DEFAULT, first) == DEFAULT.starting
-    assert patience(DEFAULT, replace(TRAINING, phase=Stage.EVALUATING)) == DEFAULT.evaluating
-    assert patience(DEFAULT, replace(TRAINING, phase=Stage.LOADING)) == DEFAULT.loading
-    assert patience(DEFAULT, replace(TRAINING, phase=Stage.CHECKPOINTING)) == DEFAULT.checkpointing
-    assert patience(DEFAULT, replace(TRAINING, phase=Stage.IMPORTING)) == DEFAULT.starting
+    assert patience(DEFAULT, replace(TRAINING, phase=State.EVALUATING)) == DEFAULT.evaluating
+    assert patience(DEFAULT, replace(TRAINING, phase=State.LOADING)) == DEFAULT.loading
+    assert patience(DEFAULT, replace(TRAINING, phase=State.CHECKPOINTING)) == DEFAULT.checkpointing
+    assert patience(DEFAULT, replace(TRAINING, phase=State.IMPORTING)) == DEFAULT.starting
     assert patience(DEFAULT, replace(TRAINING, phase=ENDED)) == float("inf")
 
 

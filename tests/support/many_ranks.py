@@ -16,8 +16,8 @@ from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.heartbeats import ENDED, EXIT_HUNG, Beat, write_beats
 from clusterctl.shared.record.layout import RUN_FORMAT, Attempt, RunDir
 from clusterctl.shared.record.marks import RankMark
-from clusterctl.shared.record.stages import Stage
 from clusterctl.shared.record.stamp import stamp
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster, Job, RedditTrain, Resources, to_record
 
 RANKS_A_NODE = 8
@@ -25,7 +25,7 @@ JOB_ID = "4242"
 STEPS, DONE = 1000, 300
 _SAMPLES = 20  # of each node
 _TRAINS_AFTER, _ENDS_AFTER = 20.0, 320.0  # seconds after the start
-_STAGES = ((1.0, Stage.IMPORTING), (5.0, Stage.RENDEZVOUS), (6.0, Stage.LOADING), (_TRAINS_AFTER, Stage.TRAINING))
+_STAGES = ((1.0, State.IMPORTING), (5.0, State.RENDEZVOUS), (6.0, State.LOADING), (_TRAINS_AFTER, State.TRAINING))
 _FRAMES = "".join(
     f'  File "/home/user/project/train.py", line {10 + depth}, in part_{depth}\n    part_{depth + 1}(batch)\n'
     for depth in range(12)
@@ -107,7 +107,7 @@ def _write_ranks(attempt: Attempt, ranks: int, course: Course, start: float) -> 
 
 def beat_of(rank: int, course: Course, now: float) -> Beat:
     """The last heartbeat that the rank wrote."""
-    beat = Beat(now, Stage.TRAINING, now - 300, DONE, now - 1, 1.0, 1.2, 0.9, None, 1000 + rank, node_of(rank))
+    beat = Beat(now, State.TRAINING, now - 300, DONE, now - 1, 1.0, 1.2, 0.9, None, 1000 + rank, node_of(rank))
     return beat if course is Course.RUNNING else replace(beat, phase=ENDED)
 
 
@@ -168,7 +168,7 @@ def _write_telemetry(attempt: Attempt, node: int, ranks: int, now: float) -> Non
 
 def _sample(node: int, ranks: int, step: int, now: float) -> dict[str, Any]:
     own = range(node * RANKS_A_NODE, min((node + 1) * RANKS_A_NODE, ranks))
-    of_rank = {"step": step, "phase": Stage.TRAINING, "step_seconds": 1.0, "busy_seconds": 0.9, "idle": None}
+    of_rank = {"step": step, "phase": State.TRAINING, "step_seconds": 1.0, "busy_seconds": 0.9, "idle": None}
     machine = {"cpu": 12.5, "cpus": 64, "memory": 90 * 2**30, "memory_limit": 500 * 2**30}
     gpus = [{"index": gpu, "utilisation": 60 + (gpu + node + step) % 40} for gpu in range(len(own))]
     ranks_of_node = {str(rank): of_rank for rank in own}
@@ -176,7 +176,7 @@ def _sample(node: int, ranks: int, step: int, now: float) -> dict[str, Any]:
 
 
 def _write_alarm(attempt: Attempt, ranks: int, now: float) -> None:
-    alarm = {"time": now - 6, "by": 0, "seen": culprit(ranks), "phase": Stage.TRAINING, "still_seconds": 60.0}
+    alarm = {"time": now - 6, "by": 0, "seen": culprit(ranks), "phase": State.TRAINING, "still_seconds": 60.0}
     write_json(attempt.hang_json, alarm | {"limit_seconds": 30.0, "suspects": [culprit(ranks)], "how": "busy"})
 
 

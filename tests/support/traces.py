@@ -10,11 +10,11 @@ from clusterctl.launcher.diagnosis.traces import AttemptTrace, RankTrace, RunTra
 from clusterctl.launcher.observe.attempt import AttemptEvidence
 from clusterctl.launcher.observe.rank_events import Raised
 from clusterctl.launcher.observe.run_record import RunRecord
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.heartbeats import Beat
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster, Data, Job, RedditTrain, Resources
 
 START, END = 5000.0, 5100.0
@@ -75,8 +75,8 @@ def attempt(*ranks: RankTrace, lines: str = "", number: int = 0, **changes: Any)
     return replace(made, **changes)
 
 
-def trace(*attempts: AttemptTrace, stage: Stage = Stage.FAILED, sure: bool = True, **changes: Any) -> RunTrace:
+def trace(*attempts: AttemptTrace, state: State = State.FAILED, sure: bool = True, **changes: Any) -> RunTrace:
     last = AttemptEvidence(number=attempts[-1].number, exit_code=attempts[-1].exit_code) if attempts else None
-    status = Status(RECORD, stage, sure, "12", (last,) if last else (), False, "", START, END)
+    status = Status(RECORD, state, sure, "12", (last,) if last else (), False, "", START, END)
     made = RunTrace(status, END + 10, attempts)
     return replace(made, **changes)

@@ -23,11 +23,11 @@ from support.scenario import wait_until
 from support.tracked import tracked_run
 
 from clusterctl.launcher.observe.run_record import read_record
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.launcher.trackers.mirror import Mirror
 from clusterctl.shared.errors import ClusterctlError
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.notify import Track
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # warnings of the libraries
@@ -57,13 +57,13 @@ def mirror_through_restart_and_crash(run: RunDir, name: str) -> None:
     update(run, name)
     bookmark.write_text(before)
     write(run, 1, 3, 4, 5)
-    update(run, name, Stage.FAILED)
+    update(run, name, State.FAILED)
     write(run, 2, 5, 6)
-    update(run, name, Stage.FINISHED)
-    update(run, name, Stage.FINISHED)
+    update(run, name, State.FINISHED)
+    update(run, name, State.FINISHED)
 
 
-def update(run: RunDir, name: str, stage: Stage = Stage.TRAINING) -> None:
+def update(run: RunDir, name: str, stage: State = State.TRAINING) -> None:
     record = read_record(run)
     mirror = Mirror(name, record)
     mirror.update(Status(record, stage, True, "12", (), False, "", None, None))
@@ -126,7 +126,7 @@ def test_an_mlflow_server_gets_one_run_with_each_step_once(fabricate: Fabricate,
         update(run, "mlflow")
     assert time.monotonic() - began < 30
     with mlflow_server(tmp_path, port):
-        update(run, "mlflow", Stage.FINISHED)
+        update(run, "mlflow", State.FINISHED)
         client = tracking.MlflowClient(tracking_uri=address)
         experiment = client.get_experiment_by_name("cora")
         (found,) = client.search_runs([experiment.experiment_id])

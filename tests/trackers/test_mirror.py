@@ -11,11 +11,11 @@ from conftest import CREATED, Fabricate
 from support.tracked import tracked_run
 
 from clusterctl.launcher.observe.run_record import read_record
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.launcher.trackers.mirror import Mirror, TrackedPoint, open_sink, parameters
 from clusterctl.shared.errors import ClusterctlError, ConfigError
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.notify import Track
 
 TENSORBOARD = Track(tensorboard=True)
@@ -39,7 +39,7 @@ class Tracker:
             raise ConnectionError(f"{self.failure}\nand more")
         self.points += [(point.step, name, value) for point in points for name, value in point.values.items()]
 
-    def finish(self, stage: Stage) -> None:
+    def finish(self, stage: State) -> None:
         self.ends.append(stage.value)
 
     def close(self) -> None:
@@ -50,11 +50,11 @@ def steps(*numbers: int, **more: float) -> list[dict[str, float]]:
     return [{"time": CREATED + number, "step": number, "loss": 1.0 / number, **more} for number in numbers]
 
 
-def status_of(run: RunDir, stage: Stage) -> Status:
+def status_of(run: RunDir, stage: State) -> Status:
     return Status(read_record(run), stage, True, "12", (), False, "", None, None)
 
 
-def update(run: RunDir, tracker: Tracker, stage: Stage = Stage.TRAINING) -> int:
+def update(run: RunDir, tracker: Tracker, stage: State = State.TRAINING) -> int:
     """One update by a newly started mirror."""
     return Mirror("tensorboard", read_record(run), tracker).update(status_of(run, stage))
 
@@ -95,21 +95,21 @@ def test_points_missed_during_an_outage_are_sent_later(fabricate: Fabricate) -> 
 
 def test_the_final_stage_is_sent_once_and_again_after_a_resume(fabricate: Fabricate) -> None:
     tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
-    for stage in (Stage.TRAINING, Stage.FAILED, Stage.FAILED, Stage.TRAINING, Stage.FINISHED, Stage.FINISHED):
+    for stage in (State.TRAINING, State.FAILED, State.FAILED, State.TRAINING, State.FINISHED, State.FINISHED):
         update(run, tracker, stage)
     assert tracker.ends == ["failed", "finished"]
     mirror = Mirror("tensorboard", read_record(run), tracker)
-    mirror.update(replace(status_of(run, Stage.LOST), sure=False))
+    mirror.update(replace(status_of(run, State.LOST), sure=False))
     assert tracker.ends == ["failed", "finished"]
 
 
 def test_late_points_are_followed_by_the_final_stage_again(fabricate: Fabricate) -> None:
     """A tracker treats a reopened run as running."""
     tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
-    update(run, tracker, Stage.FINISHED)
+    update(run, tracker, State.FINISHED)
     with run.attempt(0).metrics.open("a") as file:
         file.write(json.dumps(steps(2)[0]) + "\n")
-    update(run, tracker, Stage.FINISHED)
+    update(run, tracker, State.FINISHED)
     assert tracker.ends == ["finished", "finished"]
 
 
@@ -140,5 +140,5 @@ def test_a_missing_tracker_library_is_reported_with_the_pip_command(
     for name in [name for name in sys.modules if name.startswith(("tensorboard.", "clusterctl.launcher.trackers.to_"))]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ClusterctlError) as caught:
-        Mirror("tensorboard", read_record(run), open_sink).update(status_of(run, Stage.TRAINING))
+        Mirror("tensorboard", read_record(run), open_sink).update(status_of(run, State.TRAINING))
     assert caught.value.hint == "pip install 'clusterctl[tensorboard]'"

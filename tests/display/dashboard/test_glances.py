@@ -16,7 +16,7 @@ from clusterctl.launcher.display.dashboard import glances
 from clusterctl.launcher.display.dashboard.glances import LOOK_SECONDS, Glance, RecentlyUsed
 from clusterctl.launcher.display.explanation import pause_after, state_of
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 from .conftest import Server
 from .test_application import ENDED, RUN, SWEEP, make_sweep
@@ -162,10 +162,10 @@ def test_slurm_is_queried_per_refresh_and_not_per_request(serve: Serve, fabricat
 def test_an_ended_run_is_explained_once_and_again_after_a_resume(
     serve: Serve, fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Stage] = []
+    asked: list[State] = []
     real = glances.diagnose_status
     monkeypatch.setattr(
-        glances, "diagnose_status", lambda status, slurm_of: asked.append(status.stage) or real(status, slurm_of)
+        glances, "diagnose_status", lambda status, slurm_of: asked.append(status.state) or real(status, slurm_of)
     )
     run = fabricate(RUN, ENDED)
     server = serve()
@@ -173,12 +173,12 @@ def test_an_ended_run_is_explained_once_and_again_after_a_resume(
         server.page(f"/run/{RUN}")
         server.page(f"/run/{RUN}/why")
         server.later()
-    assert asked == [Stage.FINISHED]
+    assert asked == [State.FINISHED]
     run.finished_json.unlink()
     claim(run.attempt(1))
     server.page(f"/run/{RUN}/why")
     assert len(asked) == 2
-    assert asked[1] is not Stage.FINISHED
+    assert asked[1] is not State.FINISHED
 
 
 def test_the_pause_after_a_diagnosis_depends_on_the_stage_and_its_cost(fabricate: Fabricate) -> None:
@@ -196,6 +196,6 @@ def test_the_pause_after_a_diagnosis_depends_on_the_stage_and_its_cost(fabricate
 
     (busy,) = report([fabricate(RUN, busy_files())], lambda cluster: Silent()).statuses  # type: ignore[arg-type,return-value]
     assert (state_of(busy), pause_after(busy, 0.01), pause_after(busy, 1.0)) == ("alive", 3.0, 50.0)
-    queued, ended = replace(busy, stage=Stage.QUEUED), replace(busy, stage=Stage.FAILED)
+    queued, ended = replace(busy, state=State.QUEUED), replace(busy, state=State.FAILED)
     assert (state_of(queued), pause_after(queued, 0.01)) == ("queued", 60.0)
     assert (state_of(ended), pause_after(ended, 0.01)) == ("ended", math.inf)

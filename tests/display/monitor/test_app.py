@@ -17,7 +17,7 @@ from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.display.monitor.app import Actions, Confirm, Monitor, PaneBox
 from clusterctl.launcher.display.monitor.panes import Pane, arrange
 from clusterctl.launcher.observe.overview import Overview
-from clusterctl.launcher.observe.stage import Status
+from clusterctl.launcher.observe.state import Status
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.spec import Cluster
 
@@ -195,7 +195,7 @@ def test_why_is_repeated_for_a_running_run_but_not_at_every_refresh(overview: Ov
 
 def test_why_runs_once_for_an_ended_run_and_not_while_its_pane_is_hidden(overview: Overview, fabricate) -> None:
     asked: list[str] = []
-    session = Session(overview, explain=lambda status: asked.append(status.stage.value) or ["answer"])
+    session = Session(overview, explain=lambda status: asked.append(status.state.value) or ["answer"])
 
     async def scene(pilot: Any) -> None:
         assert asked == []

@@ -23,7 +23,7 @@ from clusterctl.launcher.display.report.charts import (
     waterfall,
 )
 from clusterctl.launcher.observe.curve import Point
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 POINTS = st.lists(
     st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6)).map(lambda xy: Point(xy[0], xy[1], xy[1], xy[1] + 1)),
@@ -71,8 +71,8 @@ def test_restarts_within_the_axis_are_marked() -> None:
 
 def test_the_waterfall_has_a_row_per_attempt_and_a_piece_per_phase() -> None:
     rows = [
-        PhasesRow("attempt 0", [Piece(Stage.QUEUED, 0, 30), Piece(Stage.TRAINING, 30, 90)]),
-        PhasesRow("attempt 1", [Piece(Stage.TRAINING, 100, 200)]),
+        PhasesRow("attempt 0", [Piece(State.QUEUED, 0, 30), Piece(State.TRAINING, 30, 90)]),
+        PhasesRow("attempt 1", [Piece(State.TRAINING, 100, 200)]),
     ]
     svg = ElementTree.fromstring(waterfall(rows, "phases"))
     pieces = svg.findall("rect")

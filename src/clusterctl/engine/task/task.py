@@ -29,7 +29,7 @@ from clusterctl.shared.record.metrics import MetricsWriter
 from clusterctl.shared.record.once import prepared_once
 from clusterctl.shared.record.place import Place
 from clusterctl.shared.record.secret import sign
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Checkpoint, LoopTrain
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def joined(context: Context) -> Iterator[Task]:
         # A rank connects to every other in each group, and the usual limit of open files is 1,024.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    events.stage(Stage.RENDEZVOUS)
+    events.stage(State.RENDEZVOUS)
     wanted = job.train.device if isinstance(job.train, LoopTrain) else "auto"
     device = choose_device(wanted, job.resources.gpus_per_node or 0, torch.cuda.device_count(), place.local_rank)
     store, secret = meet(place, attempt)
@@ -262,7 +262,7 @@ def joined(context: Context) -> Iterator[Task]:
         os.environ.setdefault(variable, _MATMULS_CACHED)
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # the default, next to the code, may be read-only
-    events.stage(Stage.LOADING)
+    events.stage(State.LOADING)
     settings = attempt, agreeing, writing, job.checkpoint, may_restart(job), fetching
     try:
         yield Task(place, device, node, cache, events, metrics, context.stop, StepClock(device), *settings)

@@ -30,7 +30,7 @@ from clusterctl.shared.record import checkpoints
 from clusterctl.shared.record.files import exists, open_regular, replacing
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.marks import EXIT_RESTART, request_restart
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import to_record
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Checkpoints:
         attempt = self._task.attempt
         if first_warning := stop.warned and not self._warned:
             self._warned = True
-            self._task.events.stage(Stage.TRAINING, epoch=position.epoch, warned=True)
+            self._task.events.stage(State.TRAINING, epoch=position.epoch, warned=True)
         if stop.terminated:
             if attempt is not None and self._may_resume(attempt):
                 self._task.stop.hold(LAST_SAVE_SECONDS)
@@ -213,7 +213,7 @@ class Checkpoints:
             return
         began = time.monotonic()
         if wait:
-            self._task.events.stage(Stage.CHECKPOINTING, epoch=position.epoch)
+            self._task.events.stage(State.CHECKPOINTING, epoch=position.epoch)
         staged = self._staging.copy(pieces(parts, place.rank, place.world_size))
         results = [list(result) for result in self.results]
         facts = {
@@ -226,7 +226,7 @@ class Checkpoints:
         self._writer.start()
         if wait:
             self._writer.join()
-            self._task.events.stage(Stage.TRAINING, epoch=position.epoch)
+            self._task.events.stage(State.TRAINING, epoch=position.epoch)
         self._last_step, self._saved_at = position.step, time.monotonic()
         self._task.metrics.write(step=position.step, checkpoint_seconds=time.monotonic() - began)
 

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.engine.training.flat import NOBODY_STOPS, Stops
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,7 +124,7 @@ class TrainingLog:
         """Start an epoch."""
         self._began = time.monotonic()
         self._counts["epoch"] = epoch
-        self._task.events.stage(Stage.TRAINING, **self._labels, epoch=epoch)
+        self._task.events.stage(State.TRAINING, **self._labels, epoch=epoch)
 
     def step(self, loss: float, seconds: dict[str, float]) -> None:
         """Record a completed step; `seconds` is the clock's lap."""
@@ -134,7 +134,7 @@ class TrainingLog:
 
     def evaluating(self) -> None:
         self._evaluation_began = time.monotonic()
-        self._task.events.stage(Stage.EVALUATING, **self._labels, epoch=self._counts["epoch"])
+        self._task.events.stage(State.EVALUATING, **self._labels, epoch=self._counts["epoch"])
 
     def scores(self, scores: Mapping[str, Score]) -> None:
         """Record the scores of an evaluation, except those of empty splits."""

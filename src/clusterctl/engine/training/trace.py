@@ -19,7 +19,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile, record_function
 
 from clusterctl.shared.record.files import replacing, write_text
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -101,7 +101,7 @@ class StepTrace:
     def _write(self, recording: Any) -> None:
         self._recording = None
         heart = self._task.events.heart
-        heart.enter(Stage.CHECKPOINTING.value)  # for the watchdog: writing may take longer than any step
+        heart.enter(State.CHECKPOINTING.value)  # for the watchdog: writing may take longer than any step
         atexit.unregister(recording.__exit__)
         recording.__exit__(None, None, None)
         attempt, rank = self._task.attempt, self._task.place.rank
@@ -118,7 +118,7 @@ class StepTrace:
             if rank == 0:
                 steps = f"steps {self._done + self._first} to {self._done + self._step}"
                 print(f"trace of {steps}, a file a rank: {folder}\nopen one in https://ui.perfetto.dev", flush=True)
-        heart.enter(Stage.TRAINING.value)
+        heart.enter(State.TRAINING.value)
 
 
 def _recorder(device: str) -> Any:

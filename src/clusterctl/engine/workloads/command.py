@@ -38,8 +38,8 @@ from clusterctl.shared.record.fields import Fields
 from clusterctl.shared.record.files import with_retries
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.marks import EXIT_RESTART, asked_for_restart, restart_file
-from clusterctl.shared.record.stages import Stage
 from clusterctl.shared.record.stamp import LogTimes
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -80,11 +80,11 @@ def main(context: Context) -> None:
     no_python = job.argv[0] == "python" and shutil.which("python") is None  # some systems have only python3
     program = "python3" if no_python else job.argv[0]
     start_telemetry(events.link, place)
-    events.stage(Stage.RENDEZVOUS)
+    events.stage(State.RENDEZVOUS)
     with ExitStack() as stack:
         stop_file = own_folder(stack) / "stop"
         variables = _variables(context, job, stop_file, stack)
-        events.stage(Stage.TRAINING)
+        events.stage(State.TRAINING)
         child = _start([program, *job.argv[1:]], {**os.environ, **variables})
         stop.before_leaving = lambda: end_own([child.pid])
         times = None

@@ -18,7 +18,7 @@ from clusterctl.shared.record.ownership import user_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.layout import RunDir
 
 
@@ -41,7 +41,7 @@ def cancel(runs: Iterable[RunDir], agreed: Callable[[int], bool] = lambda _: Tru
         if isinstance(problem, ConfigError):
             raise problem
     problems = (*found.problems, *newer_records(status.record for status in found.statuses))
-    ended = tuple(status for status in found.statuses if status.stage.ended and status.sure)
+    ended = tuple(status for status in found.statuses if status.state.ended and status.sure)
     alive = tuple(status for status in found.statuses if status not in ended)
     if alive and not agreed(len(alive)):
         return Cancelled((), ended, problems)

@@ -25,7 +25,7 @@ from clusterctl.launcher.observe.ended_runs import stamp
 from clusterctl.launcher.observe.ranking import ranked
 from clusterctl.launcher.observe.run_names import is_run_id, submission
 from clusterctl.launcher.observe.runs import is_private
-from clusterctl.launcher.observe.stage import ARRIVAL_SECONDS
+from clusterctl.launcher.observe.state import ARRIVAL_SECONDS
 from clusterctl.shared.errors import ClusterctlError, ConfigError, UsageError, reason
 from clusterctl.shared.record import checkpoints
 from clusterctl.shared.record.file_systems import clock_ahead
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.ended_runs import Stamp
     from clusterctl.launcher.observe.ranking import Ranked
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
 
 
 SCHEMA_VERSION = 1
@@ -409,7 +409,7 @@ def best_runs(statuses: Iterable[Status]) -> list[Ranked]:
     """The best ended run of each job, by the newest values, as shown in `status`; of equal runs, the newer one."""
     jobs: dict[str, list[Status]] = defaultdict(list)
     for status in statuses:
-        if status.stage.ended:
+        if status.state.ended:
             jobs[status.record.job.name].append(status)
     return [first for found in jobs.values() for first in ranked(found)[:1]]
 
@@ -418,7 +418,7 @@ def _is_over(status: Status, now: float) -> bool:
     """Whether nothing writes to the run any more: a batch script may end a moment after its ranks."""
     last = status.attempt
     written = last is None or last.exit_code is not None or now - ended_at(status) >= ARRIVAL_SECONDS
-    return status.stage.ended and status.sure and written
+    return status.state.ended and status.sure and written
 
 
 def _reason(status: Status, needed: Mapping[str, str], best: Ranked | None) -> str:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.layout import RunDir
 
 
@@ -118,7 +118,7 @@ def _secrets(status: Status) -> Secrets:
 
 def _readme(status: Status, now: float) -> str:
     moment = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(now))
-    state = str(status.stage) + ("" if status.stage.ended else "; not ended, files are as of the export")
+    state = str(status.state) + ("" if status.state.ended else "; not ended, files are as of the export")
     return f"""{status.record.run.id}
 exported {moment} by clusterctl {__version__}
 stage: {state}

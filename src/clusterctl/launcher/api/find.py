@@ -24,8 +24,8 @@ from clusterctl.launcher.observe.status import run_columns as run_columns
 from clusterctl.launcher.observe.status import to_json as to_json
 from clusterctl.launcher.observe.sweeps import one_run, read_sweep, sweep_named
 from clusterctl.shared.errors import UsageError
-from clusterctl.shared.record.stages import ENDED
-from clusterctl.shared.record.stages import Stage as Stage
+from clusterctl.shared.record.states import ENDED
+from clusterctl.shared.record.states import State as State
 from clusterctl.shared.spec.records import nearest
 from clusterctl.shared.spec.values import parse_seconds
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.comparison import Comparison, FileDifference
     from clusterctl.launcher.observe.ended_runs import Row
     from clusterctl.launcher.observe.overview import Overview
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Report as Report
     from clusterctl.shared.record.layout import RunDir
 
 
 _MANY = 50  # with more runs than this, the state of ended runs is cached in a file
-# Names for several stages at once.
+# Names for several states at once.
 _GROUPS = {
     "ended": ENDED,
-    "alive": frozenset(Stage) - ENDED,
-    "running": frozenset(Stage) - ENDED - {Stage.QUEUED},
+    "alive": frozenset(State) - ENDED,
+    "running": frozenset(State) - ENDED - {State.QUEUED},
 }
 
 
@@ -81,7 +81,7 @@ def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
 @operation()
 def runs(
     *,
-    stage: str | Iterable[str] = (),
+    state: str | Iterable[str] = (),
     name: str | Iterable[str] = (),
     since: str | float | None = None,
     cluster: str | None = None,
@@ -89,10 +89,10 @@ def runs(
 ) -> list[Run]:
     """The runs of `cluster`, newest first; unreadable runs are left out.
 
-    Filters: one of the stages `stage` ("failed"; "running", "alive" and "ended" cover several), a job or ID matching
+    Filters: one of the states `state` ("failed"; "running", "alive" and "ended" cover several), a job or ID matching
     `name` ("cora*"), submitted within `since` ("2d", or seconds); `count` limits the result to the newest.
     """
-    wanted = query(stage=stage, name=name, since=since, cluster=cluster, count=count)
+    wanted = query(state=state, name=name, since=since, cluster=cluster, count=count)
     return [Run(run.path) for run in wanted.list()]
 
 
@@ -105,20 +105,20 @@ def names(cluster: str | None = None) -> list[str]:
 @operation()
 def look(
     *,
-    stage: str | Iterable[str] = (),
+    state: str | Iterable[str] = (),
     name: str | Iterable[str] = (),
     since: str | float | None = None,
     cluster: str | None = None,
     count: int | None = None,
 ) -> Report:
     """The status of the matching runs (arguments as for `runs`)."""
-    return replace(query(stage=stage, name=name, since=since, cluster=cluster, count=count).look(), snapshots={})
+    return replace(query(state=state, name=name, since=since, cluster=cluster, count=count).look(), snapshots={})
 
 
 def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Comparison:
     """The differences of two runs, given as runs or names: configuration, code, versions, image, results.
 
-    Runs in any stage can be compared; `line_differences()` of the result returns unified diffs of the code. Raises
+    Runs in any state can be compared; `line_differences()` of the result returns unified diffs of the code. Raises
     NotFoundError, UsageError if both are the same run, and ConfigError if a record cannot be read.
     """
     before, after = (as_run(run, cluster) for run in (first, second))
@@ -173,7 +173,7 @@ class Query:
         return found
 
     def list(self) -> list[RunDir]:
-        """Only the runs; their files are read only if a stage or an age has to be known."""
+        """Only the runs; their files are read only if a state or an age has to be known."""
         if self.named or self.wanted.needs_reading:
             return [status.record.run for status in self.look().statuses]
         return [*itertools.islice(newest_first(self.folder, self.wanted.takes_id), self.count)]
@@ -182,7 +182,7 @@ class Query:
 def query(
     names: Iterable[str] = (),
     *,
-    stage: str | Iterable[str] = (),
+    state: str | Iterable[str] = (),
     name: str | Iterable[str] = (),
     since: str | float | None = None,
     cluster: str | None = None,
@@ -190,7 +190,7 @@ def query(
 ) -> Query:
     """The runs called `names`, else those matching the filters of `runs`. Raises NotFoundError and UsageError."""
     named = tuple(run.directory for run in find_all(names, cluster))
-    wanted = Filter(_several(name), _stages(_several(stage)), age_seconds("--since", since))
+    wanted = Filter(_several(name), _states(_several(state)), age_seconds("--since", since))
     folder = chosen_runs_folder(cluster)
     many = len(named) > _MANY or (not named and (count is None or wanted.needs_reading))
     if not many:
@@ -211,17 +211,17 @@ def _several(words: str | Iterable[str]) -> tuple[str, ...]:
     return (words,) if isinstance(words, str) else tuple(words)
 
 
-def _stages(words: tuple[str, ...]) -> frozenset[Stage]:
-    """The stages named by `words`, which may be comma-separated."""
-    stages: set[Stage] = set()
-    known = {stage.value: frozenset({stage}) for stage in Stage} | _GROUPS
+def _states(words: tuple[str, ...]) -> frozenset[State]:
+    """The states named by `words`, which may be comma-separated."""
+    states: set[State] = set()
+    known = {stage.value: frozenset({stage}) for stage in State} | _GROUPS
     for word in ",".join(words).split(",") if words else ():
         if word not in known:
             close = nearest(word, known)
             hint = f"did you mean {close}?" if close else f"one of {', '.join(known)}"
             raise UsageError(f"no such state: {word}", hint)
-        stages |= known[word]
-    return frozenset(stages)
+        states |= known[word]
+    return frozenset(states)
 
 
 def age_seconds(option: str, age: str | float | None) -> float | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.follow import Sources
     from clusterctl.launcher.observe.logs import Line, Source
     from clusterctl.launcher.observe.run_record import RunRecord
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.layout import RunDir
 
 
@@ -52,7 +52,7 @@ class Reading:
     def follow(self, sources: Sources = REAL_SOURCES) -> Iterator[tuple[Status, Iterator[Line]]]:
         """Poll four times a second until the run has ended: yields its status, and the new lines."""
         for status in watch(self.record.run, self.record.cluster, sources):
-            over = status.stage.ended and status.sure
+            over = status.state.ended and status.sure
             added = self.files.read(ended=True) if over else self.files.added(sources.clock())
             yield status, filter(self.takes, added)
 

@@ -181,8 +181,8 @@ def beside(
     """
     status = run.status()
     status.record.require_ours()
-    if status.stage.ended or status.attempt is None or status.job_id is None:
-        raise UsageError(f"{run.id} is not running: {status.stage}", f"clusterctl status {run.id}")
+    if status.state.ended or status.attempt is None or status.job_id is None:
+        raise UsageError(f"{run.id} is not running: {status.state}", f"clusterctl status {run.id}")
     tasks = status.record.job.resources.nodes * status.record.tasks_per_node
     if rank >= tasks:
         raise UsageError(f"no such rank: {rank}", f"choose one of 0 to {tasks - 1}")

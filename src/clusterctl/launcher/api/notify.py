@@ -79,7 +79,7 @@ class Tracking:
     def update(self) -> dict[str, int]:
         """Tracker -> number of points copied. A tracker that cannot be reached does not affect the others."""
         status = self.run.status()
-        self.ended = status.stage.ended and status.sure
+        self.ended = status.state.ended and status.sure
         counts, self.problems = update_all(self._mirrors, status)
         return counts
 
@@ -100,7 +100,7 @@ def tracking(name: Run | str, cluster: str | None = None) -> Iterator[Tracking]:
                 opened = stack.enter_context(mirrors(record))
                 break
             except LeaseTaken as error:
-                if time.monotonic() > deadline or not run.status().stage.ended:
+                if time.monotonic() > deadline or not run.status().state.ended:
                     raise UsageError(f"{run.id} is already being tracked", "nothing to do") from error
         yield Tracking(run, opened)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.shared.errors import ClusterctlError, UsageError
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
-    from clusterctl.launcher.observe.stage import Status as Status
+    from clusterctl.launcher.observe.state import Status as Status
     from clusterctl.shared.spec import Batches, Cluster, Job
 
 
@@ -31,9 +31,9 @@ class RunFailed(ClusterctlError):
 
     run: Run
 
-    def __init__(self, run: Run, stage: Stage) -> None:
+    def __init__(self, run: Run, stage: State) -> None:
         self.run = run
-        next_step = "resume" if stage in (Stage.TIMED_OUT, Stage.PREEMPTED) else "why"
+        next_step = "resume" if stage in (State.TIMED_OUT, State.PREEMPTED) else "why"
         first, *_ = self.diagnosis.findings
         super().__init__(f"run {run.id} ended: {stage}: {first}", f"clusterctl {next_step} {run.id}")
 
@@ -116,7 +116,7 @@ class Run:
 
     @operation()
     def status(self) -> Status:
-        """The run's status: its stage, attempt, newest metrics, times.
+        """The run's status: its state, attempt, newest metrics, times.
 
         `sure` is False if it depends on Slurm, which does not answer. Raises ConfigError for a damaged run.
         """
@@ -136,7 +136,7 @@ class Run:
         from clusterctl.launcher.observe.follow import wait
 
         stage = wait(self.directory, self.cluster, timeout)
-        if stage is not Stage.FINISHED:
+        if stage is not State.FINISHED:
             raise RunFailed(self, stage)
         return self.status()
 
@@ -215,7 +215,7 @@ class Run:
 
     @operation(changes=True, restarts=True)
     def rerun(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
-        """Submit a new run with the same code and configuration; this one may be in any stage. See `rerun`."""
+        """Submit a new run with the same code and configuration; this one may be in any state. See `rerun`."""
         from clusterctl.launcher.api.submitting.rerun import rerun_alone
 
         new = rerun_alone(self.directory, cluster, overrides=overrides, hold=hold)
@@ -231,6 +231,6 @@ class Run:
         if found.problems:
             raise found.problems[0]
         (status,) = found.statuses
-        if status.stage is not Stage.QUEUED or status.job_id is None:
-            raise UsageError(f"{self.id} is not waiting to start: {status.stage}", f"clusterctl status {self.id}")
+        if status.state is not State.QUEUED or status.job_id is None:
+            raise UsageError(f"{self.id} is not waiting to start: {status.state}", f"clusterctl status {self.id}")
         Slurm.of(status.record.cluster).release([status.job_id])

@@ -15,7 +15,7 @@ from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import read_sweep, sweep_named, values_of
 from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError, WaitTimedOut
 from clusterctl.shared.record.layout import SweepDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ class SweepFailed(ClusterctlError):
 
     def __init__(self, sweep: Sweep, summary: SweepSummary) -> None:
         self.summary = summary
-        others = sum(count for stage, count in summary.stages.items() if stage is not Stage.FINISHED)
+        others = sum(count for stage, count in summary.states.items() if stage is not State.FINISHED)
         hint = f"clusterctl status {sweep.id}\nto start those again: clusterctl resume {sweep.id}"
         super().__init__(f"{others} of the {len(summary.statuses)} runs of {sweep.id} did not finish", hint)
 
@@ -73,7 +73,7 @@ class Sweep:
 
     @operation()
     def status(self, metric: str | None = None) -> SweepSummary:
-        """The number of runs per stage, and the best run so far by `metric`. Raises ConfigError for a damaged sweep."""
+        """The number of runs per state, and the best run so far by `metric`. Raises ConfigError for a damaged sweep."""
         return self.summary(report(read_sweep(self.directory).runs), metric)
 
     def summary(self, looked: Report, metric: str | None = None) -> SweepSummary:
@@ -94,7 +94,7 @@ class Sweep:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             found = self.status()
-            if all(status.stage.ended and status.sure for status in found.statuses):
+            if all(status.state.ended and status.sure for status in found.statuses):
                 break
             if deadline is not None and time.monotonic() >= deadline:
                 waits = len(found.statuses) - found.ended
@@ -102,7 +102,7 @@ class Sweep:
                 raise WaitTimedOut(message, f"clusterctl status {self.id}")
             left = _LOOK_SECONDS if deadline is None else deadline - time.monotonic()
             time.sleep(max(0.0, min(_LOOK_SECONDS, left)))
-        if set(found.stages) != {Stage.FINISHED}:
+        if set(found.states) != {State.FINISHED}:
             raise SweepFailed(self, found)
         return found
 
@@ -118,7 +118,7 @@ class Sweep:
         """Release the runs, which were submitted with `hold`."""
         from clusterctl.launcher.slurm import Slurm
 
-        waiting = [one for one in self.status().statuses if one.stage is Stage.QUEUED and one.job_id is not None]
+        waiting = [one for one in self.status().statuses if one.state is State.QUEUED and one.job_id is not None]
         if not waiting:
             raise UsageError(f"no run of {self.id} is waiting to start", f"clusterctl status {self.id}")
         Slurm.of(waiting[0].record.cluster).release([one.job_id for one in waiting if one.job_id])

@@ -19,13 +19,13 @@ from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.record.files import modified_at, names_in
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.ownership import owner_name
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.telemetry import Sample
     from clusterctl.shared.errors import ClusterctlError
     from clusterctl.shared.record.layout import Attempt
@@ -191,7 +191,7 @@ def stretches_of(status: Status, now: float, since: float | None = None) -> Iter
     attempts = (record.run.attempt(evidence.number) for evidence, _, _ in spans)
     for (evidence, start, until), (attempt, repeated) in zip(spans, repeated_from(attempts, _head), strict=False):
         is_newest = evidence is spans[0][0]
-        is_active = is_newest and status.sure and not status.stage.ended and status.stage is not Stage.QUEUED
+        is_active = is_newest and status.sure and not status.state.ended and status.state is not State.QUEUED
         end = until
         if evidence.end is None and not is_active:  # its end was not recorded: take its last sign of life
             files = (attempt.metrics, attempt.host_log, *attempt.beat_files().values())

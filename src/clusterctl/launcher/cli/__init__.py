@@ -31,7 +31,7 @@ INTERRUPTED = 130  # 128 + SIGINT, the shell's convention
 COMMANDS = {
     "init": "Write a first cluster file and job from Slurm's configuration",
     "submit": "Submit a job to a cluster",
-    "status": "Show runs: stage, progress, accuracy",
+    "status": "Show runs: state, progress, accuracy",
     "logs": "Show the logs of a run's ranks",
     "why": "Explain why a run is waiting or has failed",
     "monitor": "Watch runs: curves, GPUs, logs, the queue",

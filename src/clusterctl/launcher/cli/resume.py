@@ -128,7 +128,7 @@ def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
         click.echo(f"cancelled {len(done.cancelled)} runs; {len(done.ended)} had already ended", err=True)
         return
     for status in done.ended:
-        click.echo(f"{status.record.run.id} has already ended: {status.stage}", err=True)
+        click.echo(f"{status.record.run.id} has already ended: {status.state}", err=True)
     for status in done.cancelled:
         click.echo(f"cancelled {status.record.run.id}", err=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from clusterctl.launcher.api.find import Stage, query, run_columns, to_json
+from clusterctl.launcher.api.find import State, query, run_columns, to_json
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.api.sweeps import sweep_meant
 from clusterctl.launcher.cli.options import echo_json, warn_of
@@ -29,16 +29,16 @@ Look = TypeVar("Look")
 LOOK_SECONDS = 2.0
 _DEFAULT_COUNT = 10
 _OUTPUTS = ["table", "wide", "json", "jsonl", "csv"]
-_ENDED_BADLY = (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST, Stage.CANCELLED)
+_ENDED_BADLY = (State.FAILED, State.TIMED_OUT, State.LOST, State.CANCELLED)
 
 
-@click.command(short_help="Show runs: stage, progress, accuracy")
+@click.command(short_help="Show runs: state, progress, accuracy")
 @click.argument("names", metavar="[RUN|SWEEP]...", nargs=-1)
 @click.option("-n", "count", metavar="N", type=click.IntRange(min=1), help="Show the newest N runs; default: 10.")
 @click.option("-a", "--all", "everything", is_flag=True, help="Show all runs.")
 @click.option("--name", metavar="GLOB", multiple=True, help="Only runs whose job or id matches, e.g. 'cora*'.")
 @click.option(
-    "--state", "stage", metavar="STAGE", multiple=True, help="Only runs in this stage, or: alive, running, ended."
+    "--state", "state", metavar="STATE", multiple=True, help="Only runs in this state, or: alive, running, ended."
 )
 @click.option("--since", metavar="AGE", help="Only runs submitted within this time: 90m, 8h, 2d.")
 @click.option("--metric", metavar="NAME", help="For a sweep: metric that decides the best run; default: its score.")
@@ -55,7 +55,7 @@ def status(
     metric: str | None,
     **chosen: Any,
 ) -> None:
-    """Show RUNs, or the newest runs: stage, progress, time left, loss, accuracy, throughput.
+    """Show RUNs, or the newest runs: state, progress, time left, loss, accuracy, throughput.
 
     A sweep is listed on one line. To see its runs and their settings, name it.
 
@@ -66,7 +66,7 @@ def status(
       clusterctl status --state running --since 2d
       clusterctl status @last -o json
     """
-    narrowed = bool(chosen["name"] or chosen["stage"] or chosen["since"])
+    narrowed = bool(chosen["name"] or chosen["state"] or chosen["since"])
     if names and (narrowed or everything or count):
         raise UsageError("RUN cannot be combined with -n, -a, --name, --state or --since", "leave one of them out")
     if watch and output in ("json", "csv"):
@@ -138,11 +138,11 @@ def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
 
 
 def _listing(wanted: Query, sweep: Sweep | None, metric: str | None) -> Listing:
-    """The table to show: one row per sweep, but every run if a single sweep or a stage was asked for."""
+    """The table to show: one row per sweep, but every run if a single sweep or a state was asked for."""
     from clusterctl.launcher.display import runs_table
 
     if sweep is None:
-        return wanted.rows(runs_table.row_of, iter if wanted.wanted.stages else runs_table.together)
+        return wanted.rows(runs_table.row_of, iter if wanted.wanted.states else runs_table.together)
     looked = wanted.look()
     return runs_table.listing(sweep.summary(looked, metric), looked, runs_table.row_of)
 
@@ -151,14 +151,14 @@ def _show_cause(wanted: Query, found: Listing) -> None:
     """Show on one line why the newest run ended, unless it finished."""
     newest = found.rows[0]
     run = Run(wanted.folder / newest.run)
-    if newest.stage not in _ENDED_BADLY or not run.path.is_dir():  # a sweep
+    if newest.state not in _ENDED_BADLY or not run.path.is_dir():  # a sweep
         return
     from clusterctl.launcher.display.explanation import first_cause
 
     known = (one for one in found.looked if one.record.run.id == newest.run)
     status = next(known, None) or run.status()
-    if status.stage is not Stage.CANCELLED or status.reason:  # cancelled before it started
-        click.echo(f"{status.stage}: {first_cause(status)}\nnext: clusterctl why {newest.run}", err=True)
+    if status.state is not State.CANCELLED or status.reason:  # cancelled before it started
+        click.echo(f"{status.state}: {first_cause(status)}\nnext: clusterctl why {newest.run}", err=True)
 
 
 def _show_data(wanted: Query, output: str) -> tuple[bool, Problems]:

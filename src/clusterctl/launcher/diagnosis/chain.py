@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.diagnosis.finding import Finding
 from clusterctl.launcher.diagnosis.reasons import in_words
 from clusterctl.launcher.observe.measurements import progress
-from clusterctl.launcher.observe.ranking import stages_in_words
-from clusterctl.launcher.observe.stage import HELD, NEVER_STARTS, Standing, standing, standing_of_all
+from clusterctl.launcher.observe.ranking import states_in_words
+from clusterctl.launcher.observe.state import HELD, NEVER_STARTS, Standing, standing, standing_of_all
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import runs_of
 from clusterctl.shared.errors import Cause, ConfigError
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl.launcher.observe.run_record import Predecessor
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import Slurm
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster
 
 MOST_LINKS = 50  # examined per run: chains are short, but a record may be damaged
 _ENDED = {
-    Stage.FAILED: "failed",
-    Stage.TIMED_OUT: "reached its time limit",
-    Stage.PREEMPTED: "was preempted and not restarted",
-    Stage.CANCELLED: "was cancelled",
-    Stage.LOST: "was lost",
+    State.FAILED: "failed",
+    State.TIMED_OUT: "reached its time limit",
+    State.PREEMPTED: "was preempted and not restarted",
+    State.CANCELLED: "was cancelled",
+    State.LOST: "was lost",
 }
 
 
@@ -89,7 +89,7 @@ def explain_chain(status: Status, chain: Sequence[Link]) -> tuple[Finding, tuple
     awaited = [link for link in chain if link.standing is Standing.OPEN]
     facts = tuple(_lines(chain))
     again = (*dict.fromkeys(_to_resume(never)), f"clusterctl resume {run}")
-    if status.stage is Stage.CANCELLED:
+    if status.state is State.CANCELLED:
         if status.reason != NEVER_STARTS:
             return None
         because = _outcome(never[0]) if never else "a run it depends on had not finished at that time"
@@ -119,7 +119,7 @@ def _outcome(link: Link) -> str:
     if link.is_sweep:
         never = sum(standing(condition, status) is Standing.NEVER for status in link.statuses)
         return f"{never} of the {len(link.statuses)} runs of {name}, on which it depends, did not finish"
-    stage = link.statuses[0].stage
+    stage = link.statuses[0].state
     return f"{name}, on which it depends, {_ENDED.get(stage, stage)}"
 
 
@@ -141,14 +141,14 @@ def _state(link: Link) -> str:
     awaited = [_awaited(one) for one in link.before if one.standing is Standing.OPEN]
     waits = f", waiting for {' and '.join(awaited)}" if awaited else ""
     if link.is_sweep:
-        counts = Counter(status.stage for status in link.statuses)
-        return f"{len(link.statuses)} runs: {stages_in_words(counts)}{waits}"
+        counts = Counter(status.state for status in link.statuses)
+        return f"{len(link.statuses)} runs: {states_in_words(counts)}{waits}"
     status = link.statuses[0]
-    stage = status.stage if status.sure else f"{status.stage} (last known)"
-    done = None if status.stage.ended else progress(status.metrics)
+    stage = status.state if status.sure else f"{status.state} (last known)"
+    done = None if status.state.ended else progress(status.metrics)
     if waits:
         return f"{stage}{waits}"
-    if status.stage is Stage.QUEUED and status.reason:
+    if status.state is State.QUEUED and status.reason:
         return f"{stage}: {in_words(status.reason).words}"
     if status.reason == NEVER_STARTS:
         return f"{stage}, because of a run it depends on"

@@ -15,17 +15,17 @@ from clusterctl.launcher.diagnosis.standstill import ended_writers
 from clusterctl.launcher.diagnosis.traces import gather, listen_again, with_accounting
 from clusterctl.launcher.observe.run_record import Condition, newer_records
 from clusterctl.launcher.observe.slurm_log import started_in_vain
-from clusterctl.launcher.observe.stage import NEVER_STARTS
+from clusterctl.launcher.observe.state import NEVER_STARTS
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.errors import Cause, SlurmError
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clusterctl.launcher.diagnosis.traces import AttemptTrace, RunTrace, Seen
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster
 
@@ -74,8 +74,8 @@ def diagnose_status(
     `seen` gets the events read, as in `gather`.
     """
     trace = gather(status, clock, seen=seen)
-    queued = status.stage is Stage.QUEUED
-    at_work = not (queued or status.stage.ended or status.suspended)
+    queued = status.state is State.QUEUED
+    at_work = not (queued or status.state.ended or status.suspended)
     if at_work and trace.attempts and trace.attempts[-1].exit_code is None:
         trace = listen_again(trace, clock, sleep)
     found = judge(trace)
@@ -121,14 +121,14 @@ def judge(trace: RunTrace) -> Diagnosis:
 
 
 def _by_stage(trace: RunTrace) -> tuple[tuple[Finding, ...], tuple[AttemptTrace, ...], list[str]]:
-    """The findings for the run's stage, the attempts that ended before, and what is not known yet."""
+    """The findings for the run's state, the attempts that ended before, and what is not known yet."""
     status, attempts, cancelled = trace.status, trace.attempts, trace.cancelled
     last = attempts[-1] if attempts else None
     number = last.number if last else None
     begun = last if last and last.number >= status.record.past_attempts else None  # not before a resume
-    if status.stage is Stage.FINISHED:
+    if status.state is State.FINISHED:
         return (Finding(Cause.FINISHED, "the run finished", attempt=number),), attempts[:-1], []
-    if status.stage is Stage.QUEUED:
+    if status.state is State.QUEUED:
         cause = "waiting in the queue" + (f": {status.reason}" if status.reason else "")
         return (Finding(Cause.PENDING, cause, hint="see Slurm's start estimate: squeue --me --start"),), attempts, []
     if status.requeuing and last:
@@ -136,19 +136,19 @@ def _by_stage(trace: RunTrace) -> tuple[tuple[Finding, ...], tuple[AttemptTrace,
         cause = f"its batch script asks Slurm to start it again, and holds its nodes meanwhile: {problem}"
         hint = "the script repeats the request for ten minutes, then ends the job; resume it afterwards"
         return (Finding(Cause.PENDING, cause, attempt=number, hint=hint),), attempts, []
-    if status.stage.ended and begun and (line := started_in_vain(begun.job_lines)):
+    if status.state.ended and begun and (line := started_in_vain(begun.job_lines)):
         known = known_line([line])
         assert known is not None
         disk = known_line([known.cause])
         cause_class = Cause.DISK if disk and disk.cause_class is Cause.DISK else known.cause_class
         return (Finding(cause_class, f"it was started again, but could not begin: {known.cause}"),), attempts, []
     ended = last.end + 1 if last and last.end is not None else float("inf")  # the batch script records whole seconds
-    if status.stage is Stage.CANCELLED and cancelled and cancelled.time > ended:
+    if status.state is State.CANCELLED and cancelled and cancelled.time > ended:
         cause = f"cancelled by {cancelled.by} while waiting to restart"
         return (Finding(Cause.CANCELLED, cause, attempt=number),), attempts, []
-    if begun and (status.stage.ended or begun.exit_code is not None):  # the files may record it before Slurm does
+    if begun and (status.state.ended or begun.exit_code is not None):  # the files may record it before Slurm does
         return (explain_attempt(begun, trace),), attempts[:-1], []
-    if status.stage.ended:
+    if status.state.ended:
         return (_never_started(trace),), attempts, []
     if last and not begun:
         return explain_running(replace(trace, attempts=())), attempts, []
@@ -170,7 +170,7 @@ def _never_started(trace: RunTrace) -> Finding:
         which = f"{'one of ' * (len(runs) > 1)}{', '.join(runs)}"
         cause = f"cancelled by Slurm before it started: it depends on {which}, which did not finish"
         return Finding(Cause.CANCELLED, cause, LIKELY)
-    if trace.status.stage is Stage.CANCELLED:
+    if trace.status.state is State.CANCELLED:
         words = "cancelled by scancel before it started, not by clusterctl"
         is_accounted = any(job.state == "CANCELLED" for job in trace.accounted)
         return Finding(
@@ -180,7 +180,7 @@ def _never_started(trace: RunTrace) -> Finding:
         return known
     if trace.status.attempt is not None and not trace.attempts:
         return Finding(Cause.UNKNOWN, "its attempts' files can no longer be read", UNSURE)
-    if trace.status.stage is Stage.LOST:
+    if trace.status.state is State.LOST:
         return Finding(Cause.UNKNOWN, "Slurm no longer knows the job, and there is no record of how it ended", UNSURE)
     return Finding(Cause.LAUNCH, "its batch script never started", LIKELY)
 
@@ -191,13 +191,13 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "id": diagnosis.status.record.run.id,
-        "run_stage": diagnosis.status.stage.value,
+        "run_stage": diagnosis.status.state.value,
         "class": found.cause_class.value,
         "certainty": found.certainty,
         "attempt": found.attempt,
         "rank": found.rank,
         "node": found.node or None,
-        "stage": found.stage or None,
+        "stage": found.state or None,
         "step": found.step,
         "cause": found.cause,
         "traceback": found.traceback or None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.shared.record.heartbeats import GPU_IDLE_PERCENT
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import batch_key
 from clusterctl.shared.spec.values import GpuCount, mebibytes
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterctl.launcher.observe.history import History
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.timeline import Span
 
 IDLE_PERCENT = 30.0  # a GPU that is less busy was not needed, or is kept waiting
@@ -109,14 +109,14 @@ def use_of(status: Status, history: History, now: float) -> Use:
         restarts=max(0, len(phases) - 1),
         undone=history.undone_steps * _seconds_a_step(history),
         restarting=sum(_before_training(spans) for spans in list(phases.values())[1:]),
-        finished=status.stage is Stage.FINISHED,
+        finished=status.state is State.FINISHED,
     )
 
 
 def _before_training(spans: list[Span]) -> float:
     if not spans:
         return 0.0
-    training = next((span.start for span in spans if span.stage is Stage.TRAINING), None)
+    training = next((span.start for span in spans if span.state is State.TRAINING), None)
     if training is None:
         training = spans[-1].end or spans[-1].start
     return training - spans[0].start

@@ -22,13 +22,13 @@ from clusterctl.launcher.observe.lines import pattern
 from clusterctl.launcher.observe.logs import time_of
 from clusterctl.launcher.observe.rank_events import ended_together
 from clusterctl.launcher.observe.slurm_log import EndedBy, job_ends
-from clusterctl.launcher.observe.stage import reached_limit
+from clusterctl.launcher.observe.state import reached_limit
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.marks import Refusal
 from clusterctl.shared.record.ownership import user_name
 from clusterctl.shared.record.plain_text import stretches
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -103,7 +103,7 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
             refused = Refusal.IN_ALLOCATION
         problem = f": {attempt.requeue_problem}" if attempt.requeue_problem else ""
         facts.append(f"not restarted: {_REFUSALS[refused].format(limit=record.job.restart.limit)}{problem}")
-    elif found.cause_class is Cause.PREEMPTED and _stage_after(attempt, trace) is Stage.PREEMPTED:
+    elif found.cause_class is Cause.PREEMPTED and _stage_after(attempt, trace) is State.PREEMPTED:
         # Slurm did not start it again, and its script was not asked to.
         mode = "Slurm cancels the jobs that it preempts there (PreemptMode=CANCEL), and left no time to save"
         off = record.job.resources.requeue is False
@@ -113,7 +113,7 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         found,
         certainty=LIKELY if doubtful else found.certainty,
         attempt=attempt.number,
-        stage=found.stage or (rank.stage if rank else ""),
+        state=found.state or (rank.state if rank else ""),
         step=step or found.step,
         facts=tuple(facts),
         secondary=tuple(
@@ -124,9 +124,9 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     )
 
 
-def _stage_after(attempt: AttemptTrace, trace: RunTrace) -> Stage | None:
-    """The stage in which `attempt` left the run, if it was the last one of its job."""
-    return trace.job_of(attempt).stage if trace.ended_its_job(attempt) else None
+def _stage_after(attempt: AttemptTrace, trace: RunTrace) -> State | None:
+    """The state in which `attempt` left the run, if it was the last one of its job."""
+    return trace.job_of(attempt).state if trace.ended_its_job(attempt) else None
 
 
 def _stuck(case: Case) -> Finding | None:
@@ -155,7 +155,7 @@ def _from_outside(case: Case) -> Finding | None:
     facts: tuple[str, ...] = ()
     if ending.cause is Cause.TIME and attempt.start and attempt.end:  # it may have been stuck before
         beats = [rank.beat for rank in attempt.ranks if rank.beat]
-        beats = [beat for beat in beats if beat.phase == Stage.TRAINING and beat.step]
+        beats = [beat for beat in beats if beat.phase == State.TRAINING and beat.step]
         still = min((beat.time - beat.still_since for beat in beats), default=0.0)
         usual = max((beat.slow_seconds or 0.0 for beat in beats), default=0.0)
         if attempt.reported:
@@ -163,7 +163,7 @@ def _from_outside(case: Case) -> Finding | None:
         elif still > max(60.0, 10 * usual):
             facts = (f"no rank had completed a step for {still:.0f} s",)
     certainty = CERTAIN if ending.certain else LIKELY
-    return Finding(ending.cause, ending.words, certainty, node=ending.node, stage=attempt.rank(0).stage, facts=facts)
+    return Finding(ending.cause, ending.words, certainty, node=ending.node, state=attempt.rank(0).state, facts=facts)
 
 
 def _came_before(first: Candidate | None, moment: float | None) -> bool:
@@ -414,7 +414,7 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     """What ended the job from outside, from Slurm's log lines, cancel.json, and the job's state in Slurm."""
     job, last, stage = trace.job_of(attempt), trace.ended_its_job(attempt), _stage_after(attempt, trace)
     logged = job_ending(attempt)
-    terminated = attempt.signal == "TERM" or stage is Stage.CANCELLED
+    terminated = attempt.signal == "TERM" or stage is State.CANCELLED
     if job.cancelled and last and (logged is None or logged.cause is Cause.CANCELLED) and terminated:
         when, by = job.cancelled
         return Ending(Cause.CANCELLED, f"cancelled by {by}" if by else "cancelled", time=when)
@@ -428,13 +428,13 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     end = attempt.end or 0.0
     accounted = [one for one in job.accounted if "." not in one.step] if last else []
     states = {one.state for one in accounted}
-    if stage is Stage.TIMED_OUT or "TIMEOUT" in states:
+    if stage is State.TIMED_OUT or "TIMEOUT" in states:
         return Ending(Cause.TIME, "the time limit was reached", time=end)
     if "NODE_FAIL" in states:
         return Ending(Cause.NODE, "Slurm lost a node of the job", time=end)
-    if stage is Stage.PREEMPTED or "PREEMPTED" in states:
+    if stage is State.PREEMPTED or "PREEMPTED" in states:
         return Ending(Cause.PREEMPTED, "another job took its nodes", time=end, certain=bool(states))
-    if stage is Stage.CANCELLED or "CANCELLED" in states:
+    if stage is State.CANCELLED or "CANCELLED" in states:
         return Ending(Cause.CANCELLED, _cancelled_by(job), time=end)
     if attempt.exit_code is None and any(one.signal == SIGKILL for one in accounted):
         return Ending(Cause.KILLED, f"its batch script was {BY_SIGKILL}", time=end)

@@ -63,7 +63,7 @@ class Finding:
     attempt: int | None = None
     rank: int | None = None
     node: str = ""
-    stage: str = ""
+    state: str = ""
     step: int | None = None
     traceback: str = ""
     hint: str = ""
@@ -102,7 +102,7 @@ def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
             return (f"clusterctl logs -f {run}",)
         case Cause.STRAGGLER:
             return (log, f"clusterctl status {run}")
-        case Cause.HANG | Cause.IDLE_GPUS if not trace.status.stage.ended:
+        case Cause.HANG | Cause.IDLE_GPUS if not trace.status.state.ended:
             return (log, f"clusterctl cancel {run}")
         case Cause.USER:
             return (log, host, again)

@@ -16,7 +16,7 @@ from clusterctl.shared.spec import Batches, LoopTrain
 
 if TYPE_CHECKING:
     from clusterctl.launcher.observe.attempt import Course
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
 
 SAME_LOSS = 0.02  # relative; losses that differ by less count as equal
 SCORE_MARGIN = 0.15  # of chance * (1 - chance): an accuracy of 0.11 is still chance for ten classes, 0.53 for two

@@ -25,7 +25,7 @@ from clusterctl.launcher.observe.telemetry import GPU_IDLE_SECONDS
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.node.staging import IN_VAIN
 from clusterctl.shared.record.heartbeats import ENDED, IDLE_GPUS, IDLE_SECONDS, Beat, action, idle_together, patience
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
         imports = f"{plural(len(not_staged), 'node')} {'import' if len(not_staged) > 1 else 'imports'}"
         flaws.append(f"{imports} from the shared file system, which is slower; {node}: {problem}")
     if not beats:
-        words = f"{trace.status.stage}; no rank has sent a heartbeat yet"
+        words = f"{trace.status.state}; no rank has sent a heartbeat yet"
         return (Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=tuple(flaws)),)
     if all(beat.phase == ENDED for beat in beats.values()) and len(beats) == attempt.tasks:
         # Its batch script, which records how the attempt ended, is still to end.
@@ -129,7 +129,7 @@ def _idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> 
         words,
         LIKELY,
         attempt.number,
-        stage=present[last].phase,
+        state=present[last].phase,
         traceback=traceback,
         facts=tuple(facts),
         hint=hint,
@@ -147,7 +147,7 @@ def _gpus_idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]
     coming = _will(action(settings, logs_steps=True, how=IDLE_GPUS), "idle_gpu", settings.idle_gpu)
     facts = (coming if settings.enabled and settings.idle_gpu else "set watchdog.idle_gpu to end such runs",)
     words = f"all GPUs on all nodes have been idle since {since}: for {seconds:.0f} s"
-    return Finding(Cause.IDLE_GPUS, words, CERTAIN, attempt.number, stage=present[0].phase, facts=facts)
+    return Finding(Cause.IDLE_GPUS, words, CERTAIN, attempt.number, state=present[0].phase, facts=facts)
 
 
 def _will(what: str, setting: str, seconds: int) -> str:
@@ -160,7 +160,7 @@ def _of_rank(attempt: AttemptTrace, rank: int, beat: Beat, cause: Cause, words: 
 
 
 def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
-    slow = stragglers({rank: beat.busy_seconds for rank, beat in beats.items() if beat.phase == Stage.TRAINING})
+    slow = stragglers({rank: beat.busy_seconds for rank, beat in beats.items() if beat.phase == State.TRAINING})
     if not slow:
         return None
     worst = slow[0]
@@ -186,14 +186,14 @@ def _healthy(attempt: AttemptTrace, every: Mapping[int, Beat]) -> Finding:
         idle = [beat.idle for beat in running if beat.idle is not None and beat.idle > IDLE_SECONDS]
         words = f"logs no steps; {len(beats) - len(idle)} of {attempt.tasks} ranks were active within the last minute"
         waiting = (f"the other {len(idle)} have been idle for {min(idle):.0f} s or more",) if idle else ()
-        return Finding(Cause.HEALTHY, words, CERTAIN, attempt.number, stage=first.phase, facts=waiting)
-    known = first.step_seconds if first.phase == Stage.TRAINING else None
+        return Finding(Cause.HEALTHY, words, CERTAIN, attempt.number, state=first.phase, facts=waiting)
+    known = first.step_seconds if first.phase == State.TRAINING else None
     pace = f", {known * 1000:.0f} ms per step" if known else ""
     done = f", step {first.step}" if first.step else ""
     words = f"{len(beats)} of {attempt.tasks} ranks are making progress: {first.phase}{done}{pace}"
     certainty, facts = (LIKELY, failed) if (failed := _failed(attempt)) else (CERTAIN, ())
     return Finding(
-        Cause.HEALTHY, words, certainty, attempt.number, stage=first.phase, step=first.step or None, facts=facts
+        Cause.HEALTHY, words, certainty, attempt.number, state=first.phase, step=first.step or None, facts=facts
     )
 
 

@@ -53,7 +53,7 @@ def hang(attempt: AttemptTrace) -> Finding:
     if alarm.how == IDLE_GPUS:
         words = f"all GPUs on all nodes were idle for {alarm.still_seconds:.0f} s"
         ends = "the watchdog ends such runs (watchdog.idle_gpu)"
-        return Finding(Cause.IDLE_GPUS, words, stage=alarm.phase, traceback=whereabouts(attempt), facts=(ends,))
+        return Finding(Cause.IDLE_GPUS, words, state=alarm.phase, traceback=whereabouts(attempt), facts=(ends,))
     suspects = list(alarm.suspects)
     certainty = CERTAIN if len(suspects) == 1 else LIKELY
     words = _WORDS.get(alarm.how, "")
@@ -69,7 +69,7 @@ def hang(attempt: AttemptTrace) -> Finding:
     if alarm.how == IDLE:
         words = f"the program logs no steps, and {DID_NOTHING}"
         return Finding(
-            Cause.HANG, words, LIKELY, stage=alarm.phase, traceback=whereabouts(attempt), facts=(noticed(alarm),)
+            Cause.HANG, words, LIKELY, state=alarm.phase, traceback=whereabouts(attempt), facts=(noticed(alarm),)
         )
     if not suspects:
         suspects, words, certainty = [alarm.seen], "no rank stands out; this one was noticed first", UNSURE
@@ -87,7 +87,7 @@ def hang(attempt: AttemptTrace) -> Finding:
         certainty,
         rank=rank.rank,
         node=rank.node,
-        stage=alarm.phase,
+        state=alarm.phase,
         traceback=stack,
         facts=tuple(facts),
     )
@@ -135,7 +135,7 @@ def several_each(nodes: Mapping[str, Collection[int]]) -> bool:
 def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], stage: str, *facts: str) -> Finding:
     names = list(nodes)
     words = f"{', '.join(names)} stopped responding with all its ranks: lost, disconnected, or frozen"
-    return Finding(Cause.NODE, words, LIKELY, attempt.number, node=names[0], stage=stage, facts=facts)
+    return Finding(Cause.NODE, words, LIKELY, attempt.number, node=names[0], state=stage, facts=facts)
 
 
 def outside_collectives(attempt: AttemptTrace) -> list[int]:

@@ -34,7 +34,7 @@ from clusterctl.shared.record.file_systems import lateness
 from clusterctl.shared.record.files import exists, modified_at, names_in, status_of
 from clusterctl.shared.record.heartbeats import BEAT_SECONDS, ENDED, Beat, all_beats, read_beats
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.lines import Text
     from clusterctl.launcher.observe.milestones import Cancellation
     from clusterctl.launcher.observe.rank_events import Death, Event
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import Slurm
     from clusterctl.launcher.slurm.accounting import Accounted
     from clusterctl.shared.record.layout import Attempt
@@ -70,7 +70,7 @@ class RankTrace:
 
     rank: int
     node: str = ""
-    stage: str = ""
+    state: str = ""
     raised: Raised | None = None
     exit_code: int | None = None
     ended: float | None = None
@@ -85,7 +85,7 @@ class RankTrace:
 
     @property
     def began(self) -> bool:
-        return self.stage != ""
+        return self.state != ""
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ class AttemptTrace(AttemptEvidence):
 
 @dataclass(frozen=True)
 class JobTrace:
-    """What is known about one job of a run: its first attempt and its end; `stage` is None if it was not recorded."""
+    """What is known about one job of a run: its first attempt and its end; `state` is None if it was not recorded."""
 
     first: int
-    stage: Stage | None = None
+    state: State | None = None
     cancelled: Cancellation | None = None
     accounted: tuple[Accounted, ...] = ()
 
@@ -147,7 +147,7 @@ class RunTrace:
 
     @cached_property
     def _job(self) -> JobTrace:
-        return JobTrace(self.status.record.past_attempts, self.status.stage, self.cancelled, self.accounted)
+        return JobTrace(self.status.record.past_attempts, self.status.state, self.cancelled, self.accounted)
 
     def job_of(self, attempt: HostRecord) -> JobTrace:
         """The job of `attempt`: what is known about the end of another one says nothing about it."""
@@ -194,7 +194,7 @@ def _past_jobs(run: RunDir) -> tuple[JobTrace, ...]:
             folder = RunDir(run.submissions / name)
             aside[len(read_fields(folder.run_json).tables("resumes"))] = folder
     firsts = [0, *(note.whole("attempts") or 0 for note in notes)]
-    jobs = [JobTrace(first, note.member("stage", Stage)) for first, note in zip(firsts, notes, strict=False)]
+    jobs = [JobTrace(first, note.member("stage", State)) for first, note in zip(firsts, notes, strict=False)]
     for number, note in enumerate(notes):
         if number in aside:
             ends, _ = kept(aside[number], note.job("job_id"))
@@ -241,7 +241,7 @@ def listen_again(
 def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
     """`trace` with the record of an ended job in Slurm's accounting, else in its controller, if either has one."""
     record, job_id = trace.status.record, trace.status.job_id
-    if job_id is None or not record.is_ours or not trace.status.stage.ended:
+    if job_id is None or not record.is_ours or not trace.status.state.ended:
         return trace
     slurm = slurm_of(record.cluster)
 
@@ -286,7 +286,7 @@ class _Look:
             events, beats = self._read(attempt, None)
         ranks = sorted({*events, *own, *logs} if named is None else named)
         last = host is self.status.attempt
-        over = not last or host.exit_code is not None or self.status.stage.ended
+        over = not last or host.exit_code is not None or self.status.state.ended
         return AttemptTrace(
             **vars(host),
             tasks=tasks,
@@ -360,8 +360,8 @@ def _recorded(events: Iterable[Event]) -> dict[str, Any]:
         match event:
             case Began(node=node) if node:
                 facts["node"] = node
-            case Entered(stage=stage):
-                facts["stage"] = stage.value
+            case Entered(state=stage):
+                facts["state"] = stage.value
             case Raised():
                 facts.setdefault("raised", event)
             case Hung(time=at, stacks=stacks):

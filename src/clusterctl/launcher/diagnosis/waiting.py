@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl.launcher.observe.run_record import RunRecord
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import Inventory, Node, Partition, Slurm
     from clusterctl.launcher.slurm.fits import Asked
     from clusterctl.launcher.submission.plan import Plan

@@ -34,7 +34,7 @@ def show(console: Console, found: Comparison, lines: Iterable[FileDifference] = 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("", *(status.record.run.id for status in found.statuses)):
         table.add_column(Text(plain(title)), overflow="fold")
-    table.add_row(*map(Text, ("stage", *(status.stage.value for status in found.statuses))))
+    table.add_row(*map(Text, ("state", *(status.state.value for status in found.statuses))))
     ran = [status.ran(found.as_of) for status in found.statuses]
     table.add_row(*map(Text, ("ran", *("" if seconds is None else duration(seconds) for seconds in ran))))
     same = []

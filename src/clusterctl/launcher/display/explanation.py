@@ -15,11 +15,11 @@ from clusterctl.launcher.diagnosis.finding import CERTAIN
 from clusterctl.launcher.diagnosis.traces import gather
 from clusterctl.launcher.display.plain import plain, plain_lines
 from clusterctl.shared.errors import Cause
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
 
 _TITLES = {
     Cause.USER: "error in the job or its program",
@@ -56,11 +56,11 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
     """The lines to print; each is safe for a terminal."""
     status, (found, *others) = diagnosis.status, diagnosis.findings
     title = _TITLES[found.cause_class]
-    suffix = "" if title == status.stage else f": {title}"
-    lines = [f"{status.record.run.id} {status.stage}{suffix}", f"  {plain(str(found))}"]
+    suffix = "" if title == status.state else f": {title}"
+    lines = [f"{status.record.run.id} {status.state}{suffix}", f"  {plain(str(found))}"]
     where = [
         f"attempt {found.attempt}" if found.attempt is not None else "",
-        plain(found.stage),
+        plain(found.state),
         f"step {found.step}" if found.step is not None else "",
     ]
     if any(where):
@@ -104,15 +104,15 @@ def first_cause(status: Status) -> str:
 
 def state_of(status: Status) -> str:
     """The state that determines the kind of diagnosis: when it changes, a new one is due."""
-    if status.stage.ended or status.stage is Stage.QUEUED:
-        return "ended" if status.stage.ended else "queued"
+    if status.state.ended or status.state is State.QUEUED:
+        return "ended" if status.state.ended else "queued"
     return "idle" if status.attempt and status.attempt.idle_since is not None else "alive"
 
 
 def pause_after(status: Status, took: float) -> float:
     """Seconds to wait before the next diagnosis; `took`: seconds of the last one."""
-    if status.stage.ended:
+    if status.state.ended:
         return math.inf
-    if status.stage is Stage.QUEUED:
+    if status.state is State.QUEUED:
         return max(_QUEUED_SECONDS, float(status.record.cluster.polling_floor))
     return max(_PAUSE_SECONDS, took / _SHARE)

@@ -1,4 +1,4 @@
-"""Follow one run: a progress bar on a terminal, one line per epoch or stage elsewhere. Ctrl-C detaches.
+"""Follow one run: a progress bar on a terminal, one line per epoch or state elsewhere. Ctrl-C detaches.
 
 The output of a `command` run's rank 0 is shown, too.
 """
@@ -25,7 +25,7 @@ from clusterctl.launcher.observe.milestones import read_submission
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.files import is_folder
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import counted_examples, number, own_metrics, score_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from clusterctl.launcher.observe.measurements import Measurement
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.record.vocabulary import Number
     from clusterctl.shared.spec import Cluster
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _BETWEEN_SECONDS = 10.0
 
 
-def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SOURCES) -> Stage:
+def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SOURCES) -> State:
     """Show `run` until it ends, then its outcome and what to type next.
 
     On KeyboardInterrupt, print that the run continues and re-raise: the run is never affected.
@@ -55,7 +55,7 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
         with _view(console) as update:
             for status in watch(run, record.cluster, sources, closely=True):
                 if output:
-                    for line in output.added(sources.clock(), ended=status.stage.ended and status.sure):
+                    for line in output.added(sources.clock(), ended=status.state.ended and status.sure):
                         console.print(Text(line), soft_wrap=True)
                 update(status)
     except KeyboardInterrupt:
@@ -64,7 +64,7 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
         raise
     assert status is not None  # watch yields at least once
     show_end(console, status, sources.slurm_of)
-    return status.stage
+    return status.state
 
 
 @contextmanager
@@ -85,13 +85,13 @@ def _view(console: Console) -> Iterator[Callable[[Status], None]]:
         def update(status: Status) -> None:
             steps, total = status.metrics.get("step", 0), status.metrics.get("steps")
             facts = "  ".join(filter(None, [*_facts(status.metrics), note(status)]))
-            progress.update(task, completed=steps, total=total, stage=status.stage.value, facts=facts, refresh=True)
+            progress.update(task, completed=steps, total=total, stage=status.state.value, facts=facts, refresh=True)
 
         yield update
 
 
 class _PlainLines:
-    """Prints one line for each new stage and for each completed epoch.
+    """Prints one line for each new state and for each completed epoch.
 
     A program that logs no epochs gets a line with its newest values every ten seconds. The metrics are read record by
     record, so that no epoch is missed between two updates.
@@ -110,7 +110,7 @@ class _PlainLines:
         if status.attempt:
             path = status.record.run.attempt(status.attempt.number).metrics
             if self._metrics is None or self._metrics.path != path:
-                if self._metrics:  # a new attempt goes through its stages again
+                if self._metrics:  # a new attempt goes through its states again
                     self._shown.clear()
                 self._metrics = Growing(path)
             added = list(measurements_in(self._metrics.read()))
@@ -122,8 +122,8 @@ class _PlainLines:
             if not self._has_epochs and time is not None and time - self._shown_at >= _BETWEEN_SECONDS:
                 self._shown_at = time
                 self._show()
-        stage = f"{status.stage} {note(status)}".strip()
-        if status.stage.ended:
+        stage = f"{status.state} {note(status)}".strip()
+        if status.state.ended:
             self._show()
         elif stage not in self._shown:
             self._shown.add(stage)
@@ -173,11 +173,11 @@ def _facts(metrics: Mapping[str, Number]) -> list[str]:
 
 
 def show_end(console: Console, status: Status, slurm_of: Callable[[Cluster], Slurm] = Slurm.of) -> None:
-    """Print one line with the stage, exact test score, number of nodes tested, loss and time, then two commands.
+    """Print one line with the state, exact test score, number of nodes tested, loss and time, then two commands.
 
     If the run did not finish, the first cause follows on a second line.
     """
-    run, finished = status.record.run.id, status.stage is Stage.FINISHED
+    run, finished = status.record.run.id, status.state is State.FINISHED
     facts = [note(status)]
     if score := score_of(status.metrics, "test"):
         metric, value = score
@@ -187,7 +187,7 @@ def show_end(console: Console, status: Status, slurm_of: Callable[[Cluster], Slu
         facts.append(f"loss {number(status.metrics['loss'])}")
     if status.ended is not None and (ran := status.ran(status.ended)) is not None:
         facts.append(f"in {duration(ran)}")
-    verdict = (status.stage.value, "bold green" if finished else "bold red")
+    verdict = (status.state.value, "bold green" if finished else "bold red")
     console.print(Text.assemble(verdict, " ", ", ".join(filter(None, facts))), soft_wrap=True)
     for attempt in status.record.run.attempts():
         if is_folder(attempt.profile):

@@ -33,7 +33,7 @@ def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
     for status, added in reading.follow():  # noqa: B007 - the last one is used
         _print(_shown(reading, added, collapse), label, times=times)
     _warn(reading)
-    print(f"{reading.record.run.id}: {status.stage}", file=sys.stderr)
+    print(f"{reading.record.run.id}: {status.state}", file=sys.stderr)
 
 
 def show_errors(reading: Reading) -> None:

@@ -20,11 +20,11 @@ from clusterctl.launcher.observe.attempt import flawed_lines
 from clusterctl.launcher.observe.ended_runs import Row
 from clusterctl.launcher.observe.listing import Listing
 from clusterctl.launcher.observe.measurements import progress, seconds_left
-from clusterctl.launcher.observe.ranking import stages_in_words
+from clusterctl.launcher.observe.ranking import states_in_words
 from clusterctl.launcher.observe.run_names import submission
 from clusterctl.launcher.observe.sweeps import values_of
 from clusterctl.shared.record.heartbeats import IDLE_GPUS
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import KNOWN, number, own_metrics, score_of
 
 if TYPE_CHECKING:
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.attempt import AttemptEvidence
     from clusterctl.launcher.observe.ranking import SweepSummary
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Report
 
 
-_STYLES = {Stage.FINISHED: "green", Stage.QUEUED: "yellow", Stage.CANCELLED: "dim"}
-_AT_WORK = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
+_STYLES = {State.FINISHED: "green", State.QUEUED: "yellow", State.CANCELLED: "dim"}
+_AT_WORK = frozenset({State.TRAINING, State.EVALUATING, State.CHECKPOINTING})
 _GAP = 2
 _SHORT = 0.9  # share of its steps: a program may log only every tenth
 _IMPORTANCE = {  # 0 is never left out; the column with the highest number is dropped first
-    "RUN": 0, "STAGE": 0, "PROGRESS": 5, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 1, "VAL": 4, "TEST": 2, "NODES/S": 8,
+    "RUN": 0, "STATE": 0, "PROGRESS": 5, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 1, "VAL": 4, "TEST": 2, "NODES/S": 8,
     "GPU": 7, "TASKS": 9, "AGE": 4, "RAN": 11, "TRY": 12, "JOB": 13, "NOTE": 6,
 }  # fmt: skip
-LEFT_ALIGNED = ("RUN", "STAGE", "PROGRESS", "NOTE", "ON")
+LEFT_ALIGNED = ("RUN", "STATE", "PROGRESS", "NOTE", "ON")
 
 
 def show_runs(console: Console, listing: Listing, *, wide: bool = False) -> None:
@@ -107,13 +107,13 @@ class RunsTable:
             columns.remove(least)
         head, *texts = zip(*(_aligned(column, cells[column], widths[column]) for column in columns), strict=True)
         self._lines = [[Segment("  ".join(head).rstrip(), Style(bold=True))]]
-        place = columns.index("STAGE")
+        place = columns.index("STATE")
         for row, of_row in zip(shown, texts, strict=True):
             stage = of_row[place].rstrip()
             blank = of_row[place][len(stage) :]
             before = Segment("  ".join([*of_row[:place], ""]))
             after = Segment("  ".join([blank, *of_row[place + 1 :]]).rstrip())
-            self._lines.append([before, Segment(stage, Style.parse(stage_style(row.stage))), after])
+            self._lines.append([before, Segment(stage, Style.parse(stage_style(row.state))), after])
         if left_out:
             self._lines.append([Segment(f"and {left_out} more", Style(dim=True))])
         if width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
@@ -135,17 +135,17 @@ def note(status: Status) -> str:
         return "cancelling"
     if status.reason:
         return plain(status.held_up_by)
-    flaws = flawed_lines(status.attempt, status.record) if status.attempt and status.stage is not Stage.FINISHED else ()
-    if status.stage is Stage.FAILED and status.attempt:
+    flaws = flawed_lines(status.attempt, status.record) if status.attempt and status.state is not State.FINISHED else ()
+    if status.state is State.FAILED and status.attempt:
         return plain(flaws[0]) if flaws and status.attempt.setup_ended is not None else _end(status.attempt)
-    if flaws and status.attempt and not status.stage.ended:
+    if flaws and status.attempt and not status.state.ended:
         return plain(flaws[0])
-    if not status.stage.ended and status.attempt and (since := status.attempt.idle_since) is not None:
+    if not status.state.ended and status.attempt and (since := status.attempt.idle_since) is not None:
         return f"idle since {time.strftime('%H:%M', time.localtime(since))}, logs no steps"
-    if not status.stage.ended and status.attempt and (since := status.attempt.gpus_idle_since) is not None:
+    if not status.state.ended and status.attempt and (since := status.attempt.gpus_idle_since) is not None:
         return f"GPUs idle since {time.strftime('%H:%M', time.localtime(since))}"
     done = progress(status.metrics)
-    if status.stage is Stage.FINISHED and status.record.job.workload == "command" and done and done < _SHORT:
+    if status.state is State.FINISHED and status.record.job.workload == "command" and done and done < _SHORT:
         return f"exited after step {share(status.metrics.get('step'), status.metrics.get('steps'))}"
     lesson = not_learning(status.attempt.course if status.attempt else None)
     return lesson.note if lesson else "1 step per epoch" * bool(single_steps(status))
@@ -163,7 +163,7 @@ def _end(attempt: AttemptEvidence) -> str:
 
 
 def _importance(column: str) -> int:
-    """The settings varied by a sweep are almost as important as the run and its stage."""
+    """The settings varied by a sweep are almost as important as the run and its state."""
     return _IMPORTANCE.get(column, 1)
 
 
@@ -178,20 +178,20 @@ def _width(text: str) -> int:
     return len(text) if text.isascii() else cell_len(text)
 
 
-def stage_style(stage: Stage) -> str:
+def stage_style(stage: State) -> str:
     return _STYLES.get(stage, "red" if stage.ended else "cyan")
 
 
-def stage_text(status: Status) -> str:
-    """The stage, with a question mark if only Slurm knows and has not answered."""
-    return status.stage.value if status.sure else f"{status.stage}?"
+def state_text(status: Status) -> str:
+    """The state, with a question mark if only Slurm knows and has not answered."""
+    return status.state.value if status.sure else f"{status.state}?"
 
 
 def row_of(status: Status, now: float) -> Row:
     """The row of one run. The row of an ended run does not depend on `now`."""
-    stage, metrics, attempt, job = status.stage, status.metrics, status.attempt, status.record.job
+    stage, metrics, attempt, job = status.state, status.metrics, status.attempt, status.record.job
     at_work = stage in _AT_WORK
-    done = progress(metrics) if stage not in (Stage.QUEUED, Stage.STARTING) else None
+    done = progress(metrics) if stage not in (State.QUEUED, State.STARTING) else None
     left = seconds_left(metrics, attempt.pace, now) if at_work and attempt else None
     gpu = attempt.gpu if attempt and not stage.ended else None
     ran = status.ran(now)
@@ -199,7 +199,7 @@ def row_of(status: Status, now: float) -> Row:
     val, test = (score[0].text(score[1]) if score else "" for score in scores)
     cells = {
         "RUN": status.record.run.id,
-        "STAGE": stage_text(status),
+        "STATE": state_text(status),
         "PROGRESS": "" if done is None else progress_bar(done),
         "EPOCH": share(metrics.get("epoch"), metrics.get("epochs")),
         "STEP": share(metrics.get("step"), metrics.get("steps")),
@@ -236,19 +236,19 @@ def together(rows: Iterable[Row]) -> list[Row]:
         if group[0].run == name:  # not a sweep
             combined.append(group[0])
             continue
-        counts = Counter(row.stage for row in group)
-        ended = sum(row.stage.ended for row in group) / len(group)
+        counts = Counter(row.state for row in group)
+        ended = sum(row.state.ended for row in group) / len(group)
         cells = {
             "RUN": name,
-            "STAGE": f"{len(group)} runs",
+            "STATE": f"{len(group)} runs",
             "PROGRESS": progress_bar(ended),
-            "NOTE": stages_in_words(counts),
+            "NOTE": states_in_words(counts),
         }
         # The colour is that of the active runs, else of those that ended badly.
         going = [stage for stage in counts if not stage.ended]
-        at_work = [stage for stage in going if stage is not Stage.QUEUED]
-        badly = [stage for stage in counts if stage.ended and stage is not Stage.FINISHED]
-        stage = next(iter([*at_work, *going, *badly]), Stage.FINISHED)
+        at_work = [stage for stage in going if stage is not State.QUEUED]
+        badly = [stage for stage in counts if stage.ended and stage is not State.FINISHED]
+        stage = next(iter([*at_work, *going, *badly]), State.FINISHED)
         combined.append(Row(name, stage, max(row.created for row in group), cells))
     return combined
 
@@ -277,7 +277,7 @@ def listing(summary: SweepSummary, looked: Report, row_of: Callable[[Status, flo
 
 def headline(found: SweepSummary) -> str:
     """The state of the sweep in one or two lines."""
-    lines = [f"{found.record.sweep.id}: {len(found.statuses)} runs: {stages_in_words(found.stages)}"]
+    lines = [f"{found.record.sweep.id}: {len(found.statuses)} runs: {states_in_words(found.states)}"]
     if found.seconds_left:
         lines[0] += f"; about {duration(found.seconds_left)} left"
     if best := found.best:

@@ -18,12 +18,12 @@ from clusterctl.launcher.diagnosis.diagnose import diagnose_status
 from clusterctl.launcher.notifications.send import Delivery, Outcome, to_command, to_webhook, within
 from clusterctl.launcher.observe.attempt import read_alarm
 from clusterctl.launcher.observe.ranking import best_value
-from clusterctl.launcher.observe.stage import NEVER_STARTS
+from clusterctl.launcher.observe.state import NEVER_STARTS
 from clusterctl.shared.node.node_watch import alarm_of
 from clusterctl.shared.record.files import read_beginning
 from clusterctl.shared.record.heartbeats import IDLE, IDLE_GPUS
 from clusterctl.shared.record.plain_text import duration, plain
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.notify import RunEvent
 from clusterctl.shared.spec.values import plural
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.diagnosis.diagnose import SlurmOf
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.vocabulary import Metric, Number
 
 
@@ -150,12 +150,12 @@ def happened(status: Status, stalled: Collection[int]) -> Iterator[Happened]:
         # Slurm requeues the same job after a preemption or the loss of a node; a resume is a new job.
         if attempt.requeued or (following is not None and attempt.job_id == following.job_id):
             yield Happened(RunEvent.RESTARTED, attempt.number)
-    if not status.stage.ended or not status.sure:  # it is or may be active
+    if not status.state.ended or not status.sure:  # it is or may be active
         return
-    if status.stage is Stage.CANCELLED and status.reason != NEVER_STARTS:  # the user who cancelled it knows
+    if status.state is State.CANCELLED and status.reason != NEVER_STARTS:  # the user who cancelled it knows
         return
     last = status.attempts[-1].number if status.attempts else 0
-    event = RunEvent.FINISHED if status.stage is Stage.FINISHED else RunEvent.FAILED
+    event = RunEvent.FINISHED if status.state is State.FINISHED else RunEvent.FAILED
     yield Happened(event, max(last, status.record.past_attempts))
 
 

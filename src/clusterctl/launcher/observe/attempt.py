@@ -1,4 +1,4 @@
-"""The files of a run, parsed: the evidence that `stage` judges, and the course of the loss that `learning` judges."""
+"""The files of a run, parsed: the evidence that `state` judges, and the course of the loss that `learning` judges."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.launcher.slurm import JobState, QueuedJob
     from clusterctl.shared.record.layout import Attempt
-    from clusterctl.shared.record.stages import Stage
+    from clusterctl.shared.record.states import State
     from clusterctl.shared.record.vocabulary import Metric, Number
 
 
@@ -170,7 +170,7 @@ class AttemptEvidence(HostRecord):
     ended_by: EndedBy | None = None  # why Slurm ended the job; None: it did not, as far as its log shows
     in_vain: str = ""  # what a later start wrote that could not begin an attempt
     death: Death | None = None  # of the first task that failed on its own, as reported by srun
-    stage: Stage | None = None
+    state: State | None = None
     metrics: dict[str, Number] = field(default_factory=dict)
     pace: Pace | None = None
     gpu: float | None = None  # current mean GPU utilisation in percent
@@ -275,7 +275,7 @@ def _with_its_ranks(
         evidence,
         hung="" if alarm.absent else alarm.text("how") or "unknown",
         death=death,
-        stage=newest_stage(attempt),
+        state=newest_stage(attempt),
         metrics=newest,
         course=read_course([folder.metrics for folder in folders], lines, newest),
         pace=None if over else pace_of(lines),

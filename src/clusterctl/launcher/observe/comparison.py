@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from clusterctl.launcher.observe.run_record import RunRecord
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Report
     from clusterctl.shared.errors import ClusterctlError, SlurmError
     from clusterctl.shared.record.layout import RunDir, SweepDir
@@ -142,7 +142,7 @@ def differences_to_json(found: Comparison, lines: Iterable[FileDifference] | Non
         "runs": [
             {
                 "id": status.record.run.id,
-                "stage": status.stage.value,
+                "stage": status.state.value,
                 "sure": status.sure,
                 "attempts": len(status.attempts),
                 "seconds": status.ran(found.as_of),

@@ -20,12 +20,12 @@ from clusterctl.launcher.observe.attempt import AttemptEvidence, Course, Mean, R
 from clusterctl.launcher.observe.rank_events import Death
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, RunRecord, read_record, read_spec
 from clusterctl.launcher.observe.slurm_log import EndedBy
-from clusterctl.launcher.observe.stage import settled
+from clusterctl.launcher.observe.state import settled
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.files import names_in, with_retries
 from clusterctl.shared.record.kept import Kept, read_kept, write_kept
 from clusterctl.shared.record.marks import Refusal
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import Metric, metric_of
 from clusterctl.shared.spec import Cluster, Job, to_record
 
@@ -63,7 +63,7 @@ class Row(NamedTuple):
     """A run in a table: the text of each non-empty column, except for the age, which changes with the clock."""
 
     run: str  # its id
-    stage: Stage
+    state: State
     created: float
     cells: Mapping[str, str]
 
@@ -72,7 +72,7 @@ class _KeptRun(NamedTuple):
     """One run in the cache file."""
 
     stamp: list[int]
-    stage: str
+    state: str
     created: float
     cells: dict[str, str] | None  # of its row, once it was rendered
     specs: list[str]  # the keys of its job and cluster
@@ -110,17 +110,17 @@ class EndedRuns:
                 self._changed = True
         return evidence
 
-    def stage(self, run: RunDir) -> Stage | None:
+    def stage(self, run: RunDir) -> State | None:
         """How `run` ended; None if its files must be read."""
         kept = self._load().get(run.id)
-        return Stage(kept.stage) if kept and kept.stamp == [*stamp(run)] else None
+        return State(kept.state) if kept and kept.stamp == [*stamp(run)] else None
 
     def row(self, folder: str, run: str) -> Row | None:
         """The cached row of the run with that id; None if it must be rendered."""
         kept = self._load().get(run)
         if not kept or kept.cells is None or kept.stamp != [*_stamp(f"{folder}/{run}")]:
             return None
-        return Row(run, Stage(kept.stage), kept.created, kept.cells)
+        return Row(run, State(kept.state), kept.created, kept.cells)
 
     def keep_row(self, run: RunDir, row: Row) -> None:
         """Cache the row of `run` if its evidence is cached."""
@@ -217,7 +217,7 @@ _KINDS: dict[type, dict[str, Callable[[Any], object]]] = {
         "refused": Refusal,
         "setup": lambda packed: tuple(SetupFlaw(*flaw) for flaw in packed),
         "ended_by": EndedBy,
-        "stage": Stage,
+        "state": State,
         "death": lambda packed: _made(Death, packed),
         "course": lambda packed: _made(Course, packed),
     },

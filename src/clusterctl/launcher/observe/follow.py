@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.attempt import RunEvidence, read_evidence
 from clusterctl.launcher.observe.run_record import read_record
-from clusterctl.launcher.observe.stage import judge, settled
+from clusterctl.launcher.observe.state import judge, settled
 from clusterctl.launcher.observe.status import answered
 from clusterctl.launcher.observe.telemetry import NodesNow, nodes_now
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.errors import SlurmError, WaitTimedOut
 from clusterctl.shared.record.files import status_of
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from clusterctl.launcher.observe.run_record import RunRecord
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import Snapshot
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.spec import Cluster
@@ -54,17 +54,17 @@ def watch(run: RunDir, cluster: Cluster, sources: Sources = REAL_SOURCES, *, clo
     while True:
         status = judge(asking.completed(files.read(sources.clock())), sources.clock())
         yield status
-        if status.stage.ended and status.sure:
+        if status.state.ended and status.sure:
             return
         sources.sleep(LOOK_SECONDS)
 
 
-def wait(run: RunDir, cluster: Cluster, timeout: float | None, sources: Sources = REAL_SOURCES) -> Stage:
-    """Wait for the end of `run` and return its stage; raises WaitTimedOut after `timeout` seconds."""
+def wait(run: RunDir, cluster: Cluster, timeout: float | None, sources: Sources = REAL_SOURCES) -> State:
+    """Wait for the end of `run` and return its state; raises WaitTimedOut after `timeout` seconds."""
     deadline = None if timeout is None else sources.clock() + timeout
-    stage = Stage.QUEUED
+    stage = State.QUEUED
     for status in watch(run, cluster, sources):
-        stage = status.stage
+        stage = status.state
         if deadline is not None and sources.clock() >= deadline and not stage.ended:
             message = f"{run.id} is still {stage} after {timeout:g} s"
             raise WaitTimedOut(message, f"it continues; check it with: clusterctl status {run.id}")

@@ -17,7 +17,7 @@ from clusterctl.launcher.observe.lines import MOST_BYTES, GrowingRecords
 from clusterctl.launcher.observe.measurements import parse_measurement
 from clusterctl.launcher.observe.telemetry import parse_sample, telemetry_files
 from clusterctl.launcher.observe.timeline import AttemptTimeline
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import STEP_PARTS, Role, metric_of
 
 if TYPE_CHECKING:
@@ -243,5 +243,5 @@ class History:
             if of_rank.step_seconds is not None:
                 known.seconds.add(sample.time, of_rank.step_seconds)
                 self.step_seconds.add(sample.time, of_rank.step_seconds)
-            if of_rank.busy_seconds is not None and of_rank.phase == Stage.TRAINING:
+            if of_rank.busy_seconds is not None and of_rank.phase == State.TRAINING:
                 known.busy.add(sample.time, of_rank.busy_seconds)

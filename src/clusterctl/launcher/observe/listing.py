@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.observe.ended_runs import EndedRuns, Row
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Filter
     from clusterctl.shared.errors import ConfigError, SlurmError
 
@@ -60,6 +60,6 @@ def listing(
         rows[run.id] = row = row_of(status, looked.as_of)
         ended.keep_row(run, row)
     found = (rows[run] for run in ids if run in rows)
-    taken = (row for row in found if wanted.takes(row.stage, row.created, looked.as_of))
+    taken = (row for row in found if wanted.takes(row.state, row.created, looked.as_of))
     problems = (*looked.problems, *newer_records(status.record for status in looked.statuses))
     return Listing(looked.as_of, tuple(itertools.islice(together(taken), count)), problems, looked.statuses)

@@ -16,7 +16,7 @@ from clusterctl.launcher.observe.runs import newest_first
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.timeline import Happening
 from clusterctl.launcher.slurm import Slurm
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.ended_runs import Stamp
     from clusterctl.launcher.observe.logs import Line
     from clusterctl.launcher.observe.run_record import RunRecord
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import Snapshot
     from clusterctl.shared.errors import ConfigError, SlurmError
     from clusterctl.shared.record.layout import RunDir
@@ -79,7 +79,7 @@ class Overview:
             run: (stamps[run], status)
             for run, status in (kept | fresh).items()
             # A lost or preempted run may come back without a change in its files.
-            if status.sure and status.stage.ended and status.stage not in (Stage.LOST, Stage.PREEMPTED)
+            if status.sure and status.state.ended and status.state not in (State.LOST, State.PREEMPTED)
         }
         statuses = tuple(status for run in runs if (status := kept.get(run) or fresh.get(run)))
         chosen = next((status for status in statuses if selected in (None, status.record.run.id)), None)
@@ -102,7 +102,7 @@ class _Closely:
 
     def look(self, status: Status) -> Selected:
         self._history.update(status.attempts)
-        self._lines.extend(collapsed(self._logs.read(ended=status.stage.ended and status.sure)))
+        self._lines.extend(collapsed(self._logs.read(ended=status.state.ended and status.sure)))
         return Selected(status, self._history, tuple(self._lines), tuple(happenings(status, self._history)))
 
 
@@ -120,6 +120,6 @@ def happenings(status: Status, history: History) -> list[Happening]:
             text = f"attempt {number} ends: exit code {host.exit_code}"
             found.append(Happening(host.end, None, text, bad=host.exit_code != 0))
     if status.ended is not None:
-        bad = status.stage not in (Stage.FINISHED, Stage.CANCELLED)
-        found.append(Happening(status.ended, None, str(status.stage), bad))
+        bad = status.state not in (State.FINISHED, State.CANCELLED)
+        found.append(Happening(status.ended, None, str(status.state), bad))
     return sorted(found, key=lambda happening: happening.time)

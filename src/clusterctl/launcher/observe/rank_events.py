@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterctl.launcher.observe.lines import Growing, last_lines, records_in, tail
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.fields import Fields
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,7 +45,7 @@ class Began(Event):
 
 @dataclass(frozen=True)
 class Entered(Event):
-    stage: Stage
+    state: State
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def parse_event(record: Mapping[str, Any]) -> Event | None:
         case "began":
             host = fields.text("host")
             return Began(time, host, fields.text("node") or host, fields.whole("pid"))
-        case "stage" if stage := fields.member("stage", Stage):
+        case "stage" if stage := fields.member("stage", State):
             return Entered(time, stage)
         case "exception":
             type_, message, traceback, hint = map(fields.text, ("type", "message", "traceback", "hint"))
@@ -163,8 +163,8 @@ def last_events(attempt: Attempt, files: Iterable[EventFile] | None = None) -> t
     return {rank: list(events) for rank, events in found.items()}, problems
 
 
-def newest_stage(attempt: Attempt, rank: int = 0) -> Stage | None:
-    """The last stage entered by `rank`, which is on the first node."""
+def newest_stage(attempt: Attempt, rank: int = 0) -> State | None:
+    """The last state entered by `rank`, which is on the first node."""
     files = (EventFile(attempt.events(rank), rank), EventFile(attempt.node_events(0)))
     newest: Entered | None = None
     for file in files:
@@ -172,7 +172,7 @@ def newest_stage(attempt: Attempt, rank: int = 0) -> Stage | None:
         entered = next((event for whose, event in parsed if whose == rank and isinstance(event, Entered)), None)
         if entered and (newest is None or (entered.time or 0.0) >= (newest.time or 0.0)):
             newest = entered
-    return newest.stage if newest else None
+    return newest.state if newest else None
 
 
 def beginnings(attempt: Attempt) -> dict[int, Began]:

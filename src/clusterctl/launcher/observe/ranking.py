@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.lines import MOST_BYTES, GrowingRecords
 from clusterctl.launcher.observe.measurements import parse_measurement, records_once, seconds_left
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import KNOWN, Better, metric_of, own_metrics, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.sweeps import SweepRecord
     from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.record.vocabulary import Metric, Number
@@ -78,37 +78,37 @@ def best_value(run: RunDir, newest: Mapping[str, Number]) -> tuple[Metric, Numbe
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """A sweep at one moment: its runs in each stage, the best so far, and the estimated time left."""
+    """A sweep at one moment: its runs in each state, the best so far, and the estimated time left."""
 
     record: SweepRecord
     statuses: tuple[Status, ...]
-    stages: Mapping[Stage, int]  # in lifecycle order
+    states: Mapping[State, int]  # in lifecycle order
     best: Ranked | None
     seconds_left: float | None  # until all have ended, estimated from those that have; None if unknown
 
     @property
     def ended(self) -> int:
-        return sum(count for stage, count in self.stages.items() if stage.ended)
+        return sum(count for stage, count in self.states.items() if stage.ended)
 
 
 def summarise(record: SweepRecord, statuses: Sequence[Status], now: float, metric: str | None = None) -> SweepSummary:
     """The summary of the sweep's runs `statuses`; the best by `metric`, else by the default ranking metric."""
-    counts = Counter(status.stage for status in statuses)
-    stages = {stage: counts[stage] for stage in Stage if counts[stage]}
+    counts = Counter(status.state for status in statuses)
+    stages = {stage: counts[stage] for stage in State if counts[stage]}
     best = next(iter(ranked(statuses, metric)), None)
     return SweepSummary(record, tuple(statuses), stages, best, _seconds_left(record, statuses, now))
 
 
-def stages_in_words(counts: Mapping[Stage, int]) -> str:
+def states_in_words(counts: Mapping[State, int]) -> str:
     """Such as `9 finished, 2 training`, in lifecycle order."""
-    return ", ".join(f"{counts[stage]} {stage}" for stage in Stage if counts.get(stage))
+    return ", ".join(f"{counts[stage]} {stage}" for stage in State if counts.get(stage))
 
 
 def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -> float | None:
     """The time left, assuming that all runs take as long as the finished ones, with as many at once as now."""
-    going = [status for status in statuses if not status.stage.ended and status.stage is not Stage.QUEUED]
-    waiting = sum(status.stage is Stage.QUEUED for status in statuses)
-    took = [ran for status in statuses if status.stage is Stage.FINISHED and (ran := status.ran(now))]
+    going = [status for status in statuses if not status.state.ended and status.state is not State.QUEUED]
+    waiting = sum(status.state is State.QUEUED for status in statuses)
+    took = [ran for status in statuses if status.state is State.FINISHED and (ran := status.ran(now))]
     left = [seconds_left(one.metrics, one.attempt.pace if one.attempt else None, now) for one in going]
     took = took or [(one.ran(now) or 0.0) + more for one, more in zip(going, left, strict=True) if more is not None]
     if not took or not (going or waiting):

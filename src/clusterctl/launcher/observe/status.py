@@ -18,7 +18,7 @@ from clusterctl.launcher.observe.run_names import job_name, submission
 from clusterctl.launcher.observe.run_record import read_record, unreadable
 from clusterctl.launcher.observe.runs import newest_first
 from clusterctl.launcher.observe.slurm_log import accounted, note_end, noted_end
-from clusterctl.launcher.observe.stage import judge, settled
+from clusterctl.launcher.observe.state import judge, settled
 from clusterctl.launcher.observe.sweeps import place_in_array
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.adoption import adopt
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.attempt import RunEvidence
     from clusterctl.launcher.observe.ended_runs import EndedRuns
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import JobState, Snapshot
     from clusterctl.shared.record.layout import RunDir
-    from clusterctl.shared.record.stages import Stage
+    from clusterctl.shared.record.states import State
     from clusterctl.shared.spec import Cluster
 
 SCHEMA_VERSION = 1
@@ -164,10 +164,10 @@ def _forgotten(evidence: RunEvidence) -> str | None:
 
 @dataclass(frozen=True)
 class Filter:
-    """Selects runs by name patterns (`cora*`), stages, and submission within the last `seconds`."""
+    """Selects runs by name patterns (`cora*`), states, and submission within the last `seconds`."""
 
     names: tuple[str, ...] = ()
-    stages: frozenset[Stage] = frozenset()
+    states: frozenset[State] = frozenset()
     seconds: float | None = None
 
     def takes_id(self, run: str) -> bool:
@@ -175,9 +175,9 @@ class Filter:
         names = (run, job_name(run))
         return not self.names or any(fnmatchcase(name, pattern) for name in names for pattern in self.names)
 
-    def takes(self, stage: Stage, created: float, now: float) -> bool:
+    def takes(self, stage: State, created: float, now: float) -> bool:
         in_time = self.seconds is None or now - created <= self.seconds
-        return in_time and (not self.stages or stage in self.stages)
+        return in_time and (not self.states or stage in self.states)
 
     def since(self, now: float) -> float | None:
         """The earliest submission time that can match; earlier runs are not read."""
@@ -185,7 +185,7 @@ class Filter:
 
     @property
     def needs_reading(self) -> bool:
-        return bool(self.stages) or self.seconds is not None
+        return bool(self.states) or self.seconds is not None
 
 
 def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | None = None) -> Report:
@@ -193,10 +193,10 @@ def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | N
     runs = newest_first(folder, wanted.takes_id, wanted.since(time.time()))
     if not wanted.needs_reading:
         return report(itertools.islice(runs, count), ended=ended)
-    if ended and wanted.stages:
-        runs = (run for run in runs if (stage := ended.stage(run)) is None or stage in wanted.stages)
+    if ended and wanted.states:
+        runs = (run for run in runs if (stage := ended.stage(run)) is None or stage in wanted.states)
     found = report(runs, ended=ended)
-    taken = [one for one in found.statuses if wanted.takes(one.stage, one.record.created, found.as_of)]
+    taken = [one for one in found.statuses if wanted.takes(one.state, one.record.created, found.as_of)]
     return replace(found, statuses=tuple(taken[:count]))
 
 
@@ -214,13 +214,13 @@ def run_record(status: Status, now: float) -> dict[str, Any]:
     }  # no NaN in JSON
     listed = [metric for metric in KNOWN.values() if metric.listed]
     attempt = status.attempt
-    at_work = attempt is not None and not status.stage.ended
+    at_work = attempt is not None and not status.state.ended
     pace = attempt.pace if attempt and at_work else None
     return {
         "id": record.run.id,
         "job": record.job.name,
         "sweep": submission(record.run.id) if submission(record.run.id) != record.run.id else None,
-        "stage": status.stage.value,
+        "stage": status.state.value,
         "sure": status.sure,
         "job_id": status.job_id,
         "attempt": attempt.number if attempt else None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.observe.lines import GrowingRecords, pattern
 from clusterctl.launcher.observe.rank_events import Began, Entered, EventFile, Exited, Hung, Raised, event_files
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _MOST_SPANS = 300
 _MOST_HAPPENINGS = 300
 _FILES_A_LOOK = 64
-_REPEATED = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
+_REPEATED = frozenset({State.TRAINING, State.EVALUATING, State.CHECKPOINTING})
 
 
 class Span(NamedTuple):
     """A phase of rank 0. `end` is None until it ends."""
 
-    stage: Stage
+    state: State
     start: float
     end: float | None
 
@@ -54,14 +54,14 @@ class AttemptTimeline:
     all_ranks: bool = True  # False: the caller reads the events of ranks other than 0 and calls `take`
     host: AttemptEvidence | None = None  # the batch script's record
     spans: list[Span] = field(default_factory=list)
-    seconds: dict[Stage, float] = field(default_factory=dict)  # of completed phases
+    seconds: dict[State, float] = field(default_factory=dict)  # of completed phases
     nodes: dict[int, str] = field(default_factory=dict)  # rank -> host name
     first_event: float | None = None  # of any rank
     _files: dict[EventFile, GrowingRecords] = field(default_factory=dict)
     _news: deque[Happening] = field(default_factory=lambda: deque(maxlen=_MOST_HAPPENINGS))  # of rank 0
     _bad: dict[str, Happening] = field(default_factory=dict)  # by their common pattern
     _whose: dict[str, set[int]] = field(default_factory=dict)
-    _entered: set[Stage] = field(default_factory=set)
+    _entered: set[State] = field(default_factory=set)
     _left: set[int] = field(default_factory=set)
     _waiting: list[EventFile] = field(default_factory=list)  # files still to be read in this round
 
@@ -114,17 +114,17 @@ class AttemptTimeline:
             return []
         spans = list(self.spans)
         if not spans or spans[0].start > start:
-            spans.insert(0, Span(Stage.STARTING, start, spans[0].start if spans else None))
+            spans.insert(0, Span(State.STARTING, start, spans[0].start if spans else None))
         if spans[-1].end is None:
             spans[-1] = spans[-1]._replace(end=max(spans[-1].start, self._end(now)))
         return spans
 
-    def stage_seconds(self, now: float) -> dict[Stage, float]:
+    def stage_seconds(self, now: float) -> dict[State, float]:
         """Phase -> the seconds the attempt has spent in it, exact even for merged phases."""
         seconds = dict(self.seconds)
         for span in self.phases(now):
             if span not in self.spans and span.end is not None:  # unfinished, or before the first event
-                seconds[span.stage] = seconds.get(span.stage, 0.0) + span.end - span.start
+                seconds[span.state] = seconds.get(span.state, 0.0) + span.end - span.start
         return seconds
 
     def held(self, now: float) -> float:
@@ -143,7 +143,7 @@ class AttemptTimeline:
         match event:
             case Began(host=host):
                 self.nodes[rank] = host
-            case Entered(stage=stage) if rank == 0:
+            case Entered(state=stage) if rank == 0:
                 self._close(time)
                 self.spans.append(Span(stage, time, None))
                 if stage not in self._entered or stage not in _REPEATED:  # don't log every epoch
@@ -167,7 +167,7 @@ class AttemptTimeline:
     def _close(self, time: float) -> None:
         if self.spans and self.spans[-1].end is None:
             span = self.spans[-1] = self.spans[-1]._replace(end=max(time, self.spans[-1].start))
-            self.seconds[span.stage] = self.seconds.get(span.stage, 0.0) + max(0.0, time - span.start)
+            self.seconds[span.state] = self.seconds.get(span.state, 0.0) + max(0.0, time - span.start)
 
     def _add(self, time: float, rank: int, text: str) -> None:
         self._news.append(Happening(time, rank, text))
@@ -192,5 +192,5 @@ def _halved(spans: list[Span]) -> list[Span]:
     for index in range(0, len(past), 2):
         first, *second = past[index : index + 2]
         longer = max([first, *second], key=lambda span: (span.end or span.start) - span.start)
-        merged.append(Span(longer.stage, first.start, (second or [first])[0].end))
+        merged.append(Span(longer.state, first.start, (second or [first])[0].end))
     return [*merged, last]

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.measurements import Measurement
     from clusterctl.launcher.observe.run_record import RunRecord
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.layout import RunDir
-    from clusterctl.shared.record.stages import Stage
+    from clusterctl.shared.record.states import State
     from clusterctl.shared.record.vocabulary import Number
 
 
@@ -55,7 +55,7 @@ class Bookmark:
     offset: int = 0
     step: int = 0
     steps: dict[str, int] = field(default_factory=dict)
-    ended: str = ""  # the final stage sent to the tracker
+    ended: str = ""  # the final state sent to the tracker
 
     def take(self, measured: Measurement) -> TrackedPoint | None:
         """The point in a line, without values the tracker has: a restart repeats the steps after its checkpoint."""
@@ -108,7 +108,7 @@ class Sink(Protocol):
     def add(self, points: Sequence[TrackedPoint]) -> None:
         """Add points; when this returns, the tracker has them."""
 
-    def finish(self, stage: Stage) -> None:
+    def finish(self, stage: State) -> None:
         """Record how the run ended, and close."""
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class Mirror:
         """
         path = self.record.run.trackers / f"{self.name}.json"
         bookmark, count = read_bookmark(path), 0
-        ended = status.stage if status and status.stage.ended and status.sure else None
+        ended = status.state if status and status.state.ended and status.sure else None
         try:
             for points in new_points(self.record.run, bookmark):
                 self._opened(path).add(points)

@@ -22,7 +22,7 @@ from clusterctl.shared.record.once import LeaseTaken
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.trackers.mirror import Mirror
 
 LOOK_SECONDS = 10.0

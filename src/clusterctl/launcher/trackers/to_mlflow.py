@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from clusterctl.launcher.trackers.mirror import parameters
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _TAG = "clusterctl.run"
 _MOST = 1000  # metrics per request, MLflow's limit
 _LONGEST = 500  # characters per parameter; later versions allow more
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
-_KILLED = (Stage.CANCELLED, Stage.PREEMPTED, Stage.LOST)
+_KILLED = (State.CANCELLED, State.PREEMPTED, State.LOST)
 _IMPATIENT = {  # unless the user has set them
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",  # seconds
@@ -76,9 +76,9 @@ class Mlflow:
             self._client.log_batch(self._run, metrics=metrics[first : first + _MOST])
 
     @_impatient()
-    def finish(self, stage: Stage) -> None:
+    def finish(self, stage: State) -> None:
         self._client.set_tag(self._run, "clusterctl.stage", stage.value)
-        ended = "FINISHED" if stage is Stage.FINISHED else "KILLED" if stage in _KILLED else "FAILED"
+        ended = "FINISHED" if stage is State.FINISHED else "KILLED" if stage in _KILLED else "FAILED"
         self._client.set_terminated(self._run, ended, int(time.time() * 1000))
 
     def close(self) -> None:

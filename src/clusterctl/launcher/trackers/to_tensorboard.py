@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.run_record import RunRecord
     from clusterctl.launcher.trackers.mirror import Bookmark, TrackedPoint
-    from clusterctl.shared.record.stages import Stage
+    from clusterctl.shared.record.states import State
 
 
 class TensorBoard:
@@ -41,7 +41,7 @@ class TensorBoard:
             self._next = point.step + 1
         self._writer.flush()
 
-    def finish(self, stage: Stage) -> None:
+    def finish(self, stage: State) -> None:
         self._add(self._next, time.time(), _text("stage", stage.value))
         self.close()
 

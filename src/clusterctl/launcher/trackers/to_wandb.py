@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import wandb
 
 from clusterctl.launcher.trackers.mirror import parameters
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,9 +44,9 @@ class Wandb:
         for point in points:
             self._run.log({**point.values, "_timestamp": point.time}, step=point.step)
 
-    def finish(self, stage: Stage) -> None:
+    def finish(self, stage: State) -> None:
         self._run.summary["clusterctl/stage"] = stage.value
-        self._run.finish(exit_code=0 if stage is Stage.FINISHED else 1)
+        self._run.finish(exit_code=0 if stage is State.FINISHED else 1)
 
     def close(self) -> None:
         self._run.finish(exit_code=0)

@@ -26,8 +26,8 @@ from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.heartbeats import Pulse
 from clusterctl.shared.record.layout import Attempt, RunDir, current_attempt
 from clusterctl.shared.record.place import Place
-from clusterctl.shared.record.stages import Stage
 from clusterctl.shared.record.stamp import stamped_output
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,7 +77,7 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
         link.open()
         fence.watch(unless=lambda: link.connected)
     events.began(place.local_rank, place.node_rank)
-    events.stage(Stage.IMPORTING)
+    events.stage(State.IMPORTING)
     pulse: Pulse | None = None
     try:
         record = _record(RunDir(Path(run_dir)))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from clusterctl.shared.node.node_link import NodeLink
     from clusterctl.shared.record.layout import Attempt
-    from clusterctl.shared.record.stages import Stage
+    from clusterctl.shared.record.states import State
     from clusterctl.shared.spec import Job, Train
 
 
@@ -48,7 +48,7 @@ _URGENT = frozenset({"exception", "exit", "superseded"})  # must be on disk befo
 
 
 class Events:
-    """One rank's events and mark; does nothing without an attempt. Each stage is a phase of its `heart`.
+    """One rank's events and mark; does nothing without an attempt. Each state is a phase of its `heart`.
 
     Events go to the node's writer through `link`; those it does not accept go to the rank's own file.
     """
@@ -64,7 +64,7 @@ class Events:
         self._mark = RankMark(attempt, rank) if attempt else None
         self._failed = False
 
-    def stage(self, stage: Stage, **details: Any) -> None:
+    def stage(self, stage: State, **details: Any) -> None:
         self.heart.enter(stage.value)
         self.record("stage", stage=stage.value, **details)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from clusterctl.shared.record.fields import Fields
 from clusterctl.shared.record.files import parse_record, read_whole
 from clusterctl.shared.record.place import node_name
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -271,10 +271,10 @@ def patience(settings: Watchdog, beat: Beat) -> float:
     """
     if beat.phase == ENDED or beat.idle is not None:
         return float("inf")
-    if beat.phase == Stage.TRAINING:
+    if beat.phase == State.TRAINING:
         slow = beat.slow_seconds
         return settings.starting if slow is None else max(float(settings.floor), settings.factor * slow)
-    has_own = beat.phase in (Stage.LOADING, Stage.EVALUATING, Stage.CHECKPOINTING)
+    has_own = beat.phase in (State.LOADING, State.EVALUATING, State.CHECKPOINTING)
     return float(getattr(settings, beat.phase) if has_own else settings.starting)
 
 

@@ -27,7 +27,7 @@ def resume(
 ) -> Run:
     """Start `run`, or the run of that name, again from its last checkpoint: the same run, another attempt.
 
-    It goes to `cluster`, or else to its previous one, with `overrides` applied. Later stages of its job that were
+    It goes to `cluster`, or else to its previous one, with `overrides` applied. Later states of its job that were
     cancelled with it are submitted again. Raises NotFoundError, UsageError for a run that has not ended or has
     finished, ConfigError with everything that would make it fail, and SlurmError.
     """
@@ -47,7 +47,7 @@ def rerun(
     hold: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Run:
-    """Submit a new run with the code and configuration of `run`, which may be in any stage, and return it.
+    """Submit a new run with the code and configuration of `run`, which may be in any state, and return it.
 
     It goes to `cluster`, or else to that of `run`, with `overrides` applied, and starts at the first step. Both are in
     the same runs folder. `in_allocation` and `hold` are as for `submit`.

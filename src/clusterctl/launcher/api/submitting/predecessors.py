@@ -14,7 +14,7 @@ from clusterctl.launcher.checks.check import Check, Verdict
 from clusterctl.launcher.observe.milestones import read_submission
 from clusterctl.launcher.observe.run_record import Condition, Predecessor
 from clusterctl.launcher.observe.runs import find_run
-from clusterctl.launcher.observe.stage import Standing, standing
+from clusterctl.launcher.observe.state import Standing, standing
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import runs_of, sweep_named
 from clusterctl.launcher.slurm.queue import element_id
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.spec import Cluster, Resources
 
 
@@ -135,7 +135,7 @@ class Predecessors:
             hint = f"first: clusterctl resume {one.run}\nor use --after-any to start however it ended"
             if never[0].record.run.id != one.run:  # it is a sweep
                 raise UsageError(f"{len(never)} of the {len(statuses)} runs of {one.run} did not finish", hint)
-            raise UsageError(f"{one.run} has not finished: {never[0].stage}", hint)
+            raise UsageError(f"{one.run} has not finished: {never[0].state}", hint)
         jobs = [self._job_of(status) for status in statuses if standing(one.condition, status) is Standing.OPEN]
         return _by_array(jobs, SweepDir.of(self.runs, one.run), statuses)
 

@@ -23,7 +23,7 @@ from clusterctl.launcher.submission.snapshot import kept_code
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -65,7 +65,7 @@ def resume_later(run: RunDir, progress: ProgressListener = SILENT) -> list[RunDi
     open_runs = {run.id}
     for status in sorted(waiting.values(), key=lambda one: one.record.created):
         needs = {one.run for one in status.record.predecessors}
-        if status.stage is Stage.CANCELLED and not status.attempts and needs & open_runs:
+        if status.state is State.CANCELLED and not status.attempts and needs & open_runs:
             again.append(resume_alone(status.record.run, progress=progress).run)
             open_runs.add(status.record.run.id)
     return again
@@ -115,13 +115,13 @@ def _ended_job(run: RunDir) -> PastJob:
             raise problem
     (status,) = found.statuses
     status.record.require_ours()
-    if status.stage is Stage.FINISHED:
+    if status.state is State.FINISHED:
         raise UsageError(f"{run.id} has finished: nothing to resume", "submit the job again")
     if not status.sure:
         reason = found.problems[0].message if found.problems else "Slurm does not know"
         raise SlurmError(f"unknown whether {run.id} has ended: {reason}", "try again when Slurm answers")
-    if not status.stage.ended:
-        raise UsageError(f"{run.id} has not ended: {status.stage}", f"clusterctl cancel {run.id}")
+    if not status.state.ended:
+        raise UsageError(f"{run.id} has not ended: {status.state}", f"clusterctl cancel {run.id}")
     if status.attempt and status.attempt.exit_code is None:  # only Slurm knows how it ended, and soon forgets it
         with_accounting(RunTrace(status, found.as_of), Slurm.of)
-    return PastJob(status.job_id, status.stage)
+    return PastJob(status.job_id, status.state)

@@ -25,7 +25,7 @@ from clusterctl.launcher.submission.plan import has_project, make_plan
 from clusterctl.launcher.submission.snapshot import kept_codes
 from clusterctl.shared.errors import ConfigError, SlurmError, UsageError
 from clusterctl.shared.record.fields import read_fields
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.settings import Axes
     from clusterctl.launcher.checks.check import Check
     from clusterctl.launcher.config.progress import ProgressListener
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.sweeps import SweepRecord
     from clusterctl.shared.record.layout import SweepDir
     from clusterctl.shared.spec.sweep import Settings
@@ -52,10 +52,10 @@ def resume_sweep(
     axes = axes_typed(axes)
     record = read_sweep(place)
     statuses = _known(record)
-    again = [one for one in statuses if one.stage.ended and one.stage is not Stage.FINISHED]
+    again = [one for one in statuses if one.state.ended and one.state is not State.FINISHED]
     rows = _new(record, axes)
     if not again and not rows:
-        going = sum(not one.stage.ended for one in statuses)
+        going = sum(not one.state.ended for one in statuses)
         what = f"{going} runs of {place.id} have not ended" if going else f"all runs of {place.id} have finished"
         raise UsageError(f"{what}: nothing to resume", "for more values: clusterctl resume --sweep KEY=VALUES")
     first = statuses[0].record
@@ -85,7 +85,7 @@ def resume_sweep(
             {**past, "runs": [[*row] for row in (*record.settings, *shown_rows(wanted))]},
             past,
             record.at_once,
-            sorted({one.job_id.partition("_")[0] for one in statuses if one.job_id and not one.stage.ended}),
+            sorted({one.job_id.partition("_")[0] for one in statuses if one.job_id and not one.state.ended}),
         ),
         hold=hold,
         progress=progress,
@@ -115,7 +115,7 @@ def _still_ended(status: Status) -> PastJob:
     run = status.record.run
     if (read_submission(run).job_id or status.job_id) != status.job_id:
         raise UsageError(f"{run.id} has just been resumed", f"clusterctl status {run.id}")
-    return PastJob(status.job_id, status.stage)
+    return PastJob(status.job_id, status.state)
 
 
 def _new(record: SweepRecord, axes: Iterable[str]) -> list[Settings]:

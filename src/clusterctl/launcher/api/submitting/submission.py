@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.submission.plan import Plan
     from clusterctl.launcher.submission.snapshot import Code
     from clusterctl.shared.record.layout import RunDir, SweepDir
-    from clusterctl.shared.record.stages import Stage
+    from clusterctl.shared.record.states import State
     from clusterctl.shared.spec import Job
 
 _LEASE_SECONDS = 300  # sbatch may take a minute; a process that holds a lease for longer has died
@@ -58,7 +58,7 @@ class PastJob(NamedTuple):
     """The ended job of a run that is submitted again, and the stage it left the run in."""
 
     id: str | None
-    stage: Stage
+    state: State
 
 
 class PlannedRun(NamedTuple):
@@ -263,7 +263,7 @@ def _renewed_record(run: RunDir, resolved: Resolved, past_job: PastJob, words: S
         "time": time.time(),
         "attempts": attempts[-1].number + 1 if attempts else 0,
         "job_id": past_job.id,
-        "stage": past_job.stage.value,  # of the run before
+        "stage": past_job.state.value,  # of the run before
         "argv": resolved.secrets.hide_typed(words),
     }
     return {

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, quote
 from clusterctl.launcher.display.dashboard import pages
 from clusterctl.launcher.display.plain import plain
 from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError, reason
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -107,7 +107,7 @@ class Application:
             if path == "/":
                 stage = parse_qs(environ.get("QUERY_STRING", "")).get("stage", [""])[0]
                 with self.glances.runs.seen() as found:
-                    main = pages.runs(found, stage if stage in tuple(Stage) else "")
+                    main = pages.runs(found, stage if stage in tuple(State) else "")
                 return _shown("runs", [], main)
             if match := _SWEEP_PAGE.fullmatch(path):
                 with self.glances.sweep(match["id"]).seen() as swept:
@@ -131,7 +131,7 @@ class Application:
                 main = pages.log(scene)
         else:
             with run.scene.seen() as scene:
-                ended = scene.selected is not None and scene.selected.status.stage.ended
+                ended = scene.selected is not None and scene.selected.status.state.ended
             findings = run.why() if ended else ()  # once; refreshing an active run must not cost a diagnosis
             with run.scene.seen() as scene:
                 main = pages.run(scene, findings)

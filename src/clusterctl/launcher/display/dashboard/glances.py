@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.observe.ranking import SweepSummary
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Report
     from clusterctl.shared.errors import ConfigError, SlurmError
     from clusterctl.shared.spec import Cluster

@@ -18,7 +18,7 @@ from clusterctl.launcher.display.runs_table import LEFT_ALIGNED, row_of
 from clusterctl.launcher.observe.measurements import progress
 from clusterctl.launcher.observe.run_names import submission
 from clusterctl.launcher.observe.sweeps import values_of
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.display.dashboard.glances import SweepScene
     from clusterctl.launcher.observe.overview import Scene
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Report
     from clusterctl.shared.errors import ClusterctlError
 
 # The columns of `status`; those on the second line are hidden on narrow screens.
 _COLUMNS = {
-    **dict.fromkeys(("RUN", "STAGE", "PROGRESS", "LOSS"), ""),
+    **dict.fromkeys(("RUN", "STATE", "PROGRESS", "LOSS"), ""),
     **dict.fromkeys(("EPOCH", "ETA", "VAL", "TEST", "NODES/S", "GPU", "TASKS", "AGE", "NOTE"), "wide"),
 }
 ALL_RUNS = tag("a", "all runs", href="/")
@@ -53,15 +53,15 @@ def document(title: str, links: Iterable[Markup], main: Markup) -> str:
 
 
 def runs(found: Report, stage: str = "") -> Markup:
-    """All runs, newest first, with one line per sweep; or only the runs in `stage`."""
-    counts = Counter(status.stage for status in found.statuses)
+    """All runs, newest first, with one line per sweep; or only the runs in `state`."""
+    counts = Counter(status.state for status in found.statuses)
     links = [tag("a", plural(len(found.statuses), "run"), href="/", aria_current=None if stage else "page")]
     links += [
         tag("a", f"{counts[one]} {one}", href=f"/?stage={one}", aria_current="page" if one == stage else None)
-        for one in Stage
+        for one in State
         if one in counts
     ]
-    shown = (status for status in found.statuses if stage in ("", status.stage))
+    shown = (status for status in found.statuses if stage in ("", status.state))
     rows = []
     for name, members in groupby(shown, lambda status: submission(status.record.run.id)):
         first, *others = members
@@ -69,13 +69,13 @@ def runs(found: Report, stage: str = "") -> Markup:
             rows += [_cells(status, found.as_of) for status in (first, *others)]
         else:
             runs_of = [first, *others]
-            of_sweep = Counter(status.stage for status in runs_of)
+            of_sweep = Counter(status.state for status in runs_of)
             ended = sum(count for one, count in of_sweep.items() if one.ended)
             rows.append(
                 {
                     **{column: _cell(column, "") for column in _COLUMNS},
                     "RUN": _cell("RUN", tag("a", name, href=f"/sweep/{name}")),
-                    "STAGE": tag("td", *_counted(of_sweep)),
+                    "STATE": tag("td", *_counted(of_sweep)),
                     "PROGRESS": _progress(ended / len(runs_of), share(ended, len(runs_of))),
                     "AGE": _cell("AGE", duration(found.as_of - first.record.created)),
                     "NOTE": _cell("NOTE", f"sweep of {plural(len(runs_of), 'run')}"),
@@ -103,7 +103,7 @@ def sweep(scene: SweepScene) -> Markup:
         run_id, value = best.status.record.run.id, best.metric.text(best.value)
         link = tag("a", run_id, href=_run_address(run_id))
         facts.append(tag("p", "best so far: ", link, f", {best.metric.label} {value}"))
-    counts = tag("p", *_counted(summary.stages))
+    counts = tag("p", *_counted(summary.states))
     return join([counts, *facts, problems(scene.problems), _table(rows), _as_of(scene.as_of)])
 
 
@@ -172,16 +172,16 @@ def _cells(status: Status, now: float, name: str | None = None) -> dict[str, Mar
     cells = {name: _cell(name, texts.get(name, "")) for name in _COLUMNS}
     cells["RUN"] = _cell("RUN", tag("a", name or texts["RUN"], href=_run_address(texts["RUN"])))
     cells["AGE"] = _cell("AGE", duration(now - status.record.created))
-    cells["STAGE"] = tag("td", texts["STAGE"], class_=f"narrow stage {sections.stage_class(status.stage)}")
+    cells["STATE"] = tag("td", texts["STATE"], class_=f"narrow stage {sections.state_class(status.state)}")
     if texts.get("PROGRESS") and done is not None:
         cells["PROGRESS"] = _progress(done, f"{done:.0%}")
     return cells
 
 
-def _counted(counts: Mapping[Stage, int]) -> list[str]:
-    """The number of runs in each stage, in lifecycle order."""
-    stages = [one for one in Stage if one in counts]
-    links = [tag("span", f"{counts[one]} {one}", class_=f"stage {sections.stage_class(one)}") for one in stages]
+def _counted(counts: Mapping[State, int]) -> list[str]:
+    """The number of runs in each state, in lifecycle order."""
+    stages = [one for one in State if one in counts]
+    links = [tag("span", f"{counts[one]} {one}", class_=f"stage {sections.state_class(one)}") for one in stages]
     return [part for link in links for part in (link, " ")]
 
 

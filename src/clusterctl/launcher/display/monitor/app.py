@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from textual.geometry import Size
 
     from clusterctl.launcher.observe.overview import Overview
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.spec import Cluster
 
 
@@ -257,8 +257,8 @@ class Monitor(App[None]):
             return
         status, run = selected.status, Run(selected.status.record.run.path)
         run_id = plain(run.id)
-        if status.stage.ended != ended:
-            self.notify(f"{run_id} is {status.stage}", title=f"cannot {verb}", markup=False)
+        if status.state.ended != ended:
+            self.notify(f"{run_id} is {status.state}", title=f"cannot {verb}", markup=False)
             return
 
         def do() -> None:

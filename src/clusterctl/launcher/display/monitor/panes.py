@@ -18,9 +18,9 @@ from clusterctl.launcher.diagnosis.learning import not_learning
 from clusterctl.launcher.diagnosis.running import stragglers
 from clusterctl.launcher.display.curves import chart, drawn_curves
 from clusterctl.launcher.display.plain import as_bytes, as_shown, bar, compact, duration, plain, ranks_text, share
-from clusterctl.launcher.display.runs_table import note, stage_style, stage_text
+from clusterctl.launcher.display.runs_table import note, stage_style, state_text
 from clusterctl.launcher.observe.measurements import seconds_left
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import number, score_of
 from clusterctl.shared.spec.values import plural
 
@@ -134,7 +134,7 @@ def draw(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
 def headline(view: MonitorView, width: int) -> Text:
     """The first line: number of runs, age of Slurm's data, first problem."""
     scene = view.scene
-    alive = sum(not status.stage.ended for status in scene.statuses)
+    alive = sum(not status.state.ended for status in scene.statuses)
     line = Text.assemble((" clusterctl ", "bold reverse"), f" {plural(len(scene.statuses), 'run')}, {alive} alive")
     if scene.snapshots:
         oldest = min(snapshot.taken_at for snapshot in scene.snapshots)
@@ -287,7 +287,7 @@ def fitted(lines: Sequence[Text], width: int, height: int) -> Text:
 
 
 def run_rows(scene: Scene, selected: str | None, width: int, height: int) -> Text:
-    """One line per run, newest first, the selected one marked: id, stage, progress, loss, score, age, note."""
+    """One line per run, newest first, the selected one marked: id, state, progress, loss, score, age, note."""
     if not scene.statuses:
         return Text("no runs yet; try: clusterctl submit cora --follow", "dim")
     first = first_row(scene, selected, height)
@@ -298,7 +298,7 @@ def run_rows(scene: Scene, selected: str | None, width: int, height: int) -> Tex
         line = Text("▸ " if here else "  ")
         line.append(plain(status.record.run.id)[:name_width].ljust(name_width + 1), "bold reverse" if here else "")
         room = width - line.cell_len - _STAGE_WIDTH
-        line.append(stage_text(status).ljust(_STAGE_WIDTH), stage_style(status.stage))
+        line.append(state_text(status).ljust(_STAGE_WIDTH), stage_style(status.state))
         step, steps = status.metrics.get("step"), status.metrics.get("steps")
         score = score_of(status.metrics, "test") or score_of(status.metrics, "val")
         facts = (
@@ -357,7 +357,7 @@ def queue(scene: Scene, nodes: Sequence[str], width: int, height: int) -> Text:
         age = duration(scene.as_of - snapshot.taken_at)
         lines.append(Text(f"{plural(len(states) - waiting, 'job')} running, {waiting} waiting, as of {age} ago"))
     for status in scene.statuses:
-        if status.stage is Stage.QUEUED:
+        if status.state is State.QUEUED:
             reason = plain(status.held_up_by) or "not yet known"
             lines.append(Text.assemble((plain(status.record.run.id), "yellow"), f"  {reason}"))
     lines += [Text(plain(line)) for line in nodes]
@@ -370,7 +370,7 @@ def why(selected: Selected, findings: Sequence[str], width: int, height: int) ->
         return fitted([Text(plain(line)) for line in findings], width, height)
     status = selected.status
     lines = [Text(f"exit code {status.exit_code}", "red")] if status.exit_code else []
-    if status.reason and not status.stage.ended:
+    if status.reason and not status.state.ended:
         lines.append(Text(f"waiting: {plain(status.held_up_by)}", "yellow"))
     bad = [happening for happening in selected.happenings if happening.bad and happening.rank is not None]
     bad.sort(key=lambda happening: happening.ranks)  # an error on one rank causes errors on many others
@@ -416,7 +416,7 @@ def training(selected: Selected, now: float, width: int, height: int) -> Text:
 def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     status, metrics = selected.status, selected.status.metrics
     scores = [score for split in ("val", "test") if (score := score_of(metrics, split))]
-    first = Text.assemble((str(status.stage), stage_style(status.stage)))
+    first = Text.assemble((str(status.state), stage_style(status.state)))
     named = (
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
         ("loss", number(metrics.get("loss"))),
@@ -430,11 +430,11 @@ def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     step, steps = metrics.get("step"), metrics.get("steps")
     if step is not None and steps:
         second.append(bar(step / steps, min(24, width // 3)), "green").append(f" step {share(step, steps)}")
-    pace = status.attempt.pace if status.attempt and not status.stage.ended else None
+    pace = status.attempt.pace if status.attempt and not status.state.ended else None
     if (left := seconds_left(metrics, pace, now)) is not None:
         second.append("  left ", "dim").append(duration(left))
     lesson = not_learning(status.attempt.course if status.attempt else None)
-    idle = status.attempt is not None and status.attempt.idle_since is not None and not status.stage.ended
+    idle = status.attempt is not None and status.attempt.idle_since is not None and not status.state.ended
     third = Text(lesson.text if lesson else note(status) if idle else "", "bold red")
     return [line for line in (first, second, third) if line]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl.launcher.observe.curve import Point
-    from clusterctl.shared.record.stages import Stage
+    from clusterctl.shared.record.states import State
 
 WIDTH, HEIGHT = 440, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 10, 10, 24
@@ -137,7 +137,7 @@ def _outside(points: Sequence[Point], frame: _Frame) -> Iterator[Markup]:
 
 
 class Piece(NamedTuple):
-    stage: Stage
+    state: State
     start: float
     end: float
 
@@ -158,10 +158,10 @@ def waterfall(rows: Sequence[PhasesRow], label: str) -> Markup:
         y = index * _ROW
         drawn.append(tag("text", row.name, x=0, y=y + 15, class_="name"))
         for piece in row.pieces:
-            what = tag("title", f"{piece.stage}: {duration(piece.end - piece.start)}")
+            what = tag("title", f"{piece.state}: {duration(piece.end - piece.start)}")
             x, length = left + (piece.start - start) * scale, (piece.end - piece.start) * scale
             shape = {"x": x, "y": y + 3, "width": max(0.5, length), "height": _ROW - 8}
-            drawn.append(tag("rect", what, class_=f"stage-{piece.stage}", **shape))
+            drawn.append(tag("rect", what, class_=f"stage-{piece.state}", **shape))
     bottom = len(rows) * _ROW + 14
     drawn += [
         tag("text", "0s", x=left, y=bottom, class_="axis"),

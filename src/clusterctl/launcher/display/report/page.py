@@ -65,7 +65,7 @@ def page(examined: PostMortem) -> str:
     """The whole HTML file."""
     run = examined.status.record.run.id
     return document(
-        f"{run} - {examined.status.stage}",
+        f"{run} - {examined.status.state}",
         tag("header", tag("h1", run)),
         tag(
             "main",

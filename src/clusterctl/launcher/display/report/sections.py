@@ -13,9 +13,9 @@ from clusterctl.launcher.display.curves import drawn_curves, robust
 from clusterctl.launcher.display.plain import compact, duration, ranks_text, share
 from clusterctl.launcher.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
 from clusterctl.launcher.display.report.markup import Markup, join, table, tag
-from clusterctl.launcher.display.runs_table import stage_text
+from clusterctl.launcher.display.runs_table import state_text
 from clusterctl.launcher.observe.written import Written
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import KNOWN, Role, counted_examples, number
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.diagnosis.efficiency import Advice, Use
     from clusterctl.launcher.observe.history import History, NodeHistory
-    from clusterctl.launcher.observe.stage import Status
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.timeline import Happening
     from clusterctl.shared.errors import ConfigError, SlurmError
 
@@ -59,7 +59,7 @@ def section(title: str, *content: Markup) -> Markup:
 
 
 def summary(examined: PostMortem) -> Markup:
-    """The run's stage or outcome, and its numbers."""
+    """The run's state or outcome, and its numbers."""
     status, metrics, use = examined.status, examined.status.metrics, examined.use
     gpus = f", {use.gpus_per_node.in_words} per node" if use.gpus_per_node else ""
     results = [metric for metric in KNOWN.values() if metric.role is Role.RESULT]
@@ -78,12 +78,12 @@ def summary(examined: PostMortem) -> Markup:
         ("Slurm job", status.job_id or ""),
     )
     cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
-    eventful = status.stage is not Stage.FINISHED or len(status.attempts) > 1
+    eventful = status.state is not State.FINISHED or len(status.attempts) > 1
     lesson = not_learning(status.attempt.course if status.attempt else None)
     code = f", exit code {status.exit_code}" if status.exit_code else ""
     when = f" - submitted {moment(status.record.created)}"
     until = f", ended {moment(status.ended)}" if status.ended else f", as of {moment(examined.as_of)}"
-    headline = tag("span", stage_text(status), class_=f"stage {stage_class(status.stage)}")
+    headline = tag("span", state_text(status), class_=f"stage {state_class(status.state)}")
     shown = [tag("p", headline, code, tag("span", when + until, class_="faint"))]
     shown.append(tag("dl", join(cells), class_="facts"))
     if lesson:
@@ -121,24 +121,24 @@ def advice(examined: PostMortem) -> Markup:
 
 def phases(examined: PostMortem) -> Markup:
     """The waterfall of attempts, the duration of each phase, and the events."""
-    rows, totals = [], dict[Stage, float]()
+    rows, totals = [], dict[State, float]()
     before = examined.status.record.created
     for attempt, timeline in list(examined.history.attempts.items())[-_MOST_ATTEMPTS:]:
         spans = timeline.phases(examined.as_of)
         if not spans:
             continue
         waited = max(0.0, spans[0].start - before)
-        queued = [Piece(Stage.QUEUED, before, spans[0].start)] if waited else []
-        pieces = (Piece(span.stage, span.start, span.end or span.start) for span in spans)
+        queued = [Piece(State.QUEUED, before, spans[0].start)] if waited else []
+        pieces = (Piece(span.state, span.start, span.end or span.start) for span in spans)
         rows.append(PhasesRow(f"attempt {attempt}", [*queued, *pieces]))
-        totals[Stage.QUEUED] = totals.get(Stage.QUEUED, 0.0) + waited
+        totals[State.QUEUED] = totals.get(State.QUEUED, 0.0) + waited
         for stage, seconds in timeline.stage_seconds(examined.as_of).items():
             totals[stage] = totals.get(stage, 0.0) + seconds
         before = spans[-1].end or before
     if not rows:
         return section("Phases", tag("p", "No attempt has started.", class_="faint"))
     legend = []
-    for stage in Stage:
+    for stage in State:
         if stage in totals:
             took = f"{totals[stage]:.1f}s" if totals[stage] < 10 else duration(totals[stage])
             legend.append(tag("span", tag("i", class_=f"stage-{stage}"), f"{stage} {took}"))
@@ -257,7 +257,7 @@ def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
     for row in rows:
         pieces: list[Piece] = []
         for piece in row.pieces:
-            if pieces and (piece.end - piece.start < least or piece.stage is pieces[-1].stage):
+            if pieces and (piece.end - piece.start < least or piece.state is pieces[-1].state):
                 pieces[-1] = pieces[-1]._replace(end=piece.end)
             else:
                 pieces.append(piece)
@@ -265,9 +265,9 @@ def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
     return merged
 
 
-def stage_class(stage: Stage) -> str:
-    """The CSS class of a stage."""
-    return "good" if stage is Stage.FINISHED else "bad" if stage.ended else "waits"
+def state_class(stage: State) -> str:
+    """The CSS class of a state."""
+    return "good" if stage is State.FINISHED else "bad" if stage.ended else "waits"
 
 
 def moment(seconds: float) -> str:

@@ -14,13 +14,13 @@ from clusterctl.launcher.display.curves import drawn_curves, robust
 from clusterctl.launcher.display.plain import duration
 from clusterctl.launcher.display.report.charts import WIDTH, RunLine, several_lines, svg, tick_text, ticks
 from clusterctl.launcher.display.report.markup import Markup, document, join, table, tag
-from clusterctl.launcher.display.report.sections import moment, section, stage_class
-from clusterctl.launcher.display.runs_table import stage_text
+from clusterctl.launcher.display.report.sections import moment, section, state_class
+from clusterctl.launcher.display.runs_table import state_text
 from clusterctl.launcher.observe.comparison import MOST_CURVES
 from clusterctl.launcher.observe.comparison import examine_runs as examine_runs
 from clusterctl.launcher.observe.comparison import examine_sweep as examine_sweep
 from clusterctl.launcher.observe.curve import thinned
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import KNOWN, Better, Role, metric_of
 from clusterctl.shared.spec.values import plural
 
@@ -56,10 +56,10 @@ def page(several: Several) -> str:
 
 
 def _summary(several: Several) -> Markup:
-    """The number of runs in each stage, and the best run with its settings."""
-    counts = Counter(member.status.stage for member in several.members)
+    """The number of runs in each state, and the best run with its settings."""
+    counts = Counter(member.status.state for member in several.members)
     facts = [("runs", f"{len(several.members):,}")]
-    facts += [(stage.value, f"{counts[stage]:,}") for stage in Stage if counts[stage]]
+    facts += [(stage.value, f"{counts[stage]:,}") for stage in State if counts[stage]]
     facts += [("time left", duration(several.seconds_left))] if several.seconds_left is not None else []
     since = min(member.status.record.created for member in several.members)
     shown = [tag("p", f"submitted {moment(since)}, as of {moment(several.as_of)}", class_="faint"), _facts(facts)]
@@ -154,7 +154,7 @@ def _table(several: Several) -> Markup:
     sort = None
     if several.metric:
         sort = "ascending" if several.metric.better is Better.LOWER else "descending"
-    titles = [tag("th", "run", scope="col"), tag("th", "stage", scope="col")]
+    titles = [tag("th", "run", scope="col"), tag("th", "state", scope="col")]
     titles += [tag("th", key, scope="col") for key in keys]
     for metric in metrics:
         first = several.metric is not None and metric.name == several.metric.name
@@ -164,7 +164,7 @@ def _table(several: Several) -> Markup:
     for member in several.members:
         status, ran = member.status, member.status.ran(several.as_of)
         cells = [tag("td", member.name, class_="narrow")]
-        cells.append(tag("td", stage_text(status), class_=stage_class(status.stage)))
+        cells.append(tag("td", state_text(status), class_=state_class(status.state)))
         cells += [tag("td", member.settings.get(key, ""), class_="value") for key in keys]
         values = [(metric, status.metrics.get(metric.name)) for metric in metrics]
         cells += [_number(metric.text(value), value) for metric, value in values]

@@ -1,11 +1,11 @@
-"""The stages of a run, with the names used by all commands and JSON output."""
+"""The states of a run, with the names used by all commands and JSON output."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 
-class Stage(StrEnum):
+class State(StrEnum):
     QUEUED = "queued"
     STARTING = "starting"
     IMPORTING = "importing"
@@ -26,4 +26,4 @@ class Stage(StrEnum):
         return self in ENDED
 
 
-ENDED = frozenset({Stage.FINISHED, Stage.FAILED, Stage.PREEMPTED, Stage.TIMED_OUT, Stage.CANCELLED, Stage.LOST})
+ENDED = frozenset({State.FINISHED, State.FAILED, State.PREEMPTED, State.TIMED_OUT, State.CANCELLED, State.LOST})

@@ -1,4 +1,4 @@
-"""The stage of a run, judged from evidence by pure functions, the most reliable evidence first.
+"""The state of a run, judged from evidence by pure functions, the most reliable evidence first.
 
 The run's files take precedence over Slurm: Slurm forgets a job minutes after its end, and the files of an active run
 are newer than any answer. Slurm is needed for what a run cannot record: that it is waiting, was cancelled before it
@@ -16,7 +16,7 @@ from clusterctl.launcher.observe.slurm_log import EndedBy
 from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.marks import Refusal
-from clusterctl.shared.record.stages import Stage
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,15 +33,15 @@ _EARLY_SECONDS = 60  # Slurm may send the warning this much sooner, sbatch(1): t
 _LONGEST_SLACK_SECONDS = 60  # the limit counts from the allocation, the attempt's time from its script's first line
 
 _STAGE_OF_ENDED_JOB = {
-    JobState.CANCELLED: Stage.CANCELLED,
-    JobState.TIMEOUT: Stage.TIMED_OUT,
-    JobState.DEADLINE: Stage.TIMED_OUT,
-    JobState.PREEMPTED: Stage.PREEMPTED,
+    JobState.CANCELLED: State.CANCELLED,
+    JobState.TIMEOUT: State.TIMED_OUT,
+    JobState.DEADLINE: State.TIMED_OUT,
+    JobState.PREEMPTED: State.PREEMPTED,
 }
 # slurmstepd's words. After a preemption or the loss of a node, Slurm may start the job again.
-_STAGE_OF_ENDING = {EndedBy.CANCELLATION: Stage.CANCELLED, EndedBy.TIME_LIMIT: Stage.TIMED_OUT}
+_STAGE_OF_ENDING = {EndedBy.CANCELLATION: State.CANCELLED, EndedBy.TIME_LIMIT: State.TIMED_OUT}
 # A warm run is a step of the job, whose end only shows that the run cannot continue.
-_STAGE_OF_ENDED_ALLOCATION = _STAGE_OF_ENDED_JOB | {JobState.COMPLETED: Stage.CANCELLED}
+_STAGE_OF_ENDED_ALLOCATION = _STAGE_OF_ENDED_JOB | {JobState.COMPLETED: State.CANCELLED}
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Status:
     """The current state of a run. Times are seconds since the epoch."""
 
     record: RunRecord
-    stage: Stage
+    state: State
     sure: bool  # False: only Slurm knows, and has not answered
     job_id: str | None
     attempts: tuple[AttemptEvidence, ...]
@@ -67,13 +67,13 @@ class Status:
     @property
     def held_up_by(self) -> str:
         """Why it has not started: Slurm's reason or the run it depends on, and nodes that failed their check."""
-        if self.stage is Stage.QUEUED and self.attempt and self.attempt.unfit:
+        if self.state is State.QUEUED and self.attempt and self.attempt.unfit:
             return ", ".join(filter(None, [self.reason, f"without {', '.join(self.attempt.unfit)}"]))
         if not self.record.predecessors or not self.reason.startswith("Dependency"):
             return self.reason
         first, *others = dict.fromkeys(one.run for one in self.record.predecessors)
         text = f"after {first}" + (f" and {len(others)} more" if others else "")
-        return f"never started: {text}" if self.stage.ended else text
+        return f"never started: {text}" if self.state.ended else text
 
     @property
     def metrics(self) -> dict[str, Number]:
@@ -81,7 +81,7 @@ class Status:
 
     @property
     def exit_code(self) -> int | None:
-        return self.attempt.exit_code if self.attempt and self.stage.ended else None
+        return self.attempt.exit_code if self.attempt and self.state.ended else None
 
     def ran(self, now: float) -> float | None:
         """The total seconds that its attempts have run until `now`; None before the first."""
@@ -90,7 +90,7 @@ class Status:
 
     def spans(self, now: float) -> list[tuple[AttemptEvidence, float, float]]:
         """The started attempts with their start and end (or `now`), newest first."""
-        until = self.ended if self.stage.ended and self.ended else now
+        until = self.ended if self.state.ended and self.ended else now
         found = []
         for attempt in reversed(self.attempts):
             if attempt.start is not None:
@@ -105,16 +105,16 @@ def judge(evidence: RunEvidence, now: float) -> Status:
     by_files, answer, job, last = settled(evidence), evidence.answer, evidence.job, evidence.last
     stage = by_files or (_stage_by_slurm(evidence, answer, now) if answer else _stage_by_files(evidence))
     end = (last.end if last else None) or (job.end_time if job else None)
-    requeuing = last is not None and last.requeuing and not stage.ended and stage is not Stage.QUEUED
+    requeuing = last is not None and last.requeuing and not stage.ended and stage is not State.QUEUED
     suspended = job is not None and job.state in (JobState.SUSPENDED, JobState.STOPPED) and not stage.ended
-    reason = "Suspended" if suspended else job.reason if job and stage is Stage.QUEUED else ""
+    reason = "Suspended" if suspended else job.reason if job and stage is State.QUEUED else ""
     if requeuing and last:
         reason = f"not requeued: {last.requeue_problem or 'no answer yet'}"
-    if stage is Stage.CANCELLED and _cut_off(evidence) and (job is None or job.reason == NEVER_STARTS):
+    if stage is State.CANCELLED and _cut_off(evidence) and (job is None or job.reason == NEVER_STARTS):
         reason = NEVER_STARTS
     return Status(
         record=evidence.record,
-        stage=stage,
+        state=stage,
         sure=by_files is not None or (answer is not None and not answer.stale),
         job_id=evidence.job_id or (job.job_id if job else None),
         attempts=evidence.attempts,
@@ -127,26 +127,26 @@ def judge(evidence: RunEvidence, now: float) -> Status:
     )
 
 
-def settled(evidence: RunEvidence) -> Stage | None:
+def settled(evidence: RunEvidence) -> State | None:
     """How the run ended according to its files; None if Slurm must be queried."""
     if evidence.finished_at is not None:
-        return Stage.FINISHED
+        return State.FINISHED
     last = evidence.last
     if last is None or last.exit_code is None or _restarted(evidence, last):
         return None
     if evidence.cancelled_at is not None and _ended_by_cancellation(last):
-        return Stage.CANCELLED
+        return State.CANCELLED
     if last.exit_code == 0:  # the batch script has counted the ranks, whose files may appear later
-        return Stage.FINISHED
+        return State.FINISHED
     if last.requeued or last.requeuing:
         return None
     if last.ended_by in _STAGE_OF_ENDING:
         return _STAGE_OF_ENDING[last.ended_by]
     if last.signal:  # ended from outside: at its time limit, or preempted, cancelled or requeued
-        return Stage.TIMED_OUT if last.ended_by is None and _reached_limit(evidence, last) else None
+        return State.TIMED_OUT if last.ended_by is None and _reached_limit(evidence, last) else None
     if last.asked and not last.hung:  # warned, saved, and not restarted
-        return Stage.TIMED_OUT if _reached_limit(evidence, last) else Stage.PREEMPTED
-    return Stage.FINISHED if last.done else Stage.FAILED
+        return State.TIMED_OUT if _reached_limit(evidence, last) else State.PREEMPTED
+    return State.FINISHED if last.done else State.FAILED
 
 
 def _ended_by_cancellation(last: AttemptEvidence) -> bool:
@@ -156,55 +156,55 @@ def _ended_by_cancellation(last: AttemptEvidence) -> bool:
     return last.ended_by is EndedBy.CANCELLATION or last.exit_code == EXIT_TERMINATED
 
 
-def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> Stage:
-    """The stage of a run whose files do not show its end, from Slurm's answer."""
+def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> State:
+    """The state of a run whose files do not show its end, from Slurm's answer."""
     job, last = answer.job, evidence.last
     if job is None:
         if answer.early:
             return _stage_by_files(evidence)
         if last and last.done:
-            return Stage.FINISHED
+            return State.FINISHED
         if evidence.cancelled_at is not None:
-            return Stage.CANCELLED
+            return State.CANCELLED
         if answer.ended:
             return _stage_of_ended(evidence, answer.ended, now)
         if last and last.in_vain:
-            return Stage.FAILED
+            return State.FAILED
         if last and last.exit_code is not None and not last.requeued and not last.requeuing:
             # SIGTERM long before the limit, without a cancellation or requeue; or the end of its allocation.
-            return Stage.CANCELLED if evidence.record.allocation else Stage.PREEMPTED
+            return State.CANCELLED if evidence.record.allocation else State.PREEMPTED
         if evidence.job_id is None and now - evidence.record.submitted < SUBMIT_SECONDS:
-            return Stage.QUEUED  # being submitted
+            return State.QUEUED  # being submitted
         # A job that is neither waiting nor has ever started was cancelled; an element of an array then leaves no trace.
         vanished = evidence.job_id is not None and evidence.never_wrote
-        return Stage.CANCELLED if vanished or _cut_off(evidence) else Stage.LOST
+        return State.CANCELLED if vanished or _cut_off(evidence) else State.LOST
     if job.state.waiting:
         claimed = last is not None and last.exit_code is None and last.restart_count == job.restart_count
-        return _stage_by_files(evidence) if claimed else Stage.QUEUED
+        return _stage_by_files(evidence) if claimed else State.QUEUED
     if job.state.ended:
         return _stage_of_ended(evidence, job.state, now)
     if last and _is_being_requeued(evidence, last) and not _restarted(evidence, last):
-        return Stage.QUEUED  # Slurm is still ending the last attempt
-    return Stage.STARTING if last is None or _restarted(evidence, last) else _stage_by_files(evidence)
+        return State.QUEUED  # Slurm is still ending the last attempt
+    return State.STARTING if last is None or _restarted(evidence, last) else _stage_by_files(evidence)
 
 
-def _stage_of_ended(evidence: RunEvidence, state: JobState, now: float) -> Stage:
+def _stage_of_ended(evidence: RunEvidence, state: JobState, now: float) -> State:
     """How a run ended, if its files do not show it. A COMPLETED job does not prove that its ranks succeeded."""
     if evidence.last and evidence.last.done:
-        return Stage.FINISHED
+        return State.FINISHED
     ended = evidence.job.end_time if evidence.job else None
     under_way = evidence.last is None or evidence.last.exit_code is None  # its last record may still arrive
     arrives = {JobState.COMPLETED: max(ARRIVAL_SECONDS, evidence.late_seconds), JobState.FAILED: evidence.late_seconds}
     if under_way and ended is not None and now - ended < arrives.get(state, 0):
         return _stage_by_files(evidence)
     known = _STAGE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STAGE_OF_ENDED_JOB
-    return known.get(state, Stage.FAILED)
+    return known.get(state, State.FAILED)
 
 
-def _stage_by_files(evidence: RunEvidence) -> Stage:
-    """The stage of a run that is or may be active, according to its files."""
+def _stage_by_files(evidence: RunEvidence) -> State:
+    """The state of a run that is or may be active, according to its files."""
     last = evidence.last
-    return Stage.QUEUED if last is None or _is_being_requeued(evidence, last) else last.stage or Stage.STARTING
+    return State.QUEUED if last is None or _is_being_requeued(evidence, last) else last.state or State.STARTING
 
 
 def _is_being_requeued(evidence: RunEvidence, last: AttemptEvidence) -> bool:
@@ -257,12 +257,12 @@ def standing(condition: Condition, status: Status) -> Standing:
 
     A run between two starts has not ended: its next start counts.
     """
-    stage = status.stage
-    if stage is Stage.FINISHED:
+    stage = status.state
+    if stage is State.FINISHED:
         return Standing.MET
     if stage.ended:
         return Standing.NEVER if condition is Condition.FINISHED else Standing.MET
-    return Standing.MET if condition is Condition.STARTED and stage is not Stage.QUEUED else Standing.OPEN
+    return Standing.MET if condition is Condition.STARTED and stage is not State.QUEUED else Standing.OPEN
 
 
 def standing_of_all(condition: Condition, statuses: Iterable[Status]) -> Standing:
