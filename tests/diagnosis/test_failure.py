@@ -48,6 +48,14 @@ def echoing(number: int, when: float = END - 4) -> RankTrace:
     return rank(number, **failed(CLOSED, "RuntimeError", when))
 
 
+@pytest.mark.parametrize(("used", "shown"), [(15.5, True), (8.0, False)])
+def test_a_rank_killed_when_its_node_was_nearly_full_says_so(used: float, shown: bool) -> None:
+    dead = rank(2, exit_code=None, ended=None)
+    found = cause_of(captured("kill9", dead, exit_code=137, memory={"node2": (used * 2**30, 16.0 * 2**30)}))
+    assert (found.cause_class, found.rank) == (Cause.KILLED, 2)
+    assert ("the job's memory on its node, shortly before: 15.5 of 16.0 GiB" in found.facts) == shown
+
+
 # Output of a real Slurm
 
 

@@ -51,6 +51,16 @@ def status_of(run: RunDir) -> Status:
     return judge_stage(read_evidence(read_record(run)), 99.0)
 
 
+def test_the_memory_of_a_node_where_a_rank_died_is_its_last_sample(fabricate: Fabricate) -> None:
+    samples = [{"time": 8, "memory": 1e9, "memory_limit": 4e9}, {"time": 9, "memory": 3.9e9, "memory_limit": 4e9}]
+    files = {"attempts/0/telemetry/node7.jsonl": samples, "attempts/0/telemetry/node8.jsonl": samples}
+    (attempt,) = gather(status_of(fabricate(files=FILES | files)), clock=lambda: 99.0).attempts
+    assert attempt.memory == {"node7": (3.9e9, 4e9)}
+    odd = {"attempts/0/telemetry/node7.jsonl": [{"time": 9, "memory": "much", "memory_limit": None}]}
+    (attempt,) = gather(status_of(fabricate(files=FILES | odd)), clock=lambda: 99.0).attempts
+    assert attempt.memory == {}
+
+
 @pytest.mark.parametrize(("late", "arriving"), [(0.0, [False, False]), (70.0, [True, True]), (-1.0, [False, False])])
 def test_with_visibility_lag_the_files_of_an_ended_attempt_keep_arriving(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch, late: float, arriving: list[bool]

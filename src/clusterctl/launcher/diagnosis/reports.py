@@ -35,6 +35,7 @@ _MAYBE_MEMORY = (
     "nothing records who killed it: if its memory was short, ask for more with --set resources.memory=SIZE, "
     "or start fewer data loader workers"
 )
+_NEARLY_FULL = 0.9
 # Exceptions whose message quotes the program's own values.
 QUOTING = re.compile(r"(Assertion|Attribute|Index|Key|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error$")
 _LIBRARIES = frozenset(
@@ -131,6 +132,7 @@ class RankEnd:
     how: str  # srun's words; empty if it reported nothing
     node_out_of_memory: bool
     blank: Candidate
+    memory: str = ""  # how full its node's was shortly before, if it was nearly full
 
     @cached_property
     def words(self) -> LastWords:
@@ -183,14 +185,22 @@ def candidates(attempt: AttemptTrace, *, out_of_memory: bool = False) -> list[Ca
         # one may have its own meaning for it.
         if rank.exit_code == 0 or (on_request.get(rank.exit_code or 0) and not rank.raised):
             continue
-        if candidate := _candidate(rank, died.get(number), killed_on, out_of_memory=out_of_memory):
+        memory = _nearly_full(attempt.memory.get(rank.node))
+        if candidate := _candidate(rank, died.get(number), killed_on, memory, out_of_memory=out_of_memory):
             # A time before the batch script started or after it ended is from a wrong clock.
             in_time = candidate.time is not None and earliest <= candidate.time <= latest
             found.append(candidate if in_time else replace(candidate, time=None))
     return found
 
 
-def _candidate(rank: RankTrace, death: Death | None, killed_on: set[str], *, out_of_memory: bool) -> Candidate | None:
+def _nearly_full(memory: tuple[float, float] | None) -> str:
+    used, limit = memory or (0.0, 1.0)
+    return f"{used / 2**30:.1f} of {limit / 2**30:.1f} GiB" if used >= _NEARLY_FULL * limit else ""
+
+
+def _candidate(
+    rank: RankTrace, death: Death | None, killed_on: set[str], memory: str, *, out_of_memory: bool
+) -> Candidate | None:
     """Why `rank` failed, by the first of RANK_RULES that applies."""
     blank = Candidate(
         rank=rank.rank,
@@ -204,7 +214,7 @@ def _candidate(rank: RankTrace, death: Death | None, killed_on: set[str], *, out
     how = death.how if death else ""
     # srun reports this for every task that ends on a node where the kernel killed any process of the step.
     on_its_node = rank.node in killed_on or "out of memory" in how.lower()
-    end = RankEnd(rank, how, on_its_node or out_of_memory, blank)
+    end = RankEnd(rank, how, on_its_node or out_of_memory, blank, memory)
     read = ((rule.evidence, rule.candidate(end)) for rule in RANK_RULES)
     evidence, found = next(((evidence, found) for evidence, found in read if found), (Evidence.NOTHING, None))
     if found and on_its_node and found.signature.cause in (Cause.USER, Cause.KILLED):
@@ -330,7 +340,8 @@ def _killed(end: RankEnd) -> Candidate | None:
 def _ended_by(end: RankEnd, number: int, what: str) -> Candidate:
     subject = f"{what} was" if what else "was"
     if number == SIGKILL:
-        return end.says(Cause.KILLED, f"{subject} {BY_SIGKILL}", hint=end.blank.hint or _MAYBE_MEMORY)
+        facts = (f"the job's memory on its node, shortly before: {end.memory}",) if end.memory else ()
+        return end.says(Cause.KILLED, f"{subject} {BY_SIGKILL}", hint=end.blank.hint or _MAYBE_MEMORY, facts=facts)
     if number == SIGINT:
         return end.says(Cause.KILLED, _interrupted(what or "it"))
     name = next((known.name for known in Signals if known == number), f"signal {number}")

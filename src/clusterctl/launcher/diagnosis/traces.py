@@ -27,6 +27,7 @@ from clusterctl.launcher.observe.rank_events import (
     last_events,
 )
 from clusterctl.launcher.observe.slurm_log import accounted, by_attempt, kept
+from clusterctl.launcher.observe.telemetry import latest_samples, telemetry_files
 from clusterctl.shared.errors import SlurmError
 from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.fields import read_fields
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may delay that
 _LOOKS = 3
+_MOST_NODES = 4  # whose memory is looked up
 _TAIL_BYTES = 16_384
 _FEW_LINES = 8  # fewer than a traceback and what follows it
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? ")  # of the lines of our own workloads
@@ -104,6 +106,7 @@ class AttemptTrace(AttemptEvidence):
     reported: Alarm | None = None  # an alarm that ended nothing
     collectives: int = 0  # files of NCCL's flight recorder
     arriving: bool = False  # its end is so recent that other nodes' files may not be visible here yet
+    memory: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # node where ranks died -> used, limit
 
     def rank(self, number: int) -> RankTrace:
         return self._by_number.get(number) or RankTrace(number)
@@ -298,6 +301,7 @@ class _Look:
             alarm=alarm,
             reported=reported,
             collectives=len(attempt.flight_records()),
+            memory=self._memory(attempt, lines),
             arriving=over and self._arrives(attempt if last else self.status.record.run.attempt(attempt.number + 1)),
         )
 
@@ -316,6 +320,16 @@ class _Look:
             for rank, of_rank in events.items():
                 self.seen(attempt.number, rank, of_rank)
         return events, beats
+
+    def _memory(self, attempt: Attempt, lines: Sequence[str]) -> dict[str, tuple[float, float]]:
+        """The memory used and its limit in bytes, by the last sample of the first nodes on which ranks died."""
+        if not (nodes := dict.fromkeys(death.node for death in deaths(lines))):
+            return {}
+        files = telemetry_files(attempt)
+        samples = latest_samples(files, [node for node in nodes if node in files][:_MOST_NODES])
+        return {
+            node: (one.memory, one.memory_limit) for node, one in samples.items() if one.memory and one.memory_limit
+        }
 
     def _arrives(self, attempt: Attempt) -> bool:
         """Whether files that other nodes wrote before `attempt` started or ended may not be visible here yet.
