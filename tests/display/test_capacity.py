@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from clusterctl.launcher.display.columns import largest_in_words, node_set, show_nodes, show_partitions, show_room
+from clusterctl.launcher.display.tables import largest_in_words, node_set, show_nodes, show_partitions, show_room
 from clusterctl.launcher.slurm import Inventory
 from clusterctl.launcher.slurm.fits import Asked, Largest, room_for
 from clusterctl.launcher.slurm.nodes import FIELDS, SEPARATOR, parse_nodes

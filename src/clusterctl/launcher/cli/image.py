@@ -160,7 +160,7 @@ def list_(folder: Path | None, cluster: str | None, output: str) -> None:
         echo_json({"schema_version": 1, "images": [api.image_record(one) for one in found]})
     elif found:
         from clusterctl.launcher.display import terminal
-        from clusterctl.launcher.display.columns import show_images
+        from clusterctl.launcher.display.tables import show_images
 
         show_images(terminal.data(), found, time.time())
     else:

@@ -88,9 +88,9 @@ def clean(output: str, yes: bool, **wanted: Any) -> None:
         warn_of(done.problems if yes else ())
         echo_json(api.to_json(done, removed=yes))
         return
-    from clusterctl.launcher.display import columns, terminal  # rich: for people only
+    from clusterctl.launcher.display import tables, terminal  # rich: for people only
 
-    columns.show_disk(terminal.data(), found)
+    tables.show_disk(terminal.data(), found)
     if not found.removals:
         click.echo("nothing to remove", err=True)
     elif confirmed(f"remove {_sum(found)}?", yes=yes):

@@ -132,17 +132,17 @@ def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], outpu
         known = fit_record(fit(job, cluster, overrides=settings)) if job else nodes_record(nodes_of(cluster), cluster)
         echo_json(known)
         return
-    from clusterctl.launcher.display import columns, terminal
+    from clusterctl.launcher.display import tables, terminal
     from clusterctl.launcher.display.plain import plain_lines
 
     console = terminal.data()
     if job:
         found = fit(job, cluster, overrides=settings)
-        columns.show_room(console, found.rooms)
+        tables.show_room(console, found.rooms)
         console.print()
-        click.echo(plain_lines(columns.verdict(found.answer)))
+        click.echo(plain_lines(tables.verdict(found.answer)))
     else:
         inventory = nodes_of(cluster)
-        columns.show_partitions(console, inventory)
+        tables.show_partitions(console, inventory)
         console.print()
-        columns.show_nodes(console, inventory.nodes.values())
+        tables.show_nodes(console, inventory.nodes.values())

@@ -109,13 +109,12 @@ def status(
 def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
     """Show the runs of several clusters, each with the age of its data."""
     from clusterctl.launcher.api.remote.several_clusters import look_at
-    from clusterctl.launcher.display import columns as clusters_table
-    from clusterctl.launcher.display import terminal
+    from clusterctl.launcher.display import tables, terminal
 
     named = [*dict.fromkeys(filter(None, clusters))]
     if not named:
         raise UsageError("no cluster named", "for example --cluster NAME,NAME")
-    found = [clusters_table.if_shown(one) for one in look_at(named, **wanted)]
+    found = [tables.if_shown(one) for one in look_at(named, **wanted)]
     if output == "json":
         records = [
             {
@@ -128,7 +127,7 @@ def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
         ]
         echo_json({"schema_version": 1, "clusters": records})
     else:
-        clusters_table.show(terminal.data(), found, wide=output == "wide")
+        tables.show(terminal.data(), found, wide=output == "wide")
     warn_of(
         problem for one in found for problem in (one.problem, *(one.report.problems if one.report else ())) if problem
     )

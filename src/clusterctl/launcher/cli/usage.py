@@ -41,9 +41,9 @@ def usage(output: str, **wanted: Any) -> None:
         writer.writeheader()
         writer.writerows(record["rows"])
     elif found.rows:
-        from clusterctl.launcher.display import columns, terminal  # rich: for people only
+        from clusterctl.launcher.display import tables, terminal  # rich: for people only
 
-        columns.show_usage(terminal.data(), found)
+        tables.show_usage(terminal.data(), found)
     else:
         click.echo("no runs in this time" if found.since else "no runs have started yet", err=True)
     warn_of(found.problems)

@@ -192,7 +192,7 @@ class Checkpoint:
     every: Annotated[int, Duration(60), AtLeast(0)] = 600
     """Time between checkpoints; 0 saves only when the run is asked to stop."""
     keep: Count = 2
-    """How many of the newest checkpoints to keep."""
+    """How many of the newest checkpoints to keep, besides the one that your own program's attempt resumed from."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,10 @@ from textual.widgets import Static
 from clusterctl.launcher.api.nodes import nodes
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
-from clusterctl.launcher.display.columns import node_lines
 from clusterctl.launcher.display.explanation import explanation, pause_after, state_of
 from clusterctl.launcher.display.monitor.panes import PAGES, MonitorView, Pane, arrange, draw, first_row, headline
 from clusterctl.launcher.display.plain import plain, plain_lines
+from clusterctl.launcher.display.tables import node_lines
 from clusterctl.shared.errors import ClusterctlError
 
 if TYPE_CHECKING:
