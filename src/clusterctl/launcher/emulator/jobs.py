@@ -129,11 +129,12 @@ class EmulatedJob:
             deadline = time.monotonic() + _ANSWER_SECONDS
             while time.monotonic() < deadline:
                 fifo.wait([descriptor], 0.1)
+                is_over = not self.is_supervised  # asked first: it may answer and then end
                 if answer := fifo.drain(descriptor):
                     if refusal := answer.decode().strip():
                         raise SlurmError(refusal)
                     return
-                if not self.is_supervised:
+                if is_over:
                     raise SlurmError(_COMPLETING)
             raise SlurmError("Socket timed out on send/recv operation")
         finally:
