@@ -77,7 +77,7 @@ PRECISIONS = {
 class Objective(Generic[Prepared]):
     """A learning problem. All ranks call its methods at the same time, so methods may use collectives.
 
-    `loss` and `scored` are the same for all; a subclass says what to gather, how to score it and what to compare.
+    Every problem shares `loss` and `scored`. A subclass defines what to gather, how to score it, and its error.
     """
 
     unit: str

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.api.remote.operations import operation
+from clusterctl.launcher.config.progress import SILENT
 from clusterctl.shared.errors import ClusterctlError, UsageError
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.remote.cluster import RemoteCluster
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.checks.check import Check
+    from clusterctl.launcher.config.progress import ProgressListener
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
     from clusterctl.launcher.observe.state import Status as Status
     from clusterctl.shared.spec import Batches, Cluster, Job
@@ -205,20 +207,37 @@ class Run:
         cancel([self.directory])
 
     @operation(changes=True, restarts=True)
-    def resume(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
+    def resume(
+        self,
+        cluster: str | None = None,
+        *,
+        overrides: Overrides = (),
+        hold: bool = False,
+        progress: ProgressListener = SILENT,
+    ) -> Run:
         """Start the run, which ended without finishing, again from its last checkpoint: see `clusterctl.resume`."""
         from clusterctl.launcher.api.submitting.resume import resume_alone, resume_later
 
-        again = resume_alone(self.directory, cluster, overrides=overrides, hold=hold)
-        resume_later(self.directory)
+        again = resume_alone(self.directory, cluster, overrides=overrides, hold=hold, progress=progress)
+        resume_later(self.directory, progress)
         return Run(self.path, again.warnings, _job=again.job)
 
     @operation(changes=True, restarts=True)
-    def rerun(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
+    def rerun(
+        self,
+        cluster: str | None = None,
+        *,
+        overrides: Overrides = (),
+        in_allocation: str | None = None,
+        hold: bool = False,
+        progress: ProgressListener = SILENT,
+    ) -> Run:
         """Submit a new run with the same code and configuration; this one may be in any state. See `rerun`."""
         from clusterctl.launcher.api.submitting.rerun import rerun_alone
 
-        new = rerun_alone(self.directory, cluster, overrides=overrides, hold=hold)
+        new = rerun_alone(
+            self.directory, cluster, overrides=overrides, in_allocation=in_allocation, hold=hold, progress=progress
+        )
         return Run(new.run.path, new.warnings, _job=new.job)
 
     @operation(changes=True)

@@ -27,6 +27,23 @@ class _After(TypedDict):
     after_start: tuple[str, ...]
 
 
+class _One(_After):
+    stage: str | None
+    program: tuple[str, ...]
+    overrides: tuple[str, ...]
+    profile: bool
+    in_allocation: str | None
+
+
+class _Swept(TypedDict):
+    program: tuple[str, ...]
+    axes: tuple[str, ...]
+    file: str | None
+    samples: int | None
+    seed: int
+    overrides: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Request:
     """The command line of `submit`. `settings` includes those given by short flags, such as --nodes."""
@@ -72,6 +89,30 @@ class Request:
     @property
     def waits_for(self) -> _After:
         return {"after": self.after, "after_any": self.after_any, "after_start": self.after_start}
+
+    @property
+    def one(self) -> _One:
+        """What a single run is made of, submitted or shown."""
+        return {
+            "stage": self.stage,
+            "program": self.program,
+            "overrides": self.settings,
+            "profile": self.profile,
+            "in_allocation": self.in_allocation,
+            **self.waits_for,
+        }
+
+    @property
+    def swept(self) -> _Swept:
+        """What the runs of a sweep are made of."""
+        return {
+            "program": self.program,
+            "axes": self.axes,
+            "file": self.sweep_file,
+            "samples": self.samples,
+            "seed": self.sample_seed,
+            "overrides": self.settings,
+        }
 
     def check(self) -> None:
         """Raise UsageError for options that cannot be combined."""
@@ -179,16 +220,7 @@ def _submit_one(request: Request) -> None:
     from clusterctl.launcher.api.submitting import submit as api
 
     if request.dry_run:
-        plan = api.plan(
-            request.job,
-            request.cluster,
-            stage=request.stage,
-            program=request.program,
-            overrides=request.settings,
-            profile=request.profile,
-            in_allocation=request.in_allocation,
-            **request.waits_for,
-        )
+        plan = api.plan(request.job, request.cluster, **request.one)
         ask_slurm = request.dry_run == "slurm" and not request.in_allocation
         show_plan(plan, ask_slurm=ask_slurm, large_code=request.large_code)
         return
@@ -198,17 +230,7 @@ def _submit_one(request: Request) -> None:
     def call(large: bool) -> Run:
         with shown() as progress:
             return start.submit(
-                request.job,
-                request.cluster,
-                stage=request.stage,
-                program=request.program,
-                overrides=request.settings,
-                profile=request.profile,
-                in_allocation=request.in_allocation,
-                hold=request.hold,
-                **request.waits_for,
-                large_code=large,
-                progress=progress,
+                request.job, request.cluster, **request.one, hold=request.hold, large_code=large, progress=progress
             )
 
     run = options.asked_if_large(call, large=request.large_code)
@@ -256,16 +278,7 @@ def _submit_sweep(request: Request) -> None:
     from clusterctl.launcher.display.plain import plain
 
     if request.dry_run:
-        wanted = api.load_sweep(
-            request.job,
-            request.cluster,
-            program=request.program,
-            axes=request.axes,
-            file=request.sweep_file,
-            samples=request.samples,
-            seed=request.sample_seed,
-            overrides=request.settings,
-        )
+        wanted = api.load_sweep(request.job, request.cluster, **request.swept)
         if waited_for := find_waited_for(wanted.jobs[0], **request.waits_for, in_allocation=None):
             waited_for.check(wanted.jobs[0].job.resources)
         for place, row in enumerate(api.shown_rows(wanted)):
@@ -278,12 +291,7 @@ def _submit_sweep(request: Request) -> None:
         sweep = start.sweep(
             request.job,
             request.cluster,
-            program=request.program,
-            axes=request.axes,
-            file=request.sweep_file,
-            samples=request.samples,
-            seed=request.sample_seed,
-            overrides=request.settings,
+            **request.swept,
             at_once=request.at_once,
             hold=request.hold,
             **request.waits_for,

@@ -275,13 +275,13 @@ class _Look:
             self.unknown.append(f"{attempt.number}/host.json: {host.problem}")
         lines = self.lines(attempt.host_log, log_lines(attempt.host_log, head=True), must_exist=True)
         alarm, reported = map(read_alarm, (attempt.hang_json, attempt.hang_report_json))
-        tasks = self.status.record.job.resources.nodes * self.status.record.tasks_per_node
+        tasks, died = self.status.record.job.resources.nodes * self.status.record.tasks_per_node, deaths(lines)
         own, logs = attempt.event_files(), attempt.log_files("err")
         named = None
         if self.most_ranks is not None and self.most_ranks < tasks:
             known = dict.fromkeys(sorted({*own, *logs}))
             suspects = [*alarm.suspects, alarm.seen] if alarm else []
-            first = dict.fromkeys([*suspects, *(death.rank for death in deaths(lines)), *known])
+            first = dict.fromkeys([*suspects, *(death.rank for death in died), *known])
             named = [rank for rank in first if rank in known][: self.most_ranks]
         events, beats = self._read(attempt, named)
         if named is not None and not events.keys() >= {*named}:  # tasks are not placed in Slurm's default order
@@ -301,7 +301,7 @@ class _Look:
             alarm=alarm,
             reported=reported,
             collectives=len(attempt.flight_records()),
-            memory=self._memory(attempt, lines),
+            memory=self._memory(attempt, died),
             arriving=over and self._arrives(attempt if last else self.status.record.run.attempt(attempt.number + 1)),
         )
 
@@ -321,9 +321,9 @@ class _Look:
                 self.seen(attempt.number, rank, of_rank)
         return events, beats
 
-    def _memory(self, attempt: Attempt, lines: Sequence[str]) -> dict[str, tuple[float, float]]:
+    def _memory(self, attempt: Attempt, died: Iterable[Death]) -> dict[str, tuple[float, float]]:
         """The memory used and its limit in bytes, by the last sample of the first nodes on which ranks died."""
-        if not (nodes := dict.fromkeys(death.node for death in deaths(lines))):
+        if not (nodes := dict.fromkeys(death.node for death in died)):
             return {}
         files = telemetry_files(attempt)
         samples = latest_samples(files, [node for node in nodes if node in files][:_MOST_NODES])

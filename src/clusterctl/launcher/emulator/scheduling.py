@@ -30,7 +30,7 @@ class Free(NamedTuple):
 def lease(machine: Machine) -> Iterator[None]:
     """Only one process at a time decides. The lease is a socket address, which the kernel frees with its process."""
     place = machine.root.stat()
-    import socket  # late: most stand-ins never decide
+    import socket  # late: most stand-ins schedule nothing
 
     with socket.socket(socket.AF_UNIX) as held:
         while True:

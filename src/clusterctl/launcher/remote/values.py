@@ -106,7 +106,7 @@ def resolved(annotation: Any, module: str) -> Any:
     if isinstance(annotation, typing.ForwardRef):  # of a named tuple
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
-        annotation = eval(annotation, dict(vars(sys.modules[module])), _Names(module))  # from our own source
+        annotation = eval(annotation, dict(vars(importlib.import_module(module))), _Names(module))  # our source
     return types.NoneType if annotation is None else annotation
 
 
@@ -122,7 +122,7 @@ class _Names(dict[str, Any]):
         if name in found or name not in (meant := _names_for_types(self._module)):
             raise KeyError(name)
         module, expression = meant[name]
-        return resolved(expression, importlib.import_module(module).__name__)
+        return resolved(expression, module)
 
 
 @functools.cache

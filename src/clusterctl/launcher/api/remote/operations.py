@@ -75,10 +75,10 @@ def carried_out(name: str, arguments: str) -> str:
 
     try:
         function = _operation(name)
-        hints = {key: resolved(hint, function.__module__) for key, hint in _annotations(function).items()}
-        given = parsed(arguments)
-        if not isinstance(given, dict) or given.keys() - hints.keys():
+        types, given = _annotations(function), parsed(arguments)
+        if not isinstance(given, dict) or given.keys() - types.keys():
             raise _another_version(name)
+        hints = {key: resolved(types[key], function.__module__) for key in given}
         result: Any = function(**{key: decoded(value, hints[key]) for key, value in given.items()})
         answer = {"returned": encoded([*result] if isinstance(result, Reading) else result)}
     except ClusterctlError as error:
@@ -165,7 +165,7 @@ def expected(name: str) -> Any:
     function = inspect.unwrap(_operation(name))
     returned = _annotations(function)["return"]
     if returned == _READING:
-        return resolved("list[Line]", importlib.import_module(f"{_PREFIX}logs").__name__)
+        return resolved("list[Line]", f"{_PREFIX}logs")
     return resolved(returned, function.__module__)
 
 

@@ -49,7 +49,7 @@ class Answer:
     _MOST_BYTES = 2**27
 
     def __init__(self) -> None:
-        self.content = b""
+        self.content = bytearray()
 
     def take(self, data: bytes) -> None:
         self.content += data
@@ -58,7 +58,7 @@ class Answer:
             raise HostError(f"the other clusterctl sent an answer of more than {most} MiB", "run the command again")
 
     def forget(self) -> None:
-        self.content = b""
+        self.content.clear()
 
 
 def request(

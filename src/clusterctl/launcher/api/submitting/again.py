@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.find import as_run
 from clusterctl.launcher.api.remote.operations import operation
-from clusterctl.launcher.api.run import Run
-from clusterctl.launcher.api.submitting.rerun import rerun_alone
-from clusterctl.launcher.api.submitting.resume import resume_alone, resume_later
 from clusterctl.launcher.config.progress import SILENT
 
 if TYPE_CHECKING:
+    from clusterctl.launcher.api.run import Run
     from clusterctl.launcher.api.settings import Overrides
     from clusterctl.launcher.config.progress import ProgressListener
 
@@ -27,14 +25,11 @@ def resume(
 ) -> Run:
     """Start `run`, or the run of that name, again from its last checkpoint: the same run, another attempt.
 
-    It goes to `cluster`, or else to its previous one, with `overrides` applied. Later states of its job that were
+    It goes to `cluster`, or else to its previous one, with `overrides` applied. Later stages of its job that were
     cancelled with it are submitted again. Raises NotFoundError, UsageError for a run that has not ended or has
     finished, ConfigError with everything that would make it fail, and SlurmError.
     """
-    directory = as_run(run, cluster).directory
-    again = resume_alone(directory, cluster, overrides=overrides, hold=hold, progress=progress)
-    resume_later(directory, progress)
-    return Run(directory.path, again.warnings, _job=again.job)
+    return as_run(run, cluster).resume(cluster, overrides=overrides, hold=hold, progress=progress)
 
 
 @operation(changes=True, restarts=True)
@@ -55,6 +50,5 @@ def rerun(
     Raises NotFoundError, UsageError for other code, ConfigError if the snapshot of the code was removed and for
     everything that would make the run fail, and SlurmError.
     """
-    earlier = as_run(run, cluster).directory
-    new = rerun_alone(earlier, cluster, overrides=overrides, in_allocation=in_allocation, hold=hold, progress=progress)
-    return Run(new.run.path, new.warnings, _job=new.job)
+    earlier = as_run(run, cluster)
+    return earlier.rerun(cluster, overrides=overrides, in_allocation=in_allocation, hold=hold, progress=progress)
