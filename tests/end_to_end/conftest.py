@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 from support.far import made, staged
+from support.sandbox_fixture import RunningSandbox, sandbox_in_a_folder_of_its_own
 from support.scenario import BACK_ENDS, FAR, NamedJobs, Stage, ending
+
+from clusterctl.launcher.sandbox import lifecycle
+from clusterctl.launcher.sandbox.description import SandboxRequest
+from clusterctl.shared.errors import UsageError
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -34,15 +39,29 @@ def stage(back_end: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iter
     project.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CLUSTERCTL_", "SLURM_"))}
     environment |= {"XDG_STATE_HOME": str(tmp_path / "state")}
-    if back_end == "sandbox":
-        environment |= request.getfixturevalue("sandbox").environment
+    if back_end in ("sandbox", "contained"):
+        environment |= request.getfixturevalue(back_end).environment
     environment |= {
         "CLUSTERCTL_RUNS": str(tmp_path / "runs"),
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "NO_COLOR": "1",
     }
-    with ending(Stage({"emulator": "local"}.get(back_end, back_end), project, environment)) as stage:
+    with ending(
+        Stage({"emulator": "local", "contained": "sandbox"}.get(back_end, back_end), project, environment)
+    ) as stage:
         yield stage
+
+
+@pytest.fixture(scope="module")
+def contained() -> Iterator[RunningSandbox]:
+    """A Slurm that tracks processes by cgroup, where the session's own one has proctrack/linuxproc."""
+    try:
+        lifecycle.check_cgroups()
+    except UsageError as error:
+        pytest.skip(error.message)
+    with sandbox_in_a_folder_of_its_own() as room:
+        lifecycle.up(room.folder, SandboxRequest(nodes=2, kill_wait=5, cgroups=True))
+        yield room
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 import torch
 from support.ranks import CORA, IMDB, run_job
 from support.recorded import recorded
-from support.scenario import ON_BOTH, ON_SLURM, Stage, wait_until
+from support.scenario import ON_SLURM, Stage, alive, wait_until
 
 from clusterctl.shared.record.files import read_json, read_lines
 from clusterctl.shared.record.layout import RunDir
@@ -175,55 +175,6 @@ def test_a_preempted_run_ends_with_the_same_weights(
     assert_same_result(run, uninterrupted)
 
 
-STUBBORN = """
-import os, signal, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-attempt = os.environ["CLUSTERCTL_ATTEMPT"]
-if os.fork() == 0:  # a daemon that proctrack/linuxproc loses
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-seen = open(f"seen-{attempt}", "a")
-if attempt == "1":
-    beside = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            one = open(f"/proc/{name}/environ", "rb").read().split(b"\\0")
-        except OSError:  # it has just ended, or nobody may look at it
-            continue
-        earlier = (b"CLUSTERCTL_ATTEMPT=0", b"CLUSTERCTL_RUN_DIR=" + os.environb[b"CLUSTERCTL_RUN_DIR"])
-        if {*earlier, b"SLURM_PROCID=0"}.issubset(one):
-            beside.append(name)
-    print(len(beside), "beside", flush=True)
-    os._exit(0)
-for _ in range(600):
-    seen.write("alive\\n")
-    seen.flush()
-    time.sleep(0.1)
-"""
-
-
-@ON_BOTH
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["requeued", "killed"])
-def test_no_process_of_an_attempt_runs_beside_the_next_one(stage: Stage, how: str) -> None:
-    (stage.folder / "stubborn.py").write_text(STUBBORN)
-    checkpoint = 'mkdir -p "$CLUSTERCTL_CHECKPOINTS/$CLUSTERCTL_ATTEMPT-7"; exec python stubborn.py'
-    argv = json.dumps(["bash", "-c", checkpoint])
-    run = stage.submit(stage.write_job("stubborn", f'workload = "command"\nargv = {argv}\n'))
-    seen = run.work / "seen-0"
-    wait_until(lambda: seen.exists() and seen.read_text(), 60, "the program")
-    if how == "requeued":
-        stage.slurm("scontrol", "requeue", stage.job_id(run))
-    else:
-        cmdlines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in alive(run, rank=0)}
-        program = min(pid for pid, words in cmdlines.items() if words.startswith(b"python\0stubborn.py"))
-        os.kill(program, signal.SIGKILL)
-    stage.wait_for_stage(run, "finished", seconds=120)
-    assert "0 beside" in stage.log(run, 0, attempt=1)
-
-
 OTHERS = {
     "synthetic": SyntheticTrain(avg_num_nodes=4000, model="sage", fan_out=(5, 5), epochs=20, device="cpu"),
     "deep-sage": DeepSageTrain(batch_size=64, epochs=12, device="cpu"),
@@ -297,17 +248,3 @@ def test_the_shell_snippet_in_the_guide_requests_a_restart(stage: Stage) -> None
     job = f'workload = "command"\nargv = ["bash", "-c", {json.dumps(script)}]\n'
     run = stage.submit(stage.write_job("shell", job), "--wait")
     assert len(run.attempts()) == 2
-
-
-def alive(run: RunDir, rank: int) -> list[int]:
-    """The processes of a rank, identified by their environment."""
-    marks = {f"CLUSTERCTL_RUN_DIR={run.path}", f"SLURM_PROCID={rank}"}
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = set((folder / "environ").read_bytes().decode(errors="replace").split("\0"))
-        except OSError:
-            continue
-        if marks <= variables:
-            found.append(int(folder.name))
-    return sorted(found)

@@ -221,3 +221,26 @@ def test_a_full_disk_is_the_cause_although_no_rank_could_record_it(stage: Stage)
         assert stage.call("cancel", "--yes", run.id, "--cluster", stage.cluster).returncode == 0
     finally:
         subprocess.run(["umount", "--lazy", stage.runs], check=True)
+
+
+STEADY = """
+import os, time
+import clusterctl.program as program
+for step in range(30):
+    program.log(step=step, loss=1.0)
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.long  # its script tries for half a minute to record its end
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_a_run_whose_directory_is_moved_away_says_so_and_leaves_nothing_in_its_place(stage: Stage) -> None:
+    run = stage.submit(stage.write_job("moved", command(STEADY)))
+    wait_until(lambda: run.attempt(0).metrics.exists())
+    moved = run.path.rename(stage.folder / "moved")
+    wait_until(lambda: not alive(run), 60, "its end")
+    assert not run.path.exists()
+    wait_until(lambda: not stage.slurm("squeue", "-h").strip(), 60, "the end of its job")
+    moved.rename(run.path)
+    found = why(stage, run)
+    assert (found["class"], found["cause"]) == ("launch", f"moved or removed during the run: {run.path}")

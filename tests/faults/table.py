@@ -52,7 +52,7 @@ class Fault:
     own_nodes: int = 0
     prepare: Callable[[Scene], None] | None = None
     alone: bool = False
-    slow: bool = False  # takes minutes: only in `make test-long`
+    slow: bool = False  # takes half a minute or more: only in `make test-long`
     full_disk: bool = False
     not_for: tuple[str, ...] = ()
     tests: str = ""
@@ -438,6 +438,14 @@ FAULTS = (
         inflict=fill_and_free,
         outcome=Outcome.UNHARMED,
         full_disk=True,
+    ),
+    Fault(
+        name="moved",
+        words="run directory moved away while the run is running: nothing appears in its old place",
+        outcome=Outcome.FAILS,
+        cause=Cause.LAUNCH,
+        slow=True,
+        tests="tests/end_to_end/test_why.py",
     ),
     Fault(
         name="truncated",

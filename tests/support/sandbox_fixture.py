@@ -85,6 +85,13 @@ def sandbox() -> Iterator[RunningSandbox]:
 @pytest.fixture
 def sandbox_home() -> Iterator[RunningSandbox]:
     """A state folder for the test's own sandbox, which the test starts; it is stopped afterwards."""
+    with sandbox_in_a_folder_of_its_own() as room:
+        yield room
+
+
+@contextmanager
+def sandbox_in_a_folder_of_its_own() -> Iterator[RunningSandbox]:
+    """The folder of a sandbox that the block may start; it is stopped afterwards."""
     with _home() as home:
         room = RunningSandbox(home)
         try:

@@ -48,12 +48,16 @@ def run_task(run_dir: str, users_path: Sequence[str] = ()) -> NoReturn:
             _run(attempt, run_dir, users_path)
         leaving.code = 0
     except BaseException as error:
-        if attempt is not None and newer_attempt(attempt) is not None:
+        if attempt is not None and _is_replaced(attempt):
             leaving.code = 0
             raise SystemExit(0) from None
         leaving.code = _exit_code(error)
-        if isinstance(error, Exception):
+        gone = attempt is not None and not attempt.path.exists()
+        if isinstance(error, Exception) and not (gone and isinstance(error, OSError)):
             traceback.print_exception(error)
+        if gone:  # whatever failed, this is what somebody has to mend; nobody could record it
+            print(f"clusterctl[launch]: moved or removed during the run: {run_dir}", file=sys.stderr, flush=True)
+        if isinstance(error, Exception):
             raise SystemExit(leaving.code) from None
         raise
     raise SystemExit(0)
@@ -138,6 +142,14 @@ def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
     print(f"attempt {newer} of this run has started: this one exits", file=sys.stderr, flush=True)
     stop.exit_code = 0  # see run_task
     stop.terminate()
+
+
+def _is_replaced(attempt: Attempt) -> bool:
+    """Whether a newer attempt of the run has started; false if the run's folder is no longer where it was."""
+    try:
+        return newer_attempt(attempt) is not None
+    except FileNotFoundError:
+        return False
 
 
 def _exit_code(error: BaseException) -> int:
