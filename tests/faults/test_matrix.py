@@ -7,14 +7,19 @@ from faults.matrix import Ground, strike_all
 from faults.scene import WORKLOADS
 from faults.table import FAULTS
 
-pytestmark = pytest.mark.long
+TRAININGS = [
+    pytest.param(name, marks=pytest.mark.long if name == "reddit" else pytest.mark.faults)
+    for name in WORKLOADS
+    if name != "command"
+]
 
 
-@pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "command"])
+@pytest.mark.parametrize("workload", TRAININGS)
 def test_every_fault_on_a_training_has_the_expected_outcome(ground: Ground, workload: str) -> None:
     assert strike_all(ground, FAULTS, workload, at_once=4) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("accounting", [True])
 def test_outcomes_are_the_same_with_slurm_accounting(ground: Ground) -> None:
     """All other tests of faults run without accounting."""

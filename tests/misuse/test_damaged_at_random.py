@@ -122,7 +122,14 @@ def remove(run: Path) -> None:
     shutil.rmtree(run)
 
 
-@pytest.mark.parametrize("seeds", [range(250), pytest.param(range(250, 20_000), marks=pytest.mark.long)], ids=str)
+SEEDS = [
+    range(250),
+    pytest.param(range(250, 2_000), marks=pytest.mark.long),
+    pytest.param(range(2_000, 20_000), marks=pytest.mark.faults),
+]
+
+
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
 def test_no_damage_crashes_a_command_or_reaches_the_terminal(runs: Path, seeds: range) -> None:
     for seed in seeds:
         words, done = COMMANDS[seed % len(COMMANDS)], damaged(seed, runs / BAD)

@@ -282,6 +282,44 @@ def test_a_killed_worker_of_torchrun_leaves_its_rank_killed(
     assert [path.name for path in attempt.marks.iterdir()] == [mark]
 
 
+TORCHRUN = """
+import os, signal, sys, time
+def interrupted(*_):
+    sys.exit("torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15")
+signal.signal(signal.SIGTERM, interrupted)
+print("torchrun", flush=True)
+time.sleep(float(sys.argv[1]))
+sys.stderr.write({block!r})
+sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "code", "signals", "mark"),
+    [("0.6", 137, [9, 9], "00000.running"), ("30", 1, [signal.SIGTERM, None], "00000.ended")],
+)
+def test_a_launcher_that_is_ended_because_others_have_left_says_first_who_was_killed(
+    tmp_path: Path, after: str, code: int, signals: list[int], mark: str
+) -> None:
+    """If workers run on several nodes, the launcher of another may leave first; then srun sends TERM to this one."""
+    run = RunDir(tmp_path / "run")
+    attempt = run.attempt(0)
+    (environment,) = environments(attempt, [1])
+    (tmp_path / "torchrun").write_text(TORCHRUN.format(block=block(entry(1, -9))))
+    write_json(run.run_json, {"job": to_record(command("python", str(tmp_path / "torchrun"), after))})
+    attempt.log(0).parent.mkdir()
+    with attempt.log(0).open("wb") as out, attempt.log(0, "err").open("wb") as err:
+        argv = [sys.executable, *ENTRY, str(run.path)]
+        with subprocess.Popen(argv, env=environment, stdout=out, stderr=err) as task:
+            wait_until(lambda: "torchrun" in attempt.log(0).read_text())
+            task.send_signal(signal.SIGTERM)
+            task.wait()
+    assert task.returncode == code
+    events = [event for event in recorded(attempt, 0) if event["event"] in ("exception", "exit")]
+    assert [event.get("signal") for event in events] == signals
+    assert [path.name for path in attempt.marks.iterdir()] == [mark]
+
+
 LATE = """
 import os, signal, time
 signal.alarm(30)

@@ -53,6 +53,8 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LOOK_SECONDS = 1.0
 _TAKE_SECONDS = 0.1  # between checks whether the program handles the warning
 _TERM_SECONDS = 1.0  # Slurm ends the processes of a step one by one
+_LAUNCHER = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate)\b")
+_SUMMARY_SECONDS = 1.5  # torchrun looks at its workers every 0.1 s, and ends the others of its node first
 # Signals that end a crashing program; a shell that ran it exits with 128 + n.
 _CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGSYS}
@@ -87,6 +89,8 @@ def main(context: Context) -> None:
         events.stage(State.TRAINING)
         child = _start([program, *job.argv[1:]], {**os.environ, **variables})
         stop.before_leaving = lambda: end_own([child.pid])
+        if _LAUNCHER.search(shlex.join(job.argv)):
+            stop.hear_out = lambda: _hear_out(child)
         times = None
         if attempt is not None:
             times, gpus = LogTimes(attempt, place.rank), GpuReadings()
@@ -207,6 +211,18 @@ def _wait(
     if times:
         times.look(last=True)
     return child.wait()
+
+
+def _hear_out(launcher: subprocess.Popen[bytes]) -> None:
+    """Let a launcher say which of its workers was killed, if that is why srun ends all tasks: TERM would stop it.
+
+    The launchers of other nodes see that their workers have lost a peer just as early, and may be the first to leave.
+    """
+    deadline = time.monotonic() + _SUMMARY_SECONDS
+    while launcher.returncode is None and time.monotonic() < deadline:  # another thread waits for it
+        time.sleep(0.02)
+    if launcher.returncode is not None:
+        time.sleep(_TERM_SECONDS)  # until this task has left by itself, as if there had been no TERM
 
 
 def _show_warning(stop_file: Path) -> None:

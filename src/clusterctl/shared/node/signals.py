@@ -43,6 +43,7 @@ class StopRequest:
         self.exit_code = EXIT_TERMINATED  # of a process that did not exit by itself within the grace period
         self.leaving = False  # this process is about to end, whatever its main thread does
         self.before_leaving: Callable[[], None] = lambda: None
+        self.hear_out: Callable[[], None] = lambda: None  # TERM counts once this has returned
         self._on_terminate: Callable[[], None] = lambda: None
         self._grace = TERM_GRACE_SECONDS
         self._leave_at = 0.0
@@ -80,6 +81,7 @@ class StopRequest:
         if self.terminated:
             return
         self._leave_at = time.monotonic() + self._grace
+        self.hear_out()
         self.terminated = True
         self.changed.set()
         self._on_terminate()
