@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from clusterctl.shared.record.files import (
     rename,
     replacing,
     with_retries,
+    write_first,
     write_json,
 )
 from clusterctl.shared.record.layout import RunDir
@@ -247,6 +249,23 @@ def test_a_new_file_is_never_written_through_a_planted_link(
     assert not (tmp_path / "x.json").is_symlink()
     assert (tmp_path / "victim").read_text() == "precious"
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_first_of_many_writers_is_whole_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "hang.json"
+    with ThreadPoolExecutor(8) as pool:
+        first = [*pool.map(lambda number: write_first(path, {"by": number}), range(40))]
+    assert first.count(True) == 1
+    assert json.loads(path.read_text()) == {"by": first.index(True)}
+    assert [*tmp_path.iterdir()] == [path]
+    path.unlink()
+    monkeypatch.setattr(os, "link", refused_link)
+    assert [write_first(path, {"by": number}) for number in (1, 2)] == [True, False]
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def refused_link(*_: object) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
 
 
 def test_a_failed_replacement_leaves_nothing(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ depend on each other may continue while a node is frozen.
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.shared.record.file_systems import lateness
+from clusterctl.shared.record.files import write_first
 from clusterctl.shared.record.heartbeats import (
     BEAT_SECONDS,
     ENDED,
@@ -180,14 +179,9 @@ class NodeWatch:
             "how": alarm.how,
             "beats": {rank: asdict(found) for rank, found in alarm.beats.items()},
         }
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # the first one wins, on NFS too
         path = self.attempt.hang_report_json if what == "report" else self.attempt.hang_json
-        try:
-            descriptor = os.open(path, flags, 0o600)
-        except FileExistsError:
+        if not write_first(path, record):
             return
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
         self.alarm = "report" if what == "report" else "hang"
         if what != "report":
             self.raised = alarm

@@ -98,6 +98,23 @@ def write_json(path: Path, record: Any) -> None:
     write_text(path, json.dumps(record, indent=1) + "\n")
 
 
+def write_first(path: Path, record: Any) -> bool:
+    """Write the file whole, unless there is one: of several writers, on several nodes, one gets true."""
+    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    write_json(aside, record)
+    try:
+        with_retries(lambda: os.link(aside, path))  # also atomic on NFS; a rename would replace the other's
+    except FileExistsError:
+        return aside.stat().st_nlink > 1  # the first answer, that the link was made, was lost
+    except OSError:  # a file system without links
+        if exists(path):
+            return False
+        aside.rename(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return True
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading; raises NotAFile for anything else.
 
