@@ -69,7 +69,6 @@ READERS = {
     "shared/record/heartbeats.py": WRITES,
     "shared/node/idleness.py": KERNEL,
     "shared/node/leftovers.py": KERNEL,
-    "shared/node/node_watch.py": WRITES,
     "shared/record/ownership.py": "the way itself",
     "shared/node/processes.py": KERNEL,
     "shared/node/staged_imports.py": OURS,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import clusterctl
-from clusterctl.launcher.observe.ranking import best_value
+from clusterctl.launcher.observe.sweeps import best_value
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.vocabulary import metric_of
 

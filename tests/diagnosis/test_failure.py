@@ -21,7 +21,7 @@ from clusterctl.launcher.diagnosis.failure import counted
 from clusterctl.launcher.diagnosis.finding import UNSURE, Consequence, Finding
 from clusterctl.launcher.diagnosis.traces import AttemptTrace, JobTrace, RankTrace, RunTrace
 from clusterctl.launcher.observe.attempt import Alarm, SetupFlaw
-from clusterctl.launcher.observe.milestones import Cancellation
+from clusterctl.launcher.observe.run_record import Cancellation
 from clusterctl.launcher.observe.slurm_log import by_attempt
 from clusterctl.launcher.slurm.accounting import Accounted
 from clusterctl.shared.errors import Cause

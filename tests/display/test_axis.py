@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.launcher.display.curves import Bounds, robust, whole
-from clusterctl.launcher.observe.curve import Point
+from clusterctl.launcher.observe.history import Point
 
 
 def curve(*values: float) -> list[Point]:

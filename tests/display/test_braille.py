@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.launcher.display.curves import chart
-from clusterctl.launcher.observe.curve import Point
+from clusterctl.launcher.observe.history import Point
 
 POINTS = st.lists(
     st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6), st.floats(0, 10)).map(

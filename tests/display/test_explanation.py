@@ -7,7 +7,7 @@ from support.traces import attempt, trace
 
 from clusterctl.launcher.diagnosis.diagnose import judge
 from clusterctl.launcher.display.explanation import explanation
-from clusterctl.launcher.observe.milestones import Cancellation
+from clusterctl.launcher.observe.run_record import Cancellation
 from clusterctl.shared.record.states import State
 
 

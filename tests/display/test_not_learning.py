@@ -15,10 +15,9 @@ from clusterctl.launcher.diagnosis.learning import single_steps
 from clusterctl.launcher.display.monitor.panes import MonitorView, frame
 from clusterctl.launcher.display.report.page import examine, page
 from clusterctl.launcher.display.runs_table import RunsTable, row_of
-from clusterctl.launcher.observe.listing import Listing
 from clusterctl.launcher.observe.overview import Overview
 from clusterctl.launcher.observe.state import Status
-from clusterctl.launcher.observe.status import report
+from clusterctl.launcher.observe.status import Listing, report
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from clusterctl.launcher.display.runs_table import RunsTable, note, row_of, show_runs
 from clusterctl.launcher.observe.attempt import AttemptEvidence, SetupFlaw
-from clusterctl.launcher.observe.listing import Listing
 from clusterctl.launcher.observe.rank_events import Death
 from clusterctl.launcher.observe.state import Status
+from clusterctl.launcher.observe.status import Listing
 from clusterctl.shared.record.states import State
 
 GOLDEN = Path(__file__).parent / "golden"

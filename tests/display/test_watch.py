@@ -8,8 +8,8 @@ from io import StringIO
 from rich.console import Console
 
 from clusterctl.launcher.display.runs_table import row_of, watch_runs
-from clusterctl.launcher.observe.listing import Listing
 from clusterctl.launcher.observe.state import Status
+from clusterctl.launcher.observe.status import Listing
 from clusterctl.shared.errors import SlurmError
 
 Consoles = Callable[..., tuple[Console, StringIO]]

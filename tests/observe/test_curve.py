@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.launcher.observe.curve import Curve, Point, thinned
+from clusterctl.launcher.observe.history import Curve, Point, thinned
 
 NUMBERS = st.floats(-1e9, 1e9)
 PAIRS = st.lists(st.tuples(st.floats(0, 1e7), NUMBERS), min_size=1, max_size=300)

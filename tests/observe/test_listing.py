@@ -13,9 +13,8 @@ import pytest
 
 from clusterctl.launcher.observe import ended_runs
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns, Row
-from clusterctl.launcher.observe.listing import listing
 from clusterctl.launcher.observe.state import Status
-from clusterctl.launcher.observe.status import Filter
+from clusterctl.launcher.observe.status import Filter, listing
 from clusterctl.shared.record.files import write_json
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State

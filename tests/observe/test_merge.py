@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from clusterctl.launcher.api.logs import Failure, failures
 from clusterctl.launcher.observe import logs
-from clusterctl.launcher.observe.collapse import collapsed
-from clusterctl.launcher.observe.logs import Line, Logs, Nodes, Selection, Source, sources, time_of
+from clusterctl.launcher.observe.logs import Line, Logs, Nodes, Selection, Source, collapsed, sources, time_of
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.stamp import stamp
 

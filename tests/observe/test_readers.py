@@ -28,10 +28,9 @@ from clusterctl.launcher.observe.measurements import (
     pace_of,
     parse_measurement,
 )
-from clusterctl.launcher.observe.milestones import read_cancellation, read_finish, read_submission
 from clusterctl.launcher.observe.overview import happenings
 from clusterctl.launcher.observe.rank_events import Event, beginnings, last_events, newest_stage, parse_event
-from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.run_record import read_cancellation, read_finish, read_record, read_submission
 from clusterctl.launcher.observe.state import judge
 from clusterctl.launcher.observe.status import run_record
 from clusterctl.launcher.observe.telemetry import NodesNow, gpu_utilisation, nodes_now, parse_sample

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from clusterctl.launcher.observe.attempt import AttemptEvidence
 from clusterctl.launcher.observe.measurements import Pace
-from clusterctl.launcher.observe.ranking import ranked, summarise
 from clusterctl.launcher.observe.run_record import RunRecord
 from clusterctl.launcher.observe.state import Status
-from clusterctl.launcher.observe.sweeps import SweepRecord
+from clusterctl.launcher.observe.sweeps import SweepRecord, ranked, summarise
 from clusterctl.shared.record.layout import RunDir, SweepDir
 from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import Cluster, Job

@@ -22,7 +22,7 @@ from clusterctl.launcher.display.report.charts import (
     ticks,
     waterfall,
 )
-from clusterctl.launcher.observe.curve import Point
+from clusterctl.launcher.observe.history import Point
 from clusterctl.shared.record.states import State
 
 POINTS = st.lists(

@@ -22,10 +22,10 @@ from clusterctl.launcher.api.find import age_seconds, query
 from clusterctl.launcher.config import cache_folder, chosen_images_folder, chosen_runs_folder
 from clusterctl.launcher.containers.unpacked import own_folders
 from clusterctl.launcher.observe.ended_runs import stamp
-from clusterctl.launcher.observe.ranking import ranked
 from clusterctl.launcher.observe.run_names import is_run_id, submission
 from clusterctl.launcher.observe.runs import is_private
 from clusterctl.launcher.observe.state import ARRIVAL_SECONDS
+from clusterctl.launcher.observe.sweeps import ranked
 from clusterctl.shared.errors import ClusterctlError, ConfigError, UsageError, reason
 from clusterctl.shared.record import checkpoints
 from clusterctl.shared.record.file_systems import clock_ahead
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.launcher.observe.ended_runs import Stamp
-    from clusterctl.launcher.observe.ranking import Ranked
     from clusterctl.launcher.observe.state import Status
+    from clusterctl.launcher.observe.sweeps import Ranked
 
 
 SCHEMA_VERSION = 1

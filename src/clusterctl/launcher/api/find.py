@@ -15,11 +15,10 @@ from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import cache_folder, chosen_runs_folder
 from clusterctl.launcher.observe.ended_runs import EndedRuns
-from clusterctl.launcher.observe.listing import Listing as Listing
-from clusterctl.launcher.observe.listing import listing
 from clusterctl.launcher.observe.run_names import run_ids
 from clusterctl.launcher.observe.runs import find_run, newest_first
-from clusterctl.launcher.observe.status import Filter, newest, report
+from clusterctl.launcher.observe.status import Filter, listing, newest, report
+from clusterctl.launcher.observe.status import Listing as Listing
 from clusterctl.launcher.observe.status import run_columns as run_columns
 from clusterctl.launcher.observe.status import to_json as to_json
 from clusterctl.launcher.observe.sweeps import one_run, read_sweep, sweep_named

@@ -104,7 +104,7 @@ class Run:
     @operation()
     def job_id(self) -> str | None:
         """The ID of its Slurm job; None if not known yet."""
-        from clusterctl.launcher.observe.milestones import read_submission
+        from clusterctl.launcher.observe.run_record import read_submission
 
         return read_submission(self.directory).job_id or None
 

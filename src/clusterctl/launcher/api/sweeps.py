@@ -10,9 +10,8 @@ from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import chosen_runs_folder
 from clusterctl.launcher.config.progress import SILENT
-from clusterctl.launcher.observe.ranking import SweepSummary, summarise
 from clusterctl.launcher.observe.status import report
-from clusterctl.launcher.observe.sweeps import read_sweep, sweep_named, values_of
+from clusterctl.launcher.observe.sweeps import SweepSummary, read_sweep, summarise, sweep_named, values_of
 from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError, WaitTimedOut
 from clusterctl.shared.record.layout import SweepDir
 from clusterctl.shared.record.states import State

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.diagnosis.finding import Finding
 from clusterctl.launcher.diagnosis.reasons import in_words
 from clusterctl.launcher.observe.measurements import progress
-from clusterctl.launcher.observe.ranking import states_in_words
 from clusterctl.launcher.observe.state import HELD, NEVER_STARTS, Standing, standing, standing_of_all
 from clusterctl.launcher.observe.status import report
-from clusterctl.launcher.observe.sweeps import runs_of
+from clusterctl.launcher.observe.sweeps import runs_of, states_in_words
 from clusterctl.shared.errors import Cause, ConfigError
 from clusterctl.shared.record.states import State
 

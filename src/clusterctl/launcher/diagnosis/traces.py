@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.observe.attempt import AttemptEvidence, read_alarm
 from clusterctl.launcher.observe.lines import MISSING, log_lines, text_lines
-from clusterctl.launcher.observe.milestones import read_cancellation
 from clusterctl.launcher.observe.rank_events import (
     Began,
     Entered,
@@ -26,6 +25,7 @@ from clusterctl.launcher.observe.rank_events import (
     event_files,
     last_events,
 )
+from clusterctl.launcher.observe.run_record import read_cancellation
 from clusterctl.launcher.observe.slurm_log import accounted, by_attempt, kept
 from clusterctl.launcher.observe.telemetry import latest_samples, telemetry_files
 from clusterctl.shared.errors import SlurmError
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from clusterctl.launcher.observe.attempt import Alarm, HostRecord
     from clusterctl.launcher.observe.lines import Text
-    from clusterctl.launcher.observe.milestones import Cancellation
     from clusterctl.launcher.observe.rank_events import Death, Event
+    from clusterctl.launcher.observe.run_record import Cancellation
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import Slurm
     from clusterctl.launcher.slurm.accounting import Accounted

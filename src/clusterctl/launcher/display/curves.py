@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.text import Text
 
 from clusterctl.launcher.display.plain import compact, plain
-from clusterctl.launcher.observe.curve import thinned
+from clusterctl.launcher.observe.history import thinned
 from clusterctl.shared.record.vocabulary import KNOWN, Better, Metric, Role, metric_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.launcher.observe.curve import Curve, Point
-    from clusterctl.launcher.observe.history import History
+    from clusterctl.launcher.observe.history import Curve, History, Point
 
 
 _FEW_POINTS = 20  # with fewer, no value is treated as extreme

@@ -21,8 +21,7 @@ from clusterctl.launcher.observe.follow import REAL_SOURCES, Sources, watch
 from clusterctl.launcher.observe.lines import Growing
 from clusterctl.launcher.observe.logs import Logs, Selection
 from clusterctl.launcher.observe.measurements import measurements_in
-from clusterctl.launcher.observe.milestones import read_submission
-from clusterctl.launcher.observe.run_record import read_record
+from clusterctl.launcher.observe.run_record import read_record, read_submission
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.files import is_folder
 from clusterctl.shared.record.states import State

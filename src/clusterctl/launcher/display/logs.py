@@ -6,8 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.display.plain import as_shown, plain, plain_lines, ranges
-from clusterctl.launcher.observe.collapse import collapsed
-from clusterctl.launcher.observe.logs import Nodes, is_stamped
+from clusterctl.launcher.observe.logs import Nodes, collapsed, is_stamped
 from clusterctl.shared.record.stamp import LENGTH, stamp
 
 if TYPE_CHECKING:

@@ -18,11 +18,10 @@ from clusterctl.launcher.diagnosis.learning import not_learning, single_steps
 from clusterctl.launcher.display.plain import duration, plain, progress_bar, share
 from clusterctl.launcher.observe.attempt import flawed_lines
 from clusterctl.launcher.observe.ended_runs import Row
-from clusterctl.launcher.observe.listing import Listing
 from clusterctl.launcher.observe.measurements import progress, seconds_left
-from clusterctl.launcher.observe.ranking import states_in_words
 from clusterctl.launcher.observe.run_names import submission
-from clusterctl.launcher.observe.sweeps import values_of
+from clusterctl.launcher.observe.status import Listing
+from clusterctl.launcher.observe.sweeps import states_in_words, values_of
 from clusterctl.shared.record.heartbeats import IDLE_GPUS
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import KNOWN, number, own_metrics, score_of
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
     from clusterctl.launcher.observe.attempt import AttemptEvidence
-    from clusterctl.launcher.observe.ranking import SweepSummary
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Report
+    from clusterctl.launcher.observe.sweeps import SweepSummary
 
 
 _STYLES = {State.FINISHED: "green", State.QUEUED: "yellow", State.CANCELLED: "dim"}

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from clusterctl.launcher.display.plain import as_bytes, duration, plain, ranges, when
 from clusterctl.launcher.display.runs_table import row_of, show_runs
-from clusterctl.launcher.observe.listing import Listing
-from clusterctl.launcher.observe.status import to_json
+from clusterctl.launcher.observe.status import Listing, to_json
 from clusterctl.launcher.slurm.fits import gpus_by_type, largest_now
 from clusterctl.shared.errors import HostError, SlurmError
 from clusterctl.shared.spec.values import plural

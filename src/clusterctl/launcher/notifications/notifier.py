@@ -17,8 +17,8 @@ from clusterctl.launcher.config.secrets import secrets_of
 from clusterctl.launcher.diagnosis.diagnose import diagnose_status
 from clusterctl.launcher.notifications.send import Delivery, Outcome, to_command, to_webhook, within
 from clusterctl.launcher.observe.attempt import read_alarm
-from clusterctl.launcher.observe.ranking import best_value
 from clusterctl.launcher.observe.state import NEVER_STARTS
+from clusterctl.launcher.observe.sweeps import best_value
 from clusterctl.shared.node.node_watch import alarm_of
 from clusterctl.shared.record.files import read_beginning
 from clusterctl.shared.record.heartbeats import IDLE, IDLE_GPUS

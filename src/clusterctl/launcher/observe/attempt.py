@@ -10,9 +10,9 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.observe.lines import last_lines, log_lines
 from clusterctl.launcher.observe.measurements import Pace, measurements_in, newest_values, pace_of
-from clusterctl.launcher.observe.milestones import read_cancellation, read_finish, read_submission
 from clusterctl.launcher.observe.rank_events import deaths, newest_stage
 from clusterctl.launcher.observe.run_names import submission as submission_of
+from clusterctl.launcher.observe.run_record import read_cancellation, read_finish, read_submission
 from clusterctl.launcher.observe.slurm_log import EndedBy, read_end
 from clusterctl.launcher.observe.telemetry import NodesNow, nodes_now
 from clusterctl.shared.node.node_check import EXIT_UNFIT, failed_nodes

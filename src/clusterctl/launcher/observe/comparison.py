@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.config.secrets import Secrets, secrets_of
 from clusterctl.launcher.observe.history import History
-from clusterctl.launcher.observe.ranking import ranked, summarise
 from clusterctl.launcher.observe.status import report
-from clusterctl.launcher.observe.sweeps import read_sweep, values_of
+from clusterctl.launcher.observe.sweeps import ranked, read_sweep, summarise, values_of
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.code_files import in_threads
 from clusterctl.launcher.submission.snapshot import PARTS

@@ -8,10 +8,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.observe.collapse import collapsed
 from clusterctl.launcher.observe.ended_runs import stamp
 from clusterctl.launcher.observe.history import History
-from clusterctl.launcher.observe.logs import Logs, Selection
+from clusterctl.launcher.observe.logs import Logs, Selection, collapsed
 from clusterctl.launcher.observe.runs import newest_first
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.timeline import Happening

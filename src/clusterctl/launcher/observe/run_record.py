@@ -1,4 +1,4 @@
-"""run.json, parsed: what was submitted, where and when, and which runs it depends on."""
+"""run.json, parsed: what was submitted, and which runs it depends on; then the small files of its later life."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.shared.record.fields import Fields
-    from clusterctl.shared.record.layout import RunDir
+    from clusterctl.shared.record.layout import ArrayDir, RunDir
 
 
 T = TypeVar("T", float, str)
@@ -185,3 +185,44 @@ def read_predecessors(record: Fields) -> tuple[Predecessor, ...]:
     """The predecessors in run.json; invalid ids are dropped, since an id becomes a folder name."""
     found = ((one.text("run"), one.member("condition", Condition)) for one in record.tables("after"))
     return tuple(Predecessor(run, condition) for run, condition in found if condition and is_run_id(run))
+
+
+# When a run was submitted, cancelled and finished, each recorded in a small file.
+
+
+class Submission(NamedTuple):
+    """Slurm's job id, such as 12 or 12_7, and when sbatch returned it; empty and None before that."""
+
+    job_id: str = ""
+    time: float | None = None
+
+
+class Cancellation(NamedTuple):
+    """When the run was cancelled (0: unknown), and by whom."""
+
+    time: float
+    by: str
+
+
+class Finish(NamedTuple):
+    """When the run finished (0: unknown), and in which attempt (None: unknown)."""
+
+    time: float
+    attempt: int | None
+
+
+def read_submission(run: RunDir | ArrayDir) -> Submission:
+    fields = read_fields(run.submission_json)
+    return Submission(fields.job("job_id"), fields.moment("time"))
+
+
+def read_cancellation(run: RunDir) -> Cancellation | None:
+    """None unless the run was cancelled; a damaged file counts, as it is written before anything else."""
+    fields = read_fields(run.cancel_json)
+    return None if fields.absent else Cancellation(fields.moment("time") or 0.0, fields.text("by"))
+
+
+def read_finish(run: RunDir) -> Finish | None:
+    """None unless the run finished; a damaged file counts."""
+    fields = read_fields(run.finished_json)
+    return None if fields.absent else Finish(fields.moment("time") or 0.0, fields.whole("attempt"))

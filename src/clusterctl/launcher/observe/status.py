@@ -1,10 +1,14 @@
-"""The status of many runs, from their files and, if those are not enough, one query to Slurm for all of them."""
+"""The status of many runs, from their files and, if those are not enough, one query to Slurm for all of them.
+
+Also as rows of a table, of which those of ended runs are cached (`ended_runs`).
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import math
+import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.launcher.observe.attempt import Answer, read_evidence
 from clusterctl.launcher.observe.measurements import progress, seconds_left
 from clusterctl.launcher.observe.run_names import job_name, submission
-from clusterctl.launcher.observe.run_record import read_record, unreadable
-from clusterctl.launcher.observe.runs import newest_first
+from clusterctl.launcher.observe.run_record import newer_records, read_record, unreadable
+from clusterctl.launcher.observe.runs import is_written, newest_first, newest_ids, newest_submissions
 from clusterctl.launcher.observe.slurm_log import accounted, note_end, noted_end
 from clusterctl.launcher.observe.state import judge, settled
 from clusterctl.launcher.observe.sweeps import place_in_array
@@ -24,18 +28,19 @@ from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.shared.errors import ConfigError, SlurmError
 from clusterctl.shared.record.file_systems import lateness
+from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.vocabulary import KNOWN, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from clusterctl.launcher.observe.attempt import RunEvidence
-    from clusterctl.launcher.observe.ended_runs import EndedRuns
+    from clusterctl.launcher.observe.ended_runs import EndedRuns, Row
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.slurm import JobState, Snapshot
-    from clusterctl.shared.record.layout import RunDir
     from clusterctl.shared.record.states import State
     from clusterctl.shared.spec import Cluster
+
 
 SCHEMA_VERSION = 1
 SCHEMA = Path(__file__).parents[2] / "schemas" / "status.json"
@@ -252,3 +257,48 @@ def run_record(status: Status, now: float) -> dict[str, Any]:
 def run_columns() -> list[str]:
     """The keys of `run_record`, in order."""
     return list(json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"]["run"]["properties"])
+
+
+# Runs as rows of a table. The rows of ended runs are cached (`ended_runs`).
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Runs at the time `as_of`, and the problems in reading them."""
+
+    as_of: float
+    rows: tuple[Row, ...]
+    problems: tuple[ConfigError | SlurmError, ...] = ()
+    looked: tuple[Status, ...] = ()  # of the rows that were not cached
+    head: str = ""  # the headline of a sweep
+    varied: tuple[str, ...] = ()  # columns for the settings varied by a sweep
+
+
+def listing(
+    folder: Path,
+    wanted: Filter,
+    count: int | None,
+    row_of: Callable[[Status, float], Row],
+    ended: EndedRuns,
+    together: Callable[[Iterable[Row]], Iterable[Row]] = iter,
+) -> Listing:
+    """The newest `count` submissions in `folder` (None: all) that match `wanted`.
+
+    `row_of` makes a row that is not cached, and `together` combines the rows of a sweep into one.
+    """
+    if count is None or wanted.needs_reading:
+        ids = [*newest_ids(folder, wanted.takes_id, wanted.since(time.time()))]
+    else:
+        ids = [*newest_submissions((run.id for run in newest_first(folder, wanted.takes_id)), count)]
+    where = os.fspath(folder)
+    rows = {run: row for run in ids if (row := ended.row(where, run))}
+    unknown = (run for run in ids if run not in rows and is_written(folder, run))
+    looked = report((RunDir(folder / run) for run in unknown), ended=ended)
+    for status in looked.statuses:
+        run = status.record.run
+        rows[run.id] = row = row_of(status, looked.as_of)
+        ended.keep_row(run, row)
+    found = (rows[run] for run in ids if run in rows)
+    taken = (row for row in found if wanted.takes(row.state, row.created, looked.as_of))
+    problems = (*looked.problems, *newer_records(status.record for status in looked.statuses))
+    return Listing(looked.as_of, tuple(itertools.islice(together(taken), count)), problems, looked.statuses)

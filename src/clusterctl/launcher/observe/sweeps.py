@@ -1,22 +1,31 @@
-"""sweep.json, parsed: the runs of a sweep and their settings."""
+"""Sweeps: their runs and settings (sweep.json), and runs ranked by a metric."""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.observe.lines import MOST_BYTES, GrowingRecords
+from clusterctl.launcher.observe.measurements import parse_measurement, records_once, seconds_left
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id, job_name, submission
 from clusterctl.launcher.observe.runs import newest_first
 from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import exists
 from clusterctl.shared.record.layout import SWEEP_FORMAT, RunDir, SweepDir
+from clusterctl.shared.record.states import State
+from clusterctl.shared.record.vocabulary import KNOWN, Better, metric_of, own_metrics, score_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from clusterctl.launcher.observe.state import Status
     from clusterctl.shared.record.layout import ArrayDir
+    from clusterctl.shared.record.vocabulary import Metric, Number
 
 
 @dataclass(frozen=True)
@@ -89,3 +98,103 @@ def place_in_array(run: RunDir) -> tuple[ArrayDir, int] | None:
         if run.id in runs:
             return array, runs.index(run.id)
     return None
+
+
+# Ranking of runs by a metric, the best value that a run has reached, and the summary of a sweep.
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A run with the newest value of its ranking metric."""
+
+    status: Status
+    metric: Metric
+    value: Number
+
+
+def ranked(statuses: Iterable[Status], name: str | None = None) -> list[Ranked]:
+    """The runs with a value of the metric `name`, else of the most common ranking metric, the best first.
+
+    Of equal runs the newer comes first. NaN and infinite values do not count.
+    """
+    found = []
+    for status in statuses:
+        metric = judged_by(status.metrics) if name is None else metric_of(name)
+        value = status.metrics.get(metric.name) if metric else None
+        if metric and value is not None and math.isfinite(value):
+            found.append(Ranked(status, metric, value))
+    names = Counter(one.metric.name for one in found)
+    if len(names) > 1:  # some runs only have a loss so far
+        del names["loss"]
+    chosen = max(names, key=lambda metric: names[metric], default=None)
+    sign = -1 if metric_of(chosen or "").better is Better.LOWER else 1
+    alike = [one for one in found if one.metric.name == chosen]
+    return sorted(alike, key=lambda one: (sign * one.value, one.status.record.created), reverse=True)
+
+
+def judged_by(metrics: Mapping[str, Number]) -> Metric | None:
+    """The ranking metric: the validation score, else the test score, else one of the program's own, else the loss."""
+    scores = (found[0] for split in ("val", "test") if (found := score_of(metrics, split)))
+    own = (metric for name in own_metrics(metrics) if (metric := metric_of(name)).better is not Better.NEITHER)
+    return next(scores, None) or next(own, None) or (KNOWN["loss"] if "loss" in metrics else None)
+
+
+def best_value(run: RunDir, newest: Mapping[str, Number]) -> tuple[Metric, Number] | None:
+    """The best value of the run's ranking metric over all attempts, from a sample if the run is long.
+
+    `newest` has the newest value of each metric. None if no metric has a preferred direction.
+    """
+    metric = judged_by(newest)
+    if metric is None:
+        return None
+    attempts = run.attempts()
+    records = records_once(attempts, lambda path: GrowingRecords(path, MOST_BYTES // len(attempts)).read())
+    measurements = (parse_measurement(record).values for _, record in records)
+    found = [newest[metric.name], *(values[metric.name] for values in measurements if metric.name in values)]
+    finite = [value for value in found if math.isfinite(value)]
+    if not finite:
+        return None
+    return metric, max(finite) if metric.better is Better.HIGHER else min(finite)
+
+
+@dataclass(frozen=True)
+class SweepSummary:
+    """A sweep at one moment: its runs in each state, the best so far, and the estimated time left."""
+
+    record: SweepRecord
+    statuses: tuple[Status, ...]
+    states: Mapping[State, int]  # in lifecycle order
+    best: Ranked | None
+    seconds_left: float | None  # until all have ended, estimated from those that have; None if unknown
+
+    @property
+    def ended(self) -> int:
+        return sum(count for stage, count in self.states.items() if stage.ended)
+
+
+def summarise(record: SweepRecord, statuses: Sequence[Status], now: float, metric: str | None = None) -> SweepSummary:
+    """The summary of the sweep's runs `statuses`; the best by `metric`, else by the default ranking metric."""
+    counts = Counter(status.state for status in statuses)
+    stages = {stage: counts[stage] for stage in State if counts[stage]}
+    best = next(iter(ranked(statuses, metric)), None)
+    return SweepSummary(record, tuple(statuses), stages, best, _seconds_left(record, statuses, now))
+
+
+def states_in_words(counts: Mapping[State, int]) -> str:
+    """Such as `9 finished, 2 training`, in lifecycle order."""
+    return ", ".join(f"{counts[stage]} {stage}" for stage in State if counts.get(stage))
+
+
+def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -> float | None:
+    """The time left, assuming that all runs take as long as the finished ones, with as many at once as now."""
+    going = [status for status in statuses if not status.state.ended and status.state is not State.QUEUED]
+    waiting = sum(status.state is State.QUEUED for status in statuses)
+    took = [ran for status in statuses if status.state is State.FINISHED and (ran := status.ran(now))]
+    left = [seconds_left(one.metrics, one.attempt.pace if one.attempt else None, now) for one in going]
+    took = took or [(one.ran(now) or 0.0) + more for one, more in zip(going, left, strict=True) if more is not None]
+    if not took or not (going or waiting):
+        return None
+    usual = statistics.median(took)
+    rest = sum(more if more is not None else usual / 2 for more in left)
+    at_once = max(1, min(len(going) or 1, record.at_once or len(going) or 1))
+    return (rest + waiting * usual) / at_once

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.launcher.checks.check import Check, Verdict
-from clusterctl.launcher.observe.milestones import read_submission
-from clusterctl.launcher.observe.run_record import Condition, Predecessor
+from clusterctl.launcher.observe.run_record import Condition, Predecessor, read_submission
 from clusterctl.launcher.observe.runs import find_run
 from clusterctl.launcher.observe.state import Standing, standing
 from clusterctl.launcher.observe.status import report

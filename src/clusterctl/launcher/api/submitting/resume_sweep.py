@@ -16,7 +16,7 @@ from clusterctl.launcher.api.submitting.submission import PastJob, PlannedRun, S
 from clusterctl.launcher.api.submitting.sweep import SweepJobs, planned, shown_rows
 from clusterctl.launcher.config import load_cluster
 from clusterctl.launcher.config.progress import SILENT
-from clusterctl.launcher.observe.milestones import read_submission
+from clusterctl.launcher.observe.run_record import read_submission
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import read_sweep
 from clusterctl.launcher.slurm import Slurm

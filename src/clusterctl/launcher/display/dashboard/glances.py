@@ -12,10 +12,9 @@ from clusterctl.launcher.diagnosis.diagnose import diagnose_status
 from clusterctl.launcher.display.explanation import explanation, pause_after, state_of
 from clusterctl.launcher.observe.ended_runs import EndedRuns
 from clusterctl.launcher.observe.overview import Overview
-from clusterctl.launcher.observe.ranking import summarise
 from clusterctl.launcher.observe.run_names import is_run_id
 from clusterctl.launcher.observe.status import report
-from clusterctl.launcher.observe.sweeps import read_sweep
+from clusterctl.launcher.observe.sweeps import read_sweep, summarise
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.errors import NotFoundError
 from clusterctl.shared.record.files import exists
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from clusterctl.launcher.observe.ranking import SweepSummary
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Report
+    from clusterctl.launcher.observe.sweeps import SweepSummary
     from clusterctl.shared.errors import ConfigError, SlurmError
     from clusterctl.shared.spec import Cluster
 

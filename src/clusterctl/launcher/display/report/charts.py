@@ -13,7 +13,7 @@ from clusterctl.launcher.display.report.markup import Markup, join, tag
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from clusterctl.launcher.observe.curve import Point
+    from clusterctl.launcher.observe.history import Point
     from clusterctl.shared.record.states import State
 
 WIDTH, HEIGHT = 440, 200

@@ -19,7 +19,7 @@ from clusterctl.launcher.display.runs_table import state_text
 from clusterctl.launcher.observe.comparison import MOST_CURVES
 from clusterctl.launcher.observe.comparison import examine_runs as examine_runs
 from clusterctl.launcher.observe.comparison import examine_sweep as examine_sweep
-from clusterctl.launcher.observe.curve import thinned
+from clusterctl.launcher.observe.history import thinned
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import KNOWN, Better, Role, metric_of
 from clusterctl.shared.spec.values import plural
