@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from command_cost import cost_of
-from support.many_ranks import Course, write_many_ranks
+from support.many_ranks import LossTrend, write_many_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ def main() -> None:
     sizes = [int(word) for word in sys.argv[1:]] or SIZES
     table: dict[str, list[tuple[int, ...]]] = {}
     for ranks in sizes:
-        for course in Course:
+        for course in LossTrend:
             with tempfile.TemporaryDirectory(prefix="looking-") as name:
                 run = write_many_ranks(Path(name), ranks, course, time.time())
                 for command, *options in COMMANDS:

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.launcher.diagnosis.learning import NotLearning, not_learning
-from clusterctl.launcher.observe.attempt import Course, broken, mean_of, read_course
+from clusterctl.launcher.observe.attempt import LossTrend, broken, mean_of, read_loss_trend
 from clusterctl.launcher.observe.measurements import newest_values
 from clusterctl.shared.record.vocabulary import KNOWN
 
 COURSES = Path(__file__).parent / "courses"  # shipped jobs, four ranks each
 
 
-def course(first: list[float], newest: list[float], steps: int = 1000, **more: object) -> Course:
+def course(first: list[float], newest: list[float], steps: int = 1000, **more: object) -> LossTrend:
     finite = [loss for loss in newest if math.isfinite(loss)]
-    return Course(steps, mean_of(first), mean_of(finite), broken=broken(newest), **more)  # type: ignore[arg-type]
+    return LossTrend(steps, mean_of(first), mean_of(finite), broken=broken(newest), **more)  # type: ignore[arg-type]
 
 
 def noisy(mean: float, noise: float, count: int = 100, seed: int = 0) -> list[float]:
@@ -36,7 +36,7 @@ def throughout(name: str, tmp_path: Path) -> list[NotLearning | None]:
         file = tmp_path / "metrics.jsonl"
         file.write_bytes(b"".join(line + b"\n" for line in lines[:end]))
         newest = lines[:end][-200:]
-        found.append(not_learning(read_course([file], newest, newest_values(newest))))
+        found.append(not_learning(read_loss_trend([file], newest, newest_values(newest))))
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher.config.progress import SILENT
-from clusterctl.launcher.config.sent import Arrival, Sent, SentFile, SentProject
+from clusterctl.launcher.config.sent import ClientData, Sent, SentFile, SentProject
 from clusterctl.launcher.submission.sent_code import LocalProject, received
 from clusterctl.shared.errors import ConfigError
 
@@ -20,9 +20,9 @@ class Link:
     def __init__(self, project: LocalProject) -> None:
         self.project, self.questions, self.bytes, self.change = project, [], 0, lambda piece: piece
 
-    def delivery(self) -> Arrival:
+    def delivery(self) -> ClientData:
         sent = SentProject(str(self.project.path), self.project.tree, len(self.project.files), self.project.size)
-        return Arrival(Sent("/", SentFile("/far.toml", ""), projects=(sent,)), self.ask)
+        return ClientData(Sent("/", SentFile("/far.toml", ""), projects=(sent,)), self.ask)
 
     def ask(self, question: Mapping[str, object]) -> Iterator[bytes]:
         question = json.loads(json.dumps(question))

@@ -68,7 +68,7 @@ def test_an_ended_run_is_read_once_by_all_processes(fabricate: Fabricate, kept: 
         assert kept().stage(run) is State.FAILED
     assert evidence.last.death.code == 3
     assert evidence.last.refused is Refusal.RESTART_LIMIT
-    assert evidence.last.course.score[0].name == "val_accuracy"
+    assert evidence.last.loss_trend.score[0].name == "val_accuracy"
     assert read == [run.id]
 
 

@@ -72,7 +72,7 @@ def test_the_phases_of_an_attempt_cover_it_without_gaps(history: History) -> Non
 
 
 def test_an_exception_on_any_rank_is_listed(history: History) -> None:
-    errors = [happening for happening in history.attempts[0].happenings if happening.bad]
+    errors = [happening for happening in history.attempts[0].timeline_events if happening.bad]
     assert [(happening.rank, happening.text) for happening in errors] == [(5, "RuntimeError: out of memory")]
 
 
@@ -81,7 +81,7 @@ def test_a_watchdog_report_is_listed_once(run: RunDir) -> None:
         Lines(run.attempt(2).events(rank)).append({"time": NOW, "event": "hang", "stacks": "process 1"})
     timeline = AttemptTimeline(run.attempt(2))
     timeline.update()
-    assert [(happening.rank, happening.bad) for happening in timeline.happenings] == [(0, True)]
+    assert [(happening.rank, happening.bad) for happening in timeline.timeline_events] == [(0, True)]
 
 
 def test_an_update_reads_only_what_was_added(history: History, run: RunDir) -> None:
@@ -100,7 +100,7 @@ def test_the_exit_of_a_rank_is_listed_once(fabricate) -> None:
     left = [{"time": at, "event": "exit", "code": 143} for at in (1.0, 2.0)]
     history = History(fabricate(files={"attempts/0/events/rank_00003.jsonl": left}))
     history.update()
-    assert [happening.time for happening in history.attempts[0].happenings] == [1.0]
+    assert [happening.time for happening in history.attempts[0].timeline_events] == [1.0]
 
 
 def test_many_ranks_are_read_in_turn_and_all_of_them_at_the_end(fabricate) -> None:
@@ -114,13 +114,13 @@ def test_many_ranks_are_read_in_turn_and_all_of_them_at_the_end(fabricate) -> No
     assert heard == [64, 128, 192, 200]
     Lines(run.attempt(0).events(199)).append({"time": 2.0, "event": "exception", "type": "X", "message": "y"})
     history.update()
-    assert not history.attempts[0].happenings
+    assert not history.attempts[0].timeline_events
     for _ in range(3):
         history.update()
-    assert [happening.rank for happening in history.attempts[0].happenings] == [199]
+    assert [happening.rank for happening in history.attempts[0].timeline_events] == [199]
     Lines(run.attempt(0).events(70)).append({"time": 3.0, "event": "exit", "code": 1})
     history.update([AttemptEvidence(0, exit_code=1)])
-    assert [happening.rank for happening in history.attempts[0].happenings] == [199, 70]
+    assert [happening.rank for happening in history.attempts[0].timeline_events] == [199, 70]
 
 
 def test_an_update_opens_only_changed_files(fabricate) -> None:
@@ -144,7 +144,7 @@ def test_an_update_opens_only_changed_files(fabricate) -> None:
     Lines(run.attempt(0).telemetry("node33")).append({"time": 2.0, "cpu": 2.0})
     assert opened_by_two_updates() == always | {"00070.events.jsonl", "node33.jsonl"}
     assert history.nodes["node33"].newest == Sample(2.0, 2.0)
-    assert [one.rank for one in history.attempts[0].happenings] == [563]
+    assert [one.rank for one in history.attempts[0].timeline_events] == [563]
 
 
 def test_similar_reports_of_many_ranks_share_a_line_with_the_text_of_the_first(fabricate) -> None:
@@ -157,7 +157,7 @@ def test_similar_reports_of_many_ranks_share_a_line_with_the_text_of_the_first(f
     }
     history = History(fabricate(files=files))
     history.update()
-    found = sorted(history.attempts[0].happenings)
+    found = sorted(history.attempts[0].timeline_events)
     assert [(one.time, one.rank, one.text, one.ranks) for one in found] == [
         (2.0, 7, "RuntimeError: [10.0.0.7] left", 8),
         (10.0, 0, "exit code 1", 4),

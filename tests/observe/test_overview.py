@@ -103,7 +103,7 @@ def test_a_damaged_run_does_not_hide_other_runs(fabricate, asked) -> None:
 
 def test_events_are_ordered_by_time(fabricate, asked) -> None:
     run = fabricate(files=busy_files())
-    happenings = Overview(run.path.parent, slurm_of=lambda cluster: asked).look().selected.happenings
-    assert [happening.time for happening in happenings] == sorted(happening.time for happening in happenings)
-    assert happenings[0].text == "submitted"
-    assert json.dumps([happening.text for happening in happenings]).count("attempt 1 starts on node[0-3]") == 1
+    timeline_events = Overview(run.path.parent, slurm_of=lambda cluster: asked).look().selected.timeline_events
+    assert [happening.time for happening in timeline_events] == sorted(happening.time for happening in timeline_events)
+    assert timeline_events[0].text == "submitted"
+    assert json.dumps([happening.text for happening in timeline_events]).count("attempt 1 starts on node[0-3]") == 1

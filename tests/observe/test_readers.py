@@ -28,7 +28,7 @@ from clusterctl.launcher.observe.measurements import (
     pace_of,
     parse_measurement,
 )
-from clusterctl.launcher.observe.overview import happenings
+from clusterctl.launcher.observe.overview import timeline_events
 from clusterctl.launcher.observe.rank_events import Event, beginnings, last_events, newest_stage, parse_event
 from clusterctl.launcher.observe.run_record import read_cancellation, read_finish, read_record, read_submission
 from clusterctl.launcher.observe.state import judge
@@ -101,7 +101,7 @@ def read_all(run: RunDir) -> None:
     assert all("\x1b" not in line for line in explanation(found))
     history = History(run)
     history.update(status.attempts)
-    happenings(status, history)
+    timeline_events(status, history)
     use_of(status, history, 2_000_000.0)
     history.split()
 

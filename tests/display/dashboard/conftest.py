@@ -16,7 +16,7 @@ import waitress
 from waitress import wasyncore
 
 from clusterctl.launcher.display.dashboard.application import Application
-from clusterctl.launcher.display.dashboard.glances import Glances
+from clusterctl.launcher.display.dashboard.data import DashboardData
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns
 from clusterctl.launcher.observe.runs import newest_first
 from clusterctl.launcher.observe.status import Report, report
@@ -81,7 +81,7 @@ class Server:
 
         self.port = port
         self.application = Application(
-            Glances(self.folder, look, slurm_of, lambda: self.now), TOKEN, f"clusterctl-{port}"
+            DashboardData(self.folder, look, slurm_of, lambda: self.now), TOKEN, f"clusterctl-{port}"
         )
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> Reply:

@@ -30,7 +30,7 @@ from clusterctl.launcher.checks.surroundings import (
 )
 from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import expanded, runs_folder, state_path
-from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.containers.runtimes import IMAGE_PYTHON
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.fits import asked_of, gpus_by_type, has_features
@@ -96,7 +96,7 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
                 processes=_limits(resource.RLIMIT_NPROC)[0],
                 git=shutil.which("git") is not None,
                 apptainer=shutil.which("apptainer") is not None,
-                name=platform.node() if delivered() else "",
+                name=platform.node() if client_data() else "",
                 program=str(Path(clusterctl.__file__).parent),
             ),
             slurm={name: answer.result() for name, answer in slurm.items()},

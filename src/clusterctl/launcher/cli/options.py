@@ -106,9 +106,10 @@ def await_end(runs: Iterable[Run | Sweep], follow: bool, wait: bool, timeout: fl
     """Follow `runs` or wait for them, depending on the flags; raises RunFailed or SweepFailed if one did not finish."""
     if not (follow or wait):
         return
-    from clusterctl.launcher.api.remote.operations import delivered
 
-    if came := delivered():  # the machine where it was typed asks for that, and again if the connection breaks
+    from clusterctl.launcher.api.remote.operations import client_data
+
+    if came := client_data():  # the machine where it was typed asks for that, and again if the connection breaks
         deque(came.ask({"wait": {"ids": [run.id for run in runs], "follow": follow, "timeout": timeout}}), maxlen=0)
     else:
         follow_or_wait(runs, follow=follow, timeout=timeout)

@@ -11,7 +11,7 @@ import click
 from clusterctl.launcher.api.export import check_output
 from clusterctl.launcher.api.find import find, query
 from clusterctl.launcher.api.find import overview as overview_of
-from clusterctl.launcher.api.remote.operations import delivered
+from clusterctl.launcher.api.remote.operations import client_data
 from clusterctl.launcher.api.sweeps import sweep_meant
 from clusterctl.launcher.cli.options import CTRL_C, cluster_option, warn_of
 from clusterctl.launcher.cli.remote import remotely
@@ -101,16 +101,16 @@ def dashboard(port: int | None, count: int, cluster: str | None) -> None:
       clusterctl dashboard --port 8123
     """
     from clusterctl.launcher.display.dashboard.application import Addresses, serve
-    from clusterctl.launcher.display.dashboard.glances import Glances
+    from clusterctl.launcher.display.dashboard.data import DashboardData
 
     wanted = query(cluster=cluster, count=count)
 
     def announce(addresses: Addresses) -> None:
         click.echo(addresses.url)
-        if not delivered():  # otherwise the client forwards the port
+        if not client_data():  # otherwise the client forwards the port
             click.echo(f"from another machine, first run: {addresses.forward}\n{CTRL_C}", err=True)
 
-    serve(Glances(wanted.folder, wanted.look), port or 0, announce)
+    serve(DashboardData(wanted.folder, wanted.look), port or 0, announce)
 
 
 @click.command(short_help="Watch runs: curves, GPUs, logs, the queue")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.places import current_folder, find_file, images_folder, runs_folder, user_config_folder
 from clusterctl.launcher.config.source import Values, read_toml, read_values
 from clusterctl.shared.errors import UsageError
@@ -38,7 +38,7 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
     if values.get(("name",)) is None:
         values.put(("name",), path.stem, "file name")
     cluster = read_values(Cluster, values, path)
-    return replace(cluster, host=None, remote_python=None) if delivered() else cluster  # this machine is the host
+    return replace(cluster, host=None, remote_python=None) if client_data() else cluster  # this machine is the host
 
 
 def cluster_file(name: str | None) -> Path | None:
@@ -73,7 +73,7 @@ def user_file() -> Path:
 
 def user_values() -> Values:
     """The validated values of the user's own configuration; empty if there is none."""
-    if came := delivered():
+    if came := client_data():
         if came.sent.user is None:
             return Values()
         path = Path(came.sent.user.path)

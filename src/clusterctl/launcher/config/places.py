@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import clusterctl
-from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.shared.errors import ConfigError, NotFoundError
 
 TYPE_CHECKING = False  # shell completion waits for this module's imports at each Tab; hence imports in functions
@@ -86,7 +86,7 @@ def shipped_folder() -> Path:
 
 def current_folder() -> Path:
     """The folder in which the command was typed, possibly on another machine."""
-    came = delivered()
+    came = client_data()
     return Path(came.sent.folder) if came else Path.cwd()
 
 
@@ -95,7 +95,7 @@ def find_file(kind: str, name: str, cwd: Path) -> Path:
 
     Raises NotFoundError with the nearest name, and ConfigError if the project's file is owned by another user.
     """
-    if (came := delivered()) and (sent := came.file(kind)):
+    if (came := client_data()) and (sent := came.file(kind)):
         return sent
     noun = "job" if kind == "jobs" else "cluster"
     if "/" in name or name.endswith(".toml"):

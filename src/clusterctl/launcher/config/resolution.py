@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import user_values
-from clusterctl.launcher.config.delivery import delivered
 from clusterctl.launcher.config.places import current_folder, expanded, find_file, is_home
 from clusterctl.launcher.config.program import ORIGIN, without_job_file
 from clusterctl.launcher.config.secrets import HIDDEN, Secrets, secrets_of
@@ -168,7 +168,7 @@ def _overrides(settings: Iterable[str], workload: object) -> Values:
 
 
 def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:
-    missing, came = [], delivered()
+    missing, came = [], client_data()
     for name, value in (values.get(("env",)) or {}).items():
         if value == HIDDEN:
             # Where the command was typed, if that is another machine.
@@ -205,7 +205,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     def absolute(key: tuple[str, ...], path: str | None) -> str | None:
         if path is None:
             return None
-        elsewhere = (came := delivered()) and came.text(file) is not None
+        elsewhere = (came := client_data()) and came.text(file) is not None
         base = cwd if values.origin(key) == "--set" else file.parent if elsewhere else file.resolve().parent
         return str(Path(os.path.normpath(base / expanded(path))))
 

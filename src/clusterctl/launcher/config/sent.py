@@ -48,7 +48,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Arrival:
+class ClientData:
     """The received data, and a function that asks the other machine for more: a question -> pieces of the answer."""
 
     sent: Sent

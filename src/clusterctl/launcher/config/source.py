@@ -8,7 +8,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.files import read_beginning
 from clusterctl.shared.spec.keys import Key, leaves, put
@@ -91,7 +91,7 @@ def read_toml(path: Path) -> Values:
 
 def content_of(path: Path) -> bytes:
     """The file's content, from here or from the user's machine, up to one byte more than the size limit."""
-    if (came := delivered()) and (sent := came.text(path)) is not None:
+    if (came := client_data()) and (sent := came.text(path)) is not None:
         return sent.encode(errors="surrogateescape")
     return read_beginning(path, LARGEST_BYTES + 1)
 

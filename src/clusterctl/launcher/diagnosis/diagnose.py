@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.launcher.diagnosis.chain import explain_chain, read_chain
 from clusterctl.launcher.diagnosis.failure import explain_attempt, known_line
 from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding, commands
+from clusterctl.launcher.diagnosis.hangs import ended_writers
 from clusterctl.launcher.diagnosis.learning import not_learning, single_steps
 from clusterctl.launcher.diagnosis.running import explain_running, unheard
-from clusterctl.launcher.diagnosis.standstill import ended_writers
 from clusterctl.launcher.diagnosis.traces import gather, listen_again, with_accounting
 from clusterctl.launcher.observe.run_record import Condition, newer_records
 from clusterctl.launcher.observe.slurm_log import started_in_vain
@@ -105,7 +105,7 @@ def judge(trace: RunTrace) -> Diagnosis:
     """The diagnosis of a run from the evidence gathered; a pure function."""
     status, last = trace.status, trace.attempts[-1] if trace.attempts else None
     found, past, unknown = _by_stage(trace)
-    if lesson := not_learning(status.attempt.course if status.attempt else None):
+    if lesson := not_learning(status.attempt.loss_trend if status.attempt else None):
         number = last.number if last else None
         found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, number, hint=lesson.hint))
     if last and (writers := ended_writers(last.ranks)):

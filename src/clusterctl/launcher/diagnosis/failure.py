@@ -13,10 +13,10 @@ from signal import SIGKILL, SIGUSR2
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Evidence, Finding
+from clusterctl.launcher.diagnosis.hangs import hang, left_early, noticed, outside_collectives, someone_left
 from clusterctl.launcher.diagnosis.last_words import SLURMS_LINE
 from clusterctl.launcher.diagnosis.reports import BY_SIGKILL, CLOCK_SECONDS, OWN_MISTAKE, candidates
 from clusterctl.launcher.diagnosis.signatures import Level, most_specific
-from clusterctl.launcher.diagnosis.standstill import hang, left_early, noticed, outside_collectives, someone_left
 from clusterctl.launcher.observe.attempt import flawed_lines
 from clusterctl.launcher.observe.lines import pattern
 from clusterctl.launcher.observe.logs import time_of

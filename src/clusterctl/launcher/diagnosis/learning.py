@@ -1,4 +1,4 @@
-"""Whether a training is learning: a pure function of the course of its loss and, if there is one, its score.
+"""Whether a training is learning: a pure function of the trend of its loss and, if there is one, its score.
 
 False alarms are worse than missed ones: the rule compares means of many steps and gives the training the benefit of
 their uncertainty.
@@ -15,7 +15,7 @@ from clusterctl.shared.record.vocabulary import number
 from clusterctl.shared.spec import Batches, LoopTrain
 
 if TYPE_CHECKING:
-    from clusterctl.launcher.observe.attempt import Course
+    from clusterctl.launcher.observe.attempt import LossTrend
     from clusterctl.launcher.observe.state import Status
 
 SAME_LOSS = 0.02  # relative; losses that differ by less count as equal
@@ -32,35 +32,35 @@ class NotLearning:
     hint: str
 
 
-def not_learning(course: Course | None) -> NotLearning | None:
-    """Why the training of `course` is not learning; None if it is, if it is too early to tell, or in doubt."""
-    if course is None:
+def not_learning(trend: LossTrend | None) -> NotLearning | None:
+    """Why the training of `trend` is not learning; None if it is, if it is too early to tell, or in doubt."""
+    if trend is None:
         return None
-    if course.broken:
-        since = f" since step {course.broken_since}" if course.broken_since is not None else ""
+    if trend.broken:
+        since = f" since step {trend.broken_since}" if trend.broken_since is not None else ""
         hint = "lower train.lr, or limit the gradients: --set train.clip_norm=1.0"
-        if course.broken_since is not None and course.broken_since <= 1:  # no step has changed the weights before it
+        if trend.broken_since is not None and trend.broken_since <= 1:  # no step has changed the weights before it
             hint = "check the data for NaN and infinity, and the model's first outputs: no step came before"
-        return _finding(f"loss is {course.broken}", f"the loss is {course.broken}{since}", hint)
-    if course.newest is None:
+        return _finding(f"loss is {trend.broken}", f"the loss is {trend.broken}{since}", hint)
+    if trend.newest is None:
         return None
-    now, error_now = course.newest
-    if course.classes is not None:
+    now, error_now = trend.newest
+    if trend.classes is not None:
         # The loss and score of guessing, log(classes) and 1 / classes, depend on neither data nor model.
-        guess, chance = math.log(course.classes), 1 / course.classes
-        text = f"the loss of {number(now)} is that of a guess among {course.classes} classes"
+        guess, chance = math.log(trend.classes), 1 / trend.classes
+        text = f"the loss of {number(now)} is that of a guess among {trend.classes} classes"
         at_chance = abs(now - guess) + _ERRORS * error_now <= SAME_LOSS * guess
-        if at_chance and course.score is not None:
-            metric, score = course.score
+        if at_chance and trend.score is not None:
+            metric, score = trend.score
             at_chance = score <= chance + SCORE_MARGIN * chance * (1 - chance)
             text += f", and so is the {metric.label} of {metric.text(score)}"
         if at_chance:
             hint = "check that the labels depend on what the model sees; try another train.lr"
             return _finding("loss at chance", text, hint)
-    if course.first is not None and course.steps >= 2 * LEAST_STEPS:
-        before, error_before = course.first
+    if trend.first is not None and trend.steps >= 2 * LEAST_STEPS:
+        before, error_before = trend.first
         if abs(now - before) + _ERRORS * (error_before + error_now) < SAME_LOSS * abs(before):
-            text = f"the loss is {number(now)} at step {course.steps}, and was {number(before)} at the start"
+            text = f"the loss is {number(now)} at step {trend.steps}, and was {number(before)} at the start"
             hint = "check that the optimizer updates the model's weights; try another train.lr"
             return _finding("loss is flat", text, hint)
     return None

@@ -9,7 +9,7 @@ from time import localtime, strftime
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, Finding
-from clusterctl.launcher.diagnosis.standstill import (
+from clusterctl.launcher.diagnosis.hangs import (
     DID_NOTHING,
     left_early,
     no_writer,

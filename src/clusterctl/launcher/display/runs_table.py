@@ -146,7 +146,7 @@ def note(status: Status) -> str:
     done = progress(status.metrics)
     if status.state is State.FINISHED and status.record.job.workload == "command" and done and done < _SHORT:
         return f"exited after step {share(status.metrics.get('step'), status.metrics.get('steps'))}"
-    lesson = not_learning(status.attempt.course if status.attempt else None)
+    lesson = not_learning(status.attempt.loss_trend if status.attempt else None)
     return lesson.note if lesson else "1 step per epoch" * bool(single_steps(status))
 
 

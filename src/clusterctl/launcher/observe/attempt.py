@@ -1,4 +1,4 @@
-"""The files of a run, parsed: the evidence that `state` judges, and the course of the loss that `learning` judges."""
+"""The files of a run, parsed: the evidence that `state` judges, and the trend of the loss that `learning` judges."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class AttemptEvidence(HostRecord):
     gpu: float | None = None  # current mean GPU utilisation in percent
     idle_since: float | None = None  # last activity of a program that logs no steps, on any rank
     gpus_idle_since: float | None = None  # last activity of any GPU
-    course: Course | None = None  # of the loss, unless the training is clearly learning
+    loss_trend: LossTrend | None = None  # of the loss, unless the training is clearly learning
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def _with_its_ranks(
         death=death,
         state=newest_stage(attempt),
         metrics=newest,
-        course=read_course([folder.metrics for folder in folders], lines, newest),
+        loss_trend=read_loss_trend([folder.metrics for folder in folders], lines, newest),
         pace=None if over else pace_of(lines),
         gpu=nodes.gpu,
         idle_since=nodes.idle_since,
@@ -285,7 +285,7 @@ def _with_its_ranks(
     )
 
 
-# The course of a training's loss, from both ends of its metrics.
+# The trend of a training's loss, from both ends of its metrics.
 
 LEAST_STEPS = 100  # of a training or fold: too few to draw conclusions below this
 _LEAST_LOSSES = 20  # at either end, for a meaningful mean
@@ -309,7 +309,7 @@ class Mean(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Course:
+class LossTrend:
     """The mean loss of the first steps and of the newest ones, and the newest score.
 
     `steps`: completed so far, in this fold if there are folds. `first` is None if the beginning is unknown: the program
@@ -343,8 +343,8 @@ def broken(newest: Sequence[float]) -> str:
     return "NaN" if math.isnan(last[0]) else "infinite"
 
 
-def read_course(files: Sequence[Path], lines: list[bytes], numbers: Mapping[str, Number]) -> Course | None:
-    """The course of the run whose attempts wrote `files`; None if it is too short or the training is clearly learning.
+def read_loss_trend(files: Sequence[Path], lines: list[bytes], numbers: Mapping[str, Number]) -> LossTrend | None:
+    """The trend of the run whose attempts wrote `files`; None if it is too short or the training is clearly learning.
 
     `lines` are the last lines of the last file, and `numbers` the newest value of each name in them.
     """
@@ -355,14 +355,14 @@ def read_course(files: Sequence[Path], lines: list[bytes], numbers: Mapping[str,
     steps = int(own) if math.isfinite(own) else 0
     classes = int(numbers["classes"]) if 2 <= numbers.get("classes", 0) < _MOST_CLASSES else None
     if not math.isfinite(numbers["loss"]):
-        return Course(steps, broken=broken(_newest_losses(lines, numbers)), broken_since=_broken_since(files))
+        return LossTrend(steps, broken=broken(_newest_losses(lines, numbers)), broken_since=_broken_since(files))
     each = float(numbers.get("steps", math.inf)) / max(1.0, float(numbers.get("folds", 1)))
     too_few = steps < max(LEAST_STEPS, min(_LEAST_SHARE * each, _ENOUGH_STEPS))
     if too_few or (classes and numbers["loss"] < _CLEARLY_LEARNT * math.log(classes)):
         return None
     first = None if "fold" in numbers else mean_of(_first_losses(files))
     newest = mean_of([*filter(math.isfinite, _newest_losses(lines, numbers))])
-    return Course(steps, first, newest, classes, score_of(numbers, "val") or score_of(numbers, "test"))
+    return LossTrend(steps, first, newest, classes, score_of(numbers, "val") or score_of(numbers, "test"))
 
 
 def _newest_losses(lines: list[bytes], numbers: Mapping[str, Number]) -> list[float]:

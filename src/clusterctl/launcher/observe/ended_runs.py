@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterctl import __version__
-from clusterctl.launcher.observe.attempt import AttemptEvidence, Course, Mean, RunEvidence, SetupFlaw, read_evidence
+from clusterctl.launcher.observe.attempt import AttemptEvidence, LossTrend, Mean, RunEvidence, SetupFlaw, read_evidence
 from clusterctl.launcher.observe.rank_events import Death
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, RunRecord, read_record, read_spec
 from clusterctl.launcher.observe.slurm_log import EndedBy
 from clusterctl.launcher.observe.state import settled
 from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.record.cache_file import CacheContent, read_cache, write_cache
 from clusterctl.shared.record.files import names_in, with_retries
-from clusterctl.shared.record.kept import Kept, read_kept, write_kept
 from clusterctl.shared.record.marks import Refusal
 from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import Metric, metric_of
@@ -68,7 +68,7 @@ class Row(NamedTuple):
     cells: Mapping[str, str]
 
 
-class _KeptRun(NamedTuple):
+class _CachedRun(NamedTuple):
     """One run in the cache file."""
 
     stamp: list[int]
@@ -80,8 +80,8 @@ class _KeptRun(NamedTuple):
 
 
 # Other versions have other fields, or give them other meanings.
-_PACKED = (RunRecord, RunEvidence, AttemptEvidence, Death, Course)
-_FORM = [__version__, [*_KeptRun._fields], *([each.name for each in fields(kept)] for kept in _PACKED)]
+_PACKED = (RunRecord, RunEvidence, AttemptEvidence, Death, LossTrend)
+_FORM = [__version__, [*_CachedRun._fields], *([each.name for each in fields(kept)] for kept in _PACKED)]
 
 
 @dataclass
@@ -91,7 +91,7 @@ class EndedRuns:
     file: Path | None = None
     clock: Callable[[], float] = time.time
     _read: dict[RunDir, tuple[Stamp, RunEvidence]] = field(default_factory=dict, init=False)  # by this process
-    _kept: dict[str, _KeptRun] | None = field(default=None, init=False)  # by id
+    _kept: dict[str, _CachedRun] | None = field(default=None, init=False)  # by id
     _specs: dict[str, str] = field(default_factory=dict, init=False)  # jobs and clusters, shared by many runs
     _changed: bool = field(default=False, init=False)
 
@@ -106,7 +106,7 @@ class EndedRuns:
             if self.file is not None and (stage := settled(evidence)):
                 specs = [self._key(evidence.record.job), self._key(evidence.record.cluster)]
                 packed = json.dumps(evidence, default=_plain)
-                self._load()[run.id] = _KeptRun([*found], stage.value, evidence.record.created, None, specs, packed)
+                self._load()[run.id] = _CachedRun([*found], stage.value, evidence.record.created, None, specs, packed)
                 self._changed = True
         return evidence
 
@@ -139,7 +139,7 @@ class EndedRuns:
             used = sorted({key for one in kept.values() for key in one.specs})
             runs = {name: one[:-1] for name, one in kept.items()}
             lines = [*(one.evidence for one in kept.values()), *map(self._specs.__getitem__, used)]
-            write_kept(self.file, _FORM, [runs, used], lines)
+            write_cache(self.file, _FORM, [runs, used], lines)
             self._changed = False
 
     def _known(self, run: RunDir, found: Stamp) -> RunEvidence | None:
@@ -170,12 +170,12 @@ class EndedRuns:
         self._specs[key] = text
         return key
 
-    def _load(self) -> dict[str, _KeptRun]:
+    def _load(self) -> dict[str, _CachedRun]:
         if self._kept is None:
-            kept = read_kept(self.file, _FORM) if self.file else None
-            (runs, used), lines = kept or Kept(({}, []), [])
+            kept = read_cache(self.file, _FORM) if self.file else None
+            (runs, used), lines = kept or CacheContent(({}, []), [])
             self._kept = {
-                name: _KeptRun._make([*one, line]) for (name, one), line in zip(runs.items(), lines, strict=False)
+                name: _CachedRun._make([*one, line]) for (name, one), line in zip(runs.items(), lines, strict=False)
             }
             self._specs = dict(zip(used, lines[len(runs) :], strict=True))
         return self._kept
@@ -219,10 +219,10 @@ _KINDS: dict[type, dict[str, Callable[[Any], object]]] = {
         "ended_by": EndedBy,
         "state": State,
         "death": lambda packed: _made(Death, packed),
-        "course": lambda packed: _made(Course, packed),
+        "loss_trend": lambda packed: _made(LossTrend, packed),
     },
     Death: {},
-    Course: {
+    LossTrend: {
         "first": lambda packed: Mean(*packed),
         "newest": lambda packed: Mean(*packed),
         "score": lambda packed: (metric_of(packed[0]), packed[1]),

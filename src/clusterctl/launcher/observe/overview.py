@@ -13,7 +13,7 @@ from clusterctl.launcher.observe.history import History
 from clusterctl.launcher.observe.logs import Logs, Selection, collapsed
 from clusterctl.launcher.observe.runs import newest_first
 from clusterctl.launcher.observe.status import report
-from clusterctl.launcher.observe.timeline import Happening
+from clusterctl.launcher.observe.timeline import TimelineEvent
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.shared.record.states import State
 
@@ -40,7 +40,7 @@ class Selected:
     status: Status
     history: History
     log: tuple[Line, ...]
-    happenings: tuple[Happening, ...]  # of all attempts, in order of time
+    timeline_events: tuple[TimelineEvent, ...]  # of all attempts, in order of time
 
 
 @dataclass(frozen=True)
@@ -102,23 +102,23 @@ class _Closely:
     def look(self, status: Status) -> Selected:
         self._history.update(status.attempts)
         self._lines.extend(collapsed(self._logs.read(ended=status.state.ended and status.sure)))
-        return Selected(status, self._history, tuple(self._lines), tuple(happenings(status, self._history)))
+        return Selected(status, self._history, tuple(self._lines), tuple(timeline_events(status, self._history)))
 
 
-def happenings(status: Status, history: History) -> list[Happening]:
+def timeline_events(status: Status, history: History) -> list[TimelineEvent]:
     """The events of a run from submission to end, in order of time."""
-    found = [Happening(status.record.created, None, "submitted")]
+    found = [TimelineEvent(status.record.created, None, "submitted")]
     for number, timeline in history.attempts.items():
-        found += timeline.happenings
+        found += timeline.timeline_events
         host = timeline.host
         if host and host.start is not None:
             where = f" on {host.nodes}" if host.nodes else ""
             began = max(host.start, status.record.created)  # the script records whole seconds
-            found.append(Happening(began, None, f"attempt {number} starts{where}"))
+            found.append(TimelineEvent(began, None, f"attempt {number} starts{where}"))
         if host and host.end is not None and host.exit_code is not None:
             text = f"attempt {number} ends: exit code {host.exit_code}"
-            found.append(Happening(host.end, None, text, bad=host.exit_code != 0))
+            found.append(TimelineEvent(host.end, None, text, bad=host.exit_code != 0))
     if status.ended is not None:
         bad = status.state not in (State.FINISHED, State.CANCELLED)
-        found.append(Happening(status.ended, None, str(status.state), bad))
+        found.append(TimelineEvent(status.ended, None, str(status.state), bad))
     return sorted(found, key=lambda happening: happening.time)

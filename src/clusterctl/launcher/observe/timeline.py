@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.layout import Attempt
 
 _MOST_SPANS = 300
-_MOST_HAPPENINGS = 300
+_MOST_EVENTS = 300
 _FILES_A_LOOK = 64
 _REPEATED = frozenset({State.TRAINING, State.EVALUATING, State.CHECKPOINTING})
 
@@ -32,7 +32,7 @@ class Span(NamedTuple):
     end: float | None
 
 
-class Happening(NamedTuple):
+class TimelineEvent(NamedTuple):
     """An event worth showing. `rank` is None for an event of the whole run.
 
     The same event of several `ranks` is combined: `rank`, time and text are those of the first.
@@ -58,15 +58,15 @@ class AttemptTimeline:
     nodes: dict[int, str] = field(default_factory=dict)  # rank -> host name
     first_event: float | None = None  # of any rank
     _files: dict[EventFile, GrowingRecords] = field(default_factory=dict)
-    _news: deque[Happening] = field(default_factory=lambda: deque(maxlen=_MOST_HAPPENINGS))  # of rank 0
-    _bad: dict[str, Happening] = field(default_factory=dict)  # by their common pattern
+    _news: deque[TimelineEvent] = field(default_factory=lambda: deque(maxlen=_MOST_EVENTS))  # of rank 0
+    _bad: dict[str, TimelineEvent] = field(default_factory=dict)  # by their common pattern
     _whose: dict[str, set[int]] = field(default_factory=dict)
     _entered: set[State] = field(default_factory=set)
     _left: set[int] = field(default_factory=set)
     _waiting: list[EventFile] = field(default_factory=list)  # files still to be read in this round
 
     @property
-    def happenings(self) -> list[Happening]:
+    def timeline_events(self) -> list[TimelineEvent]:
         """The events worth showing, unordered."""
         return [*self._news, *self._bad.values()]
 
@@ -170,16 +170,16 @@ class AttemptTimeline:
             self.seconds[span.state] = self.seconds.get(span.state, 0.0) + max(0.0, time - span.start)
 
     def _add(self, time: float, rank: int, text: str) -> None:
-        self._news.append(Happening(time, rank, text))
+        self._news.append(TimelineEvent(time, rank, text))
 
     def _add_error(self, time: float, rank: int, text: str, kind: str = "") -> None:
         """Add each kind of error once, with the text of the first rank: a thousand ranks may fail alike."""
         kind = kind or text
-        if kind not in self._bad and len(self._bad) >= _MOST_HAPPENINGS:
+        if kind not in self._bad and len(self._bad) >= _MOST_EVENTS:
             kind = text = "another error"
         first = self._bad.get(kind)
         if first is None or time < first.time:
-            first = Happening(time, rank, text, bad=True)
+            first = TimelineEvent(time, rank, text, bad=True)
         whose = self._whose.setdefault(kind, set())
         whose.add(rank)
         self._bad[kind] = first._replace(ranks=len(whose))

@@ -17,8 +17,8 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launcher.config.delivery import deliver
-from clusterctl.launcher.config.sent import Arrival
+from clusterctl.launcher.config.client_data import set_client_data
+from clusterctl.launcher.config.sent import ClientData
 from clusterctl.launcher.remote.answers import LastingAnswer, Replayed
 from clusterctl.launcher.remote.frames import CHUNK, Frame, FrameKind, Reader, RemoteRequest
 from clusterctl.shared.errors import HostError
@@ -202,7 +202,7 @@ class _Relay:
                 _take_streams(streams)
                 asker = Asker(theirs)
                 os.environ.update(self._request.environment)
-                deliver(Arrival(self._request.sent, asker.ask))
+                set_client_data(ClientData(self._request.sent, asker.ask))
                 code = perform(self._request, asker)
                 code = LOST if asker.lost else code
             except KeyboardInterrupt:  # before it had started

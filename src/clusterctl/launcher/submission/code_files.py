@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from clusterctl.launcher.submission.git import leads_outside, listed_files
 from clusterctl.shared.errors import ConfigError
+from clusterctl.shared.record.cache_file import read_cache, write_cache
 from clusterctl.shared.record.file_systems import local_devices
-from clusterctl.shared.record.kept import read_kept, write_kept
 from clusterctl.shared.spec.values import plural
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class KnownDigests:
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
-        kept = read_kept(self.file, _FORM)
+        kept = read_cache(self.file, _FORM)
         self._known = dict(line.split("\t", 1)[::-1] for line in kept.lines) if kept else {}
         self._local, self._began = local_devices(), time.time()
 
@@ -313,7 +313,7 @@ class KnownDigests:
     def save(self) -> None:
         """Save the digests for the next submission."""
         if self._seen != self._known:
-            write_kept(self.file, _FORM, None, (f"{digest}\t{look}" for look, digest in self._seen.items()))
+            write_cache(self.file, _FORM, None, (f"{digest}\t{look}" for look, digest in self._seen.items()))
             self._known = self._seen
 
 

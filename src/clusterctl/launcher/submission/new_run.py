@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
-from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.containers.contents import SUFFIX, ImageRecord, read_record
 from clusterctl.launcher.submission.git import GitState, git_state
 from clusterctl.launcher.submission.module_archives import link_archives
@@ -57,7 +57,7 @@ class CodeOrigin:
 def from_project(resolved: Resolved) -> CodeOrigin:
     """Git's state of the project, read here or on the machine that sent it."""
     folder = Path(resolved.job.code or resolved.job_file.resolve().parent)
-    if came := delivered():
+    if came := client_data():
         sent = came.project(folder)
         state = GitState(sent.commit, sent.patch) if sent and sent.commit else None
     else:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.config.progress import ProgressListener
-    from clusterctl.launcher.config.sent import Arrival, SentProject
+    from clusterctl.launcher.config.sent import ClientData, SentProject
     from clusterctl.launcher.submission.snapshot import Code
 
 _SIZE = struct.Struct(">Q")
@@ -92,7 +92,7 @@ class LocalProject:
         yield packer.flush()
 
 
-def received(runs: Path, project: Path, came: Arrival, progress: ProgressListener) -> Code:
+def received(runs: Path, project: Path, came: ClientData, progress: ProgressListener) -> Code:
     """Receive the code of a run from the user's machine, where its `project` is, and take its snapshot.
 
     Raises ConfigError if it was not sent, or if it changes while being sent.
@@ -132,7 +132,7 @@ def _tree(manifest: bytes) -> str:
     return hashlib.sha256(manifest).hexdigest()[:20]
 
 
-def _manifest(folder: Path, sent: SentProject, came: Arrival) -> bytes:
+def _manifest(folder: Path, sent: SentProject, came: ClientData) -> bytes:
     """The project's manifest: kept from an earlier submission, or requested."""
     kept = make_private(folder / TREES) / sent.tree
     with suppress(OSError):

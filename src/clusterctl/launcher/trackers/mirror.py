@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.observe.lines import Growing
 from clusterctl.launcher.observe.measurements import measurements_in
 from clusterctl.shared.errors import ClusterctlError, ConfigError
@@ -122,7 +122,7 @@ def open_sink(name: str, record: RunRecord, bookmark: Bookmark) -> Sink:
         sink: Sink = module.open_sink(record, bookmark)
     except ModuleNotFoundError as error:
         missing = f"{name} is not installed"
-        if delivered():  # clusterctl alone was uploaded, for the login node's Python
+        if client_data():  # clusterctl alone was uploaded, for the login node's Python
             hint = "copy from the node, whose Python may have it: --set track.where=node"
             raise ConfigError(f"{missing} for {sys.executable} on {socket.gethostname()}", hint) from error
         raise ConfigError(f"{missing} here: no module {error.name}", f"pip install 'clusterctl[{name}]'") from error

@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.clusters import cluster_file, load_cluster
-from clusterctl.launcher.config.delivery import delivered
 from clusterctl.launcher.config.source import content_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class RemoteCluster:
 
 def remote_cluster(name: str | None) -> RemoteCluster | None:
     """The cluster called `name`, or the default one, if its commands run on another machine."""
-    if delivered():
+    if client_data():
         return None
     file = cluster_file(name)
     if file is None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from clusterctl.launcher.config.delivery import delivered as delivered
+from clusterctl.launcher.config.client_data import client_data as client_data
 from clusterctl.launcher.config.progress import ProgressListener
 from clusterctl.shared.errors import ClusterctlError, HostError, UsageError
 
@@ -49,7 +49,7 @@ def operation(
 
         @functools.wraps(function)
         def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-            if delivered():
+            if client_data():
                 return function(*arguments, **named)
             given = {**dict(zip(names, arguments, strict=False)), **named}
             place = _place(given, has_cluster="cluster" in names)

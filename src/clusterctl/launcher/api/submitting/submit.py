@@ -15,7 +15,7 @@ from clusterctl.launcher.api.submitting.verify import verify
 from clusterctl.launcher.checks.job_rules import large_batch
 from clusterctl.launcher.checks.training_set import batches
 from clusterctl.launcher.config import current_folder, load_cluster, resolve, runs_folder
-from clusterctl.launcher.config.delivery import delivered
+from clusterctl.launcher.config.client_data import client_data
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.config.progress import SILENT
 from clusterctl.launcher.config.stages import HasStages as HasStages
@@ -267,7 +267,7 @@ def code_of(resolved: Resolved, *, large: bool = False, progress: ProgressListen
     job = resolved.job
     try:
         project = Path(job.code) if job.code and has_project(job) else None
-        if project and (came := delivered()):
+        if project and (came := client_data()):
             from clusterctl.launcher.submission.sent_code import (
                 received,  # late: most submissions are typed on this machine
             )

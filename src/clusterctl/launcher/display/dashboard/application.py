@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-    from clusterctl.launcher.display.dashboard.glances import Glances
+    from clusterctl.launcher.display.dashboard.data import DashboardData
     from clusterctl.launcher.display.report.markup import Markup
 
 
@@ -61,9 +61,9 @@ class Response:
 
 @dataclass(frozen=True)
 class Application:
-    """Serves the runs in `glances`. `cookie` names this server's cookie: all ports of a host share their cookies."""
+    """Serves the runs in `data`. `cookie` names this server's cookie: all ports of a host share their cookies."""
 
-    glances: Glances
+    data: DashboardData
     token: str = field(repr=False)
     cookie: str
 
@@ -106,11 +106,11 @@ class Application:
         try:
             if path == "/":
                 stage = parse_qs(environ.get("QUERY_STRING", "")).get("stage", [""])[0]
-                with self.glances.runs.seen() as found:
+                with self.data.runs.seen() as found:
                     main = pages.runs(found, stage if stage in tuple(State) else "")
                 return _shown("runs", [], main)
             if match := _SWEEP_PAGE.fullmatch(path):
-                with self.glances.sweep(match["id"]).seen() as swept:
+                with self.data.sweep(match["id"]).seen() as swept:
                     return _shown(match["id"], [pages.ALL_RUNS], pages.sweep(swept))
             if match := _RUN_PAGE.fullmatch(path):
                 return self._run_page(match["id"], match["part"] or "")
@@ -123,7 +123,7 @@ class Application:
             return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, ClusterctlError(reason(error)))
 
     def _run_page(self, run_id: str, part: str) -> Response:
-        run = self.glances.run(run_id)
+        run = self.data.run(run_id)
         if part == "why":
             main = pages.why(run.why())
         elif part == "logs":
@@ -174,7 +174,7 @@ class Addresses(NamedTuple):
     forward: str
 
 
-def serve(glances: Glances, port: int, announce: Callable[[Addresses], object]) -> None:
+def serve(data: DashboardData, port: int, announce: Callable[[Addresses], object]) -> None:
     """Answer requests on `port` (0: a free one) until KeyboardInterrupt; `announce` gets the addresses first.
 
     Raises UsageError if the port is not available.
@@ -191,7 +191,7 @@ def serve(glances: Glances, port: int, announce: Callable[[Addresses], object]) 
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # do not warn about a slow file system
-    application = Application(glances, token, f"clusterctl-{port}")
+    application = Application(data, token, f"clusterctl-{port}")
     # By default, waitress stores up to 1 GiB of a request's body before the application can see whose it is.
     server = waitress.create_server(
         application, sockets=[listening], ident="clusterctl", max_request_body_size=1,

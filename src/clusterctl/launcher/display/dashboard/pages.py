@@ -24,7 +24,7 @@ from clusterctl.shared.spec.values import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.launcher.display.dashboard.glances import SweepScene
+    from clusterctl.launcher.display.dashboard.data import SweepScene
     from clusterctl.launcher.observe.overview import Scene
     from clusterctl.launcher.observe.state import Status
     from clusterctl.launcher.observe.status import Report
@@ -117,7 +117,7 @@ def run(scene: Scene, findings: Sequence[str]) -> Markup:
         as_of=scene.as_of,
         status=seen.status,
         history=seen.history,
-        happenings=seen.happenings,
+        timeline_events=seen.timeline_events,
         use=use,
         advice=tuple(advise(use)),
         record={},

@@ -339,7 +339,7 @@ def log(selected: Selected, width: int, height: int, back: int = 0) -> Text:
 def events(selected: Selected, width: int, height: int) -> Text:
     """The newest events, the last one at the bottom."""
     lines = []
-    for happening in selected.happenings[-height:]:
+    for happening in selected.timeline_events[-height:]:
         several = f"x{happening.ranks} " if happening.ranks > 1 else ""
         rank = several or (f"r{happening.rank:02} " if happening.rank is not None else "")
         text = f"{rank}{plain(happening.text)}"
@@ -372,7 +372,7 @@ def why(selected: Selected, findings: Sequence[str], width: int, height: int) ->
     lines = [Text(f"exit code {status.exit_code}", "red")] if status.exit_code else []
     if status.reason and not status.state.ended:
         lines.append(Text(f"waiting: {plain(status.held_up_by)}", "yellow"))
-    bad = [happening for happening in selected.happenings if happening.bad and happening.rank is not None]
+    bad = [happening for happening in selected.timeline_events if happening.bad and happening.rank is not None]
     bad.sort(key=lambda happening: happening.ranks)  # an error on one rank causes errors on many others
     lines += [
         Text(f"{ranks_text(happening.rank, happening.ranks)}: {plain(happening.text)}", "red") for happening in bad
@@ -433,7 +433,7 @@ def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     pace = status.attempt.pace if status.attempt and not status.state.ended else None
     if (left := seconds_left(metrics, pace, now)) is not None:
         second.append("  left ", "dim").append(duration(left))
-    lesson = not_learning(status.attempt.course if status.attempt else None)
+    lesson = not_learning(status.attempt.loss_trend if status.attempt else None)
     idle = status.attempt is not None and status.attempt.idle_since is not None and not status.state.ended
     third = Text(lesson.text if lesson else note(status) if idle else "", "bold red")
     return [line for line in (first, second, third) if line]

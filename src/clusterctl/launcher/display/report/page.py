@@ -16,7 +16,7 @@ from clusterctl.launcher.display.report import sections
 from clusterctl.launcher.display.report.markup import Markup, document, join, table, tag
 from clusterctl.launcher.display.report.sections import PostMortem, section
 from clusterctl.launcher.observe.history import History
-from clusterctl.launcher.observe.overview import happenings
+from clusterctl.launcher.observe.overview import timeline_events
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.written import read_written
 from clusterctl.launcher.slurm import Slurm
@@ -50,7 +50,7 @@ def examine(
         as_of=found.as_of,
         status=status,
         history=history,
-        happenings=tuple(happenings(status, history)),
+        timeline_events=tuple(timeline_events(status, history)),
         use=use,
         advice=tuple(advise(use)),
         record=read_json(run.run_json),

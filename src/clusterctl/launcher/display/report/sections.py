@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from clusterctl.launcher.diagnosis.efficiency import Advice, Use
     from clusterctl.launcher.observe.history import History, NodeHistory
     from clusterctl.launcher.observe.state import Status
-    from clusterctl.launcher.observe.timeline import Happening
+    from clusterctl.launcher.observe.timeline import TimelineEvent
     from clusterctl.shared.errors import ConfigError, SlurmError
 
 _MOST_ATTEMPTS = 60
-_MOST_HAPPENINGS = 80
+_MOST_EVENTS = 80
 _MOST_NODES = 32  # drawn
 _MOST_RANKS, _SLOWEST = 256, 64  # in the table: all ranks, or the slowest if there are more
 _LEAST_PIECE = 1 / 2000  # minimum width of a piece, as a share of the waterfall's
@@ -42,7 +42,7 @@ class PostMortem:
     as_of: float
     status: Status
     history: History
-    happenings: tuple[Happening, ...]
+    timeline_events: tuple[TimelineEvent, ...]
     use: Use
     advice: tuple[Advice, ...]
     record: dict[str, Any]  # the content of run.json: versions, git, origins
@@ -79,7 +79,7 @@ def summary(examined: PostMortem) -> Markup:
     )
     cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
     eventful = status.state is not State.FINISHED or len(status.attempts) > 1
-    lesson = not_learning(status.attempt.course if status.attempt else None)
+    lesson = not_learning(status.attempt.loss_trend if status.attempt else None)
     code = f", exit code {status.exit_code}" if status.exit_code else ""
     when = f" - submitted {moment(status.record.created)}"
     until = f", ended {moment(status.ended)}" if status.ended else f", as of {moment(examined.as_of)}"
@@ -143,7 +143,7 @@ def phases(examined: PostMortem) -> Markup:
             took = f"{totals[stage]:.1f}s" if totals[stage] < 10 else duration(totals[stage])
             legend.append(tag("span", tag("i", class_=f"stage-{stage}"), f"{stage} {took}"))
     chart = tag("figure", waterfall(_merged(rows), "phases of each attempt"), tag("div", join(legend), class_="legend"))
-    shown = examined.happenings[-_MOST_HAPPENINGS:]
+    shown = examined.timeline_events[-_MOST_EVENTS:]
     events = [
         tag(
             "tr",
@@ -153,7 +153,7 @@ def phases(examined: PostMortem) -> Markup:
         )
         for happening in shown
     ]
-    left = len(examined.happenings) - len(shown)
+    left = len(examined.timeline_events) - len(shown)
     more = tag("p", f"{left} earlier events are not shown.", class_="faint") if left else Markup()
     return section("Phases", chart, join([more, table(events)]))
 

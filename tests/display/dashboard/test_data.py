@@ -12,8 +12,8 @@ from support.busy_run import busy_files
 from support.counted import counted
 from support.recorded import claim
 
-from clusterctl.launcher.display.dashboard import glances
-from clusterctl.launcher.display.dashboard.glances import LOOK_SECONDS, Glance, RecentlyUsed
+from clusterctl.launcher.display.dashboard import data
+from clusterctl.launcher.display.dashboard.data import LOOK_SECONDS, RecentlyUsed, Refreshed
 from clusterctl.launcher.display.explanation import pause_after, state_of
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.states import State
@@ -35,7 +35,7 @@ class Clock:
 
 def test_a_refresh_is_shared_until_it_expires() -> None:
     clock, looks = Clock(), iter(range(9))
-    glance = Glance(lambda: next(looks), clock)
+    glance = Refreshed(lambda: next(looks), clock)
     seen = []
     for clock.now in (0.0, 1.0, LOOK_SECONDS - 0.1, LOOK_SECONDS, LOOK_SECONDS + 1):
         with glance.seen() as number:
@@ -50,7 +50,7 @@ def test_a_slow_refresh_is_followed_by_a_longer_pause() -> None:
         looks.append(clock.now)
         clock.now += 10  # the file system is slow
 
-    glance = Glance(look, clock)
+    glance = Refreshed(look, clock)
     while clock.now < 100:
         with glance.seen():
             clock.now += 1
@@ -65,7 +65,7 @@ def test_concurrent_requests_share_one_refresh() -> None:
         may_end.wait(30)
         return len(looks)
 
-    glance, seen = Glance(look, Clock()), []
+    glance, seen = Refreshed(look, Clock()), []
 
     def ask() -> None:
         with glance.seen() as found:
@@ -89,7 +89,7 @@ def test_a_failed_refresh_is_retried() -> None:
             raise answer
         return answer
 
-    glance = Glance(look, Clock())
+    glance = Refreshed(look, Clock())
     with pytest.raises(OSError, match="away"), glance.seen():
         pass
     with glance.seen() as found:
@@ -99,10 +99,10 @@ def test_a_failed_refresh_is_retried() -> None:
 def test_the_least_recently_used_runs_are_dropped() -> None:
     few: RecentlyUsed[object] = RecentlyUsed()
     first = few.get("0", object)
-    for number in range(glances._MOST_KEPT):
+    for number in range(data._MOST_KEPT):
         assert few.get("0", object) is first
         few.get(f"other {number}", object)
-    for number in range(glances._MOST_KEPT):
+    for number in range(data._MOST_KEPT):
         few.get(f"other {number}", object)
     assert few.get("0", object) is not first
 
@@ -163,9 +163,9 @@ def test_an_ended_run_is_explained_once_and_again_after_a_resume(
     serve: Serve, fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[State] = []
-    real = glances.diagnose_status
+    real = data.diagnose_status
     monkeypatch.setattr(
-        glances, "diagnose_status", lambda status, slurm_of: asked.append(status.state) or real(status, slurm_of)
+        data, "diagnose_status", lambda status, slurm_of: asked.append(status.state) or real(status, slurm_of)
     )
     run = fabricate(RUN, ENDED)
     server = serve()

@@ -44,7 +44,7 @@ class SweepScene(NamedTuple):
     problems: tuple[ConfigError | SlurmError, ...]
 
 
-class Glance(Generic[T]):
+class Refreshed(Generic[T]):
     """Caches the result of `look` until it is due again; used by one thread at a time."""
 
     def __init__(
@@ -73,10 +73,10 @@ class LiveRun:
     """One run with its curves and log (`scene`), and its diagnosis (`why`)."""
 
     def __init__(self, overview: Overview, clock: Callable[[], float]) -> None:
-        self.scene = Glance(overview.look, clock)
+        self.scene = Refreshed(overview.look, clock)
         self._slurm_of, self._clock = overview.slurm_of, clock
         self._status: Status | None = None
-        self._why: tuple[str, Glance[tuple[str, ...]]] | None = None  # the state and its diagnosis
+        self._why: tuple[str, Refreshed[tuple[str, ...]]] | None = None  # the state and its diagnosis
 
     def why(self) -> tuple[str, ...]:
         """The lines of the diagnosis, repeated only when it may have changed; or why the run cannot be read."""
@@ -92,7 +92,7 @@ class LiveRun:
                 assert self._status is not None
                 return tuple(explanation(diagnose_status(self._status, self._slurm_of)))
 
-            self._why = state, Glance(explain, self._clock, lambda took: pause_after(status, took))
+            self._why = state, Refreshed(explain, self._clock, lambda took: pause_after(status, took))
         with self._why[1].seen() as lines:
             return lines
 
@@ -114,7 +114,7 @@ class RecentlyUsed(Generic[T]):
             return self._values[name]
 
 
-class Glances:
+class DashboardData:
     """The runs in `folder`: the list returned by `look`, and each run and sweep requested by a page."""
 
     def __init__(
@@ -124,9 +124,9 @@ class Glances:
         slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.runs = Glance(look, clock)
+        self.runs = Refreshed(look, clock)
         self._folder, self._slurm_of, self._clock = folder, slurm_of, clock
-        self._live, self._sweeps = RecentlyUsed[LiveRun](), RecentlyUsed[Glance[SweepScene]]()
+        self._live, self._sweeps = RecentlyUsed[LiveRun](), RecentlyUsed[Refreshed[SweepScene]]()
 
     def run(self, run_id: str) -> LiveRun:
         """Raises NotFoundError."""
@@ -139,10 +139,10 @@ class Glances:
 
         return self._live.get(run_id, live_run)
 
-    def sweep(self, sweep_id: str) -> Glance[SweepScene]:
+    def sweep(self, sweep_id: str) -> Refreshed[SweepScene]:
         """Raises NotFoundError."""
 
-        def glance() -> Glance[SweepScene]:
+        def refreshed() -> Refreshed[SweepScene]:
             sweep, ended = SweepDir.of(self._folder, sweep_id), EndedRuns()
             if not is_run_id(sweep_id) or not exists(sweep.sweep_json):
                 raise NotFoundError(f"no sweep named: {sweep_id}", "see the runs with: clusterctl status")
@@ -152,6 +152,6 @@ class Glances:
                 found = report(record.runs, self._slurm_of, ended=ended)
                 return SweepScene(found.as_of, summarise(record, found.statuses, found.as_of), found.problems)
 
-            return Glance(look, self._clock)
+            return Refreshed(look, self._clock)
 
-        return self._sweeps.get(sweep_id, glance)
+        return self._sweeps.get(sweep_id, refreshed)

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 _MOST_BYTES = 2**28
 
 
-class Kept(NamedTuple):
+class CacheContent(NamedTuple):
     """The `content`, and `lines` that the caller parses only when needed."""
 
     content: Any
     lines: list[str]
 
 
-def read_kept(path: Path, form: Any) -> Kept | None:
-    """Read what `write_kept` wrote; None if it is missing, damaged, another user's or of another `form`."""
+def read_cache(path: Path, form: Any) -> CacheContent | None:
+    """Read what `write_cache` wrote; None if it is missing, damaged, another user's or of another `form`."""
     try:
         require_own(path.parent, "")
         digest, _, body = read_regular(path, lambda file: file.read(_MOST_BYTES)).partition(b"\n")
@@ -39,10 +39,10 @@ def read_kept(path: Path, form: Any) -> Kept | None:
         return None
     first, *lines = body.decode(errors="surrogateescape").split("\n")
     found, content = json.loads(first)
-    return Kept(content, lines) if found == form else None
+    return CacheContent(content, lines) if found == form else None
 
 
-def write_kept(path: Path, form: Any, content: Any, lines: Iterable[str] = ()) -> None:
+def write_cache(path: Path, form: Any, content: Any, lines: Iterable[str] = ()) -> None:
     """Cache `content` for the next process; `form` is the version of its format. Errors are ignored."""
     body = "\n".join([json.dumps([form, content]), *lines])
     with suppress(OSError, ConfigError):

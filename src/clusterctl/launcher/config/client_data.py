@@ -5,17 +5,17 @@ A separate module without imports, because shell completion waits for `config.pl
 
 TYPE_CHECKING = False  # like typing's
 if TYPE_CHECKING:
-    from clusterctl.launcher.config.sent import Arrival
+    from clusterctl.launcher.config.sent import ClientData
 
-_delivery: "Arrival | None" = None
+_client_data: "ClientData | None" = None
 
 
-def deliver(delivery: "Arrival") -> None:
+def set_client_data(data: "ClientData") -> None:
     """Make this process run a command that was typed on another machine."""
-    global _delivery
-    _delivery = delivery
+    global _client_data
+    _client_data = data
 
 
-def delivered() -> "Arrival | None":
+def client_data() -> "ClientData | None":
     """The data sent with the command; None if it was typed on this machine."""
-    return _delivery
+    return _client_data
