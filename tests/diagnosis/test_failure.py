@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from support.json_schema import schema, violations
 from support.traces import BEAT, END, RECORD, START, attempt, failed, program_ended, raised, rank, trace
 
-from clusterctl.launcher.diagnosis.diagnose import accounting_may_help, judge, to_json
+from clusterctl.launcher.api import json_output
+from clusterctl.launcher.diagnosis.diagnose import accounting_may_help, judge
 from clusterctl.launcher.diagnosis.failure import counted
 from clusterctl.launcher.diagnosis.finding import UNSURE, Consequence, Finding
 from clusterctl.launcher.diagnosis.traces import AttemptTrace, JobTrace, RankTrace, RunTrace
@@ -888,12 +889,12 @@ def test_unreadable_files_are_reported_and_nothing_is_guessed() -> None:
 def test_the_json_has_all_fields_for_every_finding() -> None:
     evidence = trace(attempt(rank(2, **failed("no such layer")), echoing(0)))
     found = cause_of(evidence)
-    record = json.loads(json.dumps(to_json(judge(evidence))))
+    record = json.loads(json.dumps(json_output.why(judge(evidence))))
     assert violations(record, schema("why")) == []
     assert record["class"] == "user-error"
     assert record["secondary"][0] == {"rank": 0, "node": "node1", "cause": f"RuntimeError: {CLOSED}"}
     empty = trace(state=State.LOST)
-    assert violations(json.loads(json.dumps(to_json(judge(empty)))), schema("why")) == []
+    assert violations(json.loads(json.dumps(json_output.why(judge(empty)))), schema("why")) == []
     assert str(found) == "rank 2 on node2: ValueError: no such layer"
 
 

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from clusterctl.launcher import cli
-from clusterctl.launcher.diagnosis.diagnose import diagnose, to_json
+from clusterctl.launcher.api import json_output
+from clusterctl.launcher.diagnosis.diagnose import diagnose
 from clusterctl.launcher.diagnosis.learning import single_steps
 from clusterctl.launcher.display.monitor.panes import MonitorView, frame
 from clusterctl.launcher.display.report.page import examine, page
@@ -67,7 +68,7 @@ def test_it_comes_after_the_outcome_of_the_run(run: RunDir) -> None:
     first, second = (found := diagnose(run)).findings
     assert (first.cause_class, second.cause_class) == (Cause.FINISHED, Cause.NOT_LEARNING)
     assert str(second) == f"{SENTENCE} (likely)"
-    assert [other["class"] for other in to_json(found)["others"]] == ["not-learning"]
+    assert [other["class"] for other in json_output.why(found)["others"]] == ["not-learning"]
 
 
 def test_the_monitor_and_the_report_show_it(run: RunDir) -> None:

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterctl.launcher.diagnosis.diagnose import diagnose_status, to_json
+from clusterctl.launcher.api import json_output
+from clusterctl.launcher.diagnosis.diagnose import diagnose_status
 from clusterctl.launcher.diagnosis.efficiency import use_of
 from clusterctl.launcher.diagnosis.traces import gather
 from clusterctl.launcher.display.explanation import explanation
@@ -32,7 +33,6 @@ from clusterctl.launcher.observe.overview import timeline_events
 from clusterctl.launcher.observe.rank_events import Event, beginnings, last_events, newest_stage, parse_event
 from clusterctl.launcher.observe.run_record import read_cancellation, read_finish, read_record, read_submission
 from clusterctl.launcher.observe.state import judge
-from clusterctl.launcher.observe.status import run_record
 from clusterctl.launcher.observe.telemetry import NodesNow, gpu_utilisation, nodes_now, parse_sample
 from clusterctl.shared.errors import ConfigError, SlurmError
 from clusterctl.shared.record.fields import Fields, read_fields
@@ -95,9 +95,9 @@ class Silent:
 def read_all(run: RunDir) -> None:
     """Read a run in all the ways that `status`, `monitor`, `report` and `why` do."""
     status = judge(read_evidence(read_record(run)), 2_000_000.0)
-    json.dumps(run_record(status, 2_000_000.0), allow_nan=False)
+    json.dumps(json_output.run(status, 2_000_000.0), allow_nan=False)
     found = diagnose_status(status, lambda cluster: Silent())  # type: ignore[arg-type, return-value]
-    json.dumps(to_json(found), allow_nan=False)
+    json.dumps(json_output.why(found), allow_nan=False)
     assert all("\x1b" not in line for line in explanation(found))
     history = History(run)
     history.update(status.attempts)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from support.json_schema import violations
 
+from clusterctl.launcher.api import json_output
 from clusterctl.launcher.observe.ended_runs import QUIET_SECONDS, EndedRuns
-from clusterctl.launcher.observe.status import SCHEMA, Filter, newest, report, to_json
+from clusterctl.launcher.observe.status import Filter, newest, report
 from clusterctl.launcher.slurm import Slurm
 from clusterctl.launcher.slurm.shared import SharedAnswers
 from clusterctl.shared.errors import SlurmError
@@ -134,9 +135,9 @@ def test_the_json_of_a_finished_run_has_its_final_metrics(fabricate: Fabricate) 
             "finished.json": {"attempt": 0, "time": 160},
         },
     )
-    content = to_json(report([run], Queue(), lambda: NOW))
+    content = json_output.status(report([run], Queue(), lambda: NOW))
     assert json.loads(json.dumps(content, allow_nan=False)) == content
-    assert violations(content, json.loads(SCHEMA.read_text())) == []
+    assert violations(content, json.loads(json_output.STATUS_SCHEMA.read_text())) == []
     assert content == {
         "schema_version": 1,
         "as_of": NOW,
@@ -230,8 +231,8 @@ def test_a_running_run_has_pace_time_left_and_gpus_and_fits_the_schema(fabricate
             "attempts/0/telemetry/node1.jsonl": [{"time": NOW, "seconds": 5, "gpus": gpus, "ranks": idle}],
         },
     )
-    content = to_json(report([run], Queue(("1", "RUNNING", run.path)), lambda: NOW))
-    assert violations(content, json.loads(SCHEMA.read_text())) == []
+    content = json_output.status(report([run], Queue(("1", "RUNNING", run.path)), lambda: NOW))
+    assert violations(content, json.loads(json_output.STATUS_SCHEMA.read_text())) == []
     (one,) = content["runs"]
     assert (one["stage"], one["progress"], one["val_accuracy"]) == ("training", 0.1, 0.5)
     assert one["steps_per_second"] == 1.0
@@ -241,8 +242,8 @@ def test_a_running_run_has_pace_time_left_and_gpus_and_fits_the_schema(fabricate
 
 
 def test_the_schema_rejects_other_records(fabricate: Fabricate) -> None:
-    content = to_json(report([fabricate(A, {"finished.json": {}})], Queue(), lambda: NOW))
-    schema = json.loads(SCHEMA.read_text())
+    content = json_output.status(report([fabricate(A, {"finished.json": {}})], Queue(), lambda: NOW))
+    schema = json.loads(json_output.STATUS_SCHEMA.read_text())
     for change in ({"stage": "asleep"}, {"further": 1}, {"loss": "nan"}, {"metrics": {"a": None, "b": []}}):
         assert violations({**content, "runs": [content["runs"][0] | change]}, schema), change
     del content["runs"][0]["id"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from errno import EINVAL, ENOENT, ENOTDIR
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.api.find import age_seconds, query
 from clusterctl.launcher.config import cache_folder, chosen_images_folder, chosen_runs_folder
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.sweeps import Ranked
 
 
-SCHEMA_VERSION = 1
 _HALF_REMOVED = re.compile(r"\.(?P<run>.+)\.removed\.[0-9]+")
 
 
@@ -161,21 +160,6 @@ def clean(
     taken = tuple(_taken(folder, cluster, sizes, disk))
     problems += [ConfigError(f"cannot read {path}: its size is not counted") for path in disk.unread]
     return CleanUp(folder, time.time(), taken, tuple(removals), tuple(staying), tuple(problems))
-
-
-def to_json(found: CleanUp, *, removed: bool) -> dict[str, Any]:
-    """The output of `clean -o json`, described by `schemas/clean.json`. `removed`: the data has been removed."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "as_of": found.as_of,
-        "taken": [{**vars(one), "path": os.fspath(one.path)} for one in found.taken],
-        "removed": removed,
-        "removals": [
-            {"kind": one.kind, "path": os.fspath(one.path), "bytes": one.bytes, "since": one.since}
-            for one in found.removals
-        ],
-        "staying": [one._asdict() for one in found.staying],
-    }
 
 
 def _folders(folder: Path) -> list[Path]:

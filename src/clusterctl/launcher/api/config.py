@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config import chosen_runs_folder, names, state_path
 from clusterctl.shared.spec import WORKLOADS, Cluster, Job, to_record
@@ -16,15 +16,9 @@ if TYPE_CHECKING:
     from clusterctl.launcher.config import Resolved
 
 
-def job_record(resolved: Resolved) -> dict[str, Any]:
-    """The job as plain values, with secrets hidden."""
-    record: dict[str, Any] = to_record(resolved.secrets.hide_in(resolved.job))
-    return record
-
-
 def values(resolved: Resolved) -> Iterator[tuple[str, str, str]]:
     """Every key set in the job, its value as TOML, and its origin."""
-    for path, value in leaves_as_written(job_record(resolved)):
+    for path, value in leaves_as_written(to_record(resolved.secrets.hide_in(resolved.job))):
         key, text = ".".join(path), as_toml(value)
         origin = resolved.origins.get(key, "default")
         if text or origin != "default":

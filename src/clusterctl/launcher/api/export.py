@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl import __version__
+from clusterctl.launcher.api import json_output
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.observe.comparison import variables_in
 from clusterctl.launcher.observe.measurements import metric_rows
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id
-from clusterctl.launcher.observe.status import report, run_record
+from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.telemetry import telemetry_files
 from clusterctl.launcher.observe.written import read_written
 from clusterctl.shared.errors import ConfigError, HostError, UsageError, reason
@@ -64,7 +65,7 @@ def write_archive(
     files = members(run, weights=weights, work=work)
     texts = {
         "README.txt": _readme(status, found.as_of),
-        "status.json": json.dumps(run_record(status, found.as_of), indent=1) + "\n",
+        "status.json": json.dumps(json_output.run(status, found.as_of), indent=1) + "\n",
         "metrics.csv": _table(metric_rows(run)),
         **(pages or {}),
     }

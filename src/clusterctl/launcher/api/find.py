@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import os
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
@@ -19,8 +19,6 @@ from clusterctl.launcher.observe.run_names import run_ids
 from clusterctl.launcher.observe.runs import find_run, newest_first
 from clusterctl.launcher.observe.status import Filter, listing, newest, report
 from clusterctl.launcher.observe.status import Listing as Listing
-from clusterctl.launcher.observe.status import run_columns as run_columns
-from clusterctl.launcher.observe.status import to_json as to_json
 from clusterctl.launcher.observe.sweeps import one_run, read_sweep, sweep_named
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.states import ENDED
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from clusterctl.launcher.observe.comparison import Comparison, FileDifference
+    from clusterctl.launcher.observe.comparison import Comparison
     from clusterctl.launcher.observe.ended_runs import Row
     from clusterctl.launcher.observe.overview import Overview
     from clusterctl.launcher.observe.state import Status
@@ -126,13 +124,6 @@ def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Com
     from clusterctl.launcher.observe.comparison import compare
 
     return compare(before.directory, after.directory)
-
-
-def differences_to_json(found: Comparison, lines: Iterable[FileDifference] | None = None) -> dict[str, Any]:
-    """The output of `diff -o json`, with the changed `lines` of the code if given."""
-    from clusterctl.launcher.observe import comparison
-
-    return comparison.differences_to_json(found, lines)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.launcher.config import cache_folder, chosen_images_folder, expanded, shipped_folder
@@ -18,7 +18,6 @@ from clusterctl.launcher.containers.runtimes import ContainerView, Mount
 from clusterctl.launcher.containers.unpacked import is_here
 from clusterctl.shared.errors import UsageError
 from clusterctl.shared.record.interpreter import isolated
-from clusterctl.shared.spec import to_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,12 +40,6 @@ def images(cluster: str | None = None, *, folder: Path | None = None) -> list[Im
 def find(name: str, cluster: str | None = None, *, folder: Path | None = None) -> Image:
     """The image `name` of an image folder, or the .sqsh at a path. Raises NotFoundError."""
     return files.find_image(images_folder(cluster, folder), name)
-
-
-def image_record(image: Image) -> dict[str, Any]:
-    """The record of an image as plain values."""
-    known = to_record(image.record) if image.record else {"problem": image.problem or "no record"}
-    return {"name": image.name, "path": os.fspath(image.path), **known}
 
 
 def build(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from clusterctl.launcher.api.settings import settings
 from clusterctl.launcher.config import load_cluster, resolve, runs_folder, shipped_folder
 from clusterctl.launcher.observe.rank_events import beginnings
 from clusterctl.launcher.slurm import Inventory, Slurm
-from clusterctl.launcher.slurm.fits import Room, asked_of, gpus_by_type, largest_now, room_for
+from clusterctl.launcher.slurm.fits import Room, asked_of, room_for
 from clusterctl.launcher.submission.script import part
 from clusterctl.launcher.submission.warm import CLOSE_SIGNAL, hold, let_go
 from clusterctl.shared.errors import NotFoundError, SlurmError, UsageError
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.config import Resolved
     from clusterctl.launcher.slurm.queue import Allocation
     from clusterctl.launcher.submission.sbatch import Estimate, SlurmRefused
-
-
-SCHEMA_VERSION = 1
 
 
 def nodes(cluster: str | None = None) -> Inventory:
@@ -60,61 +57,6 @@ def fit(job: str | os.PathLike[str], cluster: str | None = None, *, overrides: O
     except SlurmRefused as error:
         answer = explained(error, planned.resolved, slurm)
     return Fit(planned.resolved, rooms, answer)
-
-
-def fit_record(found: Fit) -> dict[str, Any]:
-    """The output of `nodes --for JOB -o json`."""
-    resolved, answer = found.resolved, found.answer
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "job": resolved.job.name,
-        "cluster": resolved.cluster.name,
-        "asked": asdict(asked_of(resolved.job.resources)),
-        "partitions": [{**asdict(room), "fits_now": room.fits_now} for room in found.rooms],
-        "estimate": None if answer is None or isinstance(answer, SlurmError) else asdict(answer),
-        "refused": answer.message if isinstance(answer, SlurmError) else None,
-    }
-
-
-def nodes_record(inventory: Inventory, cluster: str | None = None) -> dict[str, Any]:
-    """The output of `nodes -o json`. Memory is in MiB."""
-    partitions = []
-    for partition in inventory.partitions.values():
-        largest, gpus = largest_now(partition, inventory), gpus_by_type(inventory.nodes_of(partition))
-        partitions.append(
-            {
-                "name": partition.name,
-                "default": partition.default,
-                "up": partition.up,
-                "longest_seconds": partition.longest,
-                "most_nodes": partition.most_nodes,
-                "nodes": list(partition.nodes),
-                "gpus": {kind or "gpu": {"free": free, "total": total} for kind, (free, total) in gpus.items()},
-                "largest_now": asdict(largest) if largest else None,
-            }
-        )
-    nodes = [
-        {
-            "name": node.name,
-            "partitions": list(node.partitions),
-            "state": node.state,
-            "flags": sorted(node.flags),
-            "can_start": node.can_start,
-            "reason": node.reason,
-            "cpus": {"free": node.cpus_free, "total": node.cpus},
-            "memory": {"free": node.memory_unallocated, "total": node.memory},
-            "gpus": [{"type": kind.type, "total": kind.total, "used": kind.used} for kind in node.gpus],
-            "features": sorted(node.features),
-        }
-        for node in inventory.nodes.values()
-    ]
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "cluster": load_cluster(cluster).name,
-        "as_of": inventory.taken_at,
-        "partitions": partitions,
-        "nodes": nodes,
-    }
 
 
 # Hold nodes for warm runs, wait for them, give them back.

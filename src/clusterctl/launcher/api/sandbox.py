@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.launcher.sandbox import lifecycle
 from clusterctl.launcher.sandbox import node as power
@@ -12,7 +12,7 @@ from clusterctl.shared.errors import SlurmError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["NODE_COMMANDS", "Sandbox", "SandboxRequest", "down", "record", "status", "switch", "up"]
+__all__ = ["NODE_COMMANDS", "Sandbox", "SandboxRequest", "down", "status", "switch", "up"]
 
 NODE_COMMANDS: dict[str, Callable[[Sandbox, str], object]] = {
     "on": power.switch_on,
@@ -47,18 +47,3 @@ def switch(action: str, name: str) -> None:
     NODE_COMMANDS[action](found, name)
     if action == "on":
         power.wait_for(found, [name])
-
-
-def record(found: lifecycle.SandboxStatus) -> dict[str, Any]:
-    """`found` as plain values."""
-    values: dict[str, Any] = {"schema_version": 1, "up": found.sandbox is not None and not found.missing}
-    if found.sandbox:
-        values |= {
-            "slurm_conf": str(found.sandbox.slurm_conf),
-            "namespaces": found.sandbox.namespaces,
-            "accounting": found.sandbox.request.accounting,
-            "gpus_per_node": found.sandbox.request.gpus_per_node.written,
-            "missing": list(found.missing),
-            "nodes": [{"name": name, "state": found.nodes.get(name)} for name in found.sandbox.names],
-        }
-    return values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.telemetry import Sample
     from clusterctl.shared.errors import ClusterctlError
     from clusterctl.shared.record.layout import Attempt
-
-
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -62,19 +59,6 @@ def usage(cluster: str | None = None, *, by: str = "user", since: str | float | 
             stretches += stretches_of(status, found.as_of, first)
     total = row_of("total", within(stretches, first))
     return UsageReport(found.as_of, first, by, tuple(summed(stretches, by, first)), total, found.problems)
-
-
-def to_json(found: UsageReport) -> dict[str, Any]:
-    """The output of `usage -o json`, described by `schemas/usage.json`."""
-    rows, total = [asdict(row) for row in found.rows], asdict(found.total)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "as_of": found.as_of,
-        "since": found.since,
-        "by": found.by,
-        "rows": rows,
-        "total": total,
-    }
 
 
 # Resource usage from run directories: GPU-hours and CPU-hours, their utilization, and repeated steps.

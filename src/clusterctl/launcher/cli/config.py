@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from clusterctl.launcher.api import config as api
+from clusterctl.launcher.api import json_output
 from clusterctl.launcher.api.submitting.submit import load
 from clusterctl.launcher.api.submitting.verify import doctor as examine
 from clusterctl.launcher.api.submitting.verify import full_folder as full_folder
@@ -42,7 +43,7 @@ def show(
     """
     resolved = load(job, cluster, program=program, overrides=settings)
     if output == "json":
-        echo_json({"schema_version": 1, "job": api.job_record(resolved), "origins": resolved.origins})
+        echo_json(json_output.job(resolved))
         return
     rows = list(api.values(resolved))
     key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
@@ -90,9 +91,6 @@ def list_() -> None:
         click.echo(plain(f"{kind:<8} {name:<16} {path}"))
 
 
-_KEYS = ("name", "verdict", "message", "hint", "fatal")
-
-
 @click.command(short_help="Check this machine and a cluster")
 @click.option("--cluster", metavar="NAME", help="The cluster to check; default: as in submit.")
 @output_option
@@ -107,8 +105,7 @@ def doctor(cluster: str | None, output: str) -> int:
     name, checks = examine(cluster)
     failed = any(check.fatal for check in checks)
     if output == "json":
-        records = [{key: getattr(check, key) for key in _KEYS} for check in checks]
-        echo_json({"schema_version": 1, "cluster": name, "ok": not failed, "checks": records})
+        echo_json(json_output.checks(name, checks))
     else:
         width = max(len(check.name) for check in checks)
         for check in checks:

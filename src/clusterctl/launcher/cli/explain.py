@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from clusterctl.launcher.api import find as api
+from clusterctl.launcher.api import json_output
 from clusterctl.launcher.cli.options import cluster_option, echo_json, output_option, warn_of
 from clusterctl.launcher.cli.remote import remotely
-from clusterctl.launcher.display.explanation import explanation, to_json
+from clusterctl.launcher.display.explanation import explanation
 from clusterctl.launcher.display.logs import follow as show_growing
 from clusterctl.launcher.display.logs import show, show_errors
 from clusterctl.shared.errors import UsageError
@@ -33,7 +34,7 @@ def why(name: str, output: str, cluster: str | None) -> None:
     """
     found = api.find(name, cluster).why()
     if output == "json":
-        echo_json(to_json(found))
+        echo_json(json_output.why(found))
         return
     for line in explanation(found):
         click.echo(line)
@@ -107,7 +108,7 @@ def diff(first: str, second: str, code: bool, output: str, cluster: str | None) 
     found = api.diff(first, second, cluster)
     lines = found.line_differences() if code else None
     if output == "json":
-        echo_json(api.differences_to_json(found, lines))
+        echo_json(json_output.differences(found, lines))
     else:
         from clusterctl.launcher.display import comparison, terminal  # rich: for people only
 

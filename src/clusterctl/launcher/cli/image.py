@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from clusterctl.launcher.api import images as api
+from clusterctl.launcher.api import json_output
 from clusterctl.launcher.cli.options import confirmed, echo_json, output_option, together
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.launcher.display.build_progress import shown
@@ -157,7 +158,7 @@ def list_(folder: Path | None, cluster: str | None, output: str) -> None:
     """
     found = api.images(cluster, folder=folder)
     if output == "json":
-        echo_json({"schema_version": 1, "images": [api.image_record(one) for one in found]})
+        echo_json(json_output.images(found))
     elif found:
         from clusterctl.launcher.display import terminal
         from clusterctl.launcher.display.tables import show_images
@@ -177,7 +178,7 @@ def inspect(name: str, folder: Path | None, cluster: str | None) -> None:
     Example:
       clusterctl image inspect clusterctl-cpu
     """
-    echo_json({"schema_version": 1, **api.image_record(api.find(name, cluster, folder=folder))})
+    echo_json(json_output.image(api.find(name, cluster, folder=folder)))
 
 
 @image.command(short_help="Check images against their records")

@@ -86,7 +86,9 @@ def clean(output: str, yes: bool, **wanted: Any) -> None:
     if output == "json":
         done = found.carry_out() if yes else found
         warn_of(done.problems if yes else ())
-        echo_json(api.to_json(done, removed=yes))
+        from clusterctl.launcher.api import json_output
+
+        echo_json(json_output.clean_up(done, removed=yes))
         return
     from clusterctl.launcher.display import tables, terminal  # rich: for people only
 

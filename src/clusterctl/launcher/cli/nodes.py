@@ -8,8 +8,9 @@ from typing import NoReturn
 
 import click
 
+from clusterctl.launcher.api import json_output
 from clusterctl.launcher.api.find import find
-from clusterctl.launcher.api.nodes import allocate, beside, fit, fit_record, give_back, nodes_record, wait_for_nodes
+from clusterctl.launcher.api.nodes import allocate, beside, fit, give_back, wait_for_nodes
 from clusterctl.launcher.api.nodes import nodes as nodes_of
 from clusterctl.launcher.cli.options import cluster_option, echo_json, output_option, typed_settings, warn
 from clusterctl.launcher.cli.remote import remotely
@@ -129,8 +130,10 @@ def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], outpu
     if settings and not job:
         raise UsageError("--set needs --for", "clusterctl nodes --for JOB --set KEY=VALUE")
     if output == "json":
-        known = fit_record(fit(job, cluster, overrides=settings)) if job else nodes_record(nodes_of(cluster), cluster)
-        echo_json(known)
+        if job:
+            echo_json(json_output.fit(fit(job, cluster, overrides=settings)))
+        else:
+            echo_json(json_output.nodes(nodes_of(cluster), cluster))
         return
     from clusterctl.launcher.display import tables, terminal
     from clusterctl.launcher.display.plain import plain_lines

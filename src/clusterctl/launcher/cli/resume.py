@@ -82,9 +82,12 @@ def rerun(
     _show_changes(earlier.id, changes)
     options.show_batches(run.batches)
     options.warn_of(run.warnings)
-    record = {"schema_version": 1, "id": run.id, "job_id": run.job_id, "directory": str(run.path)}
-    record |= {"rerun_of": earlier.id, "changes": [change._asdict() for change in changes]}
-    click.echo(json.dumps(record) if output == "json" else run.id)
+    if output == "json":
+        from clusterctl.launcher.api import json_output
+
+        click.echo(json.dumps(json_output.submitted_again(run, earlier, changes)))
+    else:
+        click.echo(run.id)
     if not (follow or wait):
         options.echo_next(run, f"job {run.job_id}", hold=hold, also=f"\n      clusterctl diff {earlier.id} {run.id}")
     options.await_end([run], follow, wait, timeout)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from clusterctl.launcher.api import json_output
 from clusterctl.launcher.api import sandbox as api
 from clusterctl.launcher.cli.options import echo_json, output_option
 from clusterctl.shared.spec.values import TYPED_GPUS, GpuCount, plural
@@ -89,7 +90,7 @@ def status(output: str) -> None:
     """
     found = api.status()
     if output == "json":
-        echo_json(api.record(found))
+        echo_json(json_output.sandbox(found))
     elif found.sandbox is None:
         click.echo("no sandbox is running; try: clusterctl sandbox up", err=True)
     else:

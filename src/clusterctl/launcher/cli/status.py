@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from clusterctl.launcher.api.find import State, query, run_columns, to_json
+from clusterctl.launcher.api import json_output
+from clusterctl.launcher.api.find import State, query
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.api.sweeps import sweep_meant
 from clusterctl.launcher.cli.options import echo_json, warn_of
@@ -116,16 +117,7 @@ def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
         raise UsageError("no cluster named", "for example --cluster NAME,NAME")
     found = [tables.if_shown(one) for one in look_at(named, **wanted)]
     if output == "json":
-        records = [
-            {
-                "cluster": one.cluster,
-                "age_seconds": round(one.age, 1),
-                "problem": one.problem.message if one.problem else None,
-                "runs": to_json(one.report)["runs"] if one.report else [],
-            }
-            for one in found
-        ]
-        echo_json({"schema_version": 1, "clusters": records})
+        echo_json(json_output.clusters(found))
     else:
         tables.show(terminal.data(), found, wide=output == "wide")
     warn_of(
@@ -163,17 +155,17 @@ def _show_cause(wanted: Query, found: Listing) -> None:
 def _show_data(wanted: Query, output: str) -> tuple[bool, Problems]:
     found = wanted.look()
     if output == "json":
-        echo_json(to_json(found))
+        echo_json(json_output.status(found))
     elif output == "jsonl":
-        for run in to_json(found)["runs"]:
+        for run in json_output.runs(found):
             click.echo(json.dumps(run))
     else:
         import csv
 
-        columns = [column for column in run_columns() if column not in ("metrics", "after")]
+        columns = [column for column in json_output.run_columns() if column not in ("metrics", "after")]
         writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(to_json(found)["runs"])
+        writer.writerows(json_output.runs(found))
     return bool(found.statuses), found.problems
 
 
@@ -186,7 +178,7 @@ def _watch(wanted: Query, sweep: Sweep | None, metric: str | None, output: str) 
         return
     printed: dict[str, object] = {}
     for found in _again_and_again(wanted.look):
-        for run in to_json(found)["runs"]:
+        for run in json_output.runs(found):
             news = {name: value for name, value in run.items() if name != "seconds_left"}
             if printed.get(run["id"]) != news:
                 printed[run["id"]] = news

@@ -305,8 +305,12 @@ def _submit_sweep(request: Request) -> None:
 
 def echo_run(run: Run, output: str) -> None:
     """Print a submitted run for programs to read."""
-    record = {"schema_version": 1, "id": run.id, "job_id": run.job_id, "directory": str(run.path)}
-    click.echo(json.dumps(record) if output == "json" else run.id)
+    if output == "json":
+        from clusterctl.launcher.api import json_output
+
+        click.echo(json.dumps(json_output.submitted(run)))
+    else:
+        click.echo(run.id)
 
 
 def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> None:
@@ -336,8 +340,11 @@ def resume_sweep(sweep: Sweep, cluster: str | None, axes: tuple[str, ...], *, ho
 def announce(sweep: Sweep, output: str = "id") -> None:
     """Print the sweep and, at a terminal, the next command to type."""
     options.warn_of(sweep.warnings)
-    runs = sweep.runs
-    record = {"schema_version": 1, "id": sweep.id, "runs": [run.id for run in runs], "directory": str(sweep.path)}
-    click.echo(json.dumps(record) if output == "json" else sweep.id)
+    if output == "json":
+        from clusterctl.launcher.api import json_output
+
+        click.echo(json.dumps(json_output.submitted_sweep(sweep)))
+    else:
+        click.echo(sweep.id)
     if sys.stderr.isatty():
-        click.echo(f"{len(runs)} runs\nnext: clusterctl status {sweep.id}", err=True)
+        click.echo(f"{len(sweep.runs)} runs\nnext: clusterctl status {sweep.id}", err=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from clusterctl.launcher.api import json_output
 from clusterctl.launcher.api import usage as api
 from clusterctl.launcher.cli.options import cluster_option, echo_json, warn_of
 
@@ -31,7 +32,7 @@ def usage(output: str, **wanted: Any) -> None:
       clusterctl usage --by job -o csv
     """
     found = api.usage(**wanted)
-    record = api.to_json(found)
+    record = json_output.usage(found)
     if output == "json":
         echo_json(record)
     elif output == "csv":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.chain import explain_chain, read_chain
 from clusterctl.launcher.diagnosis.failure import explain_attempt, known_line
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Cluster
 
     SlurmOf = Callable[[Cluster], Slurm]
-
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -183,44 +181,6 @@ def _never_started(trace: RunTrace) -> Finding:
     if trace.status.state is State.LOST:
         return Finding(Cause.UNKNOWN, "Slurm no longer knows the job, and there is no record of how it ended", UNSURE)
     return Finding(Cause.LAUNCH, "its batch script never started", LIKELY)
-
-
-def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The output of `why -o json`, described in `schemas/why.json`."""
-    found, *others = diagnosis.findings
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "id": diagnosis.status.record.run.id,
-        "run_stage": diagnosis.status.state.value,
-        "class": found.cause_class.value,
-        "certainty": found.certainty,
-        "attempt": found.attempt,
-        "rank": found.rank,
-        "node": found.node or None,
-        "stage": found.state or None,
-        "step": found.step,
-        "cause": found.cause,
-        "traceback": found.traceback or None,
-        "hint": found.hint or None,
-        "facts": list(found.facts),
-        "secondary": [asdict(consequence) for consequence in found.secondary],
-        "others": [
-            {
-                "class": other.cause_class.value,
-                "certainty": other.certainty,
-                "rank": other.rank,
-                "node": other.node or None,
-                "cause": other.cause,
-                "hint": other.hint or None,
-            }
-            for other in others
-        ],
-        "commands": list(diagnosis.commands),
-        "unknown": list(diagnosis.unknown),
-        "history": [
-            {"attempt": past.attempt, "class": past.cause_class.value, "cause": str(past)} for past in diagnosis.history
-        ],
-    }
 
 
 def accounting_may_help(found: Finding) -> bool:

@@ -9,7 +9,6 @@ import math
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.diagnose import judge
-from clusterctl.launcher.diagnosis.diagnose import to_json as to_json
 from clusterctl.launcher.diagnosis.failure import counted
 from clusterctl.launcher.diagnosis.finding import CERTAIN
 from clusterctl.launcher.diagnosis.traces import gather

@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clusterctl.launcher.api import json_output
 from clusterctl.launcher.display.plain import as_bytes, duration, plain, ranges, when
 from clusterctl.launcher.display.runs_table import row_of, show_runs
-from clusterctl.launcher.observe.status import Listing, to_json
+from clusterctl.launcher.observe.status import Listing
 from clusterctl.launcher.slurm.fits import gpus_by_type, largest_now
 from clusterctl.shared.errors import HostError, SlurmError
 from clusterctl.shared.spec.values import plural
@@ -135,7 +136,7 @@ def if_shown(one: Answered) -> Answered:
     if one.report is None:
         return one
     try:
-        to_json(one.report)
+        json_output.runs(one.report)
         show(Console(file=io.StringIO()), [one], wide=True)
     except (ArithmeticError, ValueError) as error:
         message = f"{one.cluster} sent values that cannot be shown: {error}"

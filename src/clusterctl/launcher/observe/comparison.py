@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import re
 import stat
@@ -35,7 +34,7 @@ from clusterctl.shared.spec.keys import Difference, as_toml, differences, leaves
 from clusterctl.shared.spec.records import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import IO
 
     from clusterctl.launcher.observe.run_record import RunRecord
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec.keys import Key
 
 
-SCHEMA_VERSION = 1
 _ASSIGNED = re.compile(r"""^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*["']?(.*?)["']?[ \t]*$""", re.MULTILINE)
 
 
@@ -128,47 +126,11 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
     )
 
 
-def differences_to_json(found: Comparison, lines: Iterable[FileDifference] | None = None) -> dict[str, Any]:
-    """The output of `diff -o json`, described in `schemas/diff.json`; with `lines`, each file has its diff."""
-    files: Iterable[dict[str, Any]] | None = None
-    if lines is not None:
-        diffs = ((one, None if one.lines is None else "".join(f"{line}\n" for line in one.lines)) for one in lines)
-        files = [{"name": one.name, "change": one.change, "diff": diff} for one, diff in diffs]
-    elif found.code is not None:
-        files = [change._asdict() for change in found.code]
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "runs": [
-            {
-                "id": status.record.run.id,
-                "stage": status.state.value,
-                "sure": status.sure,
-                "attempts": len(status.attempts),
-                "seconds": status.ran(found.as_of),
-                "directory": str(status.record.run.path),
-            }
-            for status in found.statuses
-        ],
-        "configuration": [one._asdict() for one in found.configuration],
-        "code": files if found.code is not None else None,
-        "versions": [one._asdict() for one in found.versions],
-        "image": [one._asdict() for one in found.image],
-        "results": [
-            {"metric": one.metric, "first": _finite(one.first), "second": _finite(one.second)} for one in found.results
-        ],
-    }
-
-
 def configuration(record: RunRecord) -> Iterator[tuple[Key, Any]]:
     """The values that a run was submitted with, as in `Comparison.configuration`."""
     yield from leaves_as_written(to_record(record.job))
     for key, value in leaves(to_record(record.cluster)):
         yield ("cluster", *key), value
-
-
-def _finite(value: float | None) -> float | None:
-    """JSON has no NaN."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _code_changes(first: RunDir, second: RunDir) -> tuple[CodeChange, ...]:

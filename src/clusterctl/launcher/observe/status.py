@@ -6,19 +6,15 @@ Also as rows of a table, of which those of ended runs are cached (`ended_runs`).
 from __future__ import annotations
 
 import itertools
-import json
-import math
 import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.attempt import Answer, read_evidence
-from clusterctl.launcher.observe.measurements import progress, seconds_left
-from clusterctl.launcher.observe.run_names import job_name, submission
+from clusterctl.launcher.observe.run_names import job_name
 from clusterctl.launcher.observe.run_record import newer_records, read_record, unreadable
 from clusterctl.launcher.observe.runs import is_written, newest_first, newest_ids, newest_submissions
 from clusterctl.launcher.observe.slurm_log import accounted, note_end, noted_end
@@ -29,10 +25,10 @@ from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.shared.errors import ConfigError, SlurmError
 from clusterctl.shared.record.file_systems import lateness
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.vocabulary import KNOWN, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from clusterctl.launcher.observe.attempt import RunEvidence
     from clusterctl.launcher.observe.ended_runs import EndedRuns, Row
@@ -40,11 +36,6 @@ if TYPE_CHECKING:
     from clusterctl.launcher.slurm import JobState, Snapshot
     from clusterctl.shared.record.states import State
     from clusterctl.shared.spec import Cluster
-
-
-SCHEMA_VERSION = 1
-SCHEMA = Path(__file__).parents[2] / "schemas" / "status.json"
-"""The JSON schema of `to_json`. A new key needs no new version; a changed or removed one does."""
 
 
 @dataclass(frozen=True)
@@ -203,60 +194,6 @@ def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | N
     found = report(runs, ended=ended)
     taken = [one for one in found.statuses if wanted.takes(one.state, one.record.created, found.as_of)]
     return replace(found, statuses=tuple(taken[:count]))
-
-
-def to_json(report: Report) -> dict[str, Any]:
-    """What `status -o json` prints; `schemas/status.json` describes it."""
-    runs = [run_record(status, report.as_of) for status in report.statuses]
-    return {"schema_version": SCHEMA_VERSION, "as_of": report.as_of, "runs": runs}
-
-
-def run_record(status: Status, now: float) -> dict[str, Any]:
-    """One run, as `status -o json`, `jsonl` and `csv` print it."""
-    record = status.record
-    metrics = {
-        name: value if math.isfinite(value) else None for name, value in status.metrics.items()
-    }  # no NaN in JSON
-    listed = [metric for metric in KNOWN.values() if metric.listed]
-    attempt = status.attempt
-    at_work = attempt is not None and not status.state.ended
-    pace = attempt.pace if attempt and at_work else None
-    return {
-        "id": record.run.id,
-        "job": record.job.name,
-        "sweep": submission(record.run.id) if submission(record.run.id) != record.run.id else None,
-        "stage": status.state.value,
-        "sure": status.sure,
-        "job_id": status.job_id,
-        "attempt": attempt.number if attempt else None,
-        "attempts": len(status.attempts),
-        "cancelling": status.cancelling,
-        "reason": status.reason,
-        "after": [one._asdict() for one in record.predecessors],
-        **{metric.name: metrics.get(metric.name) for metric in listed if metric.role is not Role.RATE},
-        "progress": progress(status.metrics),
-        "seconds_left": seconds_left(status.metrics, pace, now),
-        "steps_per_second": pace.steps_per_second if pace else None,
-        **{metric.name: metrics.get(metric.name) for metric in listed if metric.role is Role.RATE},
-        "gpu_percent": attempt.gpu if attempt and at_work else None,
-        "idle_since": attempt.idle_since if attempt and at_work else None,
-        "gpus_idle_since": attempt.gpus_idle_since if attempt and at_work else None,
-        "metrics": metrics,
-        "nodes": record.job.resources.nodes,
-        "tasks_per_node": record.tasks_per_node,
-        "node_names": attempt.nodes if attempt else "",
-        "created": record.created,
-        "started": status.started,
-        "ended": status.ended,
-        "exit_code": status.exit_code,
-        "directory": str(record.run.path),
-        "work": str(record.run.work),
-    }
-
-
-def run_columns() -> list[str]:
-    """The keys of `run_record`, in order."""
-    return list(json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"]["run"]["properties"])
 
 
 # Runs as rows of a table. The rows of ended runs are cached (`ended_runs`).

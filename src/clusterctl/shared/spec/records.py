@@ -49,11 +49,13 @@ class InvalidRecord(ConfigError):
 
 
 def to_record(value: Any) -> Any:
-    """`value` as JSON types: dataclasses become dicts, tuples become lists."""
+    """`value` as JSON types: dataclasses and named tuples become dicts, other tuples become lists."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_record(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {key: to_record(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: to_record(item) for name, item in zip(value._fields, value, strict=True)}
     if isinstance(value, list | tuple):
         return [to_record(item) for item in value]
     return value.written if isinstance(value, GpuCount) else value
