@@ -70,7 +70,7 @@ def test_a_remote_sweep_behaves_like_a_local_one(here: FarStage) -> None:
     program = ["python", "-c", "print('{seed}')"]
     sweep = clusterctl.sweep(program=program, axes={"seed": [1, 2]}, cluster="far")
     assert sweep.settings == [{"seed": "1"}, {"seed": "2"}]
-    assert sweep.wait(timeout=120).stages == {State.FINISHED: 2}
+    assert sweep.wait(timeout=120).states == {State.FINISHED: 2}
     assert [[str(line) for line in run.logs()] for run in sweep.runs] == [["1"], ["2"]]
 
 

@@ -30,6 +30,7 @@ from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.marks import EXIT_RESTART, Refusal
 from clusterctl.shared.spec import Cluster, CommandTrain, Container, Job, Resources
+from clusterctl.shared.spec.job import Restart
 
 SOURCE = Path(clusterctl.__file__).parents[1]
 CLUSTER, NO_CONTAINER = Cluster(name="c"), Container()
@@ -46,6 +47,7 @@ class Host:
         tasks_per_node: int = 2,
         cluster: Cluster = CLUSTER,
         container: Container = NO_CONTAINER,
+        restart: Restart = Restart(where="queue"),  # noqa: B008 - it cannot change
     ) -> None:
         self.run = RunDir(folder / "it's a run-20260102-030405-abcd")
         self.run.attempts_folder.mkdir(parents=True)
@@ -60,6 +62,7 @@ class Host:
             argv=("true",),
             resources=Resources(nodes=nodes, tasks_per_node=tasks_per_node, gpus_per_node=0, warning=0),
             container=container,
+            restart=restart,
             train=CommandTrain(),
         )
         resolved = Resolved(job, cluster, {}, folder)
@@ -92,7 +95,7 @@ class Host:
             "SLURM_JOB_NODELIST": "n[1-2]",
             "SLURM_RESTART_COUNT": str(restarts),
         }
-        return subprocess.Popen(["bash", self.script], env=environment, stderr=subprocess.PIPE)
+        return subprocess.Popen(["bash", self.script], env=environment, stderr=subprocess.PIPE, cwd=self.run.path)
 
     def call(self, srun: str, restarts: int = 0) -> int:
         process = self.start(srun, restarts)
@@ -708,6 +711,78 @@ def test_a_killed_rank_is_requeued_if_there_is_a_new_checkpoint(host: Host) -> N
     assert host.requeues == ["requeue 12"]
     assert host.call(ONE_KILLED + "exit 137") == 137
     assert host.requeues == ["requeue 12"]
+
+
+@pytest.fixture
+def staying(tmp_path: Path) -> Host:
+    """Restarts happen within the job, as by default."""
+    return Host(tmp_path, restart=Restart())
+
+
+BEFORE_2 = '[ "$CLUSTERCTL_ATTEMPT" -ge 2 ] || {{\n{}exit 137\n}}\n' + ALL_DONE
+HUNG = 'printf \'{"attempt": %d, "reason": "hang"}\' "$CLUSTERCTL_ATTEMPT" >"$CLUSTERCTL_RUN_DIR/requeue.json"\n'
+HUNG = HUNG.replace("%d,", "%d,\\n") + 'touch "$attempt/marks/restart"\n'
+
+
+@pytest.mark.parametrize("how", [ONE_KILLED, HUNG], ids=["killed", "hung"])
+def test_tasks_start_again_at_once_on_the_same_nodes(staying: Host, how: str) -> None:
+    keep = 'env >"$attempt/environment"; pwd >>"$attempt/environment"\n'
+    staying.environment = {"OF_USER": "a\nb", "BASH_FUNC_module%%": "() { :; }"}
+    assert staying.call(keep + BEFORE_2.format(how)) == 0
+    assert [attempt.number for attempt in staying.run.attempts()] == [0, 1, 2]
+    assert staying.requeues == []
+    assert [read_host(staying.run.attempt(number)).restarting for number in range(3)] == [True, True, False]
+    first, second, third = (of_attempt(staying, number) for number in range(3))
+    assert first == second == third
+    assert not any(name.startswith("cctl") for name in first)
+
+
+def of_attempt(host: Host, number: int) -> dict[str, str]:
+    """The environment of an attempt's tasks, but for what differs by intention."""
+    text = (host.run.attempt(number).path / "environment").read_text()
+    return {line.partition("=")[0]: line for line in text.splitlines() if "CLUSTERCTL_ATTEMPT=" not in line}
+
+
+STEP = 'echo "{\\"loss\\": 1.0, \\"step\\": $((CLUSTERCTL_ATTEMPT / 2)), \\"x\\": 1}" >"$attempt/metrics.jsonl"\n'
+SAVED = 'mkdir -p "$CLUSTERCTL_RUN_DIR/checkpoints/$CLUSTERCTL_ATTEMPT-$((CLUSTERCTL_ATTEMPT / 2))"\n'
+TEN = '[ "$CLUSTERCTL_ATTEMPT" -lt 10 ] || { ' + ALL_DONE.strip() + "; exit 0; }\n"
+
+
+@pytest.mark.parametrize("progress", [STEP, SAVED], ids=["logged", "saved"])
+def test_restarts_go_on_while_there_is_progress_at_least_now_and_then(staying: Host, progress: str) -> None:
+    assert staying.call(TEN + progress + ONE_KILLED + "exit 137") == 0
+    assert len(staying.run.attempts()) == 11
+
+
+@pytest.mark.parametrize("progress", ["", STEP.replace("/ 2", "* 0"), SAVED.replace("/ 2", "* 0"), "mkdir -p x-y\n"])
+def test_restarts_without_progress_end_the_run(staying: Host, progress: str) -> None:
+    assert staying.call(progress + ONE_KILLED + "exit 137") == 137
+    first = int(bool("metrics" in progress or "checkpoints" in progress))
+    assert len(staying.run.attempts()) == 4 + first
+    if "checkpoints" not in progress:  # otherwise it goes back to the queue, as before
+        assert staying.host(3 + first)["refused"] == Refusal.NO_PROGRESS
+
+
+def test_a_restart_that_does_not_begin_on_these_nodes_goes_through_the_queue(staying: Host) -> None:
+    assert staying.call(f'[ "$CLUSTERCTL_ATTEMPT" = 0 ] || exit 1\n{ONE_KILLED}exit 137') == 1
+    assert staying.requeues == ["requeue 12"]
+    assert len(staying.run.attempts()) == 2
+
+
+def test_a_job_that_is_about_to_end_restarts_through_the_queue(staying: Host) -> None:
+    staying.environment = {"SLURM_JOB_END_TIME": str(int(time.time()) + 30)}
+    assert staying.call(CHECKPOINT + ONE_KILLED + "exit 137") == 137
+    assert staying.requeues == ["requeue 12"]
+
+
+def test_what_ends_a_run_still_ends_it(staying: Host) -> None:
+    cancelled = 'echo {} >"$CLUSTERCTL_RUN_DIR/cancel.json"\n'
+    assert staying.call(cancelled + ONE_KILLED + "exit 137") == 137
+    assert staying.host()["refused"] == Refusal.CANCELLED
+    staying.run.cancel_json.unlink()
+    assert staying.call(ALL_DONE.replace('done"', 'ended"') + "exit 1") == 1  # an exception
+    assert len(staying.run.attempts()) == 2
+    assert staying.requeues == []
 
 
 def test_a_killed_rank_counts_as_lost_if_slurm_refuses_the_requeue(host: Host) -> None:

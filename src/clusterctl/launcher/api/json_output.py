@@ -179,7 +179,13 @@ def why(diagnosis: Diagnosis) -> dict[str, Any]:
         "commands": list(diagnosis.commands),
         "unknown": list(diagnosis.unknown),
         "history": [
-            {"attempt": past.attempt, "class": past.cause_class.value, "cause": str(past)} for past in diagnosis.history
+            {
+                "attempt": past.attempt,
+                "class": past.cause_class.value,
+                "cause": str(past),
+                "restarted_in": diagnosis.restarted_in(past.attempt),
+            }
+            for past in diagnosis.history
         ],
     }
 

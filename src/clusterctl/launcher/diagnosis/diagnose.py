@@ -42,6 +42,13 @@ class Diagnosis:
     unknown: tuple[str, ...] = ()
     history: tuple[Finding, ...] = ()  # why the earlier attempts ended
 
+    def restarted_in(self, attempt: int | None) -> str | None:
+        """Where the run went on after this attempt: "allocation", in the same job, "queue", or None if nothing says."""
+        host = next((one for one in self.status.attempts if one.number == attempt), None)
+        if host is None:
+            return None
+        return "allocation" if host.restarting else "queue" if host.requeued or host.requeuing else None
+
     @property
     def headline(self) -> Finding:
         return self.findings[0]

@@ -18,6 +18,7 @@ from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from clusterctl.launcher.diagnosis.diagnose import Diagnosis
+    from clusterctl.launcher.diagnosis.finding import Finding
     from clusterctl.launcher.observe.state import Status
 
 _TITLES = {
@@ -79,7 +80,7 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.history:
         lines += [
             "earlier attempts:",
-            *(f"  attempt {past.attempt}: {past.cause_class}: {plain(str(past))}" for past in diagnosis.history),
+            *(f"  attempt {past.attempt}: {_past(diagnosis, past)}" for past in diagnosis.history),
         ]
     if diagnosis.unknown:
         lines += ["unknown:", *(f"  {plain(what)}" for what in diagnosis.unknown)]
@@ -87,6 +88,12 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
     return lines + [
         f"{'next: ' if not index else '      '}{plain(line)}" for index, line in enumerate(diagnosis.commands)
     ]
+
+
+def _past(diagnosis: Diagnosis, past: Finding) -> str:
+    """Why an earlier attempt ended, on one line, and where the run went on."""
+    again = " (started again in the same job)" if diagnosis.restarted_in(past.attempt) == "allocation" else ""
+    return f"{past.cause_class}: {plain(str(past))}{again}"
 
 
 def first_cause(status: Status) -> str:

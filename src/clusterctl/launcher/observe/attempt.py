@@ -54,12 +54,13 @@ class HostRecord:
 
     `signal` is the signal the script received. `asked`: a task requested a restart, which an exit code of 75 alone does
     not prove. `requeuing`: the script is asking Slurm to requeue the job, or was ended meanwhile; `requeue_problem` is
-    Slurm's last refusal. `requeued`: Slurm has agreed. `refused` is why the script did not try although a restart was
-    needed. `limit` is the job's time limit in Slurm at that time, which an administrator may have changed, in seconds.
-    `disk_full`: it could not write; `no_work`: it could not create the run's working directory; `problem`: why the file
-    could not be read; `unfit`: the nodes that failed the check before the ranks started, with the reason. `copied`:
-    somebody copied another attempt's folder. `setup`: the lines of `setup` that failed; `setup_ended`: the one that
-    ended the attempt, 0 after a syntax error.
+    Slurm's last refusal. `requeued`: Slurm has agreed. `restarting`: the script starts the next attempt in the same
+    job. `refused` is why the script did not try although a restart was needed. `limit` is the job's time limit in
+    Slurm at that time, which an administrator may have changed, in seconds. `disk_full`: it could not write;
+    `no_work`: it could not create the run's working directory; `problem`: why the file could not be read; `unfit`:
+    the nodes that failed the check before the ranks started, with the reason. `copied`: somebody copied another
+    attempt's folder. `setup`: the lines of `setup` that failed; `setup_ended`: the one that ended the attempt, 0
+    after a syntax error.
     """
 
     number: int
@@ -74,6 +75,7 @@ class HostRecord:
     requeuing: bool = False
     requeue_problem: str = ""
     requeued: bool = False
+    restarting: bool = False
     refused: Refusal | None = None
     limit: int | None = None
     disk_full: bool = False
@@ -102,6 +104,7 @@ def read_host(attempt: Attempt) -> HostRecord:
         requeuing=fields.flag("requeuing"),
         requeue_problem=fields.text("requeue_problem"),
         requeued=fields.flag("requeued"),
+        restarting=fields.flag("restarting"),
         refused=fields.member("refused", Refusal),
         limit=parse_limit(fields.text("limit")),
         disk_full=fields.flag("disk_full"),
@@ -235,7 +238,7 @@ def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: N
         ranks = record.job.resources.nodes * record.tasks_per_node
         done = finish is None and all_done(folders[-1], ranks)
         last = replace(_with_its_ranks(attempts[-1], folders, ranks, nodes), done=done)
-        if last.exit_code is not None and (last.signal or last.requeuing or last.requeued):
+        if last.exit_code is not None and (last.signal or last.requeuing or last.requeued or last.restarting):
             end = read_end(run.path / "slurm.log", last.number, last.job_id)
             last = replace(last, ended_by=end.ended_by, in_vain=end.in_vain)
         attempts[-1] = last

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from clusterctl.launcher.observe.attempt import HostRecord
     from clusterctl.launcher.observe.ended_runs import Stamp
     from clusterctl.launcher.observe.logs import Line
     from clusterctl.launcher.observe.run_record import RunRecord
@@ -108,16 +109,20 @@ class _Closely:
 def timeline_events(status: Status, history: History) -> list[TimelineEvent]:
     """The events of a run from submission to end, in order of time."""
     found = [TimelineEvent(status.record.created, None, "submitted")]
+    before: HostRecord | None = None
     for number, timeline in history.attempts.items():
         found += timeline.timeline_events
         host = timeline.host
         if host and host.start is not None:
             where = f" on {host.nodes}" if host.nodes else ""
+            if before and before.restarting:
+                where = " in the same job, on the same nodes"
             began = max(host.start, status.record.created)  # the script records whole seconds
             found.append(TimelineEvent(began, None, f"attempt {number} starts{where}"))
         if host and host.end is not None and host.exit_code is not None:
             text = f"attempt {number} ends: exit code {host.exit_code}"
             found.append(TimelineEvent(host.end, None, text, bad=host.exit_code != 0))
+        before = host
     if status.ended is not None:
         bad = status.state not in (State.FINISHED, State.CANCELLED)
         found.append(TimelineEvent(status.ended, None, str(status.state), bad))

@@ -138,7 +138,7 @@ def settled(evidence: RunEvidence) -> State | None:
         return State.CANCELLED
     if last.exit_code == 0:  # the batch script has counted the ranks, whose files may appear later
         return State.FINISHED
-    if last.requeued or last.requeuing:
+    if last.requeued or last.requeuing or last.restarting:
         return None
     if last.ended_by in _STAGE_OF_ENDING:
         return _STAGE_OF_ENDING[last.ended_by]
@@ -151,7 +151,7 @@ def settled(evidence: RunEvidence) -> State | None:
 
 def _ended_by_cancellation(last: AttemptEvidence) -> bool:
     """Whether the end of `last` fits a cancellation that was requested: Slurm may have refused it, or never got it."""
-    if last.signal or last.requeued or last.requeuing or last.refused is Refusal.CANCELLED:
+    if last.signal or last.requeued or last.requeuing or last.restarting or last.refused is Refusal.CANCELLED:
         return True
     return last.ended_by is EndedBy.CANCELLATION or last.exit_code == EXIT_TERMINATED
 
@@ -170,7 +170,7 @@ def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> State:
             return _stage_of_ended(evidence, answer.ended, now)
         if last and last.in_vain:
             return State.FAILED
-        if last and last.exit_code is not None and not last.requeued and not last.requeuing:
+        if last and last.exit_code is not None and not (last.requeued or last.requeuing or last.restarting):
             # SIGTERM long before the limit, without a cancellation or requeue; or the end of its allocation.
             return State.CANCELLED if evidence.record.allocation else State.PREEMPTED
         if evidence.job_id is None and now - evidence.record.submitted < SUBMIT_SECONDS:
@@ -204,7 +204,9 @@ def _stage_of_ended(evidence: RunEvidence, state: JobState, now: float) -> State
 def _stage_by_files(evidence: RunEvidence) -> State:
     """The state of a run that is or may be active, according to its files."""
     last = evidence.last
-    return State.QUEUED if last is None or _is_being_requeued(evidence, last) else last.state or State.STARTING
+    if last is None or _is_being_requeued(evidence, last):
+        return State.QUEUED
+    return State.STARTING if last.restarting else last.state or State.STARTING
 
 
 def _is_being_requeued(evidence: RunEvidence, last: AttemptEvidence) -> bool:

@@ -131,7 +131,14 @@ def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -
         warm = replace(warm, image_mark=str(mark), clearing=clearing, importing=(*once, *importing))
     # No restarts: a requeue would end the allocation.
     return replace(
-        plan, options=(), opening=(), node_check=(), flags=(*_shape(resolved, step), *flags), warm=warm, restarts=0
+        plan,
+        options=(),
+        opening=(),
+        node_check=(),
+        flags=(*_shape(resolved, step), *flags),
+        warm=warm,
+        restarts=0,
+        again=None,
     )
 
 

@@ -197,10 +197,14 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Restart:
-    """`[restart]`: limits on requeueing the run, which then continues from its last checkpoint."""
+    """`[restart]`: where and how often the run is started again; it then continues from its last checkpoint."""
 
+    where: Annotated[str, OneOf(("allocation", "queue"))] = "allocation"
+    """Where to start again after a rank was killed or hung: at once on the same nodes, or through the queue."""
     limit: Natural = 20
-    """Maximum number of restarts per submission, including those by Slurm; 0 disables restarts."""
+    """Maximum number of requeues per submission, including those by Slurm; 0 disables all restarts."""
+    without_progress: Natural = 3
+    """How many restarts in a row on the same nodes may neither save a checkpoint nor log a new step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +233,7 @@ class Job:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """How often to save, and how much to keep."""
     restart: Restart = field(default_factory=Restart)
-    """How often the run may be restarted."""
+    """Where and how often the run may be started again."""
     node_check: NodeCheck = field(default_factory=NodeCheck)
     """Whether nodes are checked before the ranks start."""
     watchdog: Watchdog = field(default_factory=Watchdog)
