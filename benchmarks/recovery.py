@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,10 @@ from time_to_cause import call, surroundings
 from clusterctl.launcher.sandbox import lifecycle
 from clusterctl.launcher.sandbox.description import SandboxRequest
 from clusterctl.shared.record.layout import RunDir
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CORA = Path(__file__).resolve().parents[1] / "data" / "cora"
 PATIENCE_SECONDS = 400.0
