@@ -23,13 +23,13 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from time_to_cause import call, surroundings
 
 from clusterctl.launcher.sandbox import lifecycle
 from clusterctl.launcher.sandbox.description import SandboxRequest
 from clusterctl.shared.record.layout import RunDir
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
