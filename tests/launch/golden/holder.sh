@@ -15,8 +15,8 @@
 # `setup` may need them. It may also define srun as a function.
 cctl_plain_shell() {
   builtin set +aefkmuvxCET +o pipefail +o posix
-  builtin unset -f : '[' break cat chmod command compgen continue cp declare echo env eval exec exit export grep kill \
-    mkdir local mv od printf read return rm scontrol set sh shopt sleep stat timeout touch tr trap true type \
+  builtin unset -f : '[' break cat cd chmod command compgen continue cp declare echo env eval exec exit export grep kill \
+    mapfile mkdir local mv od printf read return rm scontrol set sh shopt sleep stat tail timeout touch tr trap true type \
     umask unset wait wc
   shopt -u dotglob expand_aliases failglob nocasematch nullglob
   unset GLOBIGNORE IFS

@@ -6,8 +6,8 @@
 # `setup` may need them. It may also define srun as a function.
 cctl_plain_shell() {
   builtin set +aefkmuvxCET +o pipefail +o posix
-  builtin unset -f : '[' break cat chmod command compgen continue cp declare echo env eval exec exit export grep kill \
-    mkdir local mv od printf read return rm scontrol set sh shopt sleep stat timeout touch tr trap true type \
+  builtin unset -f : '[' break cat cd chmod command compgen continue cp declare echo env eval exec exit export grep kill \
+    mapfile mkdir local mv od printf read return rm scontrol set sh shopt sleep stat tail timeout touch tr trap true type \
     umask unset wait wc
   shopt -u dotglob expand_aliases failglob nocasematch nullglob
   unset GLOBIGNORE IFS
@@ -29,6 +29,7 @@ cctl_only_ours() {
 cctl_run=/runs/big-20260102-030405-abcd
 cctl_ranks=16
 cctl_restarts=0 # how often the job may be requeued
+cctl_most_fruitless= # restarts in a row on the same nodes
 cctl_dropped=(
   PYTHONPATH
 )
@@ -314,6 +315,10 @@ cctl_claimed() { # number
   { read -r cctl_host <"$cctl_run/attempts/$1/host.json"; } 2>/dev/null
   [[ $cctl_host == *'"attempt": '"$1,"* ]]
 }
+# Restarts within the same start of the job (cctl_start_again): how many there were, how many of the last ones without
+# progress, and the furthest step that was logged and saved.
+declare +x cctl_agains=${cctl_agains:-0} cctl_fruitless=${cctl_fruitless:-0}
+declare +x cctl_furthest=${cctl_furthest:--1} cctl_furthest_saved=${cctl_furthest_saved:--1}
 cctl_number=0
 cctl_last=''
 while [ -d "$cctl_run/attempts/$cctl_number" ]; do
@@ -414,7 +419,7 @@ eval "$cctl_traps"
 cctl_on_each_node() { # seconds, command
   [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun "${cctl_on_each[@]}" --quiet "${@:2}"
 }
-[ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || cctl_on_each_node 300 "${cctl_opening[@]}"
+[ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || [ "$cctl_agains" -gt 0 ] || cctl_on_each_node 300 "${cctl_opening[@]}"
 
 # What an earlier attempt has left on these nodes must not run beside this one (shared/node/leftovers.py).
 cctl_end_leftovers() { cctl_on_each_node 60 "${cctl_ending[@]}" "$1" || true; } # the number of an attempt
@@ -445,7 +450,7 @@ cctl_start_tracker() {
 # Slurm numbers a job's steps anew at each start. An srun that was cut off together with its node may still end its step
 # when the node returns: every other start leaves a number out, so that this ends no step of ours.
 cctl_leave_step_out() {
-  [ $((${SLURM_RESTART_COUNT:-0} % 2)) -eq 0 ] ||
+  [ $((${SLURM_RESTART_COUNT:-0} % 2)) -eq 0 ] || [ "$cctl_agains" -gt 0 ] ||
     timeout --kill-after=5 60 srun --nodes=1 --ntasks=1 --mpi=none --input=none --quiet true || true
 }
 
@@ -529,6 +534,41 @@ cctl_progressed() {
   elif cctl_begun; then
     cctl_saved || { [ "$cctl_late" -gt 0 ] && cctl_with_retries cctl_saved; } # a failed listing is empty
   fi
+}
+# Whether the tasks start again at once, on the same nodes: only the time of a few imports is lost.
+cctl_may_start_again() {
+  [ -n "$cctl_most_fruitless" ] && [ -z "$cctl_signal" ] && [ -z "$cctl_unfit" ] || return
+  if [ -n "$cctl_asked" ]; then cctl_hung && [ -z "$cctl_stuck" ]; else cctl_killed; fi || return
+  ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return
+  [ "$((${SLURM_JOB_END_TIME:-$((cctl_end + 3600))} - cctl_end))" -gt 60 ] || return # else the queue gives a new limit
+  local cctl_step=-1 cctl_step_saved=-1
+  cctl_read_steps
+  cctl_fruitless=$((cctl_fruitless + 1))
+  if [ "$cctl_step" -gt "$cctl_furthest" ]; then cctl_furthest=$cctl_step cctl_fruitless=0; fi
+  if [ "$cctl_step_saved" -gt "$cctl_furthest_saved" ]; then cctl_furthest_saved=$cctl_step_saved cctl_fruitless=0; fi
+  [ "$cctl_fruitless" -le "$cctl_most_fruitless" ]
+}
+cctl_read_steps() { # of this attempt: the last one logged, the furthest one saved
+  local cctl_text
+  cctl_text=$(tail -c 4096 "$cctl_attempt/metrics.jsonl" 2>/dev/null)
+  [[ ! ${cctl_text##*'"step": '} =~ ^[0-9]{1,15} ]] || cctl_step=$((10#${BASH_REMATCH[0]}))
+  for cctl_text in "$cctl_run/checkpoints/$cctl_number"-*; do
+    [[ ! ${cctl_text##*-} =~ ^[0-9]{1,15}$ ]] || [ "$((10#${BASH_REMATCH[0]}))" -le "$cctl_step_saved" ] ||
+      cctl_step_saved=$((10#${BASH_REMATCH[0]}))
+  done
+}
+cctl_hung() { # rather than warned: the request of this attempt says which (shared/record/marks.py)
+  local cctl_request
+  cctl_request=$(cat "$cctl_run/requeue.json" 2>/dev/null)
+  [[ $cctl_request == *'"attempt": '"$cctl_number,"* && $cctl_request == *'"reason": "hang"'* ]]
+}
+# This script begins anew, with the environment that Slurm gave it, and claims the next attempt.
+cctl_start_again() {
+  local cctl_variables
+  mapfile -d '' -t cctl_variables <"/proc/$$/environ" && [ "${#cctl_variables[@]}" -gt 0 ] && cd "$cctl_run" || return
+  exec >>"$cctl_run/slurm.log" 2>&1
+  exec env -i "${cctl_variables[@]}" "cctl_agains=$((cctl_agains + 1))" "cctl_fruitless=$cctl_fruitless" \
+    "cctl_furthest=$cctl_furthest" "cctl_furthest_saved=$cctl_furthest_saved" "$BASH" "$0"
 }
 cctl_finish() {
   cctl_put "$cctl_attempt/.finished.json" "{\"attempt\": $cctl_number, \"time\": $cctl_end}" &&
@@ -626,7 +666,13 @@ cctl_limit=''
 [ -z "$cctl_asked" ] || cctl_limit=$(cctl_time_limit)
 if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] &&
   { [ -n "$cctl_asked" ] || [ -n "$cctl_unfit" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
-    cctl_interrupted; }; then
+    { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted; }; then
+  if cctl_may_start_again; then
+    cctl_record_end ', "restarting": true'
+    [ -z "$cctl_tracker_pid" ] || cctl_report_end
+    cctl_start_again
+    echo "clusterctl: cannot start the tasks again on these nodes"
+  fi
   cctl_refused=$(cctl_refusal)
   if [ -z "$cctl_refused" ]; then
     cctl_record_end ', "requeuing": true' # before requeueing, since Slurm then ends this script

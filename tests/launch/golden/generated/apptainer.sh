@@ -16,6 +16,7 @@
 cctl_run=/runs/cora-20260102-030405-abcd
 cctl_ranks=4
 cctl_restarts=20 # how often the job may be requeued
+cctl_most_fruitless=3 # restarts in a row on the same nodes
 cctl_dropped=(
   PYTHONPATH
 )

@@ -17,6 +17,7 @@
 cctl_run=/runs/big-20260102-030405-abcd
 cctl_ranks=32
 cctl_restarts=20 # how often the job may be requeued
+cctl_most_fruitless=3 # restarts in a row on the same nodes
 cctl_dropped=()
 cctl_exports=(
   OMP_NUM_THREADS=1
