@@ -42,7 +42,7 @@ while True:
     run.log(step=step, loss=0.5)
 """
 JOB = f'workload = "command"\nargv = ["python", "-c", {json.dumps(PROGRAM)}]\n'
-SHAPE = '[resources]\nnodes = 2\ntasks_per_node = 2\n[watchdog]\naction = "fail"\n'
+SHAPE = '[resources]\nnodes = 2\ntasks_per_node = 2\n[watchdog]\naction = "fail"\n[restart]\nlimit = 0\n'
 FAULTS = {
     "a rank is killed": (signal.SIGKILL, "killed", 10),
     "a rank raises": (signal.SIGURG, "user-error", 10),

@@ -55,7 +55,7 @@ READERS = {
     "launcher/submission/warm.py": OURS,
     "launcher/notifications/send.py": "a URL",
     "launcher/notifications/notifier.py": WRITES,
-    "launcher/observe/status.py": SHIPPED,
+    "launcher/api/json_output.py": SHIPPED,
     "launcher/remote/agent.py": "the standard streams",
     "launcher/remote/answers.py": OURS,
     "launcher/remote/conversation.py": f"{OURS}; {SHIPPED}",

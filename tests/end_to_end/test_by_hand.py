@@ -51,7 +51,7 @@ def slurmstepd_of(run: RunDir, rank: int) -> int:
 
 
 def test_a_killed_slurmstepd_is_not_called_a_lost_node(stage: Stage) -> None:
-    run = stage.submit(stage.write_job("stepd", command(SLEEP, ON_TWO)))
+    run = stage.submit(stage.write_job("stepd", command(SLEEP, ON_TWO) + "[restart]\nlimit = 0\n"))
     wait_until(lambda: all(alive(run, rank) for rank in range(4)))
     wait_until(lambda: begun(run.attempt(0)))
     os.kill(slurmstepd_of(run, 2), signal.SIGKILL)
@@ -133,7 +133,7 @@ def test_a_run_is_not_called_queued_before_slurm_agrees_to_start_it_again(stage:
         "with run.checkpoint(1) as folder: (folder / 'state').touch()\n"
         "again or time.sleep(600)\n"
     )
-    run = stage.submit(stage.write_job("unheard", f"setup = {setup}\n{command(program)}"))
+    run = stage.submit(stage.write_job("unheard", f'setup = {setup}\n{command(program)}[restart]\nwhere = "queue"\n'))
     wait_until(lambda: list(run.checkpoints.glob("0-*")), 60)
     os.kill(alive(run, 0)[0], signal.SIGKILL)
     host = run.attempt(0).host_json

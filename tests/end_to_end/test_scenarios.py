@@ -85,7 +85,7 @@ def test_a_failing_rank_ends_the_other_ranks_and_the_run_within_seconds(stage: S
 @pytest.mark.long
 @ON_SLURM
 def test_a_killed_rank_does_not_leave_its_peers_in_a_collective(stage: Stage) -> None:
-    job = REDDIT.replace("epochs = 2", "epochs = 10000")
+    job = REDDIT.replace("epochs = 2", "epochs = 10000") + "[restart]\nlimit = 0\n"
     run = stage.submit(stage.write_job("killed", job))
     stage.wait_for_stage(run, "training", "evaluating")
     (victim,) = alive(run, rank=2)

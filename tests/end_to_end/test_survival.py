@@ -124,7 +124,8 @@ def test_a_run_requeued_killed_cancelled_and_resumed_ends_with_the_same_weights(
     (victim,) = alive(run, rank=1)
     os.kill(victim, signal.SIGKILL)
     wait_for_steps(run, 5, attempt=2)
-    assert host(run, 1)["requeued"]
+    assert host(run, 1)["restarting"]
+    assert host(run, 2)["restart_count"] == 1  # the same start of the job
     assert 1 < min(steps_of(run, 2)) <= max(steps_of(run, 1)) + 1
 
     wait_for_checkpoint(run, attempt=2)

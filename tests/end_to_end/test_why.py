@@ -76,7 +76,7 @@ def test_a_missing_module_is_a_user_error(stage: Stage) -> None:
 
 @pytest.mark.long
 def test_a_killed_rank_is_found_within_ten_seconds_although_it_logged_nothing(stage: Stage) -> None:
-    run = stage.submit(stage.write_job("killed", command(SLEEP_OR.format("pass"))))
+    run = stage.submit(stage.write_job("killed", command(SLEEP_OR.format("pass"), "[restart]\nlimit = 0\n")))
     wait_until(lambda: len(begun(run.attempt(0))) == 4 and len(alive(run, rank=2)) == 2)
     wrapper = alive(run, rank=2)[0]
     os.kill(wrapper, signal.SIGKILL)
