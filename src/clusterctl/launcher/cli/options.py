@@ -109,8 +109,8 @@ def await_end(runs: Iterable[Run | Sweep], follow: bool, wait: bool, timeout: fl
 
     from clusterctl.launcher.api.remote.operations import client_data
 
-    if came := client_data():  # the machine where it was typed asks for that, and again if the connection breaks
-        deque(came.ask({"wait": {"ids": [run.id for run in runs], "follow": follow, "timeout": timeout}}), maxlen=0)
+    if client := client_data():  # the machine where it was typed asks for that, and again if the connection breaks
+        deque(client.ask({"wait": {"ids": [run.id for run in runs], "follow": follow, "timeout": timeout}}), maxlen=0)
     else:
         follow_or_wait(runs, follow=follow, timeout=timeout)
 

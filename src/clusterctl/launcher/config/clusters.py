@@ -73,10 +73,10 @@ def user_file() -> Path:
 
 def user_values() -> Values:
     """The validated values of the user's own configuration; empty if there is none."""
-    if came := client_data():
-        if came.sent.user is None:
+    if client := client_data():
+        if client.sent.user is None:
             return Values()
-        path = Path(came.sent.user.path)
+        path = Path(client.sent.user.path)
     else:
         path = user_file()
         if not path.is_file():

@@ -86,8 +86,8 @@ def shipped_folder() -> Path:
 
 def current_folder() -> Path:
     """The folder in which the command was typed, possibly on another machine."""
-    came = client_data()
-    return Path(came.sent.folder) if came else Path.cwd()
+    client = client_data()
+    return Path(client.sent.folder) if client else Path.cwd()
 
 
 def find_file(kind: str, name: str, cwd: Path) -> Path:
@@ -95,7 +95,7 @@ def find_file(kind: str, name: str, cwd: Path) -> Path:
 
     Raises NotFoundError with the nearest name, and ConfigError if the project's file is owned by another user.
     """
-    if (came := client_data()) and (sent := came.file(kind)):
+    if (client := client_data()) and (sent := client.file(kind)):
         return sent
     noun = "job" if kind == "jobs" else "cluster"
     if "/" in name or name.endswith(".toml"):

@@ -168,11 +168,11 @@ def _overrides(settings: Iterable[str], workload: object) -> Values:
 
 
 def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:
-    missing, came = [], client_data()
+    missing, client = [], client_data()
     for name, value in (values.get(("env",)) or {}).items():
         if value == HIDDEN:
             # Where the command was typed, if that is another machine.
-            asked = b"".join(came.ask({"variable": name})) if came and not environment.get(name) else b""
+            asked = b"".join(client.ask({"variable": name})) if client and not environment.get(name) else b""
             typed = environment.get(name) or asked.decode(errors="surrogateescape")
             given = typed or cluster.env.get(name, HIDDEN)
             if given == HIDDEN:
@@ -205,7 +205,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     def absolute(key: tuple[str, ...], path: str | None) -> str | None:
         if path is None:
             return None
-        elsewhere = (came := client_data()) and came.text(file) is not None
+        elsewhere = (client := client_data()) and client.text(file) is not None
         base = cwd if values.origin(key) == "--set" else file.parent if elsewhere else file.resolve().parent
         return str(Path(os.path.normpath(base / expanded(path))))
 

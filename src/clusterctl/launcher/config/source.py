@@ -91,7 +91,7 @@ def read_toml(path: Path) -> Values:
 
 def content_of(path: Path) -> bytes:
     """The file's content, from here or from the user's machine, up to one byte more than the size limit."""
-    if (came := client_data()) and (sent := came.text(path)) is not None:
+    if (client := client_data()) and (sent := client.text(path)) is not None:
         return sent.encode(errors="surrogateescape")
     return read_beginning(path, LARGEST_BYTES + 1)
 

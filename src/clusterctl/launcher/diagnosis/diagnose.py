@@ -43,7 +43,7 @@ class Diagnosis:
     history: tuple[Finding, ...] = ()  # why the earlier attempts ended
 
     def restarted_in(self, attempt: int | None) -> str | None:
-        """Where the run went on after this attempt: "allocation", in the same job, "queue", or None if nothing says."""
+        """How the run continued: in the same "allocation", through the "queue", or None if unknown."""
         host = next((one for one in self.status.attempts if one.number == attempt), None)
         if host is None:
             return None

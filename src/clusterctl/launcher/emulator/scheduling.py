@@ -30,7 +30,7 @@ class Free(NamedTuple):
 def lease(machine: Machine) -> Iterator[None]:
     """Only one process at a time decides. The lease is a socket address, which the kernel frees with its process."""
     place = machine.root.stat()
-    import socket  # late: most stand-ins schedule nothing
+    import socket  # imported here, since most stand-ins never schedule
 
     with socket.socket(socket.AF_UNIX) as held:
         while True:

@@ -86,6 +86,11 @@ class HostRecord:
     unfit: Mapping[str, str] = field(default_factory=dict)
     copied: bool = False
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether its script has arranged for another attempt, or was doing so when it ended."""
+        return self.requeued or self.requeuing or self.restarting
+
 
 def read_host(attempt: Attempt) -> HostRecord:
     """The only reader of host.json; missing or damaged fields keep their defaults."""
@@ -238,7 +243,7 @@ def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: N
         ranks = record.job.resources.nodes * record.tasks_per_node
         done = finish is None and all_done(folders[-1], ranks)
         last = replace(_with_its_ranks(attempts[-1], folders, ranks, nodes), done=done)
-        if last.exit_code is not None and (last.signal or last.requeuing or last.requeued or last.restarting):
+        if last.exit_code is not None and (last.signal or last.goes_on):
             end = read_end(run.path / "slurm.log", last.number, last.job_id)
             last = replace(last, ended_by=end.ended_by, in_vain=end.in_vain)
         attempts[-1] = last

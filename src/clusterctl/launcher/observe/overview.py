@@ -126,4 +126,4 @@ def timeline_events(status: Status, history: History) -> list[TimelineEvent]:
     if status.ended is not None:
         bad = status.state not in (State.FINISHED, State.CANCELLED)
         found.append(TimelineEvent(status.ended, None, str(status.state), bad))
-    return sorted(found, key=lambda happening: happening.time)
+    return sorted(found, key=lambda event: event.time)

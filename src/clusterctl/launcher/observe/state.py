@@ -138,7 +138,7 @@ def settled(evidence: RunEvidence) -> State | None:
         return State.CANCELLED
     if last.exit_code == 0:  # the batch script has counted the ranks, whose files may appear later
         return State.FINISHED
-    if last.requeued or last.requeuing or last.restarting:
+    if last.goes_on:
         return None
     if last.ended_by in _STAGE_OF_ENDING:
         return _STAGE_OF_ENDING[last.ended_by]
@@ -151,7 +151,7 @@ def settled(evidence: RunEvidence) -> State | None:
 
 def _ended_by_cancellation(last: AttemptEvidence) -> bool:
     """Whether the end of `last` fits a cancellation that was requested: Slurm may have refused it, or never got it."""
-    if last.signal or last.requeued or last.requeuing or last.restarting or last.refused is Refusal.CANCELLED:
+    if last.signal or last.goes_on or last.refused is Refusal.CANCELLED:
         return True
     return last.ended_by is EndedBy.CANCELLATION or last.exit_code == EXIT_TERMINATED
 
@@ -170,7 +170,7 @@ def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> State:
             return _stage_of_ended(evidence, answer.ended, now)
         if last and last.in_vain:
             return State.FAILED
-        if last and last.exit_code is not None and not (last.requeued or last.requeuing or last.restarting):
+        if last and last.exit_code is not None and not last.goes_on:
             # SIGTERM long before the limit, without a cancellation or requeue; or the end of its allocation.
             return State.CANCELLED if evidence.record.allocation else State.PREEMPTED
         if evidence.job_id is None and now - evidence.record.submitted < SUBMIT_SECONDS:

@@ -276,7 +276,7 @@ cctl_read_steps() { # of this attempt: the last one logged, the furthest one sav
       cctl_step_saved=$((10#${BASH_REMATCH[0]}))
   done
 }
-cctl_hung() { # rather than warned: the request of this attempt says which (shared/record/marks.py)
+cctl_hung() { # a restart is also requested after a warning; the request says why (shared/record/marks.py)
   local cctl_request
   cctl_request=$(cat "$cctl_run/requeue.json" 2>/dev/null)
   [[ $cctl_request == *'"attempt": '"$cctl_number,"* && $cctl_request == *'"reason": "hang"'* ]]

@@ -57,8 +57,8 @@ class CodeOrigin:
 def from_project(resolved: Resolved) -> CodeOrigin:
     """Git's state of the project, read here or on the machine that sent it."""
     folder = Path(resolved.job.code or resolved.job_file.resolve().parent)
-    if came := client_data():
-        sent = came.project(folder)
+    if client := client_data():
+        sent = client.project(folder)
         state = GitState(sent.commit, sent.patch) if sent and sent.commit else None
     else:
         state = git_state(folder)

@@ -92,12 +92,12 @@ class LocalProject:
         yield packer.flush()
 
 
-def received(runs: Path, project: Path, came: ClientData, progress: ProgressListener) -> Code:
+def received(runs: Path, project: Path, client: ClientData, progress: ProgressListener) -> Code:
     """Receive the code of a run from the user's machine, where its `project` is, and take its snapshot.
 
     Raises ConfigError if it was not sent, or if it changes while being sent.
     """
-    sent = came.project(project)
+    sent = client.project(project)
     if sent is None:
         raise ConfigError(f"code: not sent with the job: {project}", "set it in the job file, not in a sweep")
     folder = make_private(code_folder(runs))
@@ -106,7 +106,7 @@ def received(runs: Path, project: Path, came: ClientData, progress: ProgressList
         require_own(own, "runs must be in a folder that you own: see `runs` in the cluster file")
     files: list[CodeFile] = []
     digests: dict[str, str] = {}
-    for name, digest, size, mode, link in json.loads(_manifest(folder, sent, came)):
+    for name, digest, size, mode, link in json.loads(_manifest(folder, sent, client)):
         if leads_outside(name) or "/" in digest.partition(" ")[0]:
             raise ConfigError(f"code: invalid file name: {name!r}", "submit again")
         digests[name] = digest
@@ -122,7 +122,7 @@ def received(runs: Path, project: Path, came: ClientData, progress: ProgressList
         if missing:
             size = sum(files[number].size for number in missing)
             progress.stage(f"receiving the code: {plural(len(missing), 'file')}", size)
-            pieces = came.ask({"project": sent.path, "files": missing})
+            pieces = client.ask({"project": sent.path, "files": missing})
             _store(((files[number], digests[files[number].name]) for number in missing), pieces, shared, progress)
         take_snapshot(code, progress)
     return code
@@ -132,14 +132,14 @@ def _tree(manifest: bytes) -> str:
     return hashlib.sha256(manifest).hexdigest()[:20]
 
 
-def _manifest(folder: Path, sent: SentProject, came: ClientData) -> bytes:
+def _manifest(folder: Path, sent: SentProject, client: ClientData) -> bytes:
     """The project's manifest: kept from an earlier submission, or requested."""
     kept = make_private(folder / TREES) / sent.tree
     with suppress(OSError):
         manifest = read_whole(kept)
         if _tree(manifest) == sent.tree:
             return manifest
-    manifest = zlib.decompress(b"".join(came.ask({"project": sent.path})))
+    manifest = zlib.decompress(b"".join(client.ask({"project": sent.path})))
     if _tree(manifest) != sent.tree:
         raise ConfigError(f"code: changed while being sent: {sent.path}", "submit again")
     write_text(kept, manifest.decode())

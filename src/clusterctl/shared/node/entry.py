@@ -55,7 +55,7 @@ def run_task(run_dir: str, users_path: Sequence[str] = ()) -> NoReturn:
         gone = attempt is not None and not attempt.path.exists()
         if isinstance(error, Exception) and not (gone and isinstance(error, OSError)):
             traceback.print_exception(error)
-        if gone:  # whatever failed, this is what somebody has to mend; nobody could record it
+        if gone:  # the cause of whatever failed; it could not be recorded
             print(f"clusterctl[launch]: moved or removed during the run: {run_dir}", file=sys.stderr, flush=True)
         if isinstance(error, Exception):
             raise SystemExit(leaving.code) from None

@@ -47,6 +47,7 @@ class StopRequest:
         self._on_terminate: Callable[[], None] = lambda: None
         self._grace = TERM_GRACE_SECONDS
         self._leave_at = 0.0
+        self._ending = threading.Lock()  # held by the first call of `terminate`, for good
 
     def install(self, on_terminate: Callable[[], None] = lambda: None, grace: float = TERM_GRACE_SECONDS) -> None:
         """Handle USR2, TERM and CONT (which Slurm sends after TERM) in this process, but not in forked children.
@@ -78,7 +79,7 @@ class StopRequest:
 
     def terminate(self) -> None:
         """React to TERM: set the flag, and end the process after the grace period. Call it in a thread."""
-        if self.terminated:
+        if not self._ending.acquire(blocking=False):
             return
         self._leave_at = time.monotonic() + self._grace
         self.hear_out()

@@ -267,12 +267,12 @@ def code_of(resolved: Resolved, *, large: bool = False, progress: ProgressListen
     job = resolved.job
     try:
         project = Path(job.code) if job.code and has_project(job) else None
-        if project and (came := client_data()):
+        if project and (client := client_data()):
             from clusterctl.launcher.submission.sent_code import (
                 received,  # late: most submissions are typed on this machine
             )
 
-            return received(runs, project, came, progress)
+            return received(runs, project, client, progress)
         return find_code(runs, project, large=large, progress=progress)
     except OSError as error:
         raise uncopied(runs, error) from error

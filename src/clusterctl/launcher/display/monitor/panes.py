@@ -339,12 +339,12 @@ def log(selected: Selected, width: int, height: int, back: int = 0) -> Text:
 def events(selected: Selected, width: int, height: int) -> Text:
     """The newest events, the last one at the bottom."""
     lines = []
-    for happening in selected.timeline_events[-height:]:
-        several = f"x{happening.ranks} " if happening.ranks > 1 else ""
-        rank = several or (f"r{happening.rank:02} " if happening.rank is not None else "")
-        text = f"{rank}{plain(happening.text)}"
-        at = time.strftime("%H:%M:%S ", time.localtime(happening.time))
-        lines.append(Text.assemble((at, "dim"), (text, "red" if happening.bad else "")))
+    for event in selected.timeline_events[-height:]:
+        several = f"x{event.ranks} " if event.ranks > 1 else ""
+        rank = several or (f"r{event.rank:02} " if event.rank is not None else "")
+        text = f"{rank}{plain(event.text)}"
+        at = time.strftime("%H:%M:%S ", time.localtime(event.time))
+        lines.append(Text.assemble((at, "dim"), (text, "red" if event.bad else "")))
     return fitted(lines, width, height)
 
 
@@ -372,11 +372,9 @@ def why(selected: Selected, findings: Sequence[str], width: int, height: int) ->
     lines = [Text(f"exit code {status.exit_code}", "red")] if status.exit_code else []
     if status.reason and not status.state.ended:
         lines.append(Text(f"waiting: {plain(status.held_up_by)}", "yellow"))
-    bad = [happening for happening in selected.timeline_events if happening.bad and happening.rank is not None]
-    bad.sort(key=lambda happening: happening.ranks)  # an error on one rank causes errors on many others
-    lines += [
-        Text(f"{ranks_text(happening.rank, happening.ranks)}: {plain(happening.text)}", "red") for happening in bad
-    ]
+    bad = [event for event in selected.timeline_events if event.bad and event.rank is not None]
+    bad.sort(key=lambda event: event.ranks)  # an error on one rank causes errors on many others
+    lines += [Text(f"{ranks_text(event.rank, event.ranks)}: {plain(event.text)}", "red") for event in bad]
     return fitted(lines or [Text("no problems reported", "dim")], width, height)
 
 

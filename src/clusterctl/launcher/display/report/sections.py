@@ -147,11 +147,11 @@ def phases(examined: PostMortem) -> Markup:
     events = [
         tag(
             "tr",
-            tag("td", moment(happening.time), class_="narrow"),
-            tag("td", ranks_text(happening.rank, happening.ranks), class_="narrow"),
-            tag("td", happening.text, class_="bad" if happening.bad else None),
+            tag("td", moment(event.time), class_="narrow"),
+            tag("td", ranks_text(event.rank, event.ranks), class_="narrow"),
+            tag("td", event.text, class_="bad" if event.bad else None),
         )
-        for happening in shown
+        for event in shown
     ]
     left = len(examined.timeline_events) - len(shown)
     more = tag("p", f"{left} earlier events are not shown.", class_="faint") if left else Markup()
