@@ -143,8 +143,12 @@ def kill_without_controller(scene: Scene) -> None:
 
     def kill(scene: Scene) -> None:
         scene.send(2, signal.SIGKILL)
-        host = scene.run.attempt(0).host_json
-        wait_until(lambda: (read_json(host) or {}).get("requeued"), 150, "the batch script to ask for a requeue")
+        # srun gives up on ending the peers after two minutes, and then does not start them again in the same job.
+        wait_until(
+            lambda: any((read_json(attempt.host_json) or {}).get("requeuing") for attempt in scene.run.attempts()),
+            240,
+            "the batch script to ask for a requeue",
+        )
         time.sleep(5)
 
     _without_controller(scene, kill)
