@@ -737,6 +737,19 @@ def test_tasks_start_again_at_once_on_the_same_nodes(staying: Host, how: str) ->
     assert not any(name.startswith("cctl") for name in first)
 
 
+def test_a_killed_ranks_peers_had_their_term_from_srun(staying: Host) -> None:
+    """Otherwise the script waits for the one that a cancellation would send to it, too."""
+    sleep, slept = staying.srun.with_name("sleep"), staying.run.path / "slept"
+    sleep.write_text(f"#!/bin/bash\necho >>{quote(str(slept))}\n")
+    sleep.chmod(0o755)
+    assert staying.call(BEFORE_2.format(ONE_KILLED).replace("exit 137", "exit 143")) == 0
+    assert not slept.exists()
+    staying.run.finished_json.unlink()
+    (staying.run.attempt(2).path / "marks" / "finished").unlink()
+    staying.call(ALL_DONE.replace('done"', 'ended"') + "exit 143")
+    assert slept.exists()
+
+
 def of_attempt(host: Host, number: int) -> dict[str, str]:
     """The environment of an attempt's tasks, but for what differs by intention."""
     text = (host.run.attempt(number).path / "environment").read_text()

@@ -466,11 +466,6 @@ cctl_make_work && cctl_check_nodes && cctl_copy_code && cctl_leave_step_out && c
   "${cctl_in_image:-sh}" "${cctl_task[@]}"
 cctl_code=$?
 printf -v cctl_end '%(%s)T' -1
-# A cancellation or preemption sends TERM to one step after another: it may reach the tasks long before this script.
-for cctl_try in {1..50}; do
-  [ "$cctl_code" -eq 143 ] && [ -z "$cctl_signal" ] || break
-  sleep 0.1
-done
 
 # scontrol takes the job ID of an array's last element for the whole array.
 cctl_own_job=$SLURM_JOB_ID
@@ -634,6 +629,16 @@ cctl_close() {
   cctl_on_each_node 60 "${cctl_closing[@]}"
 }
 
+# A cancellation or preemption sends TERM to one step after another: it may reach the tasks long before this script. If a
+# rank was killed, srun has sent it to the others.
+cctl_hear_of_term() {
+  local cctl_try
+  for cctl_try in {1..50}; do
+    [ "$cctl_code" -eq 143 ] && [ -z "$cctl_signal" ] && { cctl_look && ! cctl_killed; } || return 0
+    sleep 0.1
+  done
+}
+cctl_hear_of_term
 if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$cctl_unfit" ]; then cctl_look; else cctl_await cctl_settled; fi
 if [ -n "$cctl_asked" ]; then
   cctl_code=75
