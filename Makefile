@@ -83,10 +83,10 @@ $(SITE)/.ready: pyproject.toml
 	@touch $@
 
 .PHONY: test-long
-test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready $(SITE)/.ready ## Run all tests but those of test-faults (under 90 minutes)
+test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready $(SITE)/.ready ## Run what `make test` leaves out, and properties with more examples (under 90 minutes)
 	@tests/install.sh docker shells allocators
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
-	$(BIN)/python -m pytest -m 'not faults' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m '(long or hypothesis) and not faults' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 
 .PHONY: test-faults
 test-faults: setup packages ## Every fault on every training, and 18,000 damaged run directories
