@@ -16,6 +16,7 @@ from clusterctl.shared.spec import (
     Resources,
     SyntheticTrain,
 )
+from clusterctl.shared.spec.job import Restart
 
 GOOD = {"name": "x", "workload": "command", "argv": ("true",), "train": CommandTrain()}
 
@@ -32,6 +33,19 @@ def test_local_code_is_refused_with_an_image() -> None:
     job = Job(**GOOD, resources=Resources(local_code=True))
     assert keys(job) == []
     assert keys(replace(job, container=Container(image="python"))) == ["resources.local_code"]
+
+
+def test_the_habits_of_a_program_are_for_a_program() -> None:
+    habits = Restart(signal="USR1", at_limit=True, progress="*.pt")
+    assert keys(replace(Job(**GOOD), restart=habits)) == []
+    training = Job(name="x", workload="reddit", train=RedditTrain(), restart=habits)
+    assert keys(training) == ["restart.signal", "restart.at_limit", "restart.progress"]
+    for wrong in (
+        Job(**GOOD, restart=habits, resources=Resources(warning=0)),
+        Job(**GOOD, restart=habits, resources=Resources(requeue=False)),
+        Job(**GOOD, restart=replace(habits, limit=0)),
+    ):
+        assert keys(wrong) == ["restart.at_limit"]
 
 
 def test_all_contradictions_are_reported_together() -> None:

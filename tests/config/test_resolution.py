@@ -97,6 +97,19 @@ def test_paths_are_relative_to_their_file_or_to_the_current_folder_if_typed(fold
     assert typed.data.root == str(folder / "elsewhere")
 
 
+def test_a_program_that_saves_on_its_own_signal_goes_back_to_the_queue(folder: Path) -> None:
+    (folder / "jobs" / "own.toml").write_text('workload = "command"\nargv = ["true"]\n')
+
+    def at_limit(*settings: str) -> bool | None:
+        return resolve("own", CLUSTER, list(settings), {}, folder).job.restart.at_limit
+
+    assert at_limit() is False
+    assert at_limit("restart.signal=USR1") is True
+    assert at_limit("restart.signal=TERM", "restart.at_limit=false") is False
+    assert at_limit("restart.signal=TERM", "resources.warning=0") is False
+    assert at_limit("restart.at_limit=true") is True
+
+
 def test_the_warning_leaves_most_of_a_short_job(folder: Path) -> None:
     assert resolve("mine", CLUSTER, ["resources.time=2m"], {}, folder).job.resources.warning == 30
     assert resolve("mine", CLUSTER, ["resources.time=4h"], {}, folder).job.resources.warning == 120

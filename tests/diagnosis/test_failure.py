@@ -440,6 +440,16 @@ def test_the_elapsed_time_separates_time_limit_and_preemption_warnings(
     assert (past.cause_class, past.cause) == (cause, words)
 
 
+def test_a_program_that_left_without_a_request_is_told_apart() -> None:
+    left = attempt(*(rank(number, exit_code=75) for number in range(4)), exit_code=75, asked=True, unasked=True)
+    again = trace(replace(left, requeued=True, unproven=True), attempt(number=1), state=State.FINISHED)
+    (past,) = judge(again).history
+    assert past.cause.endswith("and its program left")
+    assert past.facts[0].startswith("started again this once, although nothing shows that it saved")
+    ended = cause_of(trace(replace(left, refused=Refusal.NO_PROGRESS)))
+    assert "not restarted: this attempt made no progress: nothing shows that it saved" in ended.facts[0]
+
+
 def test_a_warning_before_a_limit_that_was_shortened_by_hand_is_about_the_time_limit() -> None:
     warned = attempt(*(rank(number, exit_code=75) for number in range(4)), exit_code=75, asked=True, requeued=True)
     for limit, cause in ((None, Cause.PREEMPTED), (120, Cause.TIME), (7200, Cause.PREEMPTED)):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,30 @@ def test_a_run_requeued_killed_cancelled_and_resumed_ends_with_the_same_weights(
     again = stage.call("resume", run.id, "--cluster", stage.cluster)
     assert again.returncode == 2
     assert "has finished" in again.stderr
+
+
+@pytest.mark.parametrize(("kills", "epochs"), [(5, 150), pytest.param(100, 3000, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("back_end", ["sandbox"], indirect=True)
+def test_a_run_killed_again_and_again_ends_with_the_same_weights_in_its_first_job(
+    stage: Stage, tmp_path: Path, kills: int, epochs: int
+) -> None:
+    """At random phases: while ranks import, meet, load, sample, evaluate, and while a checkpoint is written."""
+    job = JOB.replace("epochs = 25", f"epochs = {epochs}") + "[restart]\nwithout_progress = 1000\n"
+    run, chance = stage.submit(stage.write_job("hard", job)), random.Random(kills)
+    for kill in range(kills):
+        wait_until(lambda: len(run.attempts()) > kill and alive(run, rank=1), 120, f"the start after {kill} kills")
+        time.sleep(chance.uniform(0, 1) ** 2 * 14)  # an import takes two seconds
+        victims = alive(run, rank=chance.randrange(2))
+        assert not run.finished_json.exists(), f"it finished before kill {kill}"
+        os.kill(victims[0], signal.SIGKILL)
+    stage.wait_for_stage(run, "finished", seconds=600)
+    hosts = [host(run, attempt.number) for attempt in run.attempts()]
+    assert len(hosts) == kills + 1
+    assert [one["restart_count"] for one in hosts] == [0] * len(hosts)
+    calm = RunDir(tmp_path / "calm" / "run-20260101-000000-aaaa")
+    train = RedditTrain(epochs=epochs, batch_size=128, evaluate_every=5, device="cpu")
+    run_job(Job(name="calm", workload="reddit", data=Data(root=str(CORA)), train=train), calm, [1, 1])
+    assert_same_result(run, (losses_of(calm), torch.load(calm.weights)))
 
 
 @pytest.mark.long

@@ -798,6 +798,42 @@ def test_what_ends_a_run_still_ends_it(staying: Host) -> None:
     assert staying.requeues == []
 
 
+# What the task of a program does that left after the warning without a request.
+LEFT = 'touch "$attempt"/marks/{00000.asked,00001.asked,restart,unasked}\n'
+WROTE = (
+    'mkdir -p "$CLUSTERCTL_RUN_DIR/work/ckpt" && touch "$CLUSTERCTL_RUN_DIR/work/ckpt/it\'s $CLUSTERCTL_ATTEMPT.pt"\n'
+)
+LATER = 'echo "{\\"step\\": $((10 + CLUSTERCTL_ATTEMPT))}" >"$attempt/metrics.jsonl"\n'
+SAME = LATER.replace("CLUSTERCTL_ATTEMPT", "0")
+
+
+@pytest.mark.parametrize(
+    ("progress", "starts"),
+    [(LATER, 4), (CHECKPOINT, 4), (WROTE, 4), ("", 2), (SAME, 3), (WROTE.replace("touch", "touch -d '1 hour ago'"), 2)],
+    ids=["logged", "saved", "wrote", "nothing", "logged-the-same", "wrote-before"],
+)
+def test_a_program_that_left_goes_on_while_there_is_a_sign_of_progress(
+    tmp_path: Path, progress: str, starts: int
+) -> None:
+    """Without one it is started once more, and this is said."""
+    host = Host(tmp_path, restart=Restart(at_limit=True, progress="ckpt/*'*.pt"))
+    for start in range(starts):
+        assert host.call(progress + LEFT, restarts=start) == EXIT_RESTART
+    ends = starts < 4
+    assert len(host.requeues) == starts - ends
+    read = [read_host(host.run.attempt(start)) for start in range(starts)]
+    assert all(one.unasked for one in read)
+    assert [one.refused for one in read] == [None] * (starts - ends) + [Refusal.NO_PROGRESS] * ends
+    assert [one.unproven for one in read] == [ends and start == starts - 2 for start in range(starts)]
+    assert ("started again once" in host.run.attempt(starts - 2).host_log.read_text()) == ends
+
+
+def test_files_of_the_program_are_progress_for_a_killed_rank(staying: Host, tmp_path: Path) -> None:
+    staying.script.write_text(staying.script.read_text().replace("cctl_progress=''", "cctl_progress='ckpt/*'"))
+    assert staying.call(TEN + WROTE + ONE_KILLED + "exit 137") == 0
+    assert len(staying.run.attempts()) == 11
+
+
 def test_a_killed_rank_counts_as_lost_if_slurm_refuses_the_requeue(host: Host) -> None:
     host.scontrol = REFUSES
     assert host.call(ONE_KILLED + CHECKPOINT + "exit 137") == 137

@@ -23,6 +23,7 @@ from clusterctl.launcher.observe.logs import Logs, Selection
 from clusterctl.launcher.submission.script import part
 from clusterctl.shared.errors import TaskError
 from clusterctl.shared.node.events import Context
+from clusterctl.shared.node.processes import carriers, stat_of
 from clusterctl.shared.record.files import read_json, write_json
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.place import Place
@@ -220,6 +221,157 @@ def test_the_warning_and_term_are_forwarded_to_the_program(tmp_path: Path) -> No
         assert task.wait() == 7
     exits = [event for event in recorded(run.attempt(0), 0) if event["event"] == "exit"]
     assert [(event["code"], event.get("signal")) for event in exits] == [(143, 15), (7, None)]
+
+
+# A program with habits of its own: it saves on a signal of its choice, and knows nothing of clusterctl.
+HABITUAL = """
+import os, signal, sys, time
+def save(number, _):
+    time.sleep(float(os.environ.get("SAVING", "0")))
+    print("saved on", signal.Signals(number).name, flush=True)
+    sys.exit(int(os.environ.get("CODE", "0")))
+signal.signal(getattr(signal, os.environ["SAVES_ON"]), save)
+if "FORKS" in os.environ and os.fork() == 0:  # like a worker of a data loader
+    time.sleep(60)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def of_habit(run: RunDir, *argv: str, **restart: object) -> subprocess.Popen[str]:
+    """The task of a program that the run's `[restart]` table fits."""
+    (environment,) = environments(run.attempt(0), [1])
+    record = to_record(command(*argv))
+    record["restart"] |= restart
+    record["resources"]["warning"] = 11
+    write_json(run.run_json, {"job": record})
+    argv = (sys.executable, "-u", *ENTRY, str(run.path))
+    environment = {**os.environ, **environment}
+    return subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def marks_of(run: RunDir) -> set[str]:
+    return {path.name for path in run.attempt(0).marks.iterdir()}
+
+
+GOES_BACK = {"00000.asked", "restart", "unasked"}
+
+
+@pytest.mark.parametrize("name", ["USR1", "USR2", "TERM"])
+@pytest.mark.parametrize("code", ["0", "3"])
+def test_a_program_saves_on_its_own_signal_and_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str
+) -> None:
+    monkeypatch.setenv("SAVES_ON", f"SIG{name}")
+    monkeypatch.setenv("CODE", code)
+    run = RunDir(tmp_path / "run")
+    with of_habit(run, "python", "-c", HABITUAL, signal=name, at_limit=True) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "ready\n"
+        task.send_signal(signal.SIGUSR2)  # Slurm's warning
+        assert task.stdout.readline() == f"saved on SIG{name}\n"
+        assert task.wait() == 0, "srun would end the other ranks"
+    assert marks_of(run) == GOES_BACK
+    assert read_json(run.requeue_json)["reason"] == "warned"
+
+
+_BELOW = "import signal, subprocess, sys\n{}subprocess.run([sys.executable, '-c', sys.argv[1]])"
+LAUNCHERS = {
+    "shell": ["bash", "-c", 'python -c "$1"; echo "left with $?"', "bash"],
+    "program": ["python", "-c", _BELOW.format("")],
+    "passes-on": ["python", "-c", _BELOW.format("signal.signal(signal.SIGUSR1, print)\n")],
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=LAUNCHERS)
+def test_the_signal_reaches_the_program_below_its_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: list[str]
+) -> None:
+    monkeypatch.setenv("SAVES_ON", "SIGUSR1")
+    run = RunDir(tmp_path / "run")
+    with of_habit(run, *launcher, HABITUAL, signal="USR1", at_limit=True) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "ready\n"
+        task.send_signal(signal.SIGUSR2)
+        assert "saved on SIGUSR1\n" in (output := task.stdout.read())
+        assert "frame" not in output, "the launcher got it, too"
+        assert task.wait() == 0
+    assert marks_of(run) == GOES_BACK
+
+
+def test_a_forked_copy_of_the_program_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAVES_ON", "SIGUSR1")
+    monkeypatch.setenv("FORKS", "yes")
+    run = RunDir(tmp_path / "run")
+    with of_habit(run, "python", "-c", HABITUAL, signal="USR1", at_limit=True) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "ready\n"
+        task.send_signal(signal.SIGUSR2)
+        assert task.wait() == 0
+        (child,) = [pid for pid, carried in carriers(f"CLUSTERCTL_RUN_DIR={run.path}") if "RANK" in carried]
+        os.kill(child, signal.SIGKILL)  # the batch script ends what is left
+        assert task.stdout.read() == "saved on SIGUSR1\n"
+
+
+def test_a_program_that_ignores_the_warning_is_ended_before_the_limit(tmp_path: Path) -> None:
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, print); print('ready', flush=True); time.sleep(60)"
+    run = RunDir(tmp_path / "run")
+    with of_habit(run, "python", "-c", stubborn, at_limit=True) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "ready\n"
+        task.send_signal(signal.SIGUSR2)
+        assert task.wait() == 0
+    assert marks_of(run) == GOES_BACK
+
+
+@pytest.mark.parametrize(("warned", "at_limit"), [(False, True), (True, True), (True, False)])
+def test_a_program_that_was_told_nothing_has_finished(tmp_path: Path, warned: bool, at_limit: bool) -> None:
+    run, go = RunDir(tmp_path / "run"), tmp_path / "go"
+    program = "import os, sys, time; print('ready', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.1)"
+    with of_habit(run, "python", "-c", program, str(go), at_limit=at_limit) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "ready\n"
+        if warned:
+            task.send_signal(signal.SIGUSR2)
+        go.touch()
+        assert task.wait() == 0
+    assert marks_of(run) == {"00000.done"}
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_program_that_saves_on_term_gets_the_time_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """But not if somebody waits for its end. It has not finished, although it exits with 0."""
+    monkeypatch.setenv("SAVES_ON", "SIGTERM")
+    monkeypatch.setenv("SAVING", "5")  # longer than other programs get
+    run = RunDir(tmp_path / "run")
+    with of_habit(run, "python", "-c", HABITUAL, signal="TERM", at_limit=True) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "ready\n"
+        if cancelled:
+            run.cancel_json.write_text("{}")
+        task.send_signal(signal.SIGTERM)
+        assert task.stdout.read() == ("" if cancelled else "saved on SIGTERM\n")
+        task.wait()
+    assert marks_of(run) == {"00000.ended"}
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("handler", ["lambda *_: sys.exit(0)", "signal.SIG_DFL"])
+def test_a_program_that_term_has_cut_short_has_not_finished(tmp_path: Path, handler: str, first: bool) -> None:
+    """Slurm sends TERM to one process after another, and the program may leave before its task hears of it."""
+    program = f"import os, signal, sys, time; signal.signal(signal.SIGTERM, {handler}); time.sleep(1.5); "
+    run = RunDir(tmp_path / "run")
+    with of_habit(run, "python", "-c", program + "print(os.getpid(), flush=True); time.sleep(60)") as task:
+        assert task.stdout is not None
+        pid = int(task.stdout.readline())
+        if first:
+            os.kill(pid, signal.SIGTERM)
+            wait_until(lambda: not (stat := stat_of(pid)) or stat.has_ended)
+        task.send_signal(signal.SIGTERM)
+        assert task.wait() == 143
+    assert marks_of(run) == {"00000.ended"}
 
 
 # Modules that the process next to a program does not need; there may be thousands of these processes.

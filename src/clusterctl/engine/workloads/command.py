@@ -32,20 +32,21 @@ from clusterctl.program import CHECKPOINTS, KEEP, RESTART_FILE, STOP_FILE
 from clusterctl.shared.errors import Cause, ProgramEnded, TaskError
 from clusterctl.shared.node.idleness import observe
 from clusterctl.shared.node.leftovers import end_own
-from clusterctl.shared.node.processes import has_signal
-from clusterctl.shared.node.signals import WARNING_SIGNAL, KilledBy
+from clusterctl.shared.node.processes import ProcessTree, has_signal
+from clusterctl.shared.node.signals import EXIT_TERMINATED, WARNING_SIGNAL, KilledBy, LeftForNow
 from clusterctl.shared.record.fields import Fields
 from clusterctl.shared.record.files import with_retries
 from clusterctl.shared.record.layout import RunDir
-from clusterctl.shared.record.marks import EXIT_RESTART, asked_for_restart, restart_file
+from clusterctl.shared.record.marks import EXIT_RESTART, asked_for_restart, go_back_unasked, restart_file
 from clusterctl.shared.record.stamp import LogTimes
 from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from clusterctl.shared.node.events import Context
     from clusterctl.shared.node.signals import StopRequest
+    from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.record.place import Place
 
 
@@ -54,6 +55,8 @@ _LOOK_SECONDS = 1.0
 _TAKE_SECONDS = 0.1  # between checks whether the program handles the warning
 _TERM_SECONDS = 1.0  # Slurm ends the processes of a step one by one
 _LAUNCHER = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate)\b")
+_SAVING_SECONDS = 20.0  # after TERM, for a program that saves then: below Slurm's KillWait, 30 s by default
+_LEAVING_SECONDS = 5.0  # from TERM to SIGKILL for a program that has not left before the time limit
 _SUMMARY_SECONDS = 1.5  # torchrun looks at its workers every 0.1 s, and ends the others of its node first
 # Signals that end a crashing program; a shell that ran it exits with 128 + n.
 _CRASHES = frozenset(
@@ -66,11 +69,68 @@ class CommandJob(NamedTuple):
 
     argv: tuple[str, ...]
     checkpoints_kept: int
+    saves_on: signal.Signals
+    seconds_to_leave: float | None  # after the warning, for a program whose run goes back to the queue unasked
 
     @classmethod
     def of(cls, context: Context) -> CommandJob:
         record = Fields(context.record)
-        return cls(record.texts("argv"), record.table("checkpoint").whole("keep") or 1)
+        restart, warning = record.table("restart"), record.table("resources").whole("warning") or 0
+        saves_on = getattr(signal, f"SIG{restart.text('signal')}", WARNING_SIGNAL)
+        to_leave = warning - min(30.0, max(2 * _LEAVING_SECONDS, warning / 4)) if restart.flag("at_limit") else None
+        kept = record.table("checkpoint").whole("keep") or 1
+        return cls(record.texts("argv"), kept, saves_on, to_leave)
+
+
+class Warned:
+    """What the program is told before the end: to save, and if its job says so, to leave before the time limit."""
+
+    def __init__(self, child: subprocess.Popen[bytes], job: CommandJob) -> None:
+        self._child, self._job = child, job
+        self._tree = ProcessTree(child.pid)
+        self._told: set[tuple[int, int]] = set()
+        self._tell_at = 0.0
+        self._leave_at: float | None = None
+        self._asked_to_leave = False
+        self.handles_term = False
+
+    @property
+    def has_told(self) -> bool:
+        return bool(self._told)
+
+    def tell(self) -> bool:
+        """Signal those of the program's processes that save on it, each once; returns whether there were any so far."""
+        for pid, started in self._tree.listeners(self._job.saves_on) - self._told:
+            with suppress(ProcessLookupError):
+                os.kill(pid, self._job.saves_on)
+            self._told.add((pid, started))
+        return self.has_told
+
+    def see_to(self) -> None:
+        """Called again and again after the warning."""
+        now = time.monotonic()
+        if now >= self._tell_at or takes(self._child.pid, self._job.saves_on):
+            self._tell_at = now + _LOOK_SECONDS
+            self.tell()
+        if self._job.seconds_to_leave is None:
+            return
+        self._leave_at = self._leave_at or now + self._job.seconds_to_leave
+        if now >= self._leave_at + _LEAVING_SECONDS:
+            end_own([self._child.pid])
+        elif now >= self._leave_at and not self._asked_to_leave:
+            self._asked_to_leave = True
+            self._child.terminate()
+
+    def end(self) -> bool:
+        """Tell the program that the job is ending; returns whether it saves now, by the signal that its job names."""
+        if self._job.saves_on != WARNING_SIGNAL and self.tell():
+            return True
+        self._child.send_signal(signal.SIGTERM)
+        return False
+
+    def means_restart(self, code: int) -> bool:
+        """Whether a program that has ended with `code` after the warning left because of it."""
+        return self._job.seconds_to_leave is not None and (code != 0 or self.has_told or self._asked_to_leave)
 
 
 def main(context: Context) -> None:
@@ -89,6 +149,7 @@ def main(context: Context) -> None:
         events.stage(State.TRAINING)
         child = _start([program, *job.argv[1:]], {**os.environ, **variables})
         stop.before_leaving = lambda: end_own([child.pid])
+        warned = Warned(child, job)
         if _LAUNCHER.search(shlex.join(job.argv)):
             stop.hear_out = lambda: _hear_out(child)
         times = None
@@ -97,11 +158,18 @@ def main(context: Context) -> None:
             if events.link is not None:
                 events.link.handlers["gpus"] = gpus.take
             events.heart.observer = observe(child.pid, attempt, place, gpus)
-        code = _wait(child, stop, stop_file, int(variables["MASTER_PORT"]) if place.rank == 0 else None, times)
+        port = int(variables["MASTER_PORT"]) if place.rank == 0 else None
+        code = _wait(child, context, warned, stop_file, port, times)
     if stop.leaving:  # the program was killed by the thread that ends this process
         threading.Event().wait()
+    asked = code == EXIT_RESTART and attempt is not None and asked_for_restart(attempt)
+    if attempt and stop.warned and not stop.terminated and not asked and warned.means_restart(code):
+        go_back_unasked(attempt, place.rank)
+        raise LeftForNow
+    if code == 0 and (stop.terminated or (warned.handles_term and _hear_of_term(stop))):
+        raise SystemExit(EXIT_TERMINATED)  # it has left because of TERM, perhaps after saving: it has not finished
     if code != 0:
-        _exit_like(code, job.argv, context)
+        _exit_like(code, job.argv, context, asked)
 
 
 def _variables(context: Context, job: CommandJob, stop_file: Path, stack: ExitStack) -> dict[str, str]:
@@ -168,19 +236,20 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
 
 
 def _wait(
-    child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path, port: int | None, times: LogTimes | None
+    child: subprocess.Popen[bytes],
+    context: Context,
+    warned: Warned,
+    stop_file: Path,
+    port: int | None,
+    times: LogTimes | None,
 ) -> int:
-    """Wait for the program, and forward the warning signal, TERM and the terminal's INT, each once.
+    """Wait for the program, and tell it of the warning and of the end; forward the terminal's INT.
 
     The warning also creates a file, for programs that do not handle the signal. A program that has not installed its
     handler yet gets the signal once it has. If another user listens on `port`, which the ranks would trust, the program
     is killed. Raises TaskError.
     """
-    requested: dict[signal.Signals, Callable[[], bool]] = {
-        WARNING_SIGNAL: lambda: stop.warned and takes(child.pid, WARNING_SIGNAL),
-        signal.SIGTERM: lambda: stop.terminated,
-    }
-    checked = 0.0
+    stop, ending, checked = context.stop, False, 0.0
 
     def reap() -> None:
         child.wait()
@@ -188,12 +257,12 @@ def _wait(
 
     threading.Thread(target=reap, name="program", daemon=True).start()
     while child.poll() is None:
-        not_taken = stop.warned and WARNING_SIGNAL in requested
         try:
-            stop.changed.wait(_TAKE_SECONDS if not_taken else _LOOK_SECONDS)
+            stop.changed.wait(_TAKE_SECONDS if stop.warned and not warned.has_told else _LOOK_SECONDS)
         except KeyboardInterrupt:
             child.send_signal(signal.SIGINT)
         stop.changed.clear()
+        warned.handles_term = warned.handles_term or takes(child.pid, signal.SIGTERM)
         if times:
             times.look()
         if port is not None and time.monotonic() - checked > _LOOK_SECONDS:
@@ -205,12 +274,26 @@ def _wait(
                 raise TaskError(message, "report it, and submit again; see docs/security.md", Cause.NETWORK)
         if stop.warned:
             _show_warning(stop_file)
-        for number in [number for number, happened in requested.items() if happened()]:
-            child.send_signal(number)
-            del requested[number]
+            warned.see_to()
+        if stop.terminated and not ending:
+            ending = True
+            if warned.end() and not _is_cancelled(context.attempt):
+                stop.hold(_SAVING_SECONDS)
     if times:
         times.look(last=True)
     return child.wait()
+
+
+def _hear_of_term(stop: StopRequest) -> bool:
+    """Whether this task was terminated: TERM may reach it a moment after it has reached the program."""
+    deadline = time.monotonic() + _TERM_SECONDS
+    while not stop.terminated and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return stop.terminated
+
+
+def _is_cancelled(attempt: Attempt | None) -> bool:
+    return attempt is not None and RunDir(attempt.path.parents[1]).cancel_json.exists()
 
 
 def _hear_out(launcher: subprocess.Popen[bytes]) -> None:
@@ -240,7 +323,7 @@ def takes(pid: int, number: signal.Signals) -> bool:
     return has_signal(pid, number, "SigCgt", "SigBlk")
 
 
-def _exit_like(code: int, argv: Sequence[str], context: Context) -> NoReturn:
+def _exit_like(code: int, argv: Sequence[str], context: Context, asked: bool) -> NoReturn:
     """Exit like the program, which has failed; first record why, unless it was asked to end, or asks for a restart."""
     attempt, stop = context.attempt, context.stop
     number, worker = killing_signal(code), None
@@ -250,12 +333,9 @@ def _exit_like(code: int, argv: Sequence[str], context: Context) -> NoReturn:
         summary = read_summary(attempt.log(context.place.rank, "err"))
         if summary and killing_signal(summary.first.exit_code):
             worker, number = summary.first, killing_signal(summary.first.exit_code)
-    requested = code == EXIT_RESTART and attempt is not None and asked_for_restart(attempt)
-    # TERM may reach this task a moment after it has killed the program.
-    deadline = time.monotonic() + (_TERM_SECONDS if number == signal.SIGTERM else 0)
-    while not stop.terminated and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if not stop.terminated and not requested:
+    if number == signal.SIGTERM:
+        _hear_of_term(stop)
+    if not stop.terminated and not asked:
         name = textwrap.shorten(" ".join(argv), 60)
         if worker is not None:
             name += ": a worker" if worker.rank is None else f": worker {worker.rank}"

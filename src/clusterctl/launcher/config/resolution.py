@@ -20,7 +20,7 @@ from clusterctl.launcher.config.source import Values, explained, read_toml, read
 from clusterctl.launcher.config.stages import chosen, parted
 from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.spec import BUILT_IN, WORKLOADS, Container, Job, from_record
-from clusterctl.shared.spec.job import NO_IMAGE
+from clusterctl.shared.spec.job import NO_IMAGE, Restart
 from clusterctl.shared.spec.keys import leaves_as_written, parse_override
 from clusterctl.shared.spec.notify import Notify, Track
 from clusterctl.shared.spec.records import RENAMED, InvalidRecord, Problem, alternatives, fields_of, with_new_names
@@ -230,9 +230,15 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     if warning is None:
         warning = min(DEFAULT_WARNING_SECONDS, resources.time // 4)
         values.origins["resources", "warning"] = "default: 2 minutes, at most a quarter of the time"
+    restart = job.restart
+    if restart.at_limit is None:
+        can = job.workload == "command" and bool(restart.limit and resources.requeue and warning)
+        restart = replace(restart, at_limit=can and restart.signal != Restart.signal)
+        values.origins["restart", "at_limit"] = "default: whether restart.signal is USR1 or TERM"
     return replace(
         job,
         code=code,
+        restart=restart,
         resources=replace(resources, gpus_per_node=gpus, tasks_per_node=tasks, warning=warning),
         container=container,
         data=replace(job.data, root=absolute(("data", "root"), job.data.root)),
@@ -256,6 +262,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         if name.startswith(RESERVED_PREFIXES):
             key = ("env", name) if name in job.env else ("notify", "url_variable")
             yield Problem(key, "Slurm or clusterctl sets this variable; choose another name")
+    yield from _of_restarts(job)
     if resources.warning and resources.warning >= resources.time:
         yield Problem(("resources", "warning"), f"must be shorter than the time of {resources.time} s")
     if getattr(job.train, "device", "auto") == "cuda" and not resources.gpus_per_node:
@@ -278,3 +285,17 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     if image and cluster.runtime == "pyxis" and not cluster.is_slurm:
         hint = 'the emulator has no pyxis; set container_runtime = "builtin" in its file'
         yield Problem(("container", "image"), hint)
+
+
+def _of_restarts(job: Job) -> Iterator[Problem]:
+    restart = job.restart
+    if job.workload != "command":
+        given = {"signal": restart.signal != Restart.signal, "at_limit": restart.at_limit, "progress": restart.progress}
+        for name, is_given in given.items():
+            if is_given:
+                hint = "the workloads of clusterctl save, and go back to the queue, by themselves; remove this key"
+                yield Problem(("restart", name), 'only for a program of your own, workload "command"', hint=hint)
+    elif restart.at_limit and job.resources.warning == 0:
+        yield Problem(("restart", "at_limit"), "needs the warning before the time limit; set resources.warning")
+    elif restart.at_limit and not (restart.limit and job.resources.requeue):
+        yield Problem(("restart", "at_limit"), "needs restarts; set restart.limit and resources.requeue")

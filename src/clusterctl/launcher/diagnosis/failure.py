@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _SOONER_SECONDS = 5.0  # a rank that failed this long before Slurm ended the job failed on its own
 _MOST_CONSEQUENCES = 8  # lines
 _MOST_STRETCHES = 6  # of consecutive ranks on a line
+_NO_SIGN = "nothing shows that it saved: no later step logged, no new file of restart.progress"
 _REFUSALS = {
     Refusal.SUPERSEDED: "a newer attempt has started",
     Refusal.CANCELLED: "the run was cancelled",
@@ -98,10 +99,14 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     facts = [*found.facts]
     if attempt.setup and attempt.setup_ended is None:
         facts += [f"failed before it: {line}" for line in flawed_lines(attempt, record)]
+    if attempt.unproven:
+        facts.append(f"started again this once, although {_NO_SIGN}")
     if refused := attempt.refused:
         if refused is Refusal.RESTART_LIMIT and record.allocation:  # by the script of an earlier version
             refused = Refusal.IN_ALLOCATION
         problem = f": {attempt.requeue_problem}" if attempt.requeue_problem else ""
+        if refused is Refusal.NO_PROGRESS and attempt.unasked:
+            problem = f": {_NO_SIGN}"
         facts.append(f"not restarted: {_REFUSALS[refused].format(limit=record.job.restart.limit)}{problem}")
     elif found.cause_class is Cause.PREEMPTED and _stage_after(attempt, trace) is State.PREEMPTED:
         # Slurm did not start it again, and its script was not asked to.
@@ -441,7 +446,8 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     if warned_before_start(attempt):
         return _warned(attempt, trace, "before any rank had started")
     if attempt.asked and attempt.alarm is None:
-        return _warned(attempt, trace, "saved a checkpoint and exited")
+        left = "and its program left" if attempt.unasked else "saved a checkpoint and exited"
+        return _warned(attempt, trace, left)
     if (not last or attempt.requeued or attempt.requeuing) and attempt.signal == "TERM":
         return Ending(Cause.PREEMPTED, "it was terminated from outside and restarted", time=end, certain=False)
     if not last and attempt.exit_code is None and not attempt.arriving:

@@ -53,7 +53,8 @@ class HostRecord:
     """host.json, written by an attempt's batch script. `exit_code` is None until the script has ended.
 
     `signal` is the signal the script received. `asked`: a task requested a restart, which an exit code of 75 alone does
-    not prove. `requeuing`: the script is asking Slurm to requeue the job, or was ended meanwhile; `requeue_problem` is
+    not prove; `unasked`: on behalf of a program that had left after the warning, `unproven`: without a sign that it had
+    saved. `requeuing`: the script is asking Slurm to requeue the job, or was ended meanwhile; `requeue_problem` is
     Slurm's last refusal. `requeued`: Slurm has agreed. `restarting`: the script starts the next attempt in the same
     job. `refused` is why the script did not try although a restart was needed. `limit` is the job's time limit in
     Slurm at that time, which an administrator may have changed, in seconds. `disk_full`: it could not write;
@@ -72,6 +73,8 @@ class HostRecord:
     exit_code: int | None = None
     signal: str = ""
     asked: bool = False
+    unasked: bool = False
+    unproven: bool = False
     requeuing: bool = False
     requeue_problem: str = ""
     requeued: bool = False
@@ -106,6 +109,8 @@ def read_host(attempt: Attempt) -> HostRecord:
         exit_code=exit_code,
         signal=fields.text("signal"),
         asked=exit_code == EXIT_RESTART and (fields.flag("asked") or asked_for_restart(attempt)),
+        unasked=fields.flag("unasked"),
+        unproven=fields.flag("unproven"),
         requeuing=fields.flag("requeuing"),
         requeue_problem=fields.text("requeue_problem"),
         requeued=fields.flag("requeued"),

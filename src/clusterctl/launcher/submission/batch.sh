@@ -206,7 +206,8 @@ cctl_look() {
     shopt -s nullglob dotglob
     cctl_marks=("$cctl_attempt"/marks/*)
     shopt -u nullglob dotglob
-    cctl_running=0 cctl_left_well=0 cctl_asked_to_leave=0 cctl_left_badly=0 cctl_asked='' cctl_stuck='' cctl_listed=''
+    cctl_running=0 cctl_left_well=0 cctl_asked_to_leave=0 cctl_left_badly=0
+    cctl_asked='' cctl_stuck='' cctl_unasked='' cctl_listed=''
     for cctl_mark in "${cctl_marks[@]##*/}"; do
       case $cctl_mark in
         *.running) cctl_running=$((cctl_running + 1)) ;;
@@ -215,6 +216,7 @@ cctl_look() {
         *.ended) cctl_left_badly=$((cctl_left_badly + 1)) ;;
         restart) cctl_asked=yes ;;
         no-progress) cctl_stuck=yes ;;
+        unasked) cctl_unasked=yes ;;
         .finished) cctl_listed=yes ;;
       esac
     done
@@ -242,12 +244,36 @@ cctl_interrupted() {
     grep -qrsw "terminated with signal $(kill -l USR2)" "$cctl_attempt/host.log" "$cctl_attempt/logs"
   fi
 }
-cctl_saved() { compgen -G "$cctl_run/checkpoints/$cctl_number-*" >/dev/null; }
+cctl_saved() {
+  compgen -G "$cctl_run/checkpoints/$cctl_number-*" >/dev/null || cctl_wrote
+}
+cctl_wrote() ( # whether there is a file of `restart.progress` that is newer than this attempt
+  [ -n "$cctl_progress" ] && cd "$cctl_run/work" || exit
+  while IFS= read -r cctl_file; do
+    [ ! "$cctl_file" -nt "$cctl_attempt/secret" ] || exit 0
+  done < <(compgen -G "$cctl_progress")
+  exit 1
+)
 cctl_progressed() {
   if [ -n "$cctl_asked" ]; then [ -z "$cctl_stuck" ]
   elif cctl_begun; then
     cctl_saved || { [ "$cctl_late" -gt 0 ] && cctl_with_retries cctl_saved; } # a failed listing is empty
   fi
+}
+# A program that left after the warning may not have saved. Without a sign of progress the run goes on once.
+cctl_unproven=
+cctl_look_for_progress() {
+  local cctl_before=$((cctl_number - 1))
+  ! cctl_saved && [ "$(cctl_last_step "$cctl_number")" -le "$(cctl_last_step "$cctl_before")" ] || return 0
+  [ ! -e "$cctl_run/attempts/$cctl_before/marks/unproven" ] || { cctl_stuck=yes && return; }
+  cctl_with_retries touch "$cctl_attempt/marks/unproven"
+  cctl_unproven=', "unproven": true'
+  echo "clusterctl: nothing shows that the program has saved; it is started again once: set restart.progress to its files"
+}
+cctl_last_step() { # the last one that an attempt logged
+  local cctl_text
+  cctl_text=$(tail -c 4096 "$cctl_run/attempts/$1/metrics.jsonl" 2>/dev/null)
+  if [[ ${cctl_text##*'"step": '} =~ ^[0-9]{1,15} ]]; then echo "$((10#${BASH_REMATCH[0]}))"; else echo -1; fi
 }
 # Whether the tasks start again at once, on the same nodes: only the time of a few imports is lost.
 cctl_may_start_again() {
@@ -255,17 +281,17 @@ cctl_may_start_again() {
   if [ -n "$cctl_asked" ]; then cctl_hung && [ -z "$cctl_stuck" ]; else cctl_killed; fi || return
   ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return
   [ "$((${SLURM_JOB_END_TIME:-$((cctl_end + 3600))} - cctl_end))" -gt 60 ] || return # else the queue gives a new limit
-  local cctl_step=-1 cctl_step_saved=-1
-  cctl_read_steps
+  local cctl_step cctl_step_saved=-1
+  cctl_step=$(cctl_last_step "$cctl_number")
+  cctl_read_saved
   cctl_fruitless=$((cctl_fruitless + 1))
+  ! cctl_wrote || cctl_fruitless=0
   if [ "$cctl_step" -gt "$cctl_furthest" ]; then cctl_furthest=$cctl_step cctl_fruitless=0; fi
   if [ "$cctl_step_saved" -gt "$cctl_furthest_saved" ]; then cctl_furthest_saved=$cctl_step_saved cctl_fruitless=0; fi
   [ "$cctl_fruitless" -le "$cctl_most_fruitless" ]
 }
-cctl_read_steps() { # of this attempt: the last one logged, the furthest one saved
+cctl_read_saved() { # the furthest step of this attempt's checkpoints
   local cctl_text
-  cctl_text=$(tail -c 4096 "$cctl_attempt/metrics.jsonl" 2>/dev/null)
-  [[ ! ${cctl_text##*'"step": '} =~ ^[0-9]{1,15} ]] || cctl_step=$((10#${BASH_REMATCH[0]}))
   for cctl_text in "$cctl_run/checkpoints/$cctl_number"-*; do
     [[ ! ${cctl_text##*-} =~ ^[0-9]{1,15}$ ]] || [ "$((10#${BASH_REMATCH[0]}))" -le "$cctl_step_saved" ] ||
       cctl_step_saved=$((10#${BASH_REMATCH[0]}))
@@ -372,7 +398,7 @@ cctl_full= # if so, messages of the ranks may be lost
 cctl_drop_copies "$cctl_run/.work.$cctl_number"
 cctl_record_end() { # further JSON fields
   local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
-  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}$cctl_limit$cctl_no_work$cctl_full$1"
+  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_full$1"
 }
 # At most ten seconds; `clusterctl notify` and `clusterctl track` send the rest later.
 cctl_report_end() {
@@ -397,6 +423,7 @@ if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] &&
     cctl_start_again
     echo "clusterctl: cannot start the tasks again on these nodes"
   fi
+  [ -z "$cctl_unasked" ] || cctl_look_for_progress
   cctl_refused=$(cctl_refusal)
   if [ -z "$cctl_refused" ]; then
     cctl_record_end ', "requeuing": true' # before requeueing, since Slurm then ends this script

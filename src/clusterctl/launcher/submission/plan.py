@@ -104,6 +104,7 @@ class Plan:
     tasks: int
     restarts: int = 0  # how often the script may requeue the job
     again: int | None = None  # how often in a row it may start the tasks again without progress; None: never
+    progress: str | None = None  # the files whose change shows progress, for a shell in the working directory
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     warm: Warm | None = None  # set if it runs in an existing allocation
     staging: ModuleCopies | None = None
@@ -177,6 +178,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         restarts=job.restart.limit if job.resources.requeue else 0,
         again=job.restart.without_progress if job.restart.limit and job.restart.where == "allocation" else None,
+        progress=job.restart.progress,
         secrets=secrets,
         staging=staging,
         node_check=_node_check(resolved, library, python_of_host),

@@ -67,6 +67,7 @@ def render(plan: Plan) -> str:
             f"cctl_ranks={plan.tasks}",
             f"cctl_restarts={plan.restarts} # how often the job may be requeued",
             f"cctl_most_fruitless={'' if plan.again is None else plan.again} # restarts in a row on the same nodes",
+            f"cctl_progress={quote(plan.progress or '')} # files that show it, of a program of the user's own",
             _array("cctl_dropped", [[name] for name in plan.unset]),
             _array("cctl_exports", [[f"{name}={value}"] for name, value in plan.exports]),
             f"cctl_python={'' if plan.view else quote(plan.python)} # for tasks on the host",

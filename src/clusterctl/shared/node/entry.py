@@ -19,12 +19,13 @@ from clusterctl.shared.node.answers import Answers, register_dump, stacks_text
 from clusterctl.shared.node.events import Context, Events
 from clusterctl.shared.node.leftovers import end_own
 from clusterctl.shared.node.node_link import NodeLink
-from clusterctl.shared.node.signals import EXIT_TERMINATED, KilledBy, StopRequest
+from clusterctl.shared.node.signals import EXIT_TERMINATED, KilledBy, LeftForNow, StopRequest
 from clusterctl.shared.record.checkpoints import SuccessorWatch, newer_attempt
 from clusterctl.shared.record.file_systems import lateness
 from clusterctl.shared.record.files import read_json
 from clusterctl.shared.record.heartbeats import Pulse
 from clusterctl.shared.record.layout import Attempt, RunDir, current_attempt
+from clusterctl.shared.record.marks import EXIT_RESTART
 from clusterctl.shared.record.place import Place
 from clusterctl.shared.record.stamp import stamped_output
 from clusterctl.shared.record.states import State
@@ -108,6 +109,9 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
         raise SystemExit(error.exit_code) from None
     except KilledBy as leaving:
         events.killed(leaving.number)
+        raise
+    except LeftForNow:
+        events.exit(EXIT_RESTART)
         raise
     except SystemExit as leaving:
         events.exit(_exit_code(leaving))

@@ -124,6 +124,21 @@ class ProcessTree:
         self._others |= stats.keys() - found
         return {pid: stats[pid] for pid in sorted(found)}
 
+    def listeners(self, number: int) -> set[tuple[int, int]]:
+        """The members that a signal is meant for: those that handle it, or block it for now. Each with its start.
+
+        Left out are launchers that handle it themselves, if a program below them does, too (`uv run` would pass it on),
+        and copies of a program that handles it (a forked data loader's worker inherits the handler).
+        """
+        members = self.members()
+        parents = {pid: stat.parent for pid, stat in members.items()}
+        taking = {pid for pid in members if has_signal(pid, number, "SigCgt", "SigBlk")}
+        programs = {
+            pid for pid in taking if parents[pid] not in taking or self._command(pid) != self._command(parents[pid])
+        }
+        above = {over for pid in programs for over in _ancestors(pid, parents)}
+        return {(pid, members[pid].started) for pid in programs - above}
+
     def used(self) -> Used:
         """The total use of the tree so far."""
         members = self.members()
@@ -174,11 +189,21 @@ class ProcessTree:
             return {int(name): stat_in(folder / name) for name in os.listdir(folder)}  # noqa: PTH208
         return {}
 
+    def _command(self, pid: int) -> bytes:
+        with suppress(OSError):
+            return (self.proc / str(pid) / "cmdline").read_bytes()
+        return b""
+
     def _sleeps_in(self, folder: Path) -> str:
         with suppress(OSError):
             name = (folder / "wchan").read_text().partition(".")[0]
             return f" in {name}" if name.strip("0") else ""
         return ""
+
+
+def _ancestors(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    while (pid := parents.get(pid, 0)) > 0:
+        yield pid
 
 
 def has_signal(pid: int, number: int, *masks: str) -> bool:

@@ -30,6 +30,13 @@ class KilledBy(SystemExit):
         self.number = number
 
 
+class LeftForNow(SystemExit):
+    """Exit with 0, so that srun does not end the other ranks, and with the mark of a rank that is to start again."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
 class StopRequest:
     """Whether this process was asked to stop: `warned` by the warning signal, `terminated` by TERM.
 

@@ -8,6 +8,8 @@
     00003.ended     it exited with another code
     restart         a task requests a restart; any program may create this file
     no-progress     ... although the attempt got no further than the previous one
+    unasked         ... on behalf of a program that has left after the warning: it counts if the script finds progress
+    unproven        it counted without, for once
     finished        the attempt finished the run; created by the script itself
 
 A rank renames its one file, which works even on a full disk. The script reads the marks when all tasks have exited.
@@ -78,10 +80,12 @@ def restart_file(attempt: Attempt) -> Path:
     return attempt.marks / "restart"
 
 
-def ask_for_restart(attempt: Attempt, *, progress: bool) -> None:
+def ask_for_restart(attempt: Attempt, *, progress: bool | None) -> None:
+    """`progress` None: the script decides whether there was any."""
     _make(attempt.marks)
     if not progress:
-        with_retries(lambda: (attempt.marks / "no-progress").touch(mode=0o600))
+        mark = "unasked" if progress is None else "no-progress"
+        with_retries(lambda: (attempt.marks / mark).touch(mode=0o600))
     with_retries(lambda: restart_file(attempt).touch(mode=0o600))
 
 
@@ -114,6 +118,14 @@ def request_restart(attempt: Attempt, reason: str, *, step: float | None = None,
     record = {"attempt": attempt.number, "reason": reason, "time": time.time(), "step": step, "progress": progress}
     write_json(path, record)
     ask_for_restart(attempt, progress=progress)
+
+
+def go_back_unasked(attempt: Attempt, rank: int) -> None:
+    """Request a restart for a program that has left after the warning without a word. To be called by every rank."""
+    if rank == 0:
+        record = {"attempt": attempt.number, "reason": "warned", "time": time.time(), "step": None, "progress": None}
+        write_json(RunDir(attempt.path.parents[1]).requeue_json, record)
+    ask_for_restart(attempt, progress=None)
 
 
 def wait_for_request(attempt: Attempt, seconds: float = PATIENCE_SECONDS) -> bool:
