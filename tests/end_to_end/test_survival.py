@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +155,12 @@ def test_a_run_killed_again_and_again_ends_with_the_same_weights_in_its_first_jo
     """At random phases: while ranks import, meet, load, sample, evaluate, and while a checkpoint is written."""
     job = JOB.replace("epochs = 25", f"epochs = {epochs}") + "[restart]\nwithout_progress = 1000\n"
     run, chance = stage.submit(stage.write_job("hard", job)), random.Random(kills)
+
+    def starts(number: int) -> object:
+        return len(run.attempts()) > number and alive(run, rank=1)
+
     for kill in range(kills):
-        wait_until(lambda: len(run.attempts()) > kill and alive(run, rank=1), 120, f"the start after {kill} kills")
+        wait_until(partial(starts, kill), 120, f"the start after {kill} kills")
         time.sleep(chance.uniform(0, 1) ** 2 * 14)  # an import takes two seconds
         victims = alive(run, rank=chance.randrange(2))
         assert not run.finished_json.exists(), f"it finished before kill {kill}"
