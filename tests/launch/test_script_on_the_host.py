@@ -737,6 +737,23 @@ def test_tasks_start_again_at_once_on_the_same_nodes(staying: Host, how: str) ->
     assert not any(name.startswith("cctl") for name in first)
 
 
+def test_a_restart_in_the_job_is_notified_while_the_next_attempt_runs(staying: Host) -> None:
+    """The notifier must not look like a process of the attempt that has ended, which is killed."""
+    sent = staying.run.path / "sent"
+    notifier = f"(sh -c {quote(f'sleep 1; env >>{quote(str(sent))}')})"
+    staying.script.write_text(staying.script.read_text().replace("cctl_notifier=()", f"cctl_notifier={notifier}"))
+    assert staying.call(BEFORE_2.format(ONE_KILLED)) == 0
+    wait_until(lambda: sent.read_text().count("CLUSTERCTL_RUN_DIR=") == 3, what="two restarts and the end")
+    assert "CLUSTERCTL_ATTEMPT=" not in sent.read_text()
+
+
+def test_a_step_that_does_not_end_hinders_no_restart(staying: Host) -> None:
+    assert staying.call('echo "$@" >"$attempt/arguments"\n' + BEFORE_2.format(ONE_KILLED)) == 0
+    first, second, _ = ((one.path / "arguments").read_text().split() for one in staying.run.attempts())
+    assert {"--overlap", "--mem=0"}.isdisjoint(first)
+    assert {"--overlap", "--mem=0"} <= set(second[: second.index("sh")]), "before the command"
+
+
 def test_a_killed_ranks_peers_had_their_term_from_srun(staying: Host) -> None:
     """Otherwise the script waits for the one that a cancellation would send to it, too."""
     sleep, slept = staying.srun.with_name("sleep"), staying.run.path / "slept"

@@ -44,6 +44,7 @@ def status(stage: State, *attempts: AttemptEvidence, past: int = 0, sure: bool =
         (status(State.CANCELLED, FAILED), []),
         (status(State.CANCELLED, reason=NEVER_STARTS), ["failed-0"]),
         (status(State.QUEUED, REQUEUED), ["restarted-0"]),
+        (status(State.TRAINING, replace(REQUEUED, requeued=False, restarting=True)), ["restarted-0"]),
         (status(State.TRAINING, REQUEUED, RUNNING), ["restarted-0"]),
         (status(State.TRAINING, RUNNING, RUNNING), ["restarted-0"]),  # by Slurm, after the loss of a node
         (status(State.FAILED, REQUEUED, FAILED), ["restarted-0", "failed-1"]),

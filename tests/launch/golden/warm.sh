@@ -30,6 +30,7 @@ cctl_run=/runs/big-20260102-030405-abcd
 cctl_ranks=16
 cctl_restarts=0 # how often the job may be requeued
 cctl_most_fruitless= # restarts in a row on the same nodes
+cctl_progress='' # files that show it, of a program of the user's own
 cctl_dropped=(
   PYTHONPATH
 )
@@ -413,11 +414,13 @@ eval "$cctl_traps"
 [ "${#cctl_tracker[@]}" -eq 0 ] || cctl_tracker=(env "PATH=$PATH" "${cctl_tracker[@]}")
 [ -z "$cctl_folder" ] || { PATH=:$PATH && PATH=${PATH/":$cctl_folder:"/:} && PATH=${PATH#:}; }
 
+cctl_beside=() # after a restart in the job, the last step may still hold its CPUs and memory: an unkillable process
+[ "$cctl_agains" -eq 0 ] || cctl_beside=(--overlap --mem=0)
 # One task on each node, with a timeout: srun would keep waiting for a lost node.
 [ "${#cctl_on_each[@]}" -gt 0 ] ||
   cctl_on_each=(--ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none)
 cctl_on_each_node() { # seconds, command
-  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun "${cctl_on_each[@]}" --quiet "${@:2}"
+  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun "${cctl_on_each[@]}" "${cctl_beside[@]}" --quiet "${@:2}"
 }
 [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || [ "$cctl_agains" -gt 0 ] || cctl_on_each_node 300 "${cctl_opening[@]}"
 
@@ -458,7 +461,7 @@ cctl_leave_step_out() {
 # unblocks it, or ignored if env cannot block signals (GNU coreutils before 8.31, busybox).
 # shellcheck disable=SC2016 # the task expands it
 cctl_make_work && cctl_check_nodes && cctl_copy_code && cctl_leave_step_out && cctl_start_tracker &&
-  [ -z "$cctl_signal" ] && "${cctl_srun[@]}" \
+  [ -z "$cctl_signal" ] && "${cctl_srun[@]}" "${cctl_beside[@]}" \
   --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
   sh -c '[ "$0" = sh ] || [ -e "$0" ] || {
     echo "clusterctl[launch]: not in its image: pyxis is not active on node $SLURMD_NODENAME" >&2; exit 66; }
@@ -487,7 +490,8 @@ cctl_look() {
     shopt -s nullglob dotglob
     cctl_marks=("$cctl_attempt"/marks/*)
     shopt -u nullglob dotglob
-    cctl_running=0 cctl_left_well=0 cctl_asked_to_leave=0 cctl_left_badly=0 cctl_asked='' cctl_stuck='' cctl_listed=''
+    cctl_running=0 cctl_left_well=0 cctl_asked_to_leave=0 cctl_left_badly=0
+    cctl_asked='' cctl_stuck='' cctl_unasked='' cctl_listed=''
     for cctl_mark in "${cctl_marks[@]##*/}"; do
       case $cctl_mark in
         *.running) cctl_running=$((cctl_running + 1)) ;;
@@ -496,6 +500,7 @@ cctl_look() {
         *.ended) cctl_left_badly=$((cctl_left_badly + 1)) ;;
         restart) cctl_asked=yes ;;
         no-progress) cctl_stuck=yes ;;
+        unasked) cctl_unasked=yes ;;
         .finished) cctl_listed=yes ;;
       esac
     done
@@ -523,12 +528,36 @@ cctl_interrupted() {
     grep -qrsw "terminated with signal $(kill -l USR2)" "$cctl_attempt/host.log" "$cctl_attempt/logs"
   fi
 }
-cctl_saved() { compgen -G "$cctl_run/checkpoints/$cctl_number-*" >/dev/null; }
+cctl_saved() {
+  compgen -G "$cctl_run/checkpoints/$cctl_number-*" >/dev/null || cctl_wrote
+}
+cctl_wrote() ( # whether there is a file of `restart.progress` that is newer than this attempt
+  [ -n "$cctl_progress" ] && cd "$cctl_run/work" || exit
+  while IFS= read -r cctl_file; do
+    [ ! "$cctl_file" -nt "$cctl_attempt/secret" ] || exit 0
+  done < <(compgen -G "$cctl_progress")
+  exit 1
+)
 cctl_progressed() {
   if [ -n "$cctl_asked" ]; then [ -z "$cctl_stuck" ]
   elif cctl_begun; then
     cctl_saved || { [ "$cctl_late" -gt 0 ] && cctl_with_retries cctl_saved; } # a failed listing is empty
   fi
+}
+# A program that left after the warning may not have saved. Without a sign of progress the run goes on once.
+cctl_unproven=
+cctl_look_for_progress() {
+  local cctl_before=$((cctl_number - 1))
+  ! cctl_saved && [ "$(cctl_last_step "$cctl_number")" -le "$(cctl_last_step "$cctl_before")" ] || return 0
+  [ ! -e "$cctl_run/attempts/$cctl_before/marks/unproven" ] || { cctl_stuck=yes && return; }
+  cctl_with_retries touch "$cctl_attempt/marks/unproven"
+  cctl_unproven=', "unproven": true'
+  echo "clusterctl: nothing shows that the program has saved; it is started again once: set restart.progress to its files"
+}
+cctl_last_step() { # the last one that an attempt logged
+  local cctl_text
+  cctl_text=$(tail -c 4096 "$cctl_run/attempts/$1/metrics.jsonl" 2>/dev/null)
+  if [[ ${cctl_text##*'"step": '} =~ ^[0-9]{1,15} ]]; then echo "$((10#${BASH_REMATCH[0]}))"; else echo -1; fi
 }
 # Whether the tasks start again at once, on the same nodes: only the time of a few imports is lost.
 cctl_may_start_again() {
@@ -536,17 +565,17 @@ cctl_may_start_again() {
   if [ -n "$cctl_asked" ]; then cctl_hung && [ -z "$cctl_stuck" ]; else cctl_killed; fi || return
   ! cctl_superseded && [ ! -e "$cctl_run/cancel.json" ] || return
   [ "$((${SLURM_JOB_END_TIME:-$((cctl_end + 3600))} - cctl_end))" -gt 60 ] || return # else the queue gives a new limit
-  local cctl_step=-1 cctl_step_saved=-1
-  cctl_read_steps
+  local cctl_step cctl_step_saved=-1
+  cctl_step=$(cctl_last_step "$cctl_number")
+  cctl_read_saved
   cctl_fruitless=$((cctl_fruitless + 1))
+  ! cctl_wrote || cctl_fruitless=0
   if [ "$cctl_step" -gt "$cctl_furthest" ]; then cctl_furthest=$cctl_step cctl_fruitless=0; fi
   if [ "$cctl_step_saved" -gt "$cctl_furthest_saved" ]; then cctl_furthest_saved=$cctl_step_saved cctl_fruitless=0; fi
   [ "$cctl_fruitless" -le "$cctl_most_fruitless" ]
 }
-cctl_read_steps() { # of this attempt: the last one logged, the furthest one saved
+cctl_read_saved() { # the furthest step of this attempt's checkpoints
   local cctl_text
-  cctl_text=$(tail -c 4096 "$cctl_attempt/metrics.jsonl" 2>/dev/null)
-  [[ ! ${cctl_text##*'"step": '} =~ ^[0-9]{1,15} ]] || cctl_step=$((10#${BASH_REMATCH[0]}))
   for cctl_text in "$cctl_run/checkpoints/$cctl_number"-*; do
     [[ ! ${cctl_text##*-} =~ ^[0-9]{1,15}$ ]] || [ "$((10#${BASH_REMATCH[0]}))" -le "$cctl_step_saved" ] ||
       cctl_step_saved=$((10#${BASH_REMATCH[0]}))
@@ -653,13 +682,18 @@ cctl_full= # if so, messages of the ranks may be lost
 cctl_drop_copies "$cctl_run/.work.$cctl_number"
 cctl_record_end() { # further JSON fields
   local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
-  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}$cctl_limit$cctl_no_work$cctl_full$1"
+  cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_full$1"
+}
+# Without the attempt in its environment: what carries it is ended before the next one.
+cctl_notify() {
+  [ "${#cctl_notifier[@]}" -eq 0 ] ||
+    env -u CLUSTERCTL_ATTEMPT timeout -k 1 9 "${cctl_notifier[@]}" </dev/null || true
 }
 # At most ten seconds; `clusterctl notify` and `clusterctl track` send the rest later.
 cctl_report_end() {
   local cctl_deadline=$((SECONDS + 10))
   [ -z "$cctl_tracker_pid" ] || eval "exec $cctl_tracker_input>&-"
-  [ "${#cctl_notifier[@]}" -eq 0 ] || timeout -k 1 9 "${cctl_notifier[@]}" </dev/null || true
+  cctl_notify
   [ -n "$cctl_tracker_pid" ] || return 0
   until [ "$SECONDS" -ge "$cctl_deadline" ] || ! kill -0 "$cctl_tracker_pid"; do sleep 0.1; done 2>/dev/null
   kill -KILL "$cctl_tracker_pid" 2>/dev/null
@@ -674,10 +708,11 @@ if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] &&
     { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted; }; then
   if cctl_may_start_again; then
     cctl_record_end ', "restarting": true'
-    [ -z "$cctl_tracker_pid" ] || cctl_report_end
+    if [ -n "$cctl_tracker_pid" ]; then cctl_report_end; else cctl_notify & fi
     cctl_start_again
     echo "clusterctl: cannot start the tasks again on these nodes"
   fi
+  [ -z "$cctl_unasked" ] || cctl_look_for_progress
   cctl_refused=$(cctl_refusal)
   if [ -z "$cctl_refused" ]; then
     cctl_record_end ', "requeuing": true' # before requeueing, since Slurm then ends this script

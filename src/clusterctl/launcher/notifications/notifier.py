@@ -148,7 +148,7 @@ def happened(status: Status, stalled: Collection[int]) -> Iterator[Happened]:
         if attempt.number in stalled:
             yield Happened(RunEvent.STALLED, attempt.number)
         # Slurm requeues the same job after a preemption or the loss of a node; a resume is a new job.
-        if attempt.requeued or (following is not None and attempt.job_id == following.job_id):
+        if attempt.requeued or attempt.restarting or (following is not None and attempt.job_id == following.job_id):
             yield Happened(RunEvent.RESTARTED, attempt.number)
     if not status.state.ended or not status.sure:  # it is or may be active
         return

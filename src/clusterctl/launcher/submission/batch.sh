@@ -132,11 +132,13 @@ eval "$cctl_traps"
 [ "${#cctl_tracker[@]}" -eq 0 ] || cctl_tracker=(env "PATH=$PATH" "${cctl_tracker[@]}")
 [ -z "$cctl_folder" ] || { PATH=:$PATH && PATH=${PATH/":$cctl_folder:"/:} && PATH=${PATH#:}; }
 
+cctl_beside=() # after a restart in the job, the last step may still hold its CPUs and memory: an unkillable process
+[ "$cctl_agains" -eq 0 ] || cctl_beside=(--overlap --mem=0)
 # One task on each node, with a timeout: srun would keep waiting for a lost node.
 [ "${#cctl_on_each[@]}" -gt 0 ] ||
   cctl_on_each=(--ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none)
 cctl_on_each_node() { # seconds, command
-  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun "${cctl_on_each[@]}" --quiet "${@:2}"
+  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun "${cctl_on_each[@]}" "${cctl_beside[@]}" --quiet "${@:2}"
 }
 [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || [ "$cctl_agains" -gt 0 ] || cctl_on_each_node 300 "${cctl_opening[@]}"
 
@@ -177,7 +179,7 @@ cctl_leave_step_out() {
 # unblocks it, or ignored if env cannot block signals (GNU coreutils before 8.31, busybox).
 # shellcheck disable=SC2016 # the task expands it
 cctl_make_work && cctl_check_nodes && cctl_copy_code && cctl_leave_step_out && cctl_start_tracker &&
-  [ -z "$cctl_signal" ] && "${cctl_srun[@]}" \
+  [ -z "$cctl_signal" ] && "${cctl_srun[@]}" "${cctl_beside[@]}" \
   --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
   sh -c '[ "$0" = sh ] || [ -e "$0" ] || {
     echo "clusterctl[launch]: not in its image: pyxis is not active on node $SLURMD_NODENAME" >&2; exit 66; }
@@ -400,11 +402,16 @@ cctl_record_end() { # further JSON fields
   local cctl_fields=", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\""
   cctl_record host.json "$cctl_fields${cctl_asked:+, \"asked\": true}${cctl_unasked:+, \"unasked\": true}$cctl_unproven$cctl_limit$cctl_no_work$cctl_full$1"
 }
+# Without the attempt in its environment: what carries it is ended before the next one.
+cctl_notify() {
+  [ "${#cctl_notifier[@]}" -eq 0 ] ||
+    env -u CLUSTERCTL_ATTEMPT timeout -k 1 9 "${cctl_notifier[@]}" </dev/null || true
+}
 # At most ten seconds; `clusterctl notify` and `clusterctl track` send the rest later.
 cctl_report_end() {
   local cctl_deadline=$((SECONDS + 10))
   [ -z "$cctl_tracker_pid" ] || eval "exec $cctl_tracker_input>&-"
-  [ "${#cctl_notifier[@]}" -eq 0 ] || timeout -k 1 9 "${cctl_notifier[@]}" </dev/null || true
+  cctl_notify
   [ -n "$cctl_tracker_pid" ] || return 0
   until [ "$SECONDS" -ge "$cctl_deadline" ] || ! kill -0 "$cctl_tracker_pid"; do sleep 0.1; done 2>/dev/null
   kill -KILL "$cctl_tracker_pid" 2>/dev/null
@@ -419,7 +426,7 @@ if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] &&
     { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted; }; then
   if cctl_may_start_again; then
     cctl_record_end ', "restarting": true'
-    [ -z "$cctl_tracker_pid" ] || cctl_report_end
+    if [ -n "$cctl_tracker_pid" ]; then cctl_report_end; else cctl_notify & fi
     cctl_start_again
     echo "clusterctl: cannot start the tasks again on these nodes"
   fi
