@@ -89,7 +89,7 @@ test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready $(SITE)/.ready ##
 	$(BIN)/python -m pytest -m '(long or hypothesis) and not faults' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 
 .PHONY: test-faults
-test-faults: setup packages ## Every fault on every training, and 18,000 damaged run directories
+test-faults: setup packages ## Every fault on every training, and 19,300 damaged run directories
 	$(BIN)/python -m pytest -m faults -n 2
 
 SYSTEMS ?= plain trixie sid minimum

@@ -160,6 +160,12 @@ def test_a_node_sees_its_own_changes_at_once_and_others_late() -> None:
     assert views.seen("x", "node2") is REAL
 
 
+# Each waits for minutes for what other nodes have written: the emulator's turn comes in `make test-faults`.
+ON_SLURM = pytest.mark.parametrize(
+    "back_end", [pytest.param("emulator", marks=pytest.mark.faults), "sandbox"], indirect=True
+)
+
+
 @pytest.mark.long
 @ON_BOTH
 def test_a_run_rendezvouses_trains_and_finishes(late: Stage, settings: Settings) -> None:
@@ -173,7 +179,7 @@ def test_a_run_rendezvouses_trains_and_finishes(late: Stage, settings: Settings)
 
 
 @pytest.mark.long
-@ON_BOTH
+@ON_SLURM
 def test_a_warned_run_resumes_from_the_same_step_on_all_ranks(late: Stage, settings: Settings) -> None:
     run = late.submit(late.write_job("warned", command(PROGRAM)))
     there = from_the_server(settings, run)
@@ -187,7 +193,7 @@ def test_a_warned_run_resumes_from_the_same_step_on_all_ranks(late: Stage, setti
 
 
 @pytest.mark.long
-@ON_BOTH
+@ON_SLURM
 def test_a_killed_rank_on_another_node_restarts_the_run(late: Stage, settings: Settings) -> None:
     run = late.submit(late.write_job("killed", command(PROGRAM)))
     there = from_the_server(settings, run)

@@ -25,7 +25,7 @@ def submit(stage: Stage, name: str, *more: str, slowly: bool = False) -> RunDir:
     """Save the program and type the command of the guide."""
     text, line = PROGRAMS[name]
     if slowly:  # longer than a minute
-        text = text.replace("sleep(0.05)", "sleep(0.4)").replace("sleep 0.5", "sleep 4")
+        text = text.replace("sleep(0.05)", "sleep(0.3)").replace("sleep 0.5", "sleep 3")
     (stage.folder / name).write_text(text)
     words = shlex.split(line)
     given, argv = words[: words.index("--")], words[words.index("--") :]
@@ -41,7 +41,7 @@ def wait_until_saved(run: RunDir, name: str) -> None:
 def assert_went_on(stage: Stage, run: RunDir, name: str, seconds: float = 120) -> None:
     """The second start took up what the first one had saved, and finished with the result of an undisturbed program."""
     stage.wait_for_stage(run, "finished", seconds=seconds)
-    assert len(run.attempts()) == 2
+    assert len(run.attempts()) >= 2
     *_, last = run.attempts()
     lines = stage.log(run, 0, attempt=last.number).splitlines()
     assert any(line.startswith("going on from step") and not line.endswith(" 0") for line in lines)

@@ -7,14 +7,9 @@ from faults.matrix import Ground, strike_all
 from faults.scene import WORKLOADS
 from faults.table import FAULTS
 
-TRAININGS = [
-    pytest.param(name, marks=pytest.mark.long if name == "reddit" else pytest.mark.faults)
-    for name in WORKLOADS
-    if name != "command"
-]
 
-
-@pytest.mark.parametrize("workload", TRAININGS)
+@pytest.mark.faults
+@pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "command"])
 def test_every_fault_on_a_training_has_the_expected_outcome(ground: Ground, workload: str) -> None:
     assert strike_all(ground, FAULTS, workload, at_once=4) == {}
 
