@@ -87,7 +87,9 @@ def test_a_program_with_its_own_checkpoints_survives_a_kill(stage: Stage, name: 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_with_its_own_checkpoints_survives_a_preemption(stage: Stage, name: str) -> None:
-    run = submit(stage, name, "--partition", "preemptable", "--set", "resources.exclusive=true")
+    run = submit(
+        stage, name, "--partition", "preemptable", "--set", "resources.exclusive=true", slowly=name == "epochs.sh"
+    )
     wait_until_saved(run, name)
     urgent = '[resources]\nnodes = 4\nexclusive = true\npartition = "urgent"\n'
     job = stage.write_job("urgent", f'workload = "command"\nargv = ["sleep", "1"]\n{urgent}')

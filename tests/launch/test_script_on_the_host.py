@@ -799,6 +799,15 @@ def test_a_restart_that_does_not_begin_on_these_nodes_goes_through_the_queue(sta
     assert len(staying.run.attempts()) == 2
 
 
+@pytest.mark.parametrize("mark", ["", 'touch "$attempt/marks/00001.ended"\n'], ids=["none", "of-another"])
+@pytest.mark.parametrize(("how", "again"), [("Killed", True), ("Exited with exit code 1", False)])
+def test_a_rank_may_be_killed_before_it_leaves_a_mark(staying: Host, mark: str, how: str, again: bool) -> None:
+    said = f'{mark}echo "srun: error: n1: task 0: {how}" >&2\necho "srun: error: n2: task 1: Killed" >&2\n'
+    done = 'rm -f "$attempt"/marks/*.ended\n' + ALL_DONE
+    code = staying.call(BEFORE_2.format(said).replace(ALL_DONE, done))
+    assert (code, len(staying.run.attempts())) == ((0, 3) if again else (137, 1))
+
+
 def test_a_job_that_is_about_to_end_restarts_through_the_queue(staying: Host) -> None:
     staying.environment = {"SLURM_JOB_END_TIME": str(int(time.time()) + 30)}
     assert staying.call(CHECKPOINT + ONE_KILLED + "exit 137") == 137

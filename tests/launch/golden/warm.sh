@@ -511,8 +511,18 @@ cctl_look() {
 # srun exits with 0 even if a node is lost: the run is finished only when every rank has reported it.
 cctl_ended_well() { [ "$cctl_left_well" -eq "$cctl_ranks" ]; }
 # The mark of a killed rank still reads "running"; one that failed or was asked to leave records how it ended.
-cctl_killed() { [ "$cctl_running" -gt 0 ]; }
+cctl_killed() { [ "$cctl_running" -gt 0 ] || cctl_killed_at_once; }
 cctl_begun() { [ "$((cctl_running + cctl_left_well + cctl_asked_to_leave + cctl_left_badly))" -gt 0 ]; }
+cctl_killed_at_once() { # before it could leave its mark: srun's first line about a task says so
+  local cctl_line
+  [ "$((cctl_left_well + cctl_asked_to_leave + cctl_left_badly))" -lt "$cctl_ranks" ] || return
+  while IFS= read -r cctl_line; do
+    [[ $cctl_line =~ ^srun:\ error:\ [^\ ]+:\ tasks?\ [0-9,-]+:\ (.*) ]] || continue
+    [[ ${BASH_REMATCH[1]} == Killed* ]]
+    return
+  done <"$cctl_attempt/host.log"
+  return 1
+}
 # Whether the marks of other nodes are complete: how each rank ended, and the restart request if a rank left because of
 # one.
 cctl_settled() {
