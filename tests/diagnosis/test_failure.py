@@ -444,9 +444,9 @@ def test_a_program_that_left_without_a_request_is_told_apart() -> None:
     left = attempt(*(rank(number, exit_code=75) for number in range(4)), exit_code=75, asked=True, unasked=True)
     again = trace(replace(left, requeued=True, unproven=True), attempt(number=1), state=State.FINISHED)
     (past,) = judge(again).history
-    assert past.cause.endswith("and its program left")
-    assert past.facts[0].startswith("started again this once, although nothing shows that it saved")
-    ended = cause_of(trace(replace(left, refused=Refusal.NO_PROGRESS)))
+    assert past.cause.endswith("and its program left (started again this once: nothing shows that it saved)")
+    ended = cause_of(trace(replace(left, refused=Refusal.NO_PROGRESS), state=State.PREEMPTED))
+    assert ended.cause.endswith("and its program left")
     assert "not restarted: this attempt made no progress: nothing shows that it saved" in ended.facts[0]
 
 

@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,12 @@ def wait_for_checkpoint(run: RunDir, attempt: int) -> None:
 
 def tasks(run: RunDir, rank: int) -> list[int]:
     """The task's processes, without those that end what an earlier attempt has left."""
-    return [pid for pid in alive(run, rank) if "/node/__main__.py\0" in Path(f"/proc/{pid}/cmdline").read_text()]
+    found = []
+    for pid in alive(run, rank):
+        with suppress(OSError):  # it has just ended
+            if b"/node/__main__.py\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def host(run: RunDir, attempt: int) -> dict[str, Any]:
@@ -171,7 +177,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_weights_in_its_first_jo
         wait_until(partial(started, kill, rank), 120, f"the start after {kill} kills")
         time.sleep(chance.uniform(0, 1) ** 2 * seconds)  # an import takes two
         assert not run.finished_json.exists(), f"it finished before kill {kill}"
-        os.kill(tasks(run, rank)[0], signal.SIGKILL)
+        os.kill(wait_until(partial(tasks, run, rank), 120)[0], signal.SIGKILL)
     stage.wait_for_stage(run, "finished", seconds=600)
     hosts = [host(run, attempt.number) for attempt in run.attempts()]
     assert len(hosts) == kills + 1

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _SOONER_SECONDS = 5.0  # a rank that failed this long before Slurm ended the job failed on its own
 _MOST_CONSEQUENCES = 8  # lines
 _MOST_STRETCHES = 6  # of consecutive ranks on a line
-_NO_SIGN = "nothing shows that it saved: no later step logged, no new file of restart.progress"
 _REFUSALS = {
     Refusal.SUPERSEDED: "a newer attempt has started",
     Refusal.CANCELLED: "the run was cancelled",
@@ -99,14 +98,12 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     facts = [*found.facts]
     if attempt.setup and attempt.setup_ended is None:
         facts += [f"failed before it: {line}" for line in flawed_lines(attempt, record)]
-    if attempt.unproven:
-        facts.append(f"started again this once, although {_NO_SIGN}")
     if refused := attempt.refused:
         if refused is Refusal.RESTART_LIMIT and record.allocation:  # by the script of an earlier version
             refused = Refusal.IN_ALLOCATION
         problem = f": {attempt.requeue_problem}" if attempt.requeue_problem else ""
         if refused is Refusal.NO_PROGRESS and attempt.unasked:
-            problem = f": {_NO_SIGN}"
+            problem = ": nothing shows that it saved, neither a later step logged nor a new file of restart.progress"
         facts.append(f"not restarted: {_REFUSALS[refused].format(limit=record.job.restart.limit)}{problem}")
     elif found.cause_class is Cause.PREEMPTED and _stage_after(attempt, trace) is State.PREEMPTED:
         # Slurm did not start it again, and its script was not asked to.
@@ -433,6 +430,9 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     end = attempt.end or 0.0
     accounted = [one for one in job.accounted if "." not in one.step] if last else []
     states = {one.state for one in accounted}
+    left = attempt.asked and attempt.alarm is None
+    if left and not states:  # the state only repeats what the time says
+        return _warned(attempt, trace, _left(attempt))
     if stage is State.TIMED_OUT or "TIMEOUT" in states:
         return Ending(Cause.TIME, "the time limit was reached", time=end)
     if "NODE_FAIL" in states:
@@ -445,15 +445,20 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
         return Ending(Cause.KILLED, f"its batch script was {BY_SIGKILL}", time=end)
     if warned_before_start(attempt):
         return _warned(attempt, trace, "before any rank had started")
-    if attempt.asked and attempt.alarm is None:
-        left = "and its program left" if attempt.unasked else "saved a checkpoint and exited"
-        return _warned(attempt, trace, left)
+    if left:
+        return _warned(attempt, trace, _left(attempt))
     if (not last or attempt.requeued or attempt.requeuing) and attempt.signal == "TERM":
         return Ending(Cause.PREEMPTED, "it was terminated from outside and restarted", time=end, certain=False)
     if not last and attempt.exit_code is None and not attempt.arriving:
         words = "its batch script ended without a message: its first node was lost, or the job was requeued"
         return Ending(Cause.NODE, words, certain=False)
     return None
+
+
+def _left(attempt: AttemptTrace) -> str:
+    if not attempt.unasked:
+        return "saved a checkpoint and exited"
+    return "and its program left" + " (started again this once: nothing shows that it saved)" * attempt.unproven
 
 
 def _warned(attempt: AttemptTrace, trace: RunTrace, then: str) -> Ending:
