@@ -206,13 +206,13 @@ class Restart:
     without_progress: Natural = 3
     """How many restarts in a row on the same nodes may neither save a checkpoint nor log a new step."""
     signal: Annotated[str, OneOf(("USR2", "USR1", "TERM"))] = "USR2"
-    """The signal on which your own program saves. Processes that handle it get it after the warning."""
+    """The signal on which your own program saves: its processes that handle it get it after the warning."""
     at_limit: bool | None = None
-    """Whether your own program is started again after the warning even if it requests nothing; by default, if `signal`
-    is USR1 or TERM."""
+    """Start your own program again after the warning even if it requests nothing; by default if `signal` is USR1 or
+    TERM."""
     progress: Line | None = None
-    """The files that your own program saves, such as "ckpt/*.pt", relative to its working directory. Without a new one,
-    and without a logged step, a run is not started again and again."""
+    """The files that your own program saves, such as "ckpt/*.pt", relative to its working directory: a new one shows
+    progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
