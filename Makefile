@@ -54,7 +54,7 @@ WORKERS ?= 5# for the tests, which spend half of their time waiting
 unexport PYTHONDONTWRITEBYTECODE # the tests run the command line thousands of times
 .PHONY: test
 test: setup packages ## Run the tests, style and types too (about 8 minutes on two idle cores)
-	$(BIN)/python -m pytest -m 'not long and not faults' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m 'not long and not faults' -n $(WORKERS) --dist loadfile
 
 .PHONY: diagnose-corpus
 diagnose-corpus: setup ## Diagnose the recorded failures in tests/diagnosis/corpus, and compare with their true causes
@@ -86,8 +86,7 @@ $(SITE)/.ready: pyproject.toml
 test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready $(SITE)/.ready ## Run what `make test` leaves out, and properties with more examples (under 90 minutes)
 	@tests/install.sh docker shells allocators
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
-	$(BIN)/python -m pytest -m '(long or hypothesis) and not faults' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile \
-	  --no-loadscope-reorder
+	$(BIN)/python -m pytest -m '(long or hypothesis) and not faults' --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 
 .PHONY: test-faults
 test-faults: setup packages ## Every fault on every training, and 19,300 damaged run directories

@@ -46,14 +46,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
 
 
-# A worker that begins one of these last would keep the others waiting; most of their time they wait themselves.
-_LONG_FILES = ("/faults/", "/end_to_end/", "/misuse/", "/training/", "/test_command.py", "/test_style.py")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not any(part in str(item.path) for part in _LONG_FILES))
-
-
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))

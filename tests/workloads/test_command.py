@@ -357,6 +357,16 @@ def test_a_program_that_saves_on_term_gets_the_time_for_it(
     assert marks_of(run) == {"00000.ended"}
 
 
+def test_a_program_that_only_term_has_ended_does_not_count_as_killed(tmp_path: Path) -> None:
+    """Slurm may have sent it while it ends all ranks, on a machine too busy to tell this task in time."""
+    run = RunDir(tmp_path / "run")
+    with of_habit(run, "python", "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)") as task:
+        assert task.stdout is not None
+        os.kill(int(task.stdout.readline()), signal.SIGTERM)
+        assert task.wait() == 143
+    assert marks_of(run) == {"00000.ended"}
+
+
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("handler", ["lambda *_: sys.exit(0)", "signal.SIG_DFL"])
 def test_a_program_that_term_has_cut_short_has_not_finished(tmp_path: Path, handler: str, first: bool) -> None:

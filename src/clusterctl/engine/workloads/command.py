@@ -345,6 +345,8 @@ def _exit_like(code: int, argv: Sequence[str], context: Context, asked: bool) ->
             by = next((known.name for known in signal.Signals if known == number), f"signal {number}")  # real-time
             ended = ProgramEnded(f"{name} was killed by {by}", 128 + number, number)
         context.events.exception(ended)
+    if number == signal.SIGTERM:  # mostly from Slurm, which ends all ranks, on a machine too busy to tell this task
+        raise SystemExit(EXIT_TERMINATED)
     raise SystemExit(code) if number is None else KilledBy(number)
 
 
