@@ -130,7 +130,7 @@ def test_a_program_killed_by_a_signal_exits_with_128_plus_the_signal(tmp_path: P
     [
         ("kill -KILL $$", "running"),  # as if the task itself was killed
         ("kill -SEGV $$", "running"),
-        ("kill -TERM $$", "running"),
+        ("kill -TERM $$", "ended"),
         ("kill -40 $$", "running"),
         ("sh -c 'kill -KILL $$'; exit $?", "running"),  # a shell around the program
         ("exit 143", "ended"),
