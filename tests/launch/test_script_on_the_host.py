@@ -841,7 +841,7 @@ SAME = LATER.replace("CLUSTERCTL_ATTEMPT", "0")
 def test_a_program_that_left_goes_on_while_there_is_a_sign_of_progress(
     tmp_path: Path, progress: str, starts: int
 ) -> None:
-    """Without one it is started once more, and this is said."""
+    """Without one it is restarted once, and host.log says why."""
     host = Host(tmp_path, restart=Restart(at_limit=True, progress="ckpt/*'*.pt"))
     for start in range(starts):
         assert host.call(progress + LEFT, restarts=start) == EXIT_RESTART

@@ -83,7 +83,7 @@ class CommandJob(NamedTuple):
 
 
 class Warned:
-    """What the program is told before the end: to save, and if its job says so, to leave before the time limit."""
+    """Signals the program to save before its job ends and, if `restart.at_limit` is set, ends it before the limit."""
 
     def __init__(self, child: subprocess.Popen[bytes], job: CommandJob) -> None:
         self._child, self._job = child, job

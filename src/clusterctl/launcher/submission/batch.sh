@@ -231,7 +231,7 @@ cctl_ended_well() { [ "$cctl_left_well" -eq "$cctl_ranks" ]; }
 # The mark of a killed rank still reads "running"; one that failed or was asked to leave records how it ended.
 cctl_killed() { [ "$cctl_running" -gt 0 ] || cctl_killed_at_once; }
 cctl_begun() { [ "$((cctl_running + cctl_left_well + cctl_asked_to_leave + cctl_left_badly))" -gt 0 ]; }
-cctl_killed_at_once() { # before it could leave its mark: srun's first line about a task says so
+cctl_killed_at_once() { # a rank, before it made its mark, according to srun's first line about a task
   local cctl_line
   [ "$((cctl_left_well + cctl_asked_to_leave + cctl_left_badly))" -lt "$cctl_ranks" ] || return
   while IFS= read -r cctl_line; do

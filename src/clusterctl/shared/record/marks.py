@@ -111,21 +111,23 @@ def request_restart(attempt: Attempt, reason: str, *, step: float | None = None,
     `reason` is "warned" or "hang". A run without progress is not restarted: by default, one whose `step` is not beyond
     that of the last request. An unknown step counts as progress, since the number of restarts is limited.
     """
-    path = RunDir(attempt.path.parents[1]).requeue_json
     if progress is None:
-        last = read_fields(path).number("step")
+        last = read_fields(RunDir(attempt.path.parents[1]).requeue_json).number("step")
         progress = step is None or last is None or step > last
-    record = {"attempt": attempt.number, "reason": reason, "time": time.time(), "step": step, "progress": progress}
-    write_json(path, record)
+    _record_request(attempt, reason, step, progress)
     ask_for_restart(attempt, progress=progress)
 
 
 def go_back_unasked(attempt: Attempt, rank: int) -> None:
     """Request a restart for a program that has left after the warning without a word. To be called by every rank."""
     if rank == 0:
-        record = {"attempt": attempt.number, "reason": "warned", "time": time.time(), "step": None, "progress": None}
-        write_json(RunDir(attempt.path.parents[1]).requeue_json, record)
+        _record_request(attempt, "warned", None, None)
     ask_for_restart(attempt, progress=None)
+
+
+def _record_request(attempt: Attempt, reason: str, step: float | None, progress: bool | None) -> None:
+    record = {"attempt": attempt.number, "reason": reason, "time": time.time(), "step": step, "progress": progress}
+    write_json(RunDir(attempt.path.parents[1]).requeue_json, record)
 
 
 def wait_for_request(attempt: Attempt, seconds: float = PATIENCE_SECONDS) -> bool:
