@@ -71,7 +71,7 @@ def main():
 
 main()
 """
-SHAPE = '[resources]\nnodes = 2\ntasks_per_node = 2\ntime = "2h"\n[restart]\nwhere = {where}\n'
+SHAPE = '[resources]\nnodes = 2\ntasks_per_node = 2\ntime = "2h"\n[restart]\nwhere = {where}\nwithout_progress = 1000\n'
 OURS = (
     f'workload = "reddit"\n[data]\nroot = {json.dumps(str(CORA))}\n[train]\nepochs = 100000\nbatch_size = 64\n'
     'evaluate_every = 1000\ndevice = "cpu"\n[checkpoint]\nevery = "1s"\n'

@@ -754,6 +754,45 @@ def test_a_step_that_does_not_end_hinders_no_restart(staying: Host) -> None:
     assert {"--overlap", "--mem=0"} <= set(second[: second.index("sh")]), "before the command"
 
 
+STANDBY = """
+if [ "${!#}" = standby ]; then
+  echo "$$ $CLUSTERCTL_STANDBY ${CLUSTERCTL_ATTEMPT-none} $*" >>"$CLUSTERCTL_RUN_DIR/standbys"
+  exec sleep 60
+fi
+until [ -e "$CLUSTERCTL_RUN_DIR/standbys" ]; do :; done
+echo "$CLUSTERCTL_STANDBY" >>"$CLUSTERCTL_RUN_DIR/names"
+"""
+
+
+def with_standby(host: Host) -> Host:
+    script = host.script.read_text()
+    assert script.count("cctl_standby=()") == 1
+    host.script.write_text(script.replace("cctl_standby=()", "cctl_standby=(--overlap --mem=0)"))
+    return host
+
+
+@pytest.mark.parametrize("survives", [True, False], ids=["survives", "killed"])
+def test_the_standbys_stay_over_restarts_in_the_job(staying: Host, survives: bool) -> None:
+    kill = "" if survives else 'kill "$(tail -n1 "$CLUSTERCTL_RUN_DIR/standbys" | cut -d" " -f1)"\n'
+    assert with_standby(staying).call(STANDBY + kill + BEFORE_2.format(ONE_KILLED)) == 0
+    standbys = [line.split(" ") for line in (staying.run.path / "standbys").read_text().splitlines()]
+    names = (staying.run.path / "names").read_text().splitlines()
+    assert len(standbys) == (1 if survives else 3)
+    assert [name for _, name, *_ in standbys] == list(dict.fromkeys(names))
+    for pid, name, number, *words in standbys:
+        assert number == "none", "or the next attempt ends it with what the last one left"
+        assert re.fullmatch(r"12\.\d+", name)
+        assert {"--ntasks-per-node=1", "--overlap", "--mem=0"} <= set(words[: words.index("sh")])
+        wait_until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"))  # type: ignore[misc]  # noqa: PTH110
+
+
+@pytest.mark.parametrize("end", [ALL_DONE, ONE_KILLED + CHECKPOINT + "exit 137", "exit 1"])
+def test_the_standbys_end_with_the_job(host: Host, end: str) -> None:
+    with_standby(host).call(STANDBY + end)
+    pid = (host.run.path / "standbys").read_text().split()[0]
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"))  # noqa: PTH110
+
+
 def test_a_killed_ranks_peers_had_their_term_from_srun(staying: Host) -> None:
     """Otherwise the script waits for the one that a cancellation would send to it, too."""
     sleep, slept = staying.srun.with_name("sleep"), staying.run.path / "slept"

@@ -218,7 +218,8 @@ class NamedJobs:
 def alive(run: RunDir, rank: int | None = None) -> list[int]:
     """The running processes of the run's tasks, found by their environment, as nodes may have their own PID namespaces.
 
-    A batch script and its srun have the environment of a task 0.
+    A batch script and its srun have the environment of a task 0. With `rank`, only those of an attempt: not its node's
+    standby, nor a task whose rank that has forked.
     """
     marks = {f"CLUSTERCTL_RUN_DIR={run.path}"} | ({f"SLURM_PROCID={rank}"} if rank is not None else set())
     found = []
@@ -229,7 +230,8 @@ def alive(run: RunDir, rank: int | None = None) -> list[int]:
         except OSError:
             continue
         of_task = any(variable.startswith("SLURM_PROCID=") for variable in variables) and name != "srun"
-        if of_task and marks <= set(variables):
+        of_attempt = any(variable.startswith("CLUSTERCTL_ATTEMPT=") for variable in variables)
+        if of_task and marks <= set(variables) and (of_attempt or rank is None):
             found.append(int(folder.name))
     return sorted(found)
 

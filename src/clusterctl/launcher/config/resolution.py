@@ -235,6 +235,9 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         can = job.workload == "command" and bool(restart.limit and resources.requeue and warning)
         restart = replace(restart, at_limit=can and restart.signal != Restart.signal)
         values.origins["restart", "at_limit"] = "default: whether restart.signal is USR1 or TERM"
+    if restart.standby is None:
+        restart = replace(restart, standby=not gpus and no_standby(job) is None)
+        values.origins["restart", "standby"] = "default: whether tasks outside an image need no GPU"
     return replace(
         job,
         code=code,
@@ -287,8 +290,23 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("container", "image"), hint)
 
 
+def no_standby(job: Job) -> str | None:
+    """Why a job's ranks cannot be forked by a standby, None if they can."""
+    if job.workload == "command":
+        return "a program of your own is started anew; remove this key"
+    if job.container.image not in (None, NO_IMAGE):
+        return "not for tasks in an image; remove this key"
+    if job.resources.local_code:
+        return "not with resources.local_code; remove one of them"
+    if not job.restart.limit or job.restart.where != "allocation":
+        return 'needs restarts on the same nodes: restart.where "allocation", and a restart.limit'
+    return None
+
+
 def _of_restarts(job: Job) -> Iterator[Problem]:
     restart = job.restart
+    if restart.standby and (reason := no_standby(job)):
+        yield Problem(("restart", "standby"), reason)
     if job.workload != "command":
         given = {"signal": restart.signal != Restart.signal, "at_limit": restart.at_limit, "progress": restart.progress}
         for name, is_given in given.items():

@@ -56,7 +56,8 @@ _SYSTEMS = ("OSError", "IOError")  # whose message is the system's
 _BY_SYSTEM = re.compile(r"\[Errno -?\d+\]|\berrno\b|os error|(CUDA|HIP) error|cuda failure", re.IGNORECASE)
 # slurmstepd's own words, from 20.11 to 26.05, and those of versions that count memory themselves.
 _OOM_KILL = re.compile(
-    r"(slurmstepd|srun)[\w.-]*: .*(oom[-_ ]kill event|exceeded (job |step )?memory limit|OOM Killed)", re.IGNORECASE
+    r"(slurmstepd|srun|clusterctl)[\w.-]*: .*(oom[-_ ]kill event|exceeded (job |step )?memory limit|OOM Killed)",
+    re.IGNORECASE,
 )
 _STEP = re.compile(r"\bstep(?:id=| )(?P<job>\d+)", re.IGNORECASE)
 # Signals by which a program ends itself: what it wrote last may say more.

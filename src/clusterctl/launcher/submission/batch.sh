@@ -168,6 +168,25 @@ cctl_start_tracker() {
   cctl_tracker_pid=$cctl_tracking_PID
 }
 
+# A process on each node imports what the ranks need, and becomes them, now and after restarts (shared/node/standby.py).
+declare +x cctl_standby_pid=${cctl_standby_pid:-}
+cctl_has_standby() { # still a child of this script: the number may be another process's by now
+  local cctl_status=
+  [ -n "$cctl_standby_pid" ] && { read -r cctl_status <"/proc/$cctl_standby_pid/stat"; } 2>/dev/null &&
+    [[ ${cctl_status##*) } == [!Z]" $$ "* ]]
+}
+cctl_start_standby() {
+  [ "${#cctl_standby[@]}" -gt 0 ] && ! cctl_has_standby || return 0
+  export CLUSTERCTL_STANDBY=$SLURM_JOB_ID.$RANDOM$RANDOM$RANDOM
+  (
+    unset CLUSTERCTL_ATTEMPT # it belongs to none of them
+    # shellcheck disable=SC2016 # the node expands it
+    exec srun "${cctl_on_each[@]}" "${cctl_standby[@]}" sh -c 'trap "" USR2; exec "$@"' sh "${cctl_task[@]}" standby
+  ) >/dev/null 2>&1 &
+  cctl_standby_pid=$!
+}
+cctl_end_standby() { ! cctl_has_standby || kill "$cctl_standby_pid"; }
+
 # Slurm numbers a job's steps anew at each start. An srun that was cut off together with its node may still end its step
 # when the node returns: every other start leaves a number out, so that this ends no step of ours.
 cctl_leave_step_out() {
@@ -179,7 +198,7 @@ cctl_leave_step_out() {
 # unblocks it, or ignored if env cannot block signals (GNU coreutils before 8.31, busybox).
 # shellcheck disable=SC2016 # the task expands it
 cctl_make_work && cctl_check_nodes && cctl_copy_code && cctl_leave_step_out && cctl_start_tracker &&
-  [ -z "$cctl_signal" ] && "${cctl_srun[@]}" "${cctl_beside[@]}" \
+  cctl_start_standby && [ -z "$cctl_signal" ] && "${cctl_srun[@]}" "${cctl_beside[@]}" \
   --output="$cctl_attempt/logs/rank_%5t.out" --error="$cctl_attempt/logs/rank_%5t.err" \
   sh -c '[ "$0" = sh ] || [ -e "$0" ] || {
     echo "clusterctl[launch]: not in its image: pyxis is not active on node $SLURMD_NODENAME" >&2; exit 66; }
@@ -320,7 +339,8 @@ cctl_start_again() {
   mapfile -d '' -t cctl_variables <"/proc/$$/environ" && [ "${#cctl_variables[@]}" -gt 0 ] && cd "$cctl_run" || return
   exec >>"$cctl_run/slurm.log" 2>&1
   exec env -i "${cctl_variables[@]}" "cctl_agains=$((cctl_agains + 1))" "cctl_fruitless=$cctl_fruitless" \
-    "cctl_furthest=$cctl_furthest" "cctl_furthest_saved=$cctl_furthest_saved" "$BASH" "$0"
+    "cctl_furthest=$cctl_furthest" "cctl_furthest_saved=$cctl_furthest_saved" \
+    "cctl_standby_pid=$cctl_standby_pid" ${CLUSTERCTL_STANDBY:+"CLUSTERCTL_STANDBY=$CLUSTERCTL_STANDBY"} "$BASH" "$0"
 }
 cctl_finish() {
   cctl_put "$cctl_attempt/.finished.json" "{\"attempt\": $cctl_number, \"time\": $cctl_end}" &&
@@ -380,6 +400,7 @@ cctl_leave_out() {
     echo "clusterctl: cannot exclude $cctl_unfit from the next start"
 }
 cctl_close() {
+  cctl_end_standby
   # After TERM Slurm starts no more steps of this job; those of an allocation go on.
   [ "$cctl_code" -eq 0 ] || { [ -n "$cctl_signal" ] && [ -z "$cctl_node_list" ]; } ||
     cctl_end_leftovers $((cctl_number + 1))

@@ -44,6 +44,8 @@ TUNED_ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(10**11),
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
+# A step that shares the job's CPUs and memory with the tasks, and outlives any of its own processes.
+_BESIDE = ("--overlap", "--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=0")
 ON_NODES = "clusterctl/shared/node/__main__.py"  # the program of the tasks and of the node check
 _EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)=")
 _LONGEST_PATH = 3000  # bytes; files in a run directory must stay below the kernel's 4096
@@ -104,6 +106,7 @@ class Plan:
     tasks: int
     restarts: int = 0  # how often the script may requeue the job
     again: int | None = None  # how often in a row it may start the tasks again without progress; None: never
+    standby: tuple[str, ...] = ()  # srun's flags for the process on each node that becomes the ranks, if there is one
     progress: str | None = None  # the files whose change shows progress, for a shell in the working directory
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     warm: Warm | None = None  # set if it runs in an existing allocation
@@ -178,6 +181,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         restarts=job.restart.limit if job.resources.requeue else 0,
         again=job.restart.without_progress if job.restart.limit and job.restart.where == "allocation" else None,
+        standby=(*_BESIDE, *cluster.srun_args, f"--chdir={run.work}") if job.restart.standby else (),
         progress=job.restart.progress,
         secrets=secrets,
         staging=staging,

@@ -75,6 +75,7 @@ def render(plan: Plan) -> str:
             f"cctl_setup={quote(setup)} # the lines of the cluster file and of the job",
             _array("cctl_srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.run.work}"])),
             _array("cctl_task", _flag_by_flag([*plan.runner, *task])),
+            _array("cctl_standby", _flag_by_flag(plan.standby)),
             f"cctl_in_image={IMAGE_MARK if plan.view and not plan.runner else ''} # what only a task in its image sees",
             _array("cctl_node_check", _flag_by_flag(plan.node_check)),
             _array("cctl_staging", staging),

@@ -139,6 +139,7 @@ def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -
         warm=warm,
         restarts=0,
         again=None,
+        standby=(),
     )
 
 

@@ -1,5 +1,5 @@
-"""Our own processes on a node: `python -u .../clusterctl/shared/node/__main__.py RUN_DIR` is one task of a run, and
-`... node_check LIMITS` checks a node (`node_check`).
+"""Our own processes on a node: `python -u .../clusterctl/shared/node/__main__.py RUN_DIR` is one task of a run,
+`... RUN_DIR standby` becomes such tasks (`standby`), and `... node_check LIMITS` checks a node (`node_check`).
 
 The current folder is the project's, and PYTHONPATH leads there. Until this process imports the user's modules, the
 former is left out and the latter comes last: a `types.py` in the project is for the project, but a package that nothing
@@ -24,6 +24,13 @@ def main() -> None:
 
         node_check.main(sys.argv[2:], users)
     else:
+        if "CLUSTERCTL_STANDBY" in os.environ:
+            from clusterctl.shared.node import standby
+
+            if sys.argv[2:] == ["standby"]:
+                standby.serve(sys.argv[1], users)
+            else:
+                standby.hand_over()
         from clusterctl.shared.node.entry import run_task
 
         run_task(sys.argv[1], users)

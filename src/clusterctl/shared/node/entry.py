@@ -127,6 +127,14 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
             pulse.end()
 
 
+def import_workload(run_dir: str, users_path: Sequence[str]) -> None:
+    """Import what a task of this run imports before it connects to others."""
+    record = _record(RunDir(Path(run_dir)))
+    sys.path[1:1] = [os.getcwd(), *users_path]  # noqa: PTH109
+    workloads = importlib.import_module("clusterctl.engine.workloads")
+    importlib.import_module(workloads.module_of(record["job"]["workload"]))
+
+
 def _record(run: RunDir) -> Any:
     """The content of run.json, which may become visible late on this node; None if it does not appear in time."""
     deadline = time.monotonic() + lateness(run.path)

@@ -205,6 +205,9 @@ class Restart:
     """Maximum number of requeues per submission, including those by Slurm; 0 disables all restarts."""
     without_progress: Natural = 3
     """How many restarts in a row on the same nodes may neither save a checkpoint nor log a new step."""
+    standby: bool | None = None
+    """Keep a process on each node that has imported what the ranks import, and becomes them; by default for tasks
+    outside an image that need no GPU."""
     signal: Annotated[str, OneOf(("USR2", "USR1", "TERM"))] = "USR2"
     """The signal on which your own program saves: its processes that handle it get it after the warning."""
     at_limit: bool | None = None

@@ -57,6 +57,7 @@ cctl_task=(
   --bind=/data/cora:/data/cora:ro
   --pwd=/runs/cora-20260102-030405-abcd/work '/images/it'"'"'s.sqsh' sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/cora-20260102-030405-abcd
 )
+cctl_standby=()
 cctl_in_image= # what only a task in its image sees
 cctl_node_check=()
 cctl_staging=()

@@ -65,6 +65,7 @@ cctl_srun=(
 cctl_task=(
   sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/big-20260102-030405-abcd
 )
+cctl_standby=()
 cctl_in_image=/clusterctl-image # what only a task in its image sees
 cctl_node_check=()
 cctl_staging=()

@@ -41,6 +41,7 @@ cctl_srun=(
 cctl_task=(
   /venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/cora-20260102-030405-abcd
 )
+cctl_standby=()
 cctl_in_image= # what only a task in its image sees
 cctl_node_check=()
 cctl_staging=()

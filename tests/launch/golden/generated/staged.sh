@@ -49,6 +49,7 @@ cctl_srun=(
 cctl_task=(
   sh -c 'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd /venv/bin/python -u /runs/.code/0123/lib/clusterctl/shared/node/__main__.py /runs/big-20260102-030405-abcd
 )
+cctl_standby=()
 cctl_in_image= # what only a task in its image sees
 cctl_node_check=()
 cctl_staging=(
