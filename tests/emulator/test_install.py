@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from clusterctl.launcher.emulator import install
 from clusterctl.launcher.emulator.install import COMMANDS, ensure_stand_ins
 from clusterctl.shared.spec import Emulator
 
@@ -45,3 +49,12 @@ except SystemExit:
 
 def test_every_command_prints_a_version(cluster):
     assert {cluster.call(command, "--version") for command in COMMANDS} == {"slurm 22.05.0\n"}
+
+
+def test_stand_ins_of_another_state_of_the_package_are_not_reused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a version, a module that they start may get another name."""
+    before = ensure_stand_ins(tmp_path, Emulator())
+    monkeypatch.setattr(install, "_START", install._START.replace("launcher", "elsewhere"))
+    assert ensure_stand_ins(tmp_path, Emulator()) != before

@@ -72,7 +72,7 @@ def wait_for_checkpoint(run: RunDir, attempt: int) -> None:
 
 
 def tasks(run: RunDir, rank: int) -> list[int]:
-    """The task's processes, without those that end what an earlier attempt has left."""
+    """The task, or the rank that its node's standby has forked, without those that end what an attempt has left."""
     found = []
     for pid in alive(run, rank):
         with suppress(OSError):  # it has just ended

@@ -16,19 +16,21 @@ import pytest
 from support.scenario import wait_until
 
 from clusterctl.shared.node.processes import carriers, stat_of
+from clusterctl.shared.record.files import write_json
 
 # As the tasks' and the standbys' program, but what they import and run is Python code from the command line.
 PROGRAM = """
 import os, sys
-from clusterctl.shared.node import entry, standby
+from clusterctl.shared.node import deputy
 code, imports = sys.argv[1], os.environ.get("IMPORTS", "")
-standby._COME_SECONDS = float(os.environ.get("COME_SECONDS", "10"))
-entry.import_workload = lambda run_dir, users_path: exec(imports)
+deputy._COME_SECONDS = float(os.environ.get("COME_SECONDS", "10"))
 if sys.argv[2:] == ["standby"]:
+    from clusterctl.shared.node import standby
+    standby.import_workload = lambda run_dir, users_path: exec(imports)
     standby.serve(sys.argv[1], [])
     code = os.environ["CODE"]
 else:
-    standby.hand_over()
+    deputy.hand_over()
     print("alone", flush=True)
 exec(code)
 """
@@ -44,6 +46,7 @@ print(json.dumps({
     "open": sorted(map(int, os.listdir("/proc/self/fd")))[:-1], "blocked": open("/proc/self/status").read(),
 }))
 """
+MARKS = {"CLUSTERCTL_RUN_DIR": "/run/of/test", "CLUSTERCTL_ATTEMPT": "3", "SLURM_PROCID": "5"}
 LOOK = "import time\nprint(os.getpid(), flush=True)\n"
 
 
@@ -58,14 +61,13 @@ class Node:
         self.processes: list[subprocess.Popen[str]] = []
 
     def standby(self, imports: str = "") -> subprocess.Popen[str]:
-        process = self._start("run", "standby", IMPORTS=imports, IN_STANDBY="yes")
+        process = self._start("run", "standby", IMPORTS=imports, IN_STANDBY="yes " * 500)
         address = f"@clusterctl-{self.environment['CLUSTERCTL_STANDBY']}@node7"
         wait_until(lambda: address in Path("/proc/net/unix").read_text() or process.poll() is not None)
         return process
 
     def task(self, code: str, folder: Path | None = None, **variables: str) -> subprocess.Popen[str]:
-        marks = {"CLUSTERCTL_RUN_DIR": "/run/of/test", "CLUSTERCTL_ATTEMPT": "3", "SLURM_PROCID": "5"}
-        return self._start(code, CODE=code, folder=folder, **{**marks, **variables})
+        return self._start(code, CODE=code, folder=folder, **{**MARKS, **variables})
 
     def says(self, code: str, **variables: str) -> str:
         out, _ = self.task(code, **variables).communicate("typed\n", timeout=60)
@@ -107,14 +109,13 @@ def test_a_rank_has_everything_from_its_task(node: Node, tmp_path: Path) -> None
     cpu = min(os.sched_getaffinity(0))
     set_here = f"os.umask(0o027); os.sched_setaffinity(0, {{{cpu}}})\n"
     # what a task sets before it hands over stands for what Slurm sets
-    program = PROGRAM.replace("    standby.hand_over()", f"    {set_here}    standby.hand_over()")
+    program = PROGRAM.replace("    deputy.hand_over()", f"    {set_here}    deputy.hand_over()")
     task = subprocess.Popen(
         [sys.executable, "-u", "-c", program, DESCRIBE],
         env={
             **node.environment,
             "CODE": DESCRIBE,
-            "SLURM_PROCID": "5",
-            "CLUSTERCTL_ATTEMPT": "3",
+            **MARKS,
             "ÄÖ\udcff": "ü\udcfe",
         },
         cwd=elsewhere,
@@ -243,6 +244,34 @@ def test_a_task_with_an_environment_too_large_to_send_is_the_rank_itself(node: N
     large = {f"LARGE_{number}": "x" * 100_000 for number in range(6)}
     assert node.says("print(len(os.environ['LARGE_5']))", **large) == "alone\n100000\n"
     assert node.says("print(3)") == "3\n"
+
+
+@pytest.mark.parametrize("forked", [True, False], ids=["forked", "alone"])
+def test_what_an_earlier_attempt_has_left_ends_before_the_next_rank_begins(
+    node: Node, tmp_path: Path, forked: bool
+) -> None:
+    """The batch script leaves this to the standbys, and where there is none, to the task itself."""
+    run = tmp_path / "run"
+    for attempt in range(2):
+        (run / "attempts" / str(attempt)).mkdir(parents=True)
+        write_json(run / "attempts" / str(attempt) / "host.json", {"job_id": "12"})
+    marks = {"CLUSTERCTL_RUN_DIR": str(run), "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}
+    if forked:
+        node.standby()
+    left = {
+        attempt: subprocess.Popen(["sleep", "60"], env={**node.environment, **marks, "CLUSTERCTL_ATTEMPT": attempt})
+        for attempt in ("0", "1")
+    }
+    try:
+        look = f"print([os.path.exists(f'/proc/{{pid}}/exe') for pid in {[one.pid for one in left.values()]}])"
+        new = {**marks, "SLURM_STEP_ID": "1", "CLUSTERCTL_ATTEMPT": "2", "COME_SECONDS": "0.2"}
+        said = node.says(look, **new)
+        assert ("alone" not in said) == forked
+        assert said.splitlines()[-1] == "[False, False]"
+        assert {one.wait() for one in left.values()} == {-signal.SIGKILL}
+    finally:
+        for one in left.values():
+            one.kill()
 
 
 def test_threads_that_end_at_a_fork_are_no_hindrance(node: Node) -> None:

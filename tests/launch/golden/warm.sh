@@ -425,9 +425,17 @@ cctl_on_each_node() { # seconds, command
 }
 [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || [ "$cctl_agains" -gt 0 ] || cctl_on_each_node 300 "${cctl_opening[@]}"
 
-# What an earlier attempt has left on these nodes must not run beside this one (shared/node/leftovers.py).
+declare +x cctl_standby_pid=${cctl_standby_pid:-}
+cctl_has_standby() { # still a child of this script: the number may be another process's by now
+  local cctl_status=
+  [ -n "$cctl_standby_pid" ] && { read -r cctl_status <"/proc/$cctl_standby_pid/stat"; } 2>/dev/null &&
+    [[ ${cctl_status##*) } == [!Z]" $$ "* ]]
+}
+
+# What an earlier attempt has left on these nodes must not run beside this one (shared/node/leftovers.py). After a restart
+# in the job, the standbys end it.
 cctl_end_leftovers() { cctl_on_each_node 60 "${cctl_ending[@]}" "$1" || true; } # the number of an attempt
-[ "$cctl_number" -eq 0 ] || cctl_end_leftovers "$cctl_number"
+[ "$cctl_number" -eq 0 ] || cctl_has_standby || cctl_end_leftovers "$cctl_number"
 
 # Each node is checked first. Nodes that fail are excluded when the job starts again (shared/node/node_check.py).
 cctl_unfit= # the nodes that Slurm must exclude
@@ -452,12 +460,6 @@ cctl_start_tracker() {
 }
 
 # A process on each node imports what the ranks need, and becomes them, now and after restarts (shared/node/standby.py).
-declare +x cctl_standby_pid=${cctl_standby_pid:-}
-cctl_has_standby() { # still a child of this script: the number may be another process's by now
-  local cctl_status=
-  [ -n "$cctl_standby_pid" ] && { read -r cctl_status <"/proc/$cctl_standby_pid/stat"; } 2>/dev/null &&
-    [[ ${cctl_status##*) } == [!Z]" $$ "* ]]
-}
 cctl_start_standby() {
   [ "${#cctl_standby[@]}" -gt 0 ] && ! cctl_has_standby || return 0
   export CLUSTERCTL_STANDBY=$SLURM_JOB_ID.$RANDOM$RANDOM$RANDOM

@@ -27,7 +27,7 @@ def ensure_stand_ins(state: Path, emulator: Emulator) -> Path:
     root = state.absolute() / "emulator"
     package_parent = str(Path(clusterctl.__file__).absolute().parent.parent)
     settings = {"root": str(root), **asdict(emulator), "gpu_type": emulator.gpus_per_node.type}
-    identity = json.dumps([sys.executable, package_parent, settings, clusterctl.__version__])
+    identity = json.dumps([sys.executable, package_parent, settings, clusterctl.__version__, _START])
     folder = root / f"bin-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     if folder.is_dir():
         return folder

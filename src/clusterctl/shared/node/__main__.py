@@ -25,12 +25,14 @@ def main() -> None:
         node_check.main(sys.argv[2:], users)
     else:
         if "CLUSTERCTL_STANDBY" in os.environ:
-            from clusterctl.shared.node import standby
-
             if sys.argv[2:] == ["standby"]:
-                standby.serve(sys.argv[1], users)
+                from clusterctl.shared.node.standby import serve
+
+                serve(sys.argv[1], users)
             else:
-                standby.hand_over()
+                from clusterctl.shared.node.deputy import hand_over
+
+                hand_over()
         from clusterctl.shared.node.entry import run_task
 
         run_task(sys.argv[1], users)

@@ -40,7 +40,12 @@ _KILL_SECONDS = 10.0  # a process that waits for a dead disk ends later, without
 
 def main(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the warning is for the ranks
-    before, run = int(words[0]), Path(environment[_RUN])
+    end_earlier(int(words[0]), environment)
+
+
+def end_earlier(before: int, environment: Mapping[str, str]) -> None:
+    """Kill what the attempts before this number have left on this node; `environment` is that of one of the job's."""
+    run = Path(environment[_RUN])
     jobs: dict[int, str] = {}
     for number in range(before):
         with suppress(OSError, ValueError):
