@@ -1,17 +1,19 @@
-"""Seconds from the SIGKILL of a rank to the first new step, on a sandbox of two nodes with two ranks each.
+"""Seconds from the SIGKILL of a rank to the first new step, on a sandbox of nodes with two ranks each.
 
 A stranger's DDP program (gloo; it saves every ten steps into a file of its own, and knows nothing of clusterctl), and
-our own training, each killed several times: started again in the same job, and through the queue; beside torchrun's
-`--max-restarts` with the same program on the same nodes, as its best user would set it up: a monitor interval of 0.1 s,
-and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which it never recovers. Aims: our own training at most 1 s and a
-fifth of torchrun's; a stranger's program no slower than torchrun's. Only root can start a sandbox.
+our own training with and without standbys, each killed several times: started again in the same job, and through the
+queue; beside torchrun's `--max-restarts` with the same program on the same nodes, as its best user would set it up: a
+monitor interval of 0.1 s, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which it never recovers. For our own
+training also the parts of that time (medians), and its memory. Aims: our own training at most 1 s and a fifth of
+torchrun's; a stranger's program no slower than torchrun's. Only root can start a sandbox.
 
-python benchmarks/recovery.py [--kills 8] [--queue]
+python benchmarks/recovery.py [--kills 8] [--nodes 2 4] [--queue]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -23,7 +25,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from time_to_cause import call, surroundings
 
@@ -32,10 +34,11 @@ from clusterctl.launcher.sandbox.description import SandboxRequest
 from clusterctl.shared.record.layout import RunDir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 CORA = Path(__file__).resolve().parents[1] / "data" / "cora"
 PATIENCE_SECONDS = 400.0
+PARTS = ("old attempt gone", "tasks began", "met", "loaded", "first step")
 PROGRAM = """
 import os, time
 import torch, torch.distributed as dist
@@ -71,17 +74,24 @@ def main():
 
 main()
 """
-SHAPE = '[resources]\nnodes = 2\ntasks_per_node = 2\ntime = "2h"\n[restart]\nwhere = {where}\nwithout_progress = 1000\n'
+SHAPE = """[resources]
+nodes = {nodes}
+tasks_per_node = 2
+time = "2h"
+[restart]
+where = "{where}"
+without_progress = 1000
+"""
 OURS = (
     f'workload = "reddit"\n[data]\nroot = {json.dumps(str(CORA))}\n[train]\nepochs = 100000\nbatch_size = 64\n'
     'evaluate_every = 1000\ndevice = "cpu"\n[checkpoint]\nevery = "1s"\n'
 )
 TORCHRUN = """#!/bin/bash
-#SBATCH --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --mem=0 --output={folder}/torchrun.log
+#SBATCH --nodes={nodes} --ntasks-per-node=1 --cpus-per-task=1 --mem=0 --output={folder}/torchrun.log
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 STEPS_IN={folder}
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(scontrol show node "$head" | grep -o 'NodeAddr=[^ ]*' | cut -d= -f2)
-srun --mem=0 {torchrun} --nnodes=2 --nproc-per-node=2 --max-restarts=1000 --monitor-interval=0.1 \\
+srun --mem=0 {torchrun} --nnodes={nodes} --nproc-per-node=2 --max-restarts=1000 --monitor-interval=0.1 \\
   --rdzv-backend=c10d --rdzv-endpoint="$address:29511" {folder}/program.py
 """
 
@@ -94,48 +104,70 @@ class Step:
     life: str
 
 
+class Case(NamedTuple):
+    """What is killed: the stranger's program or our own training, on so many nodes."""
+
+    folder: Path
+    environment: dict[str, str]
+    nodes: int
+    kills: int
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=8, help="how often each training is killed")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--queue", action="store_true", help="also through the queue, which takes minutes a kill")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rec-", dir="/tmp") as name:
         folder = Path(name)
         state = folder / "clusterctl" / "sandbox"
         environment = surroundings(folder) | {"SLURM_CONF": str(state / "etc" / "slurm.conf")}
-        lifecycle.up(state, SandboxRequest(nodes=2))
+        lifecycle.up(state, SandboxRequest(nodes=max(arguments.nodes)))
         try:
-            rival = of_torchrun(folder, environment, arguments.kills)
-            stranger = of_clusterctl(folder, environment, "stranger", "allocation", arguments.kills)
-            ours = of_clusterctl(folder, environment, "ours", "allocation", arguments.kills)
-            print(f"a stranger's program: {stranger / rival:.2f} of torchrun's time; aim: at most 1")
-            print(f"our own training:     {ours / rival:.2f} of torchrun's time, {ours:.2f} s; aims: 0.2, 1 s")
-            if arguments.queue:
-                queued = of_clusterctl(folder, environment, "ours", "queue", 2)
-                print(f"our own training through the queue: {queued / ours:.0f} times as long")
+            for nodes in arguments.nodes:
+                inside = folder / str(nodes)
+                inside.mkdir()
+                compare(Case(inside, environment, nodes, arguments.kills), queue=arguments.queue)
         finally:
             lifecycle.down(state)
 
 
-def of_torchrun(folder: Path, environment: dict[str, str], kills: int) -> float:
+def compare(case: Case, *, queue: bool) -> None:
+    print(f"{case.nodes} nodes with 2 ranks each: seconds, min / median / max of {case.kills} kills")
+    rival = of_torchrun(case)
+    stranger = of_clusterctl(case, "a stranger's program")
+    alone = of_clusterctl(case, "our own training, no standby", "standby = false\n")
+    ours = of_clusterctl(case, "our own training")
+    print(f"a stranger's program: {stranger / rival:.2f} of torchrun's time; aim: at most 1")
+    print(f"our own training:     {ours / rival:.2f} of torchrun's time, {ours:.2f} s; aims: 0.2, 1 s")
+    print(f"                      {ours / alone:.2f} of the time without standbys")
+    if queue:
+        queued = of_clusterctl(case._replace(kills=2), "our own training, queue", where="queue")
+        print(f"                      {ours / queued:.3f} of the time through the queue")
+
+
+def of_torchrun(case: Case) -> float:
+    folder, environment, nodes, _ = case
     (folder / "program.py").write_text(PROGRAM)
     script = folder / "torchrun.sh"
-    script.write_text(TORCHRUN.format(folder=folder, torchrun=Path(sys.executable).with_name("torchrun")))
+    script.write_text(TORCHRUN.format(folder=folder, nodes=nodes, torchrun=Path(sys.executable).with_name("torchrun")))
     job = subprocess.run(
         ["sbatch", "--parsable", str(script)], env=environment, cwd=folder, capture_output=True, text=True, check=True
     ).stdout.strip()
     try:
-        return killed("torchrun", kills, lambda: program_step(folder), [f"STEPS_IN={folder}", "RANK=1"])
+        return killed("torchrun", case, lambda: program_step(folder), [f"STEPS_IN={folder}", "RANK=1"])
     finally:
         subprocess.run(["scancel", job], env=environment, check=True)
         until_idle(environment)
 
 
-def of_clusterctl(folder: Path, environment: dict[str, str], what: str, where: str, kills: int) -> float:
-    steps = folder / f"{what}-{where}"
-    steps.mkdir()
-    shape = SHAPE.format(where=json.dumps(where))
-    if what == "ours":
+def of_clusterctl(case: Case, what: str, restart: str = "", where: str = "allocation") -> float:
+    folder, environment, nodes, _ = case
+    steps = folder / "steps of the program"
+    steps.mkdir(exist_ok=True)
+    shape = SHAPE.format(nodes=nodes, where=where) + restart
+    if "own" in what:
         (folder / "job.toml").write_text(OURS.replace("[data]", f"{shape}[data]"))
     else:
         argv = json.dumps([sys.executable, str(folder / "program.py")])
@@ -143,12 +175,11 @@ def of_clusterctl(folder: Path, environment: dict[str, str], what: str, where: s
         (folder / "job.toml").write_text(f'workload = "command"\nargv = {argv}\n{own}{shape}')
     run = RunDir(folder / "runs" / call(environment, folder, "submit", "./job.toml", "--cluster", "sandbox").strip())
     try:
-        if what == "ours":
-            marks = [f"CLUSTERCTL_RUN_DIR={run.path}", "SLURM_PROCID=1"]
-            return killed(f"ours, {where}", kills, lambda: own_step(run), marks)
-        return killed(
-            f"a stranger's program, {where}", kills, lambda: program_step(steps), [f"STEPS_IN={steps}", "RANK=1"]
-        )
+        if "own" not in what:
+            return killed(what, case, lambda: program_step(steps), [f"STEPS_IN={steps}", "RANK=1"])
+        median = killed(what, case, lambda: own_step(run), [f"CLUSTERCTL_RUN_DIR={run.path}", "SLURM_PROCID=1"], run)
+        print(f"  {memory_of(run) / nodes / 2**20:.0f} MiB per node (PSS)")
+        return median
     finally:
         call(environment, folder, "cancel", "--yes", run.id, "--cluster", "sandbox")
         until_idle(environment)
@@ -159,20 +190,55 @@ def until_idle(environment: dict[str, str]) -> None:
         time.sleep(0.5)
 
 
-def killed(name: str, kills: int, newest: Callable[[], Step | None], marks: list[str]) -> float:
-    """The median of the seconds to the first step of the next life, printed with its spread."""
+def killed(
+    name: str, case: Case, newest: Callable[[], Step | None], marks: list[str], run: RunDir | None = None
+) -> float:
+    """The median of the seconds to the first step of the next life; prints the spread, and for `run` the parts."""
     found: list[float] = []
-    for _ in range(kills):
+    parts: list[list[float]] = []
+    for _ in range(case.kills):
         before = until(newest)
         time.sleep(3)
         os.kill(process_with(marks), signal.SIGKILL)
         struck = time.time()
         after = until(partial(next_life, newest, before.life))
         found.append(after.time - struck)
+        if run is not None:
+            times = [struck, *moments(run), after.time]
+            parts.append([later - earlier for earlier, later in itertools.pairwise(times)])
     found.sort()
     middle = statistics.median(found)
-    print(f"{name:<34} {found[0]:6.2f} / {middle:6.2f} / {found[-1]:6.2f} s in {kills} kills", flush=True)
+    print(f"{name:<34} {found[0]:6.2f} / {middle:6.2f} / {found[-1]:6.2f}", flush=True)
+    if parts:
+        medians = map(statistics.median, zip(*parts, strict=True))
+        print("  " + ", ".join(f"{part} {median:.2f}" for part, median in zip(PARTS, medians, strict=True)))
     return middle
+
+
+def moments(run: RunDir) -> Iterator[float]:
+    """When the old attempt had ended, when all tasks of the new one had begun, met, and loaded: the ends of PARTS."""
+    *_, old, new = run.attempts()
+    yield old.host_json.stat().st_mtime
+    lines = [line for file in new.path.glob("nodes/*.events.jsonl") for line in file.read_text().splitlines()]
+    events = [json.loads(line) for line in lines]
+    for event, stage in (("began", None), ("stage", "loading"), ("stage", "training")):
+        first = {
+            one["rank"]: one["time"] for one in reversed(events) if (one["event"], one.get("stage")) == (event, stage)
+        }
+        yield max(first.values())
+
+
+def memory_of(run: RunDir) -> int:
+    """The memory of a run's processes on all nodes, in bytes; pages that several of them share count once."""
+    total, name = 0, os.fsencode(run.path)
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if name in (folder / "environ").read_bytes() and "python" in (folder / "comm").read_text():
+                text = (folder / "smaps_rollup").read_text()
+                total += next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:"))
+        except OSError:
+            continue
+    return total
 
 
 def next_life(newest: Callable[[], Step | None], before: str) -> Step | None:
@@ -215,7 +281,8 @@ def process_with(marks: list[str]) -> int:
     wanted, found = {mark.encode() for mark in marks}, []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if not wanted <= set((folder / "environ").read_bytes().split(b"\0")):
+            variables = set((folder / "environ").read_bytes().split(b"\0"))
+            if not wanted <= variables:
                 continue
             if "python" in (folder / "comm").read_text() and b"node_writer" not in (folder / "cmdline").read_bytes():
                 found.append((folder.stat().st_ctime_ns, int(folder.name)))

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import time
 from contextlib import suppress
 from functools import partial
@@ -186,6 +187,32 @@ def test_a_run_killed_again_and_again_ends_with_the_same_weights_in_its_first_jo
     train = RedditTrain(epochs=epochs, batch_size=128, evaluate_every=5, device="cpu")
     run_job(Job(name="calm", workload="reddit", data=Data(root=str(CORA)), train=train), calm, [1, 1])
     assert_same_result(run, (losses_of(calm), torch.load(calm.weights)))
+
+
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_ranks_whose_connections_break_start_again_in_the_same_job(stage: Stage) -> None:
+    run = stage.submit(stage.write_job("cut", JOB))
+    wait_for_checkpoint(run, 0)
+    break_connections(*tasks(run, 1))
+    stage.wait_for_stage(run, "finished")
+    first, second = (host(run, attempt.number) for attempt in run.attempts())
+    assert (first["restarting"], second["exit_code"]) == (True, 0)
+    assert list(run.attempt(0).marks.glob("*.cut")), "and perhaps one that srun has ended"
+    assert sorted(losses_of(run)) == list(range(1, max(losses_of(run)) + 1))
+
+
+def break_connections(pid: int) -> None:
+    """Have the kernel reset the connections of a process, which goes on, as if the network had failed for good."""
+    command = ["ss", "-tnpH", "state", "established"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    ports = {line.split()[2].rpartition(":")[2] for line in listed if f"pid={pid}," in line}
+    assert ports
+    ended = [
+        subprocess.run(["ss", "-KH", "sport", "=", f":{port}"], check=False, capture_output=True).stdout
+        for port in ports
+    ]
+    if not any(ended):
+        pytest.skip("this kernel ends no connections of others (CONFIG_INET_DIAG_DESTROY)")
 
 
 @pytest.mark.long

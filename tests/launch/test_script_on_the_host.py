@@ -847,6 +847,18 @@ def test_a_rank_may_be_killed_before_it_leaves_a_mark(staying: Host, mark: str, 
     assert (code, len(staying.run.attempts())) == ((0, 3) if again else (137, 1))
 
 
+@pytest.mark.parametrize(
+    ("marks", "again"),
+    [("cut cut", True), ("term cut", True), ("cut ended", False), ("cut done", False), ("term term", False)],
+)
+def test_ranks_that_have_all_lost_their_connections_start_again(staying: Host, marks: str, again: bool) -> None:
+    first, second = marks.split()
+    lost = f'touch "$attempt/marks/00000.{first}" "$attempt/marks/00001.{second}"\n'
+    assert (staying.call(BEFORE_2.format(lost).replace("exit 137", "exit 1")) == 0) == again
+    assert len(staying.run.attempts()) == (3 if again else 1)
+    assert staying.requeues == []
+
+
 def test_a_job_that_is_about_to_end_restarts_through_the_queue(staying: Host) -> None:
     staying.environment = {"SLURM_JOB_END_TIME": str(int(time.time()) + 30)}
     assert staying.call(CHECKPOINT + ONE_KILLED + "exit 137") == 137

@@ -72,6 +72,37 @@ def test_an_exception_is_recorded_with_its_traceback(run: RunDir) -> None:
     assert "ValueError: boom" in done.stderr
 
 
+TRAINING = "from clusterctl.shared.record.states import State; context.events.stage(State.TRAINING); "
+LOST = "RuntimeError('[/b/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer')"
+OF_TORCH = "type('{}', (RuntimeError,), {{'__module__': 'torch.distributed'}})({!r})"
+
+
+@pytest.mark.parametrize(
+    ("error", "mark"),
+    [
+        (LOST, "cut"),
+        (OF_TORCH.format("DistNetworkError", "recv failed: Connection reset by peer"), "cut"),
+        (OF_TORCH.format("DistBackendError", "NCCL error: ncclRemoteError: remote process exited"), "cut"),
+        (OF_TORCH.format("DistBackendError", "NCCL error: ncclInvalidUsage: Duplicate GPU detected"), "ended"),
+        (OF_TORCH.format("OutOfMemoryError", "out of memory"), "ended"),
+        ("ValueError('[/b/third_party/gloo/gloo/transport/tcp/pair.cc:537] quoted')", "ended"),
+        ("RuntimeError('see [x], in /gloo/transport/')", "ended"),
+        ("type('DistNetworkError', (RuntimeError,), {})('of the user')", "ended"),
+    ],
+)
+def test_a_rank_that_lost_its_connections_while_training_leaves_a_mark_of_its_own(
+    run: RunDir, error: str, mark: str
+) -> None:
+    done, _ = started(run, f"{TRAINING}raise {error}")
+    assert done.returncode == 1
+    assert [path.name for path in run.attempt(0).marks.iterdir()] == [f"00002.{mark}"]
+
+
+def test_a_rank_that_cannot_meet_the_others_has_failed(run: RunDir) -> None:
+    started(run, f"raise {LOST}")
+    assert [path.name for path in run.attempt(0).marks.iterdir()] == ["00002.ended"]
+
+
 def test_an_error_that_the_user_can_fix_has_no_traceback(run: RunDir) -> None:
     done, events = started(run, "raise TaskError('no data at /x', 'set data.root', Cause.DATA)")
     assert done.returncode == 1

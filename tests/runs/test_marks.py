@@ -27,7 +27,7 @@ def test_a_rank_has_one_mark_named_after_its_state(attempt: Attempt) -> None:
         rank.begin()
     for rank, code in zip(ranks, (0, 143, 70, 75), strict=False):
         rank.end(code)
-    assert names(attempt) == ["00000.done", "00001.ended", "00002.asked", "00003.asked", "00004.running"]
+    assert names(attempt) == ["00000.done", "00001.term", "00002.asked", "00003.asked", "00004.running"]
 
 
 def test_a_rank_that_was_terminated_may_still_finish(attempt: Attempt) -> None:
@@ -36,6 +36,17 @@ def test_a_rank_that_was_terminated_may_still_finish(attempt: Attempt) -> None:
     rank.end(143)
     rank.end(0)
     assert names(attempt) == ["12345.done"]
+
+
+def test_a_rank_that_lost_its_connections_is_not_one_that_srun_has_ended(attempt: Attempt) -> None:
+    first, second = RankMark(attempt, 0), RankMark(attempt, 1)
+    for rank in (first, second):
+        rank.begin()
+    first.end(1, cut=True)
+    first.end(143)
+    second.end(143)
+    second.end(1, cut=True)
+    assert names(attempt) == ["00000.cut", "00001.cut"]
 
 
 def test_a_missing_mark_does_not_stop_a_rank_from_exiting(attempt: Attempt) -> None:

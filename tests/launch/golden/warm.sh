@@ -512,7 +512,7 @@ cctl_look() {
     shopt -s nullglob dotglob
     cctl_marks=("$cctl_attempt"/marks/*)
     shopt -u nullglob dotglob
-    cctl_running=0 cctl_left_well=0 cctl_asked_to_leave=0 cctl_left_badly=0
+    cctl_running=0 cctl_left_well=0 cctl_asked_to_leave=0 cctl_left_badly=0 cctl_cut=0 cctl_told=0
     cctl_asked='' cctl_stuck='' cctl_unasked='' cctl_listed=''
     for cctl_mark in "${cctl_marks[@]##*/}"; do
       case $cctl_mark in
@@ -520,6 +520,8 @@ cctl_look() {
         *.done) cctl_left_well=$((cctl_left_well + 1)) ;;
         *.asked) cctl_asked_to_leave=$((cctl_asked_to_leave + 1)) ;;
         *.ended) cctl_left_badly=$((cctl_left_badly + 1)) ;;
+        *.term) cctl_left_badly=$((cctl_left_badly + 1)) cctl_told=$((cctl_told + 1)) ;;
+        *.cut) cctl_left_badly=$((cctl_left_badly + 1)) cctl_cut=$((cctl_cut + 1)) ;;
         restart) cctl_asked=yes ;;
         no-progress) cctl_stuck=yes ;;
         unasked) cctl_unasked=yes ;;
@@ -532,8 +534,10 @@ cctl_look() {
 }
 # srun exits with 0 even if a node is lost: the run is finished only when every rank has reported it.
 cctl_ended_well() { [ "$cctl_left_well" -eq "$cctl_ranks" ]; }
-# The mark of a killed rank still reads "running"; one that failed or was asked to leave records how it ended.
-cctl_killed() { [ "$cctl_running" -gt 0 ] || cctl_killed_at_once; }
+# The mark of a killed rank still reads "running"; one that failed or was asked to leave records how it ended. If all
+# ranks have lost their connections, or were ended by srun for that, the network has failed.
+cctl_killed() { [ "$cctl_running" -gt 0 ] || cctl_cut_off || cctl_killed_at_once; }
+cctl_cut_off() { [ "$cctl_cut" -gt 0 ] && [ "$((cctl_cut + cctl_told))" -eq "$cctl_ranks" ]; }
 cctl_begun() { [ "$((cctl_running + cctl_left_well + cctl_asked_to_leave + cctl_left_badly))" -gt 0 ]; }
 cctl_killed_at_once() { # a rank, before it made its mark, according to srun's first line about a task
   local cctl_line

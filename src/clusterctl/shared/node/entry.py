@@ -118,7 +118,7 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
         raise
     except BaseException as error:
         events.exception(error)
-        events.exit(1)
+        events.exit(1, cut=_is_cut_off(error))
         raise
     else:
         events.exit(0)
@@ -162,6 +162,16 @@ def _is_replaced(attempt: Attempt) -> bool:
         return newer_attempt(attempt) is not None
     except FileNotFoundError:
         return False
+
+
+def _is_cut_off(error: BaseException) -> bool:
+    """Whether it says that another rank's connection has failed: errors of torch, or of gloo, which have no class."""
+    kind, text = type(error), str(error)
+    if kind.__module__.startswith("torch"):
+        return kind.__name__ == "DistNetworkError" or (
+            kind.__name__ == "DistBackendError" and "ncclRemoteError" in text
+        )
+    return kind is RuntimeError and "/gloo/transport/" in text.partition("]")[0]
 
 
 def _exit_code(error: BaseException) -> int:

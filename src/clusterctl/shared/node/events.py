@@ -34,13 +34,13 @@ from clusterctl.shared.record.files import Lines
 from clusterctl.shared.record.heartbeats import Heart
 from clusterctl.shared.record.marks import RankMark
 from clusterctl.shared.record.place import Place, node_name
+from clusterctl.shared.record.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from clusterctl.shared.node.node_link import NodeLink
     from clusterctl.shared.record.layout import Attempt
-    from clusterctl.shared.record.states import State
     from clusterctl.shared.spec import Job, Train
 
 
@@ -62,9 +62,10 @@ class Events:
         if link is not None:
             link.left = self._write
         self._mark = RankMark(attempt, rank) if attempt else None
-        self._failed = False
+        self._failed = self._trained = False
 
     def stage(self, stage: State, **details: Any) -> None:
+        self._trained = self._trained or stage is State.TRAINING
         self.heart.enter(stage.value)
         self.record("stage", stage=stage.value, **details)
 
@@ -87,11 +88,14 @@ class Events:
                 ours |= {"code": error.code, "signal": error.signal}
             self.record("exception", type=type(error).__name__, message=str(error), traceback=text, **ours)
 
-    def exit(self, code: int, signal: int | None = None) -> None:
-        """Record the exit; `signal` is the one that asked this rank to exit."""
+    def exit(self, code: int, signal: int | None = None, *, cut: bool = False) -> None:
+        """Record the exit. `signal` is the one that asked this rank to exit; `cut`: it has lost its connections.
+
+        Before the training, a lost connection is more often a wrong setting, which would only fail again.
+        """
         self.record("exit", code=code, **({} if signal is None else {"signal": signal}))
         if self._mark:
-            self._mark.end(code)
+            self._mark.end(code, cut=cut and self._trained)
 
     def killed(self, signal: int) -> None:
         """The rank's program was killed: leave the mark as if this process had been killed."""

@@ -6,6 +6,8 @@
     00003.done      it exited with 0
     00003.asked     it exited with a restart code, after a request by itself or another rank
     00003.ended     it exited with another code
+    00003.cut       ... because it had lost its connections to other ranks, while training
+    00003.term      ... because it got TERM
     restart         a task requests a restart; any program may create this file
     no-progress     ... although the attempt got no further than the previous one
     unasked         ... on behalf of a program that has left after the warning: it counts if the script finds progress
@@ -20,6 +22,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from enum import StrEnum
+from signal import SIGTERM
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
 
 EXIT_RESTART = 75  # sysexits.h: try again later
-_SUFFIXES = {0: ".done", EXIT_RESTART: ".asked", EXIT_HUNG: ".asked"}
+_SUFFIXES = {0: ".done", EXIT_RESTART: ".asked", EXIT_HUNG: ".asked", 128 + SIGTERM: ".term"}
 
 
 class RankMark:
@@ -47,9 +50,13 @@ class RankMark:
         _make(self._path.parent)
         with_retries(lambda: self._path.touch(mode=0o600))
 
-    def end(self, code: int) -> None:
+    def end(self, code: int, *, cut: bool = False) -> None:
+        """`cut`: it has lost its connections; the TERM that srun sends once one rank has failed changes nothing."""
         with self._lock, suppress(OSError):  # the rank exits anyway
-            self._path = rename(self._path, self._path.with_suffix(_SUFFIXES.get(code, ".ended")))
+            if self._path.suffix == ".cut":
+                return
+            suffix = ".cut" if cut else _SUFFIXES.get(code, ".ended")
+            self._path = rename(self._path, self._path.with_suffix(suffix))
 
 
 def _make(marks: Path) -> None:
