@@ -35,7 +35,11 @@ def history(run: RunDir) -> History:
 
 
 def test_a_restart_discards_the_steps_after_its_checkpoint(history: History) -> None:
-    assert history.restarts == [WENT_ON_AT]
+    (one,) = history.resumptions
+    assert (one.attempt, one.step, one.undone) == (1, WENT_ON_AT, 50)
+    assert one.stopped is not None
+    assert one.resumed is not None
+    assert one.resumed > one.stopped
     assert history.undone_steps == 50
     points = history.curves["loss"].points()
     assert len(points) == 300

@@ -46,6 +46,13 @@ def test_hours_cover_all_gpus_and_cpus_and_shares_are_weighted_by_hours() -> Non
 
 
 @pytest.mark.usefixtures("_zone")
+def test_a_restart_is_at_the_beginning_of_its_attempt() -> None:
+    begun = replace(STRETCH, repeated=0.0, restarting=0.75)
+    (part,) = within([begun], MONDAY + HOUR)
+    assert part.restarting == 0.5
+    assert row_of("all", [begun, replace(STRETCH, run="b")]).restarting == pytest.approx(0.375)
+
+
 def test_an_attempt_is_split_at_week_boundaries_and_repeated_time_counts_at_its_end() -> None:
     monday = datetime(2026, 3, 30).timestamp()  # noqa: DTZ001 - after the night in which Berlin changes its clocks
     long = replace(STRETCH, start=monday - 40 * HOUR, end=monday + 10 * HOUR, repeated=0.4)
@@ -85,7 +92,8 @@ def test_a_run_counts_all_its_attempts_and_a_running_one_until_now(fabricate: Fa
     assert (first.gpus, first.cpus, first.job) == (32, 128, "cora")
     assert 0.6 < (newest.gpu_busy or 0) < 0.9
     assert 12 / 64 < (newest.cpu_busy or 0) < 15 / 64
-    assert (first.gpu_busy, newest.repeated) == (None, 0.0)
+    assert (first.gpu_busy, newest.repeated, first.restarting) == (None, 0.0, 0.0)
+    assert 0 < newest.restarting < 0.5
     assert first.repeated == pytest.approx(50 / 200)  # steps 101 to 150, one second each
     assert [one.start for one in stretches_of(status_of(run, NOW, sure=True), NOW, since=STARTS[1])] == [STARTS[1]]
 

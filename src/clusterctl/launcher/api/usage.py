@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.launcher.api.find import age_seconds, query
 from clusterctl.launcher.observe.lines import GrowingRecords, last_lines
-from clusterctl.launcher.observe.measurements import measurements_in, pace_of, repeated_from
+from clusterctl.launcher.observe.measurements import measurements_in, pace_of, parse_measurement, repeated_from
 from clusterctl.launcher.observe.run_record import read_record
 from clusterctl.launcher.observe.telemetry import parse_sample, telemetry_files
 from clusterctl.shared.errors import ConfigError, UsageError
@@ -74,7 +74,8 @@ class Stretch:
     """A period in which an attempt held its nodes, or a part of it, in seconds since the epoch.
 
     `gpus` and `cpus` are the totals requested on all nodes, `gpu_busy` and `cpu_busy` the shares in use (None: not
-    measured), `repeated` the share of time whose steps a later attempt repeated.
+    measured), `repeated` the share of time whose steps a later attempt repeated, `restarting` the one before the first
+    step of an attempt that went on from another.
     """
 
     run: str
@@ -88,6 +89,7 @@ class Stretch:
     gpu_busy: float | None = None
     cpu_busy: float | None = None
     repeated: float = 0.0
+    restarting: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class UsageRow:
     gpu_busy: float | None
     cpu_busy: float | None
     repeated: float | None
+    restarting: float | None
 
 
 def week_of(moment: float) -> str:
@@ -158,6 +161,7 @@ def row_of(name: str, stretches: Iterable[Stretch]) -> UsageRow:
         _mean((stretch.gpu_busy, _hours(stretch) * stretch.gpus) for stretch in found),
         _mean((stretch.cpu_busy, _hours(stretch) * stretch.cpus) for stretch in found),
         _mean((stretch.repeated, _hours(stretch) * stretch.nodes) for stretch in found),
+        _mean((stretch.restarting, _hours(stretch) * stretch.nodes) for stretch in found),
     )
 
 
@@ -198,6 +202,7 @@ def stretches_of(status: Status, now: float, since: float | None = None) -> Iter
             gpu_busy=gpu_busy,
             cpu_busy=cpu_busy,
             repeated=_share_of_steps(attempt, repeated, end - start),
+            restarting=_share_before_steps(attempt, start, end) if evidence.number else 0.0,
         )
 
 
@@ -234,11 +239,23 @@ def _share_of_steps(attempt: Attempt, first: float, seconds: float) -> float:
     return min(1.0, max(0.0, last - first + 1) / pace.steps_per_second / seconds)
 
 
+def _share_before_steps(attempt: Attempt, start: float, end: float) -> float:
+    """The share of an attempt's time before it completed its first step; 0 for a program that logs none."""
+    measured = [one for one in map(parse_measurement, _head(attempt.metrics)) if one.step is not None]
+    times = (one.time for one in measured if one.step != measured[0].step or "loss" in one.values)
+    first = next((time for time in times if time is not None), None)
+    return 0.0 if first is None or end <= start else min(1.0, max(0.0, first - start) / (end - start))
+
+
 def _part(stretch: Stretch, start: float, end: float) -> Stretch:
-    """A part of a stretch. Repeated steps are at its end."""
-    lost = stretch.end - stretch.repeated * (stretch.end - stretch.start)
-    repeated = max(0.0, end - max(start, lost)) / (end - start) if end > start else 0.0
-    return replace(stretch, start=start, end=end, repeated=repeated)
+    """A part of a stretch. Its restart is at its beginning, and repeated steps are at its end."""
+    seconds = stretch.end - stretch.start
+    begun, lost = stretch.start + stretch.restarting * seconds, stretch.end - stretch.repeated * seconds
+    repeated, restarting = 0.0, 0.0
+    if end > start:
+        repeated = max(0.0, end - max(start, lost)) / (end - start)
+        restarting = max(0.0, min(end, begun) - start) / (end - start)
+    return replace(stretch, start=start, end=end, repeated=repeated, restarting=restarting)
 
 
 def _hours(stretch: Stretch) -> float:

@@ -101,6 +101,16 @@ class RankHistory:
     busy: Spread = field(default_factory=Spread)  # the part of a step in which it is not waiting for others
 
 
+class Resumption(NamedTuple):
+    """How an attempt went on from its predecessor: from which step, and when the last and the next one were logged."""
+
+    attempt: int
+    step: float
+    undone: float  # steps that its predecessor had completed, and that were lost
+    stopped: float | None
+    resumed: float | None = None
+
+
 class History:
     """The data drawn for one run. `update` reads new data; `attempts` are in order.
 
@@ -114,8 +124,7 @@ class History:
         self.lock = Lock()
         self.attempts: dict[int, AttemptTimeline] = {}
         self.curves: dict[str, Curve] = {}  # name -> values over the steps
-        self.restarts: list[float] = []  # the step at which each attempt but the first continued
-        self.undone_steps = 0.0  # steps completed but lost
+        self.resumptions: list[Resumption] = []  # of each attempt but the first that has logged anything
         self.nodes: dict[str, NodeHistory] = {}  # of the newest attempt that has any
         self.ranks: dict[int, RankHistory] = {}
         self.step_seconds = Curve(200)  # over time, the band over the ranks
@@ -129,6 +138,11 @@ class History:
         self._turn = 0
         self._step = 0.0
         self._step_time: float | None = None
+
+    @property
+    def undone_steps(self) -> float:
+        """Steps that were completed but lost."""
+        return sum(one.undone for one in self.resumptions)
 
     def update(self, hosts: Sequence[AttemptEvidence] = ()) -> None:
         """Read the run's files again. `hosts`: records of the batch scripts that are already known."""
@@ -186,12 +200,15 @@ class History:
             step = self._step + 1 if "loss" in values else self._step
         if attempt != self._metrics_of:
             if self._metrics_of >= 0:  # it continues from its checkpoint: later steps of the previous one are undone
-                self.restarts.append(step)
-                self.undone_steps += max(0.0, self._step - step + 1)
+                undone = max(0.0, self._step - step + 1)
+                self.resumptions.append(Resumption(attempt, step, undone, self._step_time))
                 for curve in self.curves.values():
                     curve.cut(step)
             self._metrics_of, self._step_time = attempt, None
             self._recent.clear()
+        newest = self.resumptions[-1] if self.resumptions else None
+        if newest and newest.attempt == attempt and newest.resumed is None and (step > newest.step or "loss" in values):
+            self.resumptions[-1] = newest._replace(resumed=time)
         if time is not None and self._step_time is not None and step > self._step and time > self._step_time:
             self._curve("steps_per_second").add(step, (step - self._step) / (time - self._step_time))
         if step != self._step:

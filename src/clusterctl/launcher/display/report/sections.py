@@ -19,7 +19,7 @@ from clusterctl.shared.record.states import State
 from clusterctl.shared.record.vocabulary import KNOWN, Role, counted_examples, number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from clusterctl.launcher.diagnosis.efficiency import Advice, Use
@@ -119,6 +119,10 @@ def advice(examined: PostMortem) -> Markup:
     return section("Efficiency", *shown)
 
 
+def seconds(number: float) -> str:
+    return f"{number:.1f}s" if number < 10 else duration(number)
+
+
 def phases(examined: PostMortem) -> Markup:
     """The waterfall of attempts, the duration of each phase, and the events."""
     rows, totals = [], dict[State, float]()
@@ -132,18 +136,23 @@ def phases(examined: PostMortem) -> Markup:
         pieces = (Piece(span.state, span.start, span.end or span.start) for span in spans)
         rows.append(PhasesRow(f"attempt {attempt}", [*queued, *pieces]))
         totals[State.QUEUED] = totals.get(State.QUEUED, 0.0) + waited
-        for stage, seconds in timeline.stage_seconds(examined.as_of).items():
-            totals[stage] = totals.get(stage, 0.0) + seconds
+        for stage, spent in timeline.stage_seconds(examined.as_of).items():
+            totals[stage] = totals.get(stage, 0.0) + spent
         before = spans[-1].end or before
     if not rows:
         return section("Phases", tag("p", "No attempt has started.", class_="faint"))
-    legend = []
-    for stage in State:
-        if stage in totals:
-            took = f"{totals[stage]:.1f}s" if totals[stage] < 10 else duration(totals[stage])
-            legend.append(tag("span", tag("i", class_=f"stage-{stage}"), f"{stage} {took}"))
+    legend = [
+        tag("span", tag("i", class_=f"stage-{stage}"), f"{stage} {seconds(totals[stage])}")
+        for stage in State
+        if stage in totals
+    ]
     chart = tag("figure", waterfall(_merged(rows), "phases of each attempt"), tag("div", join(legend), class_="legend"))
     shown = examined.timeline_events[-_MOST_EVENTS:]
+    restarted = list(restarts(examined))
+    titles = [
+        tag("th", title) for title in ("attempt", "started again", "ranks after", "next step after", "steps repeated")
+    ]
+    costs = table(restarted[-_MOST_ATTEMPTS:], *titles) if restarted else Markup()
     events = [
         tag(
             "tr",
@@ -155,7 +164,24 @@ def phases(examined: PostMortem) -> Markup:
     ]
     left = len(examined.timeline_events) - len(shown)
     more = tag("p", f"{left} earlier events are not shown.", class_="faint") if left else Markup()
-    return section("Phases", chart, join([more, table(events)]))
+    return section("Phases", chart, costs, join([more, table(events)]))
+
+
+def restarts(examined: PostMortem) -> Iterator[Markup]:
+    """What each restart cost, as rows: from the last step until the ranks began and until the next step."""
+    attempts = examined.history.attempts
+    for one in examined.history.resumptions:
+        timeline = attempts.get(one.attempt)
+        before = max((number for number in attempts if number < one.attempt), default=None)
+        host = attempts[before].host if before is not None else None
+        how = "in the same job" if host and host.restarting else "through the queue"
+        began = timeline.first_event if timeline else None
+        waits = [_between(one.stopped, time) for time in (began, one.resumed)]
+        yield tag("tr", *(tag("td", text) for text in (str(one.attempt), how, *waits, f"{one.undone:,.0f}")))
+
+
+def _between(start: float | None, end: float | None) -> str:
+    return "" if start is None or end is None else seconds(max(0.0, end - start))
 
 
 def curves(examined: PostMortem) -> Markup:
@@ -165,7 +191,7 @@ def curves(examined: PostMortem) -> Markup:
         points = drawn.curve.points()
         if not points:
             continue
-        marks = [] if drawn.over_time else examined.history.restarts
+        marks = [] if drawn.over_time else [one.step for one in examined.history.resumptions]
         x_text = since(points[0].x) if drawn.over_time else (lambda x: f"step {x:.0f}")
         last = compact(drawn.curve.last) if drawn.curve.last is not None else "-"
         best = f", best {compact(drawn.best)}" if drawn.best is not None else ""
@@ -174,7 +200,7 @@ def curves(examined: PostMortem) -> Markup:
         chart = line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text)
         figures.append(tag("figure", caption, chart))
     notes = []
-    if examined.history.restarts:
+    if examined.history.resumptions:
         notes.append(tag("p", "Dashed lines mark restarts.", class_="faint"))
     if any('class="outside"' in figure for figure in figures):
         notes.append(
