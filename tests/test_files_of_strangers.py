@@ -72,6 +72,7 @@ READERS = {
     "shared/record/ownership.py": "the way itself",
     "shared/node/processes.py": KERNEL,
     "shared/node/standby.py": KERNEL,
+    "shared/node/deputy.py": KERNEL,
     "shared/node/staged_imports.py": OURS,
     "shared/node/staging.py": f"{OURS}; runs on any Python, without clusterctl",
     "launcher/sandbox/lifecycle.py": f"{SHIPPED}; {KERNEL}; {WRITES}",

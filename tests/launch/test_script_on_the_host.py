@@ -773,7 +773,11 @@ def with_standby(host: Host) -> Host:
 
 @pytest.mark.parametrize("survives", [True, False], ids=["survives", "killed"])
 def test_the_standbys_stay_over_restarts_in_the_job(staying: Host, survives: bool) -> None:
-    kill = "" if survives else 'kill "$(tail -n1 "$CLUSTERCTL_RUN_DIR/standbys" | cut -d" " -f1)"\n'
+    kill = """pid=$(tail -n1 "$CLUSTERCTL_RUN_DIR/standbys" | cut -d" " -f1)
+        kill "$pid"
+        while [ -e "/proc/$pid/exe" ]; do :; done
+    """
+    kill = "" if survives else kill
     assert with_standby(staying).call(STANDBY + kill + BEFORE_2.format(ONE_KILLED)) == 0
     standbys = [line.split(" ") for line in (staying.run.path / "standbys").read_text().splitlines()]
     names = (staying.run.path / "names").read_text().splitlines()

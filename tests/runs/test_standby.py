@@ -225,6 +225,7 @@ def test_a_standby_that_is_to_end_stays_for_its_ranks_alone(node: Node) -> None:
     "imports",
     [
         "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+        "sys.modules['clusterctl.shared.node.standby']._DRIVERS = ('/dev/null',); sys.held = open('/dev/null')",
         "raise ImportError('no torch here')",
         "sys.exit(3)",
         "os._exit(1)",

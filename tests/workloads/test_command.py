@@ -130,10 +130,10 @@ def test_a_program_killed_by_a_signal_exits_with_128_plus_the_signal(tmp_path: P
     [
         ("kill -KILL $$", "running"),  # as if the task itself was killed
         ("kill -SEGV $$", "running"),
-        ("kill -TERM $$", "ended"),
+        ("kill -TERM $$", "term"),
         ("kill -40 $$", "running"),
         ("sh -c 'kill -KILL $$'; exit $?", "running"),  # a shell around the program
-        ("exit 143", "ended"),
+        ("exit 143", "term"),
         ("exit 3", "ended"),
         ("exit 0", "done"),
     ],
@@ -155,7 +155,7 @@ def test_term_that_reaches_the_program_first_is_no_failure(tmp_path: Path) -> No
         assert task.stdout.readline() == "ready\n"
         task.send_signal(signal.SIGTERM)
         assert task.wait() == 143
-    assert [path.name for path in run.attempt(0).marks.iterdir()] == ["00000.ended"]
+    assert [path.name for path in run.attempt(0).marks.iterdir()] == ["00000.term"]
     assert "exception" not in [event["event"] for event in recorded(run.attempt(0), 0)]
 
 
@@ -354,7 +354,7 @@ def test_a_program_that_saves_on_term_gets_the_time_for_it(
         task.send_signal(signal.SIGTERM)
         assert task.stdout.read() == ("" if cancelled else "saved on SIGTERM\n")
         task.wait()
-    assert marks_of(run) == {"00000.ended"}
+    assert marks_of(run) == {"00000.term"}
 
 
 def test_a_program_that_only_term_has_ended_does_not_count_as_killed(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def test_a_program_that_only_term_has_ended_does_not_count_as_killed(tmp_path: P
         assert task.stdout is not None
         os.kill(int(task.stdout.readline()), signal.SIGTERM)
         assert task.wait() == 143
-    assert marks_of(run) == {"00000.ended"}
+    assert marks_of(run) == {"00000.term"}
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -381,7 +381,7 @@ def test_a_program_that_term_has_cut_short_has_not_finished(tmp_path: Path, hand
             wait_until(lambda: not (stat := stat_of(pid)) or stat.has_ended)
         task.send_signal(signal.SIGTERM)
         assert task.wait() == 143
-    assert marks_of(run) == {"00000.ended"}
+    assert marks_of(run) == {"00000.term"}
 
 
 # Modules that the process next to a program does not need; there may be thousands of these processes.

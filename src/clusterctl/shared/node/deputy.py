@@ -27,7 +27,8 @@ PASSED_ON = (
     signal.SIGCONT,
 )
 
-_COME_SECONDS = 2.0  # from a task's start to that of its node's standby, whose step was started just before
+_IMPORT_SECONDS = 300.0  # for the standby's imports; a rank that hangs in its own is noticed
+_COME_SECONDS = 5.0  # from a task's start to that of its node's standby, whose step was started just before
 _ENVIRONMENT_AT = 47  # the index of env_start after the name in /proc/PID/stat (proc(5))
 _ATTEMPT = "CLUSTERCTL_ATTEMPT"
 _MARKS = ("CLUSTERCTL_RUN_DIR", _ATTEMPT, "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID")  # of leftovers
@@ -53,8 +54,10 @@ def _run_by(connection: socket.socket, environment: dict[str, str]) -> None:
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         socket.send_fds(connection, [_request(environment)], [0, 1, 2, folder])
         os.close(folder)
+        connection.settimeout(_IMPORT_SECONDS)
         began = connection.recv(LARGEST)
-    except OSError:  # too large an environment, or no standby any more
+        connection.settimeout(None)
+    except OSError:  # too large an environment, no standby any more, or it hangs
         began = b""
     if began:
         _leave_like(*_followed(connection))

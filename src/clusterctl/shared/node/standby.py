@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_DRIVERS = ("/dev/nvidia", "/dev/kfd")  # a driver that is in use cannot be used after a fork
 
 
 class _Request(NamedTuple):
@@ -129,7 +130,7 @@ class _Standby:
             for number in message or [signal.SIGKILL]:
                 os.kill(rank.pid, number)  # not waited for yet, so it is no other process
             if not message:
-                self._selector.unregister(task)
+                self._forget(task)
             return None
         pid = None
         if len(descriptors) == 4 and not self._ending:
@@ -139,16 +140,21 @@ class _Standby:
                 self._take_over(descriptors)
                 return request
         if pid is None:
-            self._selector.unregister(task)
-            task.close()
+            self._forget(task)
         for descriptor in descriptors:
             os.close(descriptor)
         return None
 
+    def _forget(self, task: socket.socket) -> None:
+        with suppress(KeyError, ValueError):  # it has been forgotten a moment ago
+            self._selector.unregister(task)
+        task.close()
+
     def _end_earlier(self, environment: dict[str, str]) -> None:
         if (number := environment.get("CLUSTERCTL_ATTEMPT", "0")) != self._attempt:
-            self._attempt = number
-            end_earlier(int(number), environment)
+            self._attempt, self._kills = number, _kills_for_memory()
+            with suppress(OSError):
+                end_earlier(int(number), environment)
 
     def _fork(self, task: socket.socket) -> int | None:
         """The process ID of the new rank, 0 in it, or None if the system allows no more processes."""
@@ -193,21 +199,19 @@ class _Standby:
             if pid == 0:
                 break
             rank = self._ranks.pop(pid)
-            code, kills = os.waitstatus_to_exitcode(status), _kills_for_memory()
-            full = code == -signal.SIGKILL and kills > self._kills
-            self._kills = kills
+            code = os.waitstatus_to_exitcode(status)
+            full = code != 0 and _kills_for_memory() > self._kills  # of this rank, or of another process of the attempt
             with suppress(OSError):  # the task may have been killed
                 rank.task.send(f"{max(code, 0)} {max(-code, 0)} {int(full)}".encode())
-            with suppress(KeyError):
-                self._selector.unregister(rank.task)
-            rank.task.close()
+            self._forget(rank.task)
 
 
 def _can_fork() -> bool:
-    """Whether forked processes can do without the threads that imports have started."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return False
+    """Whether forked processes can do without the threads that imports have started, and with the devices in use."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with suppress(OSError):  # the listing's own
+            if os.readlink(f"/proc/self/fd/{name}").startswith(_DRIVERS):  # noqa: PTH115
+                return False
     pid = os.fork()
     if pid == 0:
         os._exit(0)

@@ -7,7 +7,7 @@
     00003.asked     it exited with a restart code, after a request by itself or another rank
     00003.ended     it exited with another code
     00003.cut       ... because it had lost its connections to other ranks, while training
-    00003.term      ... because it got TERM
+    00003.term      ... after TERM, or with its code, 143
     restart         a task requests a restart; any program may create this file
     no-progress     ... although the attempt got no further than the previous one
     unasked         ... on behalf of a program that has left after the warning: it counts if the script finds progress
