@@ -25,7 +25,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from time_to_cause import call, surroundings
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 CORA = Path(__file__).resolve().parents[1] / "data" / "cora"
-PATIENCE_SECONDS = 400.0
+PATIENCE_SECONDS = 120.0
 PARTS = ("old attempt gone", "tasks began", "met", "loaded", "first step")
 PROGRAM = """
 import os, time
@@ -173,7 +173,10 @@ def of_clusterctl(case: Case, what: str, restart: str = "", where: str = "alloca
         argv = json.dumps([sys.executable, str(folder / "program.py")])
         own = f"[env]\nSTEPS_IN = {json.dumps(str(steps))}\n"
         (folder / "job.toml").write_text(f'workload = "command"\nargv = {argv}\n{own}{shape}')
-    run = RunDir(folder / "runs" / call(environment, folder, "submit", "./job.toml", "--cluster", "sandbox").strip())
+    run = RunDir(
+        Path(environment["CLUSTERCTL_RUNS"])
+        / call(environment, folder, "submit", "./job.toml", "--cluster", "sandbox").strip()
+    )
     try:
         if "own" not in what:
             return killed(what, case, lambda: program_step(steps), [f"STEPS_IN={steps}", "RANK=1"])
@@ -204,7 +207,7 @@ def killed(
         after = until(partial(next_life, newest, before.life))
         found.append(after.time - struck)
         if run is not None:
-            times = [struck, *moments(run), after.time]
+            times = [struck, *moments(run, 2 * case.nodes), after.time]
             parts.append([later - earlier for earlier, later in itertools.pairwise(times)])
     found.sort()
     middle = statistics.median(found)
@@ -215,12 +218,15 @@ def killed(
     return middle
 
 
-def moments(run: RunDir) -> Iterator[float]:
+def moments(run: RunDir, ranks: int) -> Iterator[float]:
     """When the old attempt had ended, when all tasks of the new one had begun, met, and loaded: the ends of PARTS."""
     *_, old, new = run.attempts()
     yield old.host_json.stat().st_mtime
-    lines = [line for file in new.path.glob("nodes/*.events.jsonl") for line in file.read_text().splitlines()]
-    events = [json.loads(line) for line in lines]
+    events = list[dict[str, Any]]()
+    while len({one["rank"] for one in events if one.get("stage") == "training"}) < ranks:
+        time.sleep(0.5)  # the nodes' writers collect events for a while
+        files = new.path.glob("nodes/*.events.jsonl")
+        events = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     for event, stage in (("began", None), ("stage", "loading"), ("stage", "training")):
         first = {
             one["rank"]: one["time"] for one in reversed(events) if (one["event"], one.get("stage")) == (event, stage)
@@ -277,15 +283,18 @@ def own_step(run: RunDir) -> Step | None:
 
 
 def process_with(marks: list[str]) -> int:
-    """The newest Python process that has these variables; a node may have its own PID namespace."""
+    """The newest program that has these variables; a node may have its own PID namespace."""
     wanted, found = {mark.encode() for mark in marks}, []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            variables = set((folder / "environ").read_bytes().split(b"\0"))
-            if not wanted <= variables:
-                continue
-            if "python" in (folder / "comm").read_text() and b"node_writer" not in (folder / "cmdline").read_bytes():
-                found.append((folder.stat().st_ctime_ns, int(folder.name)))
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            # A task of ours may have handed over to the rank: only that one has its attempt.
+            is_attempts = any(variable.startswith(b"CLUSTERCTL_ATTEMPT=") for variable in variables)
+            words = (folder / "cmdline").read_bytes()
+            is_program = b"/node/__main__.py\0" in words or b"program.py\0" in words
+            if wanted <= set(variables) and (is_attempts or b"program.py" in words) and is_program:
+                started = int((folder / "stat").read_text().rpartition(")")[2].split()[19])
+                found.append((started, int(folder.name)))
         except OSError:
             continue
     if not found:
