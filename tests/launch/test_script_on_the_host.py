@@ -863,6 +863,16 @@ def test_ranks_that_have_all_lost_their_connections_start_again(staying: Host, m
     assert staying.requeues == []
 
 
+def test_ranks_that_have_lost_those_that_a_cancellation_ended_do_not_start_again(staying: Host) -> None:
+    """TERM may reach a task, and its end the others, before it reaches the script."""
+    lost = 'touch "$attempt/marks/00000.term" "$attempt/marks/00001.cut"\n'
+    script = quote(f"{staying.run.path}/slurm_script")
+    late = f"(sleep 1; pkill -TERM -f {script}) >/dev/null 2>&1 &\n"
+    assert staying.call(f"{lost}{late}exit 143") == 143
+    assert len(staying.run.attempts()) == 1
+    assert (staying.host()["signal"], "restarting" in staying.host()) == ("TERM", False)
+
+
 def test_a_job_that_is_about_to_end_restarts_through_the_queue(staying: Host) -> None:
     staying.environment = {"SLURM_JOB_END_TIME": str(int(time.time()) + 30)}
     assert staying.call(CHECKPOINT + ONE_KILLED + "exit 137") == 137

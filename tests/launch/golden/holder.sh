@@ -42,6 +42,7 @@ mkdir -p "$marks"
 # enroot's name for pyxis's --container-name=X is pyxis_X or pyxis_<job>_X.
 close() {
   trap '' USR1 TERM
+  kill "$!" # the sleep below
   # Keep only the job ID of the environment: the rest would change the step's shape.
   job=$SLURM_JOB_ID nodes=$SLURM_JOB_NUM_NODES conf=$SLURM_CONF
   unset "${!SLURM_@}"

@@ -253,7 +253,8 @@ cctl_look() {
 cctl_ended_well() { [ "$cctl_left_well" -eq "$cctl_ranks" ]; }
 # The mark of a killed rank still reads "running"; one that failed or was asked to leave records how it ended. If all
 # ranks have lost their connections, or were ended by srun for that, the network has failed.
-cctl_killed() { [ "$cctl_running" -gt 0 ] || cctl_cut_off || cctl_killed_at_once; }
+cctl_killed() { cctl_rank_killed || cctl_cut_off; }
+cctl_rank_killed() { [ "$cctl_running" -gt 0 ] || cctl_killed_at_once; }
 cctl_cut_off() { [ "$cctl_cut" -gt 0 ] && [ "$((cctl_cut + cctl_told))" -eq "$cctl_ranks" ]; }
 cctl_begun() { [ "$((cctl_running + cctl_left_well + cctl_asked_to_leave + cctl_left_badly))" -gt 0 ]; }
 cctl_killed_at_once() { # a rank, before it made its mark, according to srun's first line about a task
@@ -418,7 +419,7 @@ cctl_close() {
 cctl_hear_of_term() {
   local cctl_try
   for cctl_try in {1..50}; do
-    [ "$cctl_code" -eq 143 ] && [ -z "$cctl_signal" ] && { cctl_look && ! cctl_killed; } || return 0
+    [ "$cctl_code" -eq 143 ] && [ -z "$cctl_signal" ] && { cctl_look && ! cctl_rank_killed; } || return 0
     sleep 0.1
   done
 }

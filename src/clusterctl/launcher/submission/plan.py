@@ -45,7 +45,7 @@ TUNED_ALLOCATOR = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 # A step that shares the job's CPUs and memory with the tasks, and outlives any of its own processes.
-_BESIDE = ("--overlap", "--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=0")
+_BESIDE = ("--overlap", "--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=0")
 ON_NODES = "clusterctl/shared/node/__main__.py"  # the program of the tasks and of the node check
 _EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)=")
 _LONGEST_PATH = 3000  # bytes; files in a run directory must stay below the kernel's 4096
