@@ -15,7 +15,7 @@ from support.late_fixture import HOUR, faults_of, mounted, skewed
 from support.late_mount import REAL, Settings, Views
 from support.recorded import recorded
 from support.sandbox_fixture import RunningSandbox
-from support.scenario import ON_BOTH, Stage, alive, wait_until
+from support.scenario import Stage, alive, wait_until
 
 from clusterctl.launcher.observe.rank_events import Began, last_events
 from clusterctl.launcher.sandbox import lifecycle
@@ -167,7 +167,7 @@ ON_SLURM = pytest.mark.parametrize(
 
 
 @pytest.mark.long
-@ON_BOTH
+@ON_SLURM
 def test_a_run_rendezvouses_trains_and_finishes(late: Stage, settings: Settings) -> None:
     program = PROGRAM.replace('attempt == "0"', "False") + 'print(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])'
     run = late.submit(late.write_job("plain", command(program)), "--wait")

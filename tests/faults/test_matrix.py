@@ -14,7 +14,7 @@ def test_every_fault_on_a_training_has_the_expected_outcome(ground: Ground, work
     assert strike_all(ground, FAULTS, workload, at_once=4) == {}
 
 
-@pytest.mark.long
+@pytest.mark.faults
 @pytest.mark.parametrize("accounting", [True])
 def test_outcomes_are_the_same_with_slurm_accounting(ground: Ground) -> None:
     """All other tests of faults run without accounting."""
