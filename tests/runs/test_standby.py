@@ -236,6 +236,13 @@ def test_a_task_is_the_rank_itself_if_its_standby_cannot_become_it(node: Node, i
     assert node.says("print(2)", COME_SECONDS="0.2") == "alone\n2\n"
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="takes two CPUs")
+def test_a_task_with_other_cpus_than_its_standby_is_the_rank_itself(node: Node) -> None:
+    """A site may give a step of one task a single CPU."""
+    node.standby("os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})")
+    assert node.says("print(len(os.sched_getaffinity(0)) > 1)") == "alone\nTrue\n"
+
+
 def test_a_task_is_the_rank_itself_without_a_standby(node: Node) -> None:
     assert node.says("print(2)", COME_SECONDS="0.2") == "alone\n2\n"
 

@@ -135,10 +135,11 @@ class _Standby:
         pid = None
         if len(descriptors) == 4 and not self._ending:
             request = _Request.of(message)
-            self._end_earlier(request.environment)
-            if (pid := self._fork(task)) == 0:
-                self._take_over(descriptors)
-                return request
+            if os.sched_getaffinity(0).issuperset(request.cpus):  # or the rank would have fewer
+                self._end_earlier(request.environment)
+                if (pid := self._fork(task)) == 0:
+                    self._take_over(descriptors)
+                    return request
         if pid is None:
             self._forget(task)
         for descriptor in descriptors:
