@@ -759,7 +759,7 @@ if [ "${!#}" = standby ]; then
   echo "$$ $CLUSTERCTL_STANDBY ${CLUSTERCTL_ATTEMPT-none} $*" >>"$CLUSTERCTL_RUN_DIR/standbys"
   exec sleep 60
 fi
-until [ -e "$CLUSTERCTL_RUN_DIR/standbys" ]; do :; done
+until grep -qs " $CLUSTERCTL_STANDBY " "$CLUSTERCTL_RUN_DIR/standbys"; do sleep 0.01; done
 echo "$CLUSTERCTL_STANDBY" >>"$CLUSTERCTL_RUN_DIR/names"
 """
 
@@ -906,7 +906,7 @@ SAME = LATER.replace("CLUSTERCTL_ATTEMPT", "0")
 def test_a_program_that_left_goes_on_while_there_is_a_sign_of_progress(
     tmp_path: Path, progress: str, starts: int
 ) -> None:
-    """Without one it is restarted once, and host.log says why."""
+    """Without progress it is restarted only once, and host.log gives the reason."""
     host = Host(tmp_path, restart=Restart(at_limit=True, progress="ckpt/*'*.pt"))
     for start in range(starts):
         assert host.call(progress + LEFT, restarts=start) == EXIT_RESTART

@@ -1,4 +1,4 @@
-"""A task's rank, forked by its node's standby, is to itself, to Slurm and to whoever looks what the task would be."""
+"""A rank that a standby has forked cannot be told from one that Slurm started."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Node:
     def task(self, code: str, folder: Path | None = None, **variables: str) -> subprocess.Popen[str]:
         return self._start(code, CODE=code, folder=folder, **{**MARKS, **variables})
 
-    def says(self, code: str, **variables: str) -> str:
+    def output_of(self, code: str, **variables: str) -> str:
         out, _ = self.task(code, **variables).communicate("typed\n", timeout=60)
         return out
 
@@ -108,7 +108,7 @@ def test_a_rank_has_everything_from_its_task(node: Node, tmp_path: Path) -> None
     elsewhere.mkdir()
     cpu = min(os.sched_getaffinity(0))
     set_here = f"os.umask(0o027); os.sched_setaffinity(0, {{{cpu}}})\n"
-    # what a task sets before it hands over stands for what Slurm sets
+    # Slurm would have set these before the task started
     program = PROGRAM.replace("    deputy.hand_over()", f"    {set_here}    deputy.hand_over()")
     task = subprocess.Popen(
         [sys.executable, "-u", "-c", program, DESCRIBE],
@@ -195,7 +195,7 @@ def test_a_rank_ends_with_its_task(node: Node) -> None:
     rank = int(task.stdout.readline())
     task.kill()
     wait_until(lambda: has_ended(rank))
-    assert node.says("print(1)") == "1\n"  # the standby has stayed
+    assert node.output_of("print(1)") == "1\n"  # the standby is still there
     assert standby.poll() is None
 
 
@@ -216,7 +216,7 @@ def test_a_standby_that_is_to_end_stays_for_its_ranks_alone(node: Node) -> None:
     assert task.stdout.readline().strip().isdigit()
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGTERM):
         standby.send_signal(number)
-    assert node.says("print('it')") == "alone\nit\n"
+    assert node.output_of("print('it')") == "alone\nit\n"
     assert task.communicate("\n", timeout=60)[0] == "saved\n"
     assert (task.returncode, standby.wait(timeout=60)) == (0, 0)
 
@@ -233,25 +233,25 @@ def test_a_standby_that_is_to_end_stays_for_its_ranks_alone(node: Node) -> None:
 )
 def test_a_task_is_the_rank_itself_if_its_standby_cannot_become_it(node: Node, imports: str) -> None:
     node.standby(imports)
-    assert node.says("print(2)", COME_SECONDS="0.2") == "alone\n2\n"
+    assert node.output_of("print(2)", COME_SECONDS="0.2") == "alone\n2\n"
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="takes two CPUs")
 def test_a_task_with_other_cpus_than_its_standby_is_the_rank_itself(node: Node) -> None:
     """A site may give a step of one task a single CPU."""
     node.standby("os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})")
-    assert node.says("print(len(os.sched_getaffinity(0)) > 1)") == "alone\nTrue\n"
+    assert node.output_of("print(len(os.sched_getaffinity(0)) > 1)") == "alone\nTrue\n"
 
 
 def test_a_task_is_the_rank_itself_without_a_standby(node: Node) -> None:
-    assert node.says("print(2)", COME_SECONDS="0.2") == "alone\n2\n"
+    assert node.output_of("print(2)", COME_SECONDS="0.2") == "alone\n2\n"
 
 
 def test_a_task_with_an_environment_too_large_to_send_is_the_rank_itself(node: Node) -> None:
     node.standby()
     large = {f"LARGE_{number}": "x" * 100_000 for number in range(6)}
-    assert node.says("print(len(os.environ['LARGE_5']))", **large) == "alone\n100000\n"
-    assert node.says("print(3)") == "3\n"
+    assert node.output_of("print(len(os.environ['LARGE_5']))", **large) == "alone\n100000\n"
+    assert node.output_of("print(3)") == "3\n"
 
 
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "alone"])
@@ -273,9 +273,9 @@ def test_what_an_earlier_attempt_has_left_ends_before_the_next_rank_begins(
     try:
         look = f"print([os.path.exists(f'/proc/{{pid}}/exe') for pid in {[one.pid for one in left.values()]}])"
         new = {**marks, "SLURM_STEP_ID": "1", "CLUSTERCTL_ATTEMPT": "2", "COME_SECONDS": "0.2"}
-        said = node.says(look, **new)
-        assert ("alone" not in said) == forked
-        assert said.splitlines()[-1] == "[False, False]"
+        output = node.output_of(look, **new)
+        assert ("alone" not in output) == forked
+        assert output.splitlines()[-1] == "[False, False]"
         assert {one.wait() for one in left.values()} == {-signal.SIGKILL}
     finally:
         for one in left.values():
@@ -284,12 +284,12 @@ def test_what_an_earlier_attempt_has_left_ends_before_the_next_rank_begins(
 
 def test_threads_that_end_at_a_fork_are_no_hindrance(node: Node) -> None:
     node.standby("import numpy; numpy.ones((200, 200)) @ numpy.ones((200, 200))")  # OpenBLAS
-    assert node.says("print(3)") == "3\n"
+    assert node.output_of("print(3)") == "3\n"
 
 
 def test_ranks_draw_different_random_numbers(node: Node) -> None:
     node.standby("import numpy, random")
-    drawn = {node.says("import numpy, random; print(numpy.random.rand(), random.random())") for _ in range(3)}
+    drawn = {node.output_of("import numpy, random; print(numpy.random.rand(), random.random())") for _ in range(3)}
     assert len(drawn) == 3
     assert not any("alone" in text for text in drawn)
 
@@ -302,7 +302,7 @@ def test_each_rank_repeats_the_warnings_of_the_imports(node: Node) -> None:
 
 def test_a_change_of_the_environment_by_an_import_is_kept(node: Node) -> None:
     node.standby("os.environ['SET_BY_IMPORT'] = 'yes'")
-    assert node.says("print(os.environ['SET_BY_IMPORT'])") == "yes\n"
+    assert node.output_of("print(os.environ['SET_BY_IMPORT'])") == "yes\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes root to become another user")
@@ -317,10 +317,10 @@ def test_another_user_gets_no_rank_and_is_no_standby(node: Node) -> None:
     assert squatter.stdout is not None
     assert squatter.stdout.readline() == "1\n"
     assert node.standby().wait(timeout=60) != 0
-    assert node.says("print(2)") == "alone\n2\n"
+    assert node.output_of("print(2)") == "alone\n2\n"
     squatter.communicate("\n")
     node.standby()
     asking = f"{stranger}it.connect('{name}')\nsocket.send_fds(it, [b'{{}}'], [0, 1, 2, 2])\nprint(it.recv(9))"
     asked = subprocess.run([sys.executable, "-c", asking], capture_output=True, text=True)
     assert asked.stdout in ("", "b''\n")  # closed before or after it could ask
-    assert node.says("print(3)") == "3\n"
+    assert node.output_of("print(3)") == "3\n"

@@ -9,7 +9,6 @@ processes next to the programs (docs/decisions/programs-and-their-environment.md
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import re
@@ -32,7 +31,7 @@ from clusterctl.program import CHECKPOINTS, KEEP, RESTART_FILE, STOP_FILE
 from clusterctl.shared.errors import Cause, ProgramEnded, TaskError
 from clusterctl.shared.node.idleness import observe
 from clusterctl.shared.node.leftovers import end_own
-from clusterctl.shared.node.processes import ProcessTree, has_signal
+from clusterctl.shared.node.processes import ProcessTree, has_signal, tied_to_this
 from clusterctl.shared.node.signals import EXIT_TERMINATED, WARNING_SIGNAL, KilledBy, LeftForNow
 from clusterctl.shared.record.fields import Fields
 from clusterctl.shared.record.files import with_retries
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from clusterctl.shared.record.place import Place
 
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _LOOK_SECONDS = 1.0
 _TAKE_SECONDS = 0.1  # between checks whether the program handles the warning
 _TERM_SECONDS = 1.0  # Slurm ends the processes of a step one by one
@@ -217,17 +215,9 @@ def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) 
 
 
 def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    prctl = ctypes.CDLL(None).prctl  # looked up before the fork
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent died before the line above
-            os._exit(128 + signal.SIGKILL)
-
     try:
         # Keep srun's descriptors open: MPI finds its ranks through the one in PMI_FD.
-        return subprocess.Popen(argv, env=environment, preexec_fn=die_with_parent, close_fds=False)
+        return subprocess.Popen(argv, env=environment, preexec_fn=tied_to_this(), close_fds=False)
     except OSError as error:
         hint = "argv[0] is a program on the nodes' PATH, or a path seen from the job's code folder"
         if isinstance(error, PermissionError) and Path(argv[0]).is_file():

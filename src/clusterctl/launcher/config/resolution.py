@@ -236,7 +236,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         restart = replace(restart, at_limit=can and restart.signal != Restart.signal)
         values.origins["restart", "at_limit"] = "default: whether restart.signal is USR1 or TERM"
     if restart.standby is None:
-        restart = replace(restart, standby=not gpus and no_standby(job) is None)
+        restart = replace(restart, standby=not gpus and _no_standby(job) is None)
         values.origins["restart", "standby"] = "default: whether tasks outside an image need no GPU"
     return replace(
         job,
@@ -290,7 +290,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("container", "image"), hint)
 
 
-def no_standby(job: Job) -> str | None:
+def _no_standby(job: Job) -> str | None:
     """Why a job's ranks cannot be forked by a standby, None if they can."""
     if job.workload == "command":
         return "a program of your own is started anew; remove this key"
@@ -305,7 +305,7 @@ def no_standby(job: Job) -> str | None:
 
 def _of_restarts(job: Job) -> Iterator[Problem]:
     restart = job.restart
-    if restart.standby and (reason := no_standby(job)):
+    if restart.standby and (reason := _no_standby(job)):
         yield Problem(("restart", "standby"), reason)
     if job.workload != "command":
         given = {"signal": restart.signal != Restart.signal, "at_limit": restart.at_limit, "progress": restart.progress}

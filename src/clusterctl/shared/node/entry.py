@@ -95,7 +95,7 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
             pulse = Pulse(events.heart, link.beat)
             pulse.start()
         if job["workload"] != "command":  # whose program imports in its own process
-            sys.path[1:1] = [os.getcwd(), *users_path]  # noqa: PTH109
+            _add_users_modules(users_path)
         workloads = importlib.import_module("clusterctl.engine.workloads")
         workloads.main(Context(job, place, attempt, events, stop))
     except (ClusterctlError, ModuleNotFoundError) as raised:
@@ -130,7 +130,7 @@ def _run(attempt: Attempt | None, run_dir: str, users_path: Sequence[str]) -> No
 def import_workload(run_dir: str, users_path: Sequence[str]) -> None:
     """Import what a task of this run imports before it connects to others."""
     record = _record(RunDir(Path(run_dir)))
-    sys.path[1:1] = [os.getcwd(), *users_path]  # noqa: PTH109
+    _add_users_modules(users_path)
     workloads = importlib.import_module("clusterctl.engine.workloads")
     importlib.import_module(workloads.module_of(record["job"]["workload"]))
 
@@ -164,8 +164,12 @@ def _is_replaced(attempt: Attempt) -> bool:
         return False
 
 
+def _add_users_modules(users_path: Sequence[str]) -> None:
+    sys.path[1:1] = [os.getcwd(), *users_path]  # noqa: PTH109
+
+
 def _is_cut_off(error: BaseException) -> bool:
-    """Whether it says that another rank's connection has failed: errors of torch, or of gloo, which have no class."""
+    """Whether a connection to another rank has failed. gloo raises plain RuntimeErrors, known by their source file."""
     kind, text = type(error), str(error)
     if kind.__module__.startswith("torch"):
         return kind.__name__ == "DistNetworkError" or (

@@ -10,12 +10,14 @@ import re
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGKILL
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _PROC = Path("/proc")
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 _TICKS = os.sysconf("SC_CLK_TCK")
 _GONE = (OSError, ValueError, IndexError)  # the process has just ended
 _WAITS_FOR_DISK = "D"
@@ -76,6 +78,20 @@ def carriers(*marks: str) -> list[tuple[int, dict[str, str]]]:
             if not wanted.isdisjoint(pairs):
                 found.append((pid, dict(os.fsdecode(pair).partition("=")[::2] for pair in reversed(pairs))))
     return found
+
+
+def tied_to_this() -> Callable[[], None]:
+    """What a process that this one forks calls first, so that the kernel kills it when this one has ended."""
+    import ctypes  # late: the emulator's commands do not need it
+
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()  # looked up before the fork
+
+    def die_with_parent() -> None:
+        prctl(_PR_SET_PDEATHSIG, SIGKILL)
+        if os.getppid() != parent:  # the parent died before the line above
+            os._exit(128 + SIGKILL)
+
+    return die_with_parent
 
 
 def descendants(

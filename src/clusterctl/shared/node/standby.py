@@ -11,7 +11,6 @@ started threads that last over a fork (OpenBLAS's do not), or a GPU's driver.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import re
@@ -26,11 +25,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.shared.node.deputy import LARGEST, NAME, PASSED_ON, address, show_environment, user_of
 from clusterctl.shared.node.entry import import_workload
 from clusterctl.shared.node.leftovers import end_earlier
+from clusterctl.shared.node.processes import tied_to_this
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _DRIVERS = ("/dev/nvidia", "/dev/kfd")  # a driver that is in use cannot be used after a fork
 
 
@@ -47,11 +46,6 @@ class _Request(NamedTuple):
         return cls(int(umask), list(map(int, cpus.split(","))), dict(pair.partition("=")[::2] for pair in pairs))
 
 
-class _Rank(NamedTuple):
-    pid: int
-    task: socket.socket
-
-
 def serve(run_dir: str, users_path: Sequence[str]) -> None:
     """Import what the ranks of a run import, then fork one for each task that asks; returns in the ranks."""
     for number in PASSED_ON:
@@ -60,7 +54,7 @@ def serve(run_dir: str, users_path: Sequence[str]) -> None:
     listener.bind(address(os.environ.pop(NAME)))
     listener.listen(1024)
     before, path = dict(os.environ), [*sys.path]
-    said = _output_of(lambda: import_workload(run_dir, users_path))
+    warnings = _stderr_of(lambda: import_workload(run_dir, users_path))
     added = {name: value for name, value in os.environ.items() if before.get(name) != value}
     sys.path[:] = path
     if not _can_fork():
@@ -76,8 +70,8 @@ def serve(run_dir: str, users_path: Sequence[str]) -> None:
     if "numpy" in sys.modules:  # a new process has a random state of its own
         sys.modules["numpy"].random.seed()
     del sys.argv[2:]
-    if said:
-        sys.stderr.write(said)
+    if warnings:
+        sys.stderr.write(warnings)
 
 
 class _Standby:
@@ -85,7 +79,7 @@ class _Standby:
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
-        self._ranks: dict[int, _Rank] = {}
+        self._ranks: dict[int, socket.socket] = {}  # process ID -> the connection to its task
         self._ending = False
         self._selector = selectors.DefaultSelector()
         self._reader, self._writer = os.pipe()
@@ -125,10 +119,10 @@ class _Standby:
         message, descriptors = b"", list[int]()
         with suppress(OSError):
             message, descriptors, _, _ = socket.recv_fds(task, LARGEST, 4)
-        rank = next((rank for rank in self._ranks.values() if rank.task is task), None)
+        rank = next((pid for pid, connection in self._ranks.items() if connection is task), None)
         if rank is not None:
             for number in message or [signal.SIGKILL]:
-                os.kill(rank.pid, number)  # not waited for yet, so it is no other process
+                os.kill(rank, number)  # not waited for yet, so it is no other process
             if not message:
                 self._forget(task)
             return None
@@ -159,22 +153,20 @@ class _Standby:
 
     def _fork(self, task: socket.socket) -> int | None:
         """The process ID of the new rank, 0 in it, or None if the system allows no more processes."""
-        parent, pid = os.getpid(), None
+        pid, die_with_parent = None, tied_to_this()
         handled = {signal.SIGCHLD, *PASSED_ON}
         signal.pthread_sigmask(signal.SIG_BLOCK, handled)
         with suppress(OSError):
             pid = os.fork()
         if pid == 0:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(128 + signal.SIGKILL)
+            die_with_parent()
             signal.set_wakeup_fd(-1)
             for number in handled:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             handled.remove(signal.SIGUSR2)  # until it can be handled, as the batch script has it
         elif pid is not None:
-            self._ranks[pid] = _Rank(pid, task)
+            self._ranks[pid] = task
             with suppress(OSError):  # the task has been killed meanwhile, which is heard next
                 task.send(b"began")
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
@@ -185,8 +177,8 @@ class _Standby:
         for number, descriptor in enumerate(descriptors[:3]):
             os.dup2(descriptor, number)
         os.fchdir(descriptors[3])
-        for rank in self._ranks.values():
-            rank.task.close()
+        for task in self._ranks.values():
+            task.close()
         for key in [*self._selector.get_map().values()]:
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()
@@ -199,12 +191,12 @@ class _Standby:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
-            rank = self._ranks.pop(pid)
+            task = self._ranks.pop(pid)
             code = os.waitstatus_to_exitcode(status)
             full = code != 0 and _kills_for_memory() > self._kills  # of this rank, or of another process of the attempt
             with suppress(OSError):  # the task may have been killed
-                rank.task.send(f"{max(code, 0)} {max(-code, 0)} {int(full)}".encode())
-            self._forget(rank.task)
+                task.send(f"{max(code, 0)} {max(-code, 0)} {int(full)}".encode())
+            self._forget(task)
 
 
 def _can_fork() -> bool:
@@ -220,7 +212,7 @@ def _can_fork() -> bool:
     return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208 - the fork has ended those that end then
 
 
-def _output_of(work: Callable[[], None]) -> str:
+def _stderr_of(work: Callable[[], None]) -> str:
     """Run `work` and return what it has written to standard error, for example warnings."""
     kept, held = os.dup(2), os.memfd_create("standby")
     os.dup2(held, 2)
