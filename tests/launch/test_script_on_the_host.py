@@ -8,107 +8,24 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 import pytest
+from support.batch_host import ALL_DONE, CHECKPOINT, NEWER, ONE_KILLED, Host, asks
 from support.hostile_inputs import hostile_shell
 from support.scenario import wait_until
 from support.traces import attempt
 
-import clusterctl
-from clusterctl.launcher.config import Resolved
 from clusterctl.launcher.diagnosis.failure import job_ending, known_line
 from clusterctl.launcher.observe.attempt import read_host
-from clusterctl.launcher.submission.plan import make_plan
-from clusterctl.launcher.submission.script import part, render
+from clusterctl.launcher.submission.script import part
 from clusterctl.shared.errors import Cause
-from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.marks import EXIT_RESTART, Refusal
-from clusterctl.shared.spec import Cluster, CommandTrain, Container, Job, Resources
+from clusterctl.shared.spec import Cluster, Container
 from clusterctl.shared.spec.job import Restart
-
-SOURCE = Path(clusterctl.__file__).parents[1]
-CLUSTER, NO_CONTAINER = Cluster(name="c"), Container()
-ALL_DONE = 'for r in 0 1; do touch "$attempt/marks/0000$r.done"; done\n'
-
-
-class Host:
-    """A node: a run directory, and an srun whose body each test supplies."""
-
-    def __init__(
-        self,
-        folder: Path,
-        nodes: int = 1,
-        tasks_per_node: int = 2,
-        cluster: Cluster = CLUSTER,
-        container: Container = NO_CONTAINER,
-        restart: Restart = Restart(where="queue"),  # noqa: B008 - it cannot change
-    ) -> None:
-        self.run = RunDir(folder / "it's a run-20260102-030405-abcd")
-        self.run.attempts_folder.mkdir(parents=True)
-        (folder / "code" / "lib").mkdir(parents=True)
-        self.run.run_json.write_text("{}")
-        self.project = folder / "code" / "project"
-        self.project.mkdir(parents=True)
-        self.run.code.symlink_to(Path("..", "code"))
-        job = Job(
-            name="x",
-            workload="command",
-            argv=("true",),
-            resources=Resources(nodes=nodes, tasks_per_node=tasks_per_node, gpus_per_node=0, warning=0),
-            container=container,
-            restart=restart,
-            train=CommandTrain(),
-        )
-        resolved = Resolved(job, cluster, {}, folder)
-        plan = make_plan(resolved, self.run, folder / "code", "0", "python")
-        self.script = self.run.path / "slurm_script"  # the name of slurmd's copy
-        self.script.write_text(render(plan))
-        self.srun = folder / "bin" / "srun"
-        self.srun.parent.mkdir()
-        self.asked = folder / "asked"  # the calls of scontrol
-        self.steps = folder / "steps"  # the last argument of each srun
-        self.ends = folder / "ends"  # the calls of leftovers.py: earlier attempts than these have ended
-        self.scontrol = ""  # the body of scontrol
-        self.environment: dict[str, str] = {}  # of the submitter's shell
-
-    def start(self, srun: str, restarts: int = 0) -> subprocess.Popen[bytes]:
-        steps, ends = quote(str(self.steps)), quote(str(self.ends))
-        prologue = f'#!/bin/bash\necho "${{!#}}" >>{steps}\n[ "${{!#}}" != true ] || exit 0\n'
-        prologue = prologue.replace(
-            "echo", f'case "$*" in *leftovers.py*) echo "${{!#}}" >>{ends}; exit 0 ;; esac\necho', 1
-        )
-        prologue += f"attempt={quote(str(self.run.attempts_folder))}/$CLUSTERCTL_ATTEMPT\n"
-        self.srun.write_text(prologue + srun)
-        self.srun.chmod(0o755)
-        scontrol = self.srun.with_name("scontrol")
-        scontrol.write_text(f'#!/bin/bash\necho "$@" >>{quote(str(self.asked))}\n{self.scontrol}\n')
-        scontrol.chmod(0o755)
-        environment = self.environment | {
-            "PATH": f"{self.srun.parent}:{os.environ['PATH']}",
-            "SLURM_JOB_ID": "12",
-            "SLURM_JOB_NODELIST": "n[1-2]",
-            "SLURM_RESTART_COUNT": str(restarts),
-        }
-        return subprocess.Popen(["bash", self.script], env=environment, stderr=subprocess.PIPE, cwd=self.run.path)
-
-    def call(self, srun: str, restarts: int = 0) -> int:
-        process = self.start(srun, restarts)
-        process.communicate()
-        return process.returncode
-
-    @property
-    def requeues(self) -> list[str]:
-        asked = self.asked.read_text().splitlines() if self.asked.exists() else []
-        return [line for line in asked if line.startswith("requeue")]
-
-    def host(self, attempt: int = 0) -> dict[str, Any]:
-        return dict(json.loads(self.run.attempt(attempt).host_json.read_text()))
 
 
 @pytest.fixture
@@ -479,19 +396,6 @@ def test_an_unwritable_run_folder_is_reported(host: Host) -> None:
     _, errors = process.communicate()
     assert process.returncode == 73
     assert b"cannot write to" in errors
-
-
-ONE_KILLED = 'touch "$attempt/marks/00000.ended" "$attempt/marks/00001.running"\n'
-NEWER = 'mkdir "$CLUSTERCTL_RUN_DIR/attempts/1" && echo \'{"attempt": 1, "job_id": "12"}\' >"$_/host.json"\n'
-CHECKPOINT = 'mkdir -p "$CLUSTERCTL_RUN_DIR/checkpoints/$CLUSTERCTL_ATTEMPT-7"\n'
-
-
-def asks(host: Host, attempt: int, **details: Any) -> str:
-    """The commands of a task that requests a restart."""
-    arguments = f"RunDir(Path({str(host.run.path)!r})).attempt({attempt}), 'warned', **{details!r}"
-    imports = "from pathlib import Path; from clusterctl.shared.record.layout import RunDir"
-    program = f"{imports}; from clusterctl.shared.record.marks import request_restart; request_restart({arguments})"
-    return f"PYTHONPATH={quote(str(SOURCE))} {quote(sys.executable)} -c {quote(program)}\n"
 
 
 def test_a_restart_request_requeues_the_job(host: Host) -> None:

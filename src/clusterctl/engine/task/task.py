@@ -283,9 +283,9 @@ def leave(*groups: dist.ProcessGroup | None) -> None:
 
 
 def may_restart(job: Job, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the batch script may requeue the run once more."""
-    count = environment.get("SLURM_RESTART_COUNT", "0")
-    return bool(job.resources.requeue) and int(count if count.isdigit() else 0) < job.restart.limit
+    """Whether the queue may start the run once more."""
+    count = environment.get("CLUSTERCTL_STARTS", "0")
+    return int(count if count.isdigit() else 0) < job.most_starts
 
 
 def _record_collectives(attempt: Attempt) -> None:

@@ -73,7 +73,13 @@ def _cancel(statuses: list[Status]) -> None:
                 from clusterctl.launcher.submission.warm import end_steps  # late: few runs share an allocation
 
                 end_steps(slurm, status.record.run.id, status.record.allocation)
-        job_ids = [status.job_id for status in statuses if status.record.allocation is None and status.job_id]
+        job_ids = [
+            job
+            for status in statuses
+            if status.record.allocation is None
+            for job in (status.successor, status.job_id)
+            if job
+        ]
         if job_ids:
             slurm.cancel(job_ids)
     except SlurmError as error:

@@ -305,7 +305,7 @@ def is_git(name: str) -> bool:
 def _files(run: RunDir, *, weights: bool) -> Iterator[Path]:
     """The exportable files: no secrets, no checkpoints, and nothing that only running ranks need."""
     yield from (run.run_json, run.submission_json, run.script, run.git_patch)
-    yield from (run.cancel_json, run.finished_json, run.requeue_json, run.accounting_json)
+    yield from (run.cancel_json, run.finished_json, run.requeue_json, run.successor_json, run.accounting_json)
     if weights:
         yield run.weights
     with suppress(OSError):

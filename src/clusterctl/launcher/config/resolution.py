@@ -232,7 +232,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         values.origins["resources", "warning"] = "default: 2 minutes, at most a quarter of the time"
     restart = job.restart
     if restart.at_limit is None:
-        can = job.workload == "command" and bool(restart.limit and resources.requeue and warning)
+        can = job.workload == "command" and bool(job.most_starts and warning)
         restart = replace(restart, at_limit=can and restart.signal != Restart.signal)
         values.origins["restart", "at_limit"] = "default: whether restart.signal is USR1 or TERM"
     if restart.standby is None:
@@ -315,5 +315,5 @@ def _of_restarts(job: Job) -> Iterator[Problem]:
                 yield Problem(("restart", name), 'only for a program of your own, workload "command"', hint=hint)
     elif restart.at_limit and job.resources.warning == 0:
         yield Problem(("restart", "at_limit"), "needs the warning before the time limit; set resources.warning")
-    elif restart.at_limit and not (restart.limit and job.resources.requeue):
+    elif restart.at_limit and not job.most_starts:
         yield Problem(("restart", "at_limit"), "needs restarts; set restart.limit and resources.requeue")

@@ -49,6 +49,8 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
         node, problem = min(not_staged.items())
         imports = f"{plural(len(not_staged), 'node')} {'import' if len(not_staged) > 1 else 'imports'}"
         flaws.append(f"{imports} from the shared file system, which is slower; {node}: {problem}")
+    if problem := trace.status.no_successor:
+        flaws.append(f"no job could be queued to go on in when this one ends (then: clusterctl resume): {problem}")
     if not beats:
         words = f"{trace.status.state}; no rank has sent a heartbeat yet"
         return (Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=tuple(flaws)),)

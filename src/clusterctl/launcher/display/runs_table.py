@@ -139,6 +139,8 @@ def note(status: Status) -> str:
         return plain(flaws[0]) if flaws and status.attempt.setup_ended is not None else _end(status.attempt)
     if flaws and status.attempt and not status.state.ended:
         return plain(flaws[0])
+    if status.no_successor:
+        return plain(f"no job to go on in: {status.no_successor}")
     if not status.state.ended and status.attempt and (since := status.attempt.idle_since) is not None:
         return f"idle since {time.strftime('%H:%M', time.localtime(since))}, logs no steps"
     if not status.state.ended and status.attempt and (since := status.attempt.gpus_idle_since) is not None:

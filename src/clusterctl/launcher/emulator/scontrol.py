@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from clusterctl.launcher.emulator import jobs
+from clusterctl.launcher.emulator import dependencies, jobs
 from clusterctl.launcher.emulator.stand_in import VERSION
 from clusterctl.launcher.emulator.virtual_cluster import Machine, gres, node_list, node_name
 from clusterctl.shared.errors import SlurmError
@@ -45,6 +45,9 @@ def main(machine: Machine, arguments: list[str]) -> int:
             if values.keys() == {"jobid", "excnodelist"}:
                 nodes = [str(_number(machine, name)) for name in _expand(values["excnodelist"])]
                 return _ask(machine, [values["jobid"]], "exclude", *nodes)
+            if values.keys() == {"jobid", "dependency"}:
+                dependencies.parse(values["dependency"])  # raises
+                return _ask(machine, [values["jobid"]], "wait-for", values["dependency"])
             _update_node(machine, values)
         case _:
             raise SlurmError(f"invalid keyword: {' '.join(arguments)}")
@@ -73,7 +76,7 @@ def _ask(machine: Machine, targets: list[str], *words: str) -> int:
 def _update_node(machine: Machine, values: dict[str, str]) -> None:
     state = values.get("state", "").lower()
     if state not in ("down", "resume", "idle") or "nodename" not in values:
-        updatable = "a node's state (down, resume, idle), and a job's ArrayTaskThrottle and ExcNodeList"
+        updatable = "a node's state (down, resume, idle), and a job's ArrayTaskThrottle, Dependency and ExcNodeList"
         raise SlurmError(f"the emulator updates only {updatable}")
     for name in _expand(values["nodename"]):
         node = _number(machine, name)

@@ -271,6 +271,11 @@ class Supervisor:
                 self._note(excluded=tuple(map(int, nodes)))
             case ["exclude", *_]:
                 return "Job is no longer pending execution"
+            case ["wait-for", text] if pending:
+                waits_for = dependencies.left(self.machine, dependencies.parse(text))
+                self._note(dependencies=waits_for, reason=dependencies.WAITS if waits_for else "None")
+            case ["wait-for", _]:
+                return "Job is no longer pending execution"
             case ["hold"] if not pending and not self.record.array:
                 return "Job is no longer pending execution"
             case ["hold"] if pending:

@@ -147,8 +147,11 @@ def happened(status: Status, stalled: Collection[int]) -> Iterator[Happened]:
     for attempt, following in zip_longest(status.attempts, status.attempts[1:]):
         if attempt.number in stalled:
             yield Happened(RunEvent.STALLED, attempt.number)
-        # Slurm requeues the same job after a preemption or the loss of a node; a resume is a new job.
-        if attempt.requeued or attempt.restarting or (following is not None and attempt.job_id == following.job_id):
+        # After a preemption or the loss of a node the run goes on without a word of its script; a resume is a new job.
+        again = following is not None and (
+            attempt.job_id == following.job_id or attempt.number >= status.record.past_attempts
+        )
+        if attempt.requeued or attempt.restarting or again:
             yield Happened(RunEvent.RESTARTED, attempt.number)
     if not status.state.ended or not status.sure:  # it is or may be active
         return

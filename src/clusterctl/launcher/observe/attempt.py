@@ -12,7 +12,12 @@ from clusterctl.launcher.observe.lines import last_lines, log_lines
 from clusterctl.launcher.observe.measurements import Pace, measurements_in, newest_values, pace_of
 from clusterctl.launcher.observe.rank_events import deaths, newest_stage
 from clusterctl.launcher.observe.run_names import submission as submission_of
-from clusterctl.launcher.observe.run_record import read_cancellation, read_finish, read_submission
+from clusterctl.launcher.observe.run_record import (
+    read_cancellation,
+    read_finish,
+    read_submission,
+    read_successor,
+)
 from clusterctl.launcher.observe.slurm_log import EndedBy, read_end
 from clusterctl.launcher.observe.telemetry import NodesNow, nodes_now
 from clusterctl.shared.node.node_check import EXIT_UNFIT, failed_nodes
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launcher.observe.rank_events import Death
-    from clusterctl.launcher.observe.run_record import RunRecord
+    from clusterctl.launcher.observe.run_record import RunRecord, Successor
     from clusterctl.launcher.slurm import JobState, QueuedJob
     from clusterctl.shared.record.layout import Attempt
     from clusterctl.shared.record.states import State
@@ -218,6 +223,7 @@ class RunEvidence:
     submitted_at: float | None = None  # when sbatch returned
     never_wrote: bool = False  # the current job has not opened its log, so it has not started
     late_seconds: float = 0.0  # other nodes' changes to its files may take this long to appear here
+    successor: Successor | None = None
 
     @property
     def job(self) -> QueuedJob | None:
@@ -244,17 +250,21 @@ def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: N
     attempts = [over.get(folder.number) or AttemptEvidence(**vars(read_host(folder))) for folder in folders]
     folders = [folder for folder, evidence in zip(folders, attempts, strict=True) if not evidence.copied]
     attempts = [evidence for evidence in attempts if not evidence.copied]
+    successor = read_successor(run)
     if attempts:
         ranks = record.job.resources.nodes * record.tasks_per_node
         done = finish is None and all_done(folders[-1], ranks)
         last = replace(_with_its_ranks(attempts[-1], folders, ranks, nodes), done=done)
-        if last.exit_code is not None and (last.signal or last.goes_on):
+        if last.signal or last.goes_on if last.exit_code is not None else successor:
             end = read_end(run.path / "slurm.log", last.number, last.job_id)
             last = replace(last, ended_by=end.ended_by, in_vain=end.in_vain)
         attempts[-1] = last
+    newest = attempts[-1].job_id if attempts else ""
     # An array element has two job ids: its own, which its batch script sees, and the one that squeue shows.
-    reported = attempts[-1].job_id if attempts and submission_of(run.id) == run.id else ""
+    reported = newest if submission_of(run.id) == run.id else ""
     known = [submission.job_id, reported]
+    if successor and newest in (successor.of, successor.job_id):
+        known.insert(0, newest)
     job_id = next((number for number in known if number and number not in record.past_jobs), None)
     if finish and attempts and finish.attempt not in (None, attempts[-1].number):
         finish = None  # from an attempt that was presumed lost and replaced
@@ -268,6 +278,7 @@ def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: N
         tuple(attempts),
         submitted_at=submission.time,
         never_wrote=never_wrote,
+        successor=successor,
     )
 
 

@@ -197,6 +197,14 @@ class Submission(NamedTuple):
     time: float | None = None
 
 
+class Successor(NamedTuple):
+    """The job in which a run goes on after the job `of`, which queued it; if it could not, `problem` says why."""
+
+    of: str
+    job_id: str
+    problem: str = ""
+
+
 class Cancellation(NamedTuple):
     """When the run was cancelled (0: unknown), and by whom."""
 
@@ -214,6 +222,13 @@ class Finish(NamedTuple):
 def read_submission(run: RunDir | ArrayDir) -> Submission:
     fields = read_fields(run.submission_json)
     return Submission(fields.job("job_id"), fields.moment("time"))
+
+
+def read_successor(run: RunDir) -> Successor | None:
+    """None if no job of the run has ever tried to queue another one."""
+    fields = read_fields(run.successor_json)
+    found = Successor(fields.job("of"), fields.job("job_id"), fields.text("problem"))
+    return found if found.of else None
 
 
 def read_cancellation(run: RunDir) -> Cancellation | None:

@@ -59,6 +59,8 @@ class Status:
     ended: float | None
     suspended: bool = False  # it has its nodes, but Slurm has stopped its processes
     requeuing: bool = False  # its ranks have ended, and its batch script asks Slurm in vain to start it again
+    successor: str | None = None  # the job that waits for the end of this one, to go on
+    no_successor: str = ""  # why there is none although Slurm will not requeue the job
 
     @property
     def attempt(self) -> AttemptEvidence | None:
@@ -108,6 +110,7 @@ def judge(evidence: RunEvidence, now: float) -> Status:
     requeuing = last is not None and last.requeuing and not stage.ended and stage is not State.QUEUED
     suspended = job is not None and job.state in (JobState.SUSPENDED, JobState.STOPPED) and not stage.ended
     reason = "Suspended" if suspended else job.reason if job and stage is State.QUEUED else ""
+    job_id, following = evidence.job_id or (job.job_id if job else None), evidence.successor
     if requeuing and last:
         reason = f"not requeued: {last.requeue_problem or 'no answer yet'}"
     if stage is State.CANCELLED and _cut_off(evidence) and (job is None or job.reason == NEVER_STARTS):
@@ -116,7 +119,7 @@ def judge(evidence: RunEvidence, now: float) -> Status:
         record=evidence.record,
         state=stage,
         sure=by_files is not None or (answer is not None and not answer.stale),
-        job_id=evidence.job_id or (job.job_id if job else None),
+        job_id=job_id,
         attempts=evidence.attempts,
         cancelling=evidence.cancelled_at is not None and not stage.ended,
         reason=reason,
@@ -124,6 +127,8 @@ def judge(evidence: RunEvidence, now: float) -> Status:
         ended=(evidence.finished_at or end or evidence.cancelled_at) if stage.ended else None,
         suspended=suspended,
         requeuing=requeuing,
+        successor=(following.job_id or None) if following and following.of == job_id else None,
+        no_successor=following.problem if following and following.of == job_id and not stage.ended else "",
     )
 
 
@@ -179,7 +184,7 @@ def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> State:
         vanished = evidence.job_id is not None and evidence.never_wrote
         return State.CANCELLED if vanished or _cut_off(evidence) else State.LOST
     if job.state.waiting:
-        claimed = last is not None and last.exit_code is None and last.restart_count == job.restart_count
+        claimed = last is not None and last.exit_code is None and not _restarted(evidence, last)
         return _stage_by_files(evidence) if claimed else State.QUEUED
     if job.state.ended:
         return _stage_of_ended(evidence, job.state, now)
@@ -224,9 +229,19 @@ def _cut_off(evidence: RunEvidence) -> bool:
 
 
 def _restarted(evidence: RunEvidence, last: AttemptEvidence) -> bool:
-    """Whether Slurm has restarted the job since the last attempt started."""
+    """Whether Slurm has restarted the job since the last attempt started, or will start its successor."""
     job = evidence.job
-    return job is not None and not job.state.ended and job.restart_count > last.restart_count
+    if job is None or job.state.ended:
+        return False
+    if _in_successor(evidence, last):
+        from_outside = last.exit_code is None or bool(last.signal)
+        return last.goes_on or (from_outside and last.ended_by not in _STAGE_OF_ENDING)
+    return job.restart_count > last.restart_count
+
+
+def _in_successor(evidence: RunEvidence, last: AttemptEvidence) -> bool:
+    following = evidence.successor
+    return following is not None and evidence.job_id == following.job_id != last.job_id
 
 
 def _reached_limit(evidence: RunEvidence, last: AttemptEvidence) -> bool:

@@ -20,7 +20,7 @@ from clusterctl.launcher.observe.runs import is_written, newest_first, newest_id
 from clusterctl.launcher.observe.slurm_log import accounted, note_end, noted_end
 from clusterctl.launcher.observe.state import judge, settled
 from clusterctl.launcher.observe.sweeps import place_in_array
-from clusterctl.launcher.slurm import Slurm
+from clusterctl.launcher.slurm import JobState, Slurm
 from clusterctl.launcher.submission.adoption import adopt
 from clusterctl.shared.errors import ConfigError, SlurmError
 from clusterctl.shared.record.file_systems import lateness
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.attempt import RunEvidence
     from clusterctl.launcher.observe.ended_runs import EndedRuns, Row
     from clusterctl.launcher.observe.state import Status
-    from clusterctl.launcher.slurm import JobState, Snapshot
+    from clusterctl.launcher.slurm import Snapshot
     from clusterctl.shared.record.states import State
     from clusterctl.shared.spec import Cluster
 
@@ -103,12 +103,13 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
     """`evidence` with Slurm's answer. A job found by its folder is recorded in the run: its submitter may have died."""
     run = evidence.record.run
     past = evidence.record.past_jobs
+    evidence = _in_its_successor(evidence, snapshot)
     if evidence.job_id:
         job = snapshot.jobs.get(evidence.job_id)
     elif (job := snapshot.in_folder(run.path, past)) is None and (place := place_in_array(run)):
         job = snapshot.in_folder(place[0].path, past, place[1])
     if job is None:  # it may have started and ended between reading its files and the query
-        evidence = read_evidence(evidence.record)
+        evidence = _in_its_successor(read_evidence(evidence.record), snapshot)
     job_id = evidence.job_id or (job.job_id if job else None)
     if job_id:
         with suppress(OSError):  # another user's run, or a full disk
@@ -119,6 +120,21 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
         note_end(run, job)
     answer = Answer(job, early, stale=snapshot.problem is not None)
     return replace(evidence, job_id=job_id, answer=answer, late_seconds=late)
+
+
+# A job that ended so does not go on in its successor, which leaves when it starts.
+_FINAL = (JobState.CANCELLED, JobState.TIMEOUT, JobState.DEADLINE)
+
+
+def _in_its_successor(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
+    """`evidence` with the job that goes on after the one that the files show, if that has ended."""
+    following, last = evidence.successor, evidence.last
+    if following is None or (job := snapshot.jobs.get(following.job_id)) is None or job.state.ended:
+        return evidence
+    before = snapshot.jobs.get(evidence.job_id or "")
+    if before and (not before.state.ended or (before.state in _FINAL and not (last and last.goes_on))):
+        return evidence
+    return replace(evidence, job_id=following.job_id)
 
 
 def _settled_by_accounting(

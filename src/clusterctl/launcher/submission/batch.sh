@@ -45,6 +45,7 @@ while [ -d "$cctl_run/attempts/$cctl_number" ]; do
   cctl_number=$((cctl_number + 1))
 done
 [ -z "$cctl_last" ] || [ ! -e "$cctl_run/attempts/$cctl_last/marks/finished" ] || exit 0
+[ -z "$cctl_succeeds" ] || [ "$cctl_agains" -gt 0 ] || cctl_is_needed || exit 0
 # A run may be queued for days, and someone may delete its files meanwhile.
 for cctl_gone in "$cctl_run/code/lib" "$cctl_run/run.json"; do
   cctl_await [ -e "$cctl_gone" ] ||
@@ -99,7 +100,9 @@ cctl_record .host.json "" && cctl_with_retries cctl_renamed "$cctl_attempt/.host
 cctl_put "$cctl_attempt/.finished.json" "{}"
 cctl_with_retries touch "$cctl_attempt/marks/.finished"
 
-export CLUSTERCTL_RUN_DIR=$cctl_run CLUSTERCTL_ATTEMPT=$cctl_number
+cctl_arrange_successor
+
+export CLUSTERCTL_RUN_DIR=$cctl_run CLUSTERCTL_ATTEMPT=$cctl_number CLUSTERCTL_STARTS=$(cctl_starts_so_far)
 # One environment for all programs (docs/decisions/programs-and-their-environment.md): the folder of the tasks' Python
 # comes first on their PATH, preceded by environments that the setup lines activate unless the cluster file names that
 # Python. Environments active in the submitter's shell are deactivated first: conda would not move them to the front
@@ -209,9 +212,6 @@ cctl_make_work && cctl_check_nodes && cctl_copy_code && cctl_leave_step_out && c
 cctl_code=$?
 printf -v cctl_end '%(%s)T' -1
 
-# scontrol takes the job ID of an array's last element for the whole array.
-cctl_own_job=$SLURM_JOB_ID
-[ -z "$SLURM_ARRAY_JOB_ID" ] || cctl_own_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 cctl_superseded() {
   local cctl_later=$((cctl_number + 1))
   while [ -d "$cctl_run/attempts/$cctl_later" ]; do
@@ -277,7 +277,7 @@ cctl_settled() {
 cctl_interrupted() {
   ! cctl_begun && [ "$cctl_restarts" -gt 0 ] || return
   if [ "$cctl_signal" = TERM ]; then
-    [[ $(timeout 5 scontrol show job "$cctl_own_job" 2>&1) == *JobState=RUNNING* ]]
+    [[ $(cctl_ask 5 scontrol show job "$cctl_own_job") == *JobState=RUNNING* ]]
   else
     grep -qrsw "terminated with signal $(kill -l USR2)" "$cctl_attempt/host.log" "$cctl_attempt/logs"
   fi
@@ -342,12 +342,13 @@ cctl_hung() { # a restart is also requested after a warning; the request says wh
 }
 # This script begins anew, with the environment that Slurm gave it, and claims the next attempt.
 cctl_start_again() {
-  local cctl_variables
-  mapfile -d '' -t cctl_variables <"/proc/$$/environ" && [ "${#cctl_variables[@]}" -gt 0 ] && cd "$cctl_run" || return
+  local cctl_standby_name=$CLUSTERCTL_STANDBY cctl_words
+  cd "$cctl_run" && cctl_as_begun || return
   exec >>"$cctl_run/slurm.log" 2>&1
-  exec env -i "${cctl_variables[@]}" "cctl_agains=$((cctl_agains + 1))" "cctl_fruitless=$cctl_fruitless" \
+  exec env "${cctl_words[@]}" "cctl_agains=$((cctl_agains + 1))" "cctl_succeeds=$cctl_succeeds" \
+    "cctl_starts=$cctl_starts" "cctl_fruitless=$cctl_fruitless" \
     "cctl_furthest=$cctl_furthest" "cctl_furthest_saved=$cctl_furthest_saved" \
-    "cctl_standby_pid=$cctl_standby_pid" ${CLUSTERCTL_STANDBY:+"CLUSTERCTL_STANDBY=$CLUSTERCTL_STANDBY"} "$BASH" "$0"
+    "cctl_standby_pid=$cctl_standby_pid" ${cctl_standby_name:+"CLUSTERCTL_STANDBY=$cctl_standby_name"} "$BASH" "$0"
 }
 cctl_finish() {
   cctl_put "$cctl_attempt/.finished.json" "{\"attempt\": $cctl_number, \"time\": $cctl_end}" &&
@@ -359,8 +360,8 @@ cctl_refusal() {
   if cctl_superseded; then echo superseded
   elif [ -e "$cctl_run/cancel.json" ]; then echo cancelled
   elif declare -F cctl_in_allocation >/dev/null; then echo in-allocation
-  elif [ -z "$cctl_unfit" ] && ! cctl_progressed; then echo no-progress
-  elif [ "${SLURM_RESTART_COUNT:-0}" -ge "$cctl_restarts" ]; then echo restart-limit
+  elif [ -z "$cctl_unfit$cctl_taken" ] && ! cctl_progressed; then echo no-progress
+  elif ! cctl_starts_left; then echo restart-limit
   fi
 }
 # Slurm may be unreachable for minutes. When it requeues, it sends TERM to the whole script: scontrol must ignore it.
@@ -389,21 +390,16 @@ cctl_requeue() {
   done
   return 1
 }
-cctl_in_json() { # the first line of a text, shortened
-  local LC_ALL=C cctl_line=${1%%$'\n'*}
-  cctl_line=${cctl_line//[^ -~]/ } && cctl_line=${cctl_line//[\"\\]/\'}
-  echo "${cctl_line:0:150}"
-}
 # The job's time limit by now, which tells a warning before it from a preemption: an administrator may have changed it.
 cctl_time_limit() {
   local cctl_job
-  cctl_job=$(trap '' TERM; timeout 5 scontrol show job "$cctl_own_job" 2>/dev/null)
+  cctl_job=$(cctl_ask 5 scontrol show job "$cctl_own_job")
   [[ $cctl_job =~ [[:space:]]TimeLimit=([0-9:-]+) ]] && echo ", \"limit\": \"${BASH_REMATCH[1]}\""
 }
 # Slurm accepts this only for a pending job, which it is once it has been requeued, while this script still runs.
 cctl_leave_out() {
   [ -z "$cctl_unfit" ] ||
-    (trap '' TERM; cctl_with_retries scontrol update "JobId=$cctl_own_job" "ExcNodeList=$cctl_unfit") ||
+    (trap '' TERM; cctl_with_retries scontrol update "JobId=${cctl_successor:-$cctl_own_job}" "ExcNodeList=$cctl_unfit") ||
     echo "clusterctl: cannot exclude $cctl_unfit from the next start"
 }
 cctl_close() {
@@ -457,11 +453,13 @@ cctl_report_end() {
 }
 cctl_refused=''
 cctl_problem=''
+cctl_taken='' # its nodes, for another job
 cctl_limit=''
 [ -z "$cctl_asked" ] || cctl_limit=$(cctl_time_limit)
 if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] &&
   { [ -n "$cctl_asked" ] || [ -n "$cctl_unfit" ] || { [ -z "$cctl_signal" ] && cctl_killed; } ||
-    { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted; }; then
+    { [ "$cctl_agains" -gt 0 ] && [ -z "$cctl_signal" ] && ! cctl_begun; } || cctl_interrupted ||
+    { cctl_preempted && cctl_taken=yes; }; }; then
   if cctl_may_start_again; then
     cctl_record_end ', "restarting": true'
     if [ -n "$cctl_tracker_pid" ]; then cctl_report_end; else cctl_notify & fi
@@ -475,7 +473,7 @@ if [ "$cctl_code" -ne 0 ] && [ "$cctl_signal" != LOST ] &&
     cctl_report_end
     cctl_close
     cctl_before=$cctl_signal
-    if cctl_requeue; then
+    if cctl_go_on; then
       cctl_signal=$cctl_before # not the one that the requeue brought
       cctl_record_end ', "requeued": true'
       cctl_leave_out
@@ -490,4 +488,7 @@ fi
 cctl_record_end "${cctl_refused:+, \"refused\": \"$cctl_refused\"$cctl_problem}"
 cctl_report_end
 cctl_close
+# Of a job that was ended from outside, its successor learns from Slurm whether the run goes on.
+[ "$cctl_refused" = superseded ] || { [ -n "$cctl_signal" ] && [ "$cctl_code" -ne 0 ] && [ -z "$cctl_refused" ]; } ||
+  cctl_drop_successor
 exit "$cctl_code"

@@ -104,7 +104,8 @@ class Plan:
     task: tuple[str, ...]  # the command of each task
     python_is_named: bool  # by the cluster file: takes precedence over environments that setup lines activate
     tasks: int
-    restarts: int = 0  # how often the script may requeue the job
+    restarts: int = 0  # how often the queue may start it again
+    by: str | None = None  # "requeue" or "successor" (successor.sh); None: as the site has it
     again: int | None = None  # how often in a row it may start the tasks again without progress; None: never
     standby: tuple[str, ...] = ()  # srun's flags for the process on each node that becomes the ranks, if there is one
     progress: str | None = None  # the files whose change shows progress, for a shell in the working directory
@@ -179,7 +180,8 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         task=task,
         python_is_named=cluster.python is not None,
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
-        restarts=job.restart.limit if job.resources.requeue else 0,
+        restarts=job.most_starts,
+        by=job.restart.by or (None if cluster.is_slurm else "requeue"),
         again=job.restart.without_progress if job.restart.limit and job.restart.where == "allocation" else None,
         standby=(*_BESIDE, *cluster.srun_args, f"--chdir={run.work}") if job.restart.standby else (),
         progress=job.restart.progress,
@@ -238,7 +240,7 @@ def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView
         mounts.append(Mount(job.data.root, job.data.root, ("ro",)))
     if cluster.runtime == "pyxis":  # srun starts the task on the host of a node that lacks the plugin
         mounts.append(Mount(str(run.path.parent), IMAGE_MARK, ("ro",)))
-    environment = {*set_here, "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT"}
+    environment = {*set_here, "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT", "CLUSTERCTL_STARTS"}
     environment |= {name for line in (*cluster.setup, *job.setup) for name in _EXPORTED.findall(line)}
     if job.resources.gpus_per_node:
         environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's value overrides the image's

@@ -1,7 +1,7 @@
 """The batch script as a pure function of the plan. The same script runs on Slurm and on the emulator.
 
 The run's values are placed between fixed parts: `shell.sh` before them; `warm.sh` (warm runs only), `work.sh`,
-`setup.sh` and `batch.sh` after them.
+`setup.sh`, `successor.sh` and `batch.sh` after them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def render(plan: Plan) -> str:
             part("shell.sh"),
             f"cctl_run={quote(str(plan.run.path))}",
             f"cctl_ranks={plan.tasks}",
-            f"cctl_restarts={plan.restarts} # how often the job may be requeued",
+            f"cctl_restarts={plan.restarts} # how often the queue may start it again",
+            f"cctl_by={plan.by or ''} # requeue or successor; empty: as the site has it",
             f"cctl_most_fruitless={'' if plan.again is None else plan.again} # restarts in a row on the same nodes",
             f"cctl_progress={quote(plan.progress or '')} # files that show it, of a program of the user's own",
             _array("cctl_dropped", [[name] for name in plan.unset]),
@@ -88,6 +89,7 @@ def render(plan: Plan) -> str:
             *warm,
             part("work.sh"),
             part("setup.sh"),
+            part("successor.sh"),
             part("batch.sh"),
         ]
     )

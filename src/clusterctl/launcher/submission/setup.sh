@@ -76,5 +76,6 @@ cctl_ended_in_setup() { # exit code
   cctl_record host.json \
     ", \"end\": $cctl_end, \"exit_code\": $cctl_code, \"signal\": \"$cctl_signal\", \"setup_ended\": $cctl_line"
   [ "${#cctl_notifier[@]}" -eq 0 ] || timeout -k 1 9 "${cctl_notifier[@]}" </dev/null || true
+  cctl_drop_successor
   exit "$cctl_code"
 }

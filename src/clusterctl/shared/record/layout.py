@@ -149,6 +149,7 @@ class RunDir:
     cancel_json = Inside("cancel.json")
     finished_json = Inside("finished.json")
     requeue_json = Inside("requeue.json")  # the last restart request: its attempt, reason and time
+    successor_json = Inside("successor.json")  # the job in which the run goes on after the one that queued it, if any
     accounting_json = Inside("accounting.json")  # Slurm's accounting of the ended job, cached
     notified = Inside("notified")  # the result of each attempt to send a message, one file each
     trackers = Inside("trackers")  # each tracker's progress, and W&B's files

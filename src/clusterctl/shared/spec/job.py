@@ -202,7 +202,10 @@ class Restart:
     where: Annotated[str, OneOf(("allocation", "queue"))] = "allocation"
     """Where to start again after a rank was killed or hung: at once on the same nodes, or through the queue."""
     limit: Natural = 20
-    """Maximum number of requeues per submission, including those by Slurm; 0 disables all restarts."""
+    """Maximum number of starts through the queue after the first, including those by Slurm; 0 disables all restarts."""
+    by: Annotated[str, OneOf(("requeue", "successor"))] | None = None
+    """How the queue starts it again: its job is requeued, or another one waits for its end; by default the latter where
+    the site does not requeue."""
     without_progress: Natural = 3
     """How many restarts in a row on the same nodes may neither save a checkpoint nor log a new step."""
     standby: bool | None = None
@@ -255,6 +258,11 @@ class Job:
     """Trackers that receive a copy of the run's metrics."""
     train: Train = field(default_factory=Train)
     """Settings of the workload."""
+
+    @property
+    def most_starts(self) -> int:
+        """How often the queue may start it after the first time."""
+        return self.restart.limit if self.resources.requeue or self.restart.by == "successor" else 0
 
     @property
     def has_own_model(self) -> bool:

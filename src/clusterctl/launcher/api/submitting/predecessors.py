@@ -135,11 +135,15 @@ class Predecessors:
             if never[0].record.run.id != one.run:  # it is a sweep
                 raise UsageError(f"{len(never)} of the {len(statuses)} runs of {one.run} did not finish", hint)
             raise UsageError(f"{one.run} has not finished: {never[0].state}", hint)
-        jobs = [self._job_of(status) for status in statuses if standing(one.condition, status) is Standing.OPEN]
+        jobs = [
+            self._job_of(status, one.condition)
+            for status in statuses
+            if standing(one.condition, status) is Standing.OPEN
+        ]
         return _by_array(jobs, SweepDir.of(self.runs, one.run), statuses)
 
-    def _job_of(self, status: Status) -> str:
-        """The job ID of a run that has not ended. Raises UsageError if Slurm cannot wait for it."""
+    def _job_of(self, status: Status, condition: Condition) -> str:
+        """The job ID of a run that has not ended, for its end the last one. Raises UsageError if it has none."""
         run, record = status.record.run.id, status.record
         later = f"submit this one when it has ended; see: clusterctl status {run}"
         if record.allocation:
@@ -149,7 +153,7 @@ class Predecessors:
             raise UsageError(f"{run} runs {where}: Slurm waits only for its own jobs", later)
         if status.job_id is None:
             raise SlurmError(f"{run} has no job ID yet", f"try again; see: clusterctl status {run}")
-        return status.job_id
+        return status.job_id if condition is Condition.STARTED else status.successor or status.job_id
 
 
 def ids_of(named: Names) -> list[str]:
@@ -171,9 +175,10 @@ def find_predecessors(named: Mapping[Condition, Iterable[str]], runs: Path, clus
 def _by_array(jobs: Sequence[str], sweep: SweepDir, statuses: Sequence[Status]) -> list[str]:
     """`jobs` with array IDs in place of their elements, which keeps sbatch's list short for large sweeps.
 
-    Except arrays with elements that have since been resumed in another array: they can never finish.
+    Except arrays with elements that go on in other jobs, or have since been resumed in another array: they can never
+    finish.
     """
-    known = {status.job_id for status in statuses}
+    known = {status.job_id for status in statuses if not status.successor}
     whole = set()
     for array in sweep.arrays():
         number = read_submission(array).job_id

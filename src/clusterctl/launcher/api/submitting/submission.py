@@ -184,7 +184,7 @@ class Submission:
             link_archives(run, archives)
             write_text(run.script, render(plan), mode=0o700)
             write_json(run.run_json, _renewed_record(run, resolved, past_job, self.words))
-            for path in (run.cancel_json, run.submission_json, run.accounting_json):
+            for path in (run.cancel_json, run.submission_json, run.successor_json, run.accounting_json):
                 path.unlink(missing_ok=True)
         if self.sweep is None or self.sweep.record == self.sweep.past:
             return
@@ -276,7 +276,7 @@ def _renewed_record(run: RunDir, resolved: Resolved, past_job: PastJob, words: S
 
 
 def _archived(run: RunDir) -> list[Path]:
-    return [run.run_json, run.script, run.submission_json, run.cancel_json, run.accounting_json]
+    return [run.run_json, run.script, run.submission_json, run.successor_json, run.cancel_json, run.accounting_json]
 
 
 def _archive(run: RunDir) -> Path:
