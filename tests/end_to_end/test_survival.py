@@ -247,6 +247,35 @@ def test_a_preempted_run_ends_with_the_same_weights(
     assert_same_result(run, uninterrupted)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("back_end", "grace"), [("emulator", 10), ("sandbox", 10), ("sandbox", 0)], indirect=["back_end"]
+)
+def test_a_run_whose_job_is_cancelled_for_another_ends_with_the_same_weights(
+    stage: Stage, uninterrupted: tuple[dict[int, float], dict[str, torch.Tensor]], grace: int
+) -> None:
+    """PreemptMode=CANCEL: Slurm starts the job no more, and another one of the run goes on."""
+    whole = 'nodes = 2\nexclusive = true\npartition = "preemptable"\n'
+    if stage.cluster == "local":  # the emulator requeues what it preempts, unless the job forbids it
+        whole += 'requeue = false\n[restart]\nby = "successor"\n[resources.sbatch]\n'
+    else:
+        change = f"PreemptMode=CANCEL GraceTime={grace}"
+        stage.slurm("scontrol", "update", "PartitionName=preemptable", *change.split())
+    try:
+        run = stage.submit(stage.write_job("weak", JOB.replace("nodes = 2\n", whole).replace('time = "30m"\n', "")))
+        wait_for_steps(run, 5, attempt=0)
+        wait_until(run.successor_json.exists, 30, "its successor")
+        urgent = '[resources]\nnodes = 4\nexclusive = true\npartition = "urgent"\n'
+        job = stage.write_job("urgent", f'workload = "command"\nargv = ["sleep", "1"]\n{urgent}')
+        assert stage.call("submit", job, "--cluster", stage.cluster, "--wait").returncode == 0
+        stage.wait_for_stage(run, "finished", seconds=120)
+    finally:
+        if stage.cluster != "local":
+            stage.slurm("scontrol", "update", "PartitionName=preemptable", "PreemptMode=REQUEUE", "GraceTime=10")
+    assert host(run, 0)["job_id"] != host(run, 1)["job_id"]
+    assert_same_result(run, uninterrupted)
+
+
 OTHERS = {
     "synthetic": SyntheticTrain(avg_num_nodes=4000, model="sage", fan_out=(5, 5), epochs=20, device="cpu"),
     "deep-sage": DeepSageTrain(batch_size=64, epochs=12, device="cpu"),

@@ -44,7 +44,7 @@ def waiting(host: Host, text: str) -> Host:
     return host
 
 
-SUBMITTED = "sbatch --parsable --begin=now --dependency=afterany:12 script.sh"
+SUBMITTED = "sbatch --parsable --dependency=afterany:12 script.sh"
 
 
 def test_a_killed_rank_goes_on_in_another_job(host: Host) -> None:

@@ -1,0 +1,120 @@
+"""Runs on clusters that do not requeue jobs go on in other jobs, which wait for the end of the first."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support.scenario import ON_SLURM, Stage, alive, wait_until
+
+from clusterctl.shared.record.files import read_json
+from clusterctl.shared.record.layout import RunDir
+
+# Counts to 400 and saves each number; it knows nothing of clusterctl.
+PROGRAM = """
+import os, pathlib, time
+saved = pathlib.Path("count")
+count = int(saved.read_text()) if saved.exists() else 0
+print("going on from", count, flush=True)
+while count < 400:
+    count += 1
+    pathlib.Path("aside").write_text(str(count)); os.replace("aside", saved)
+    time.sleep(float(os.environ["PACE"]))
+print("counted to", count)
+"""
+JOB = f"""
+workload = "command"
+argv = ["python", "-c", {json.dumps(PROGRAM)}]
+[restart]
+where = "queue"
+by = "successor"
+progress = "count"
+at_limit = true
+[env]
+PACE = "%s"
+[resources]
+nodes = 1
+time = "%s"
+"""
+
+
+def submit(stage: Stage, *words: str, pace: str = "0.02", limit: str = "10m", name: str = "count") -> RunDir:
+    return stage.submit(stage.write_job(name, JOB % (pace, limit)), *words)
+
+
+def kill(run: RunDir) -> None:
+    """Once it has saved, and its successor is queued."""
+    wait_until(lambda: (run.work / "count").exists() and run.successor_json.exists(), 90, "its successor")
+    *_, victim = [pid for pid in alive(run) if b"pathlib.Path(" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(victim, signal.SIGKILL)
+
+
+def jobs_of(run: RunDir) -> list[str]:
+    """The job of each attempt."""
+    return [str(read_json(attempt.host_json)["job_id"]) for attempt in run.attempts()]
+
+
+def queued(stage: Stage) -> list[str]:
+    return stage.slurm("squeue", "--me", "--noheader", "--format=%i").split()
+
+
+def test_a_killed_program_goes_on_in_a_second_job_which_another_run_waits_for(stage: Stage) -> None:
+    run = submit(stage)
+    dependent = stage.submit(
+        stage.write_job("next", 'workload = "command"\nargv = ["true"]\n[resources]\nnodes = 1\n'), "--after", run.id
+    )
+    kill(run)
+    status = stage.wait_for_stage(run, "finished", seconds=120)
+    first, second = jobs_of(run)
+    assert first == stage.job_id(run) != second
+    assert (status["job_id"], status["attempts"]) == (second, 2)
+    assert "counted to 400" in stage.log(run, 0, attempt=1)
+    assert "going on from 0" not in stage.log(run, 0, attempt=1)
+    stage.wait_for_stage(dependent, "finished", seconds=60)
+    assert read_json(dependent.attempt(0).host_json)["start"] >= read_json(run.finished_json)["time"]
+    wait_until(lambda: not queued(stage), 30, "no job to be left in the queue")
+
+
+@pytest.mark.parametrize("when", ["running", "between"])
+def test_cancel_ends_both_jobs(stage: Stage, when: str) -> None:
+    run = submit(stage, pace="0.2")
+    wait_until(run.successor_json.exists, 60, "its successor")
+    if when == "between":
+        stage.slurm("scontrol", "hold", str(read_json(run.successor_json)["job_id"]))
+        kill(run)
+        assert stage.wait_for_stage(run, "queued")["job_id"] == read_json(run.successor_json)["job_id"]
+    assert stage.call("cancel", "--yes", run.id, "--cluster", stage.cluster).returncode == 0
+    stage.wait_for_stage(run, "cancelled")
+    wait_until(lambda: not queued(stage), 60, "no job to be left in the queue")
+    assert len(run.attempts()) == 1
+
+
+@ON_SLURM
+def test_a_job_that_the_site_does_not_requeue_has_a_successor_by_itself(stage: Stage) -> None:
+    """As a submit plugin of the site may do it, which says nothing."""
+    text = (JOB % ("0.02", "10m")).replace('by = "successor"\n', "")
+    run = stage.submit(stage.write_job("count", text), "--hold")
+    stage.slurm("scontrol", "update", f"JobId={stage.job_id(run)}", "Requeue=0")
+    stage.slurm("scontrol", "release", stage.job_id(run))
+    kill(run)
+    stage.wait_for_stage(run, "finished", seconds=120)
+    assert len(set(jobs_of(run))) == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("starts", [3, pytest.param(12, marks=pytest.mark.faults)])
+def test_a_program_runs_through_many_jobs_of_a_minute(stage: Stage, starts: int) -> None:
+    """Unattended: each job is warned a quarter of its minute before its end, and the next one goes on."""
+    run = submit(stage, pace=str(starts * 45 / 400), limit="1m")
+    deadline = time.monotonic() + 120 * starts
+    while not run.finished_json.exists() and time.monotonic() < deadline:
+        time.sleep(2)
+    stage.wait_for_stage(run, "finished")
+    assert len(set(jobs_of(run))) >= starts
+    starts_at = [int(stage.log(run, 0, attempt=one.number).split()[3]) for one in run.attempts()]
+    assert starts_at == sorted(set(starts_at))
+    wait_until(lambda: not queued(stage), 30, "no job to be left in the queue")
