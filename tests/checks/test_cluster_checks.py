@@ -36,6 +36,7 @@ ANSWERS = {
     "ping": "Slurmctld(primary) at login1 is UP\n",
     "partitions": "gpu*\ndebug\n",
     "config": "AccountingStorageType   = accounting_storage/slurmdbd\n",
+    "preemption": "PartitionName=gpu\n   X=0 PreemptMode=OFF X=1\n\nPartitionName=debug\n   PreemptMode=REQUEUE\n",
     "srun": "  --mpi=type\n      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH\n",
 }
 DOWN = SlurmError("scontrol did not answer within 10 s", "ask it with: scontrol ping")
@@ -358,6 +359,26 @@ def test_doctor_looks_for_apptainer_if_the_cluster_file_names_it() -> None:
     assert the(found, "containers").verdict is Verdict.WARN
     there = replace(found, login_node=replace(NODE, apptainer=True))
     assert the(there, "containers").message == "Apptainer runs images"
+
+
+@pytest.mark.parametrize(
+    ("debug", "partition", "message"),
+    [
+        ("REQUEUE", None, "by requeueing, 120 s after"),
+        ("CANCEL", None, "in a job of their own in 1 partition, debug: Slurm cancels"),
+        ("GANG,CANCEL", "debug", "in a job of their own in 1 partition, debug"),
+        ("CANCEL", "gpu", "by requeueing"),
+    ],
+)
+def test_doctor_tells_how_runs_are_started_again(debug: str, partition: str | None, message: str) -> None:
+    text = ANSWERS["preemption"].replace("REQUEUE", debug)
+    check = the(with_answer("preemption", text, Cluster(name="site", partition=partition)), "restarts")
+    assert (check.verdict, check.message[: len(message)]) == (Verdict.OK, message)
+
+
+def test_doctor_tells_how_long_a_requeued_job_waits() -> None:
+    check = the(with_answer("config", "AuthInfo = socket=/run/munge,cred_expire=5\n"), "restarts")
+    assert check.message == "by requeueing, 5 s after the end of an attempt"
 
 
 @pytest.mark.parametrize(

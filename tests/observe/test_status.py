@@ -96,6 +96,75 @@ def test_a_run_that_ends_between_reading_and_the_query_is_not_lost(fabricate: Fa
     assert stages([run], Ending()) == [State.FINISHED]
 
 
+SUCCESSOR = {"submission.json": {"job_id": "1"}, "successor.json": {"of": "1", "job_id": "2"}}
+TERMINATED = {"exit_code": 143, "signal": "TERM", "end": 9}
+CANCELLED = "=== 0 ===\nslurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "jobs", "expected"),
+    [
+        ({}, {"1": "RUNNING", "2": "PENDING"}, (State.STARTING, "1", "2")),
+        ({"exit_code": 75, "requeued": True}, {"1": "COMPLETING", "2": "PENDING"}, (State.QUEUED, "1", "2")),
+        ({"exit_code": 75, "requeued": True}, {"1": "FAILED", "2": "PENDING"}, (State.QUEUED, "2", None)),
+        ({"exit_code": 75, "requeued": True}, {"2": "RUNNING"}, (State.STARTING, "2", None)),
+        (TERMINATED, {"1": "PREEMPTED", "2": "PENDING"}, (State.QUEUED, "2", None)),
+        (TERMINATED, {"1": "CANCELLED", "2": "PENDING"}, (State.CANCELLED, "1", "2")),
+        (TERMINATED | {"log": CANCELLED}, {"2": "PENDING"}, (State.CANCELLED, "1", "2")),
+        ({}, {"1": "PREEMPTED", "2": "PENDING"}, (State.QUEUED, "2", None)),
+        ({}, {"1": "NODE_FAIL", "2": "RUNNING"}, (State.STARTING, "2", None)),
+        ({}, {"1": "CANCELLED", "2": "PENDING"}, (State.CANCELLED, "1", "2")),
+        ({"log": CANCELLED}, {"2": "PENDING"}, (State.CANCELLED, "2", None)),  # Slurm says no more of the first
+        ({"exit_code": 3}, {"1": "FAILED", "2": "PENDING"}, (State.FAILED, "1", "2")),
+        ({"exit_code": 3}, {"2": "PENDING"}, (State.FAILED, "1", "2")),
+    ],
+)
+def test_a_run_is_in_its_successor_once_its_first_job_has_ended(
+    fabricate: Fabricate,
+    folder: Path,
+    first: dict[str, object],
+    jobs: dict[str, str],
+    expected: tuple[State, str, str | None],
+) -> None:
+    record = {
+        "attempt": 0,
+        "job_id": "1",
+        "start": 1,
+        "signal": "",
+        "end": 9 if "exit_code" in first else None,
+        **first,
+    }
+    files = {**SUCCESSOR, "attempts/0/host.json": record, "slurm.log": record.pop("log", "=== 0 ===\n")}
+    queue = Queue(*((number, state, folder / A) for number, state in jobs.items()))
+    (status,) = report([fabricate(A, files)], queue, lambda: NOW).statuses
+    assert (status.state, status.job_id, status.successor) == expected
+
+
+def test_a_successors_own_attempt_is_of_its_job(fabricate: Fabricate, folder: Path) -> None:
+    ended = {"attempt": 0, "job_id": "1", "start": 1, "end": 2, "exit_code": 75, "requeued": True}
+    files = {
+        **SUCCESSOR,
+        "attempts/0/host.json": ended,
+        "attempts/1/host.json": {"attempt": 1, "job_id": "2", "start": 3},
+    }
+    queue = Queue(("2", "RUNNING", folder / A))
+    (status,) = report([fabricate(A, files)], queue, lambda: NOW).statuses
+    assert (status.state, status.job_id, status.successor) == (State.STARTING, "2", None)
+    files["successor.json"] = {"of": "2", "problem": "sbatch: error: no jobs from nodes"}
+    (status,) = report([fabricate(B, files)], queue, lambda: NOW).statuses
+    assert (status.job_id, status.no_successor) == ("2", "sbatch: error: no jobs from nodes")
+
+
+def test_a_job_before_the_last_resume_is_nobodys_successor(fabricate: Fabricate, folder: Path) -> None:
+    ended = {"attempt": 0, "job_id": "2", "start": 1, "end": 2, "exit_code": 3, "signal": ""}
+    resumed = {"time": 5, "attempts": 1, "job_id": "2", "argv": []}
+    files = {**SUCCESSOR, "submission.json": {"job_id": "7"}, "attempts/0/host.json": ended}
+    run = fabricate(A, files)
+    run.run_json.write_text(json.dumps({**read_json(run.run_json), "resumes": [resumed]}))
+    (status,) = report([run], Queue(("7", "PENDING", folder / A)), lambda: NOW).statuses
+    assert (status.state, status.job_id, status.successor) == (State.QUEUED, "7", None)
+
+
 def test_an_unresponsive_slurm_is_reported_and_stages_come_from_the_files(fabricate: Fabricate) -> None:
     queue = Queue(silent=True)
     runs = [

@@ -60,6 +60,7 @@ QUESTIONS = {
     "ping": ("scontrol", "ping"),
     "partitions": ("sinfo", "-h", "-o", "%P"),
     "config": ("scontrol", "show", "config"),
+    "preemption": ("scontrol", "show", "partition"),
     "srun": ("srun", "--help"),
 }
 

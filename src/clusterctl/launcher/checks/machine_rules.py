@@ -92,8 +92,23 @@ def cluster_rules(found: Surroundings) -> Iterator[Check]:
         kind = re.search(r"AccountingStorageType\s*=\s*(\S+)", texts["config"])
         on = kind and not kind[1].endswith(("/none", "(null)"))
         yield ok("accounting", "on" if on else "off: only the run's files record how it ended")
+    if "preemption" in texts:
+        yield _restarts(texts["preemption"], cluster.partition, texts.get("config", ""))
     if "srun" in texts:
         yield _runtime("--container-image" in texts["srun"], found)
+
+
+def _restarts(partitions: str, mine: str | None, config: str) -> Check:
+    """How the queue starts runs again (submission/successor.sh), by the text of `scontrol show partition`."""
+    modes = dict(
+        re.findall(r"^PartitionName=(\S+)(?:.|\n(?!PartitionName))*?\bPreemptMode=(\S+)", partitions, re.MULTILINE)
+    )
+    cancelling = [name for name, mode in modes.items() if "CANCEL" in mode and mine in (None, name)]
+    if cancelling:
+        where = f"in {plural(len(cancelling), 'partition')}, {', '.join(cancelling[:3])}"
+        return ok("restarts", f"in a job of their own {where}: Slurm cancels the jobs that it preempts there")
+    lifetime = re.search(r"cred_expire=([0-9]+)", config)
+    return ok("restarts", f"by requeueing, {int(lifetime[1]) if lifetime else 120} s after the end of an attempt")
 
 
 def _folder(name: str, folder: Folder, elsewhere: str) -> Check:

@@ -183,6 +183,8 @@ def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> State:
         # A job that is neither waiting nor has ever started was cancelled; an element of an array then leaves no trace.
         vanished = evidence.job_id is not None and evidence.never_wrote
         return State.CANCELLED if vanished or _cut_off(evidence) else State.LOST
+    if last and _in_successor(evidence, last) and last.ended_by in _STAGE_OF_ENDING:
+        return _STAGE_OF_ENDING[last.ended_by]
     if job.state.waiting:
         claimed = last is not None and last.exit_code is None and not _restarted(evidence, last)
         return _stage_by_files(evidence) if claimed else State.QUEUED
