@@ -58,6 +58,7 @@ class Host:
         plan = make_plan(resolved, self.run, folder / "code", "0", "python")
         self.script = self.run.path / "slurm_script"  # the name of slurmd's copy
         self.script.write_text(render(plan))
+        self.run.script.write_text(self.script.read_text())
         self.srun = folder / "bin" / "srun"
         self.srun.parent.mkdir()
         self.asked = folder / "asked"  # the calls of scontrol

@@ -129,8 +129,9 @@ cctl_ask_sbatch() ( # with the variables that this job was submitted with; those
   done
   export cctl_succeeds=$SLURM_JOB_ID cctl_starts=$(($(cctl_starts_so_far) + 1))
   trap '' TERM
-  exec env "${cctl_words[@]}" timeout -k 5 90 sbatch --parsable --begin=now \
-    --dependency="afterany:$cctl_own_job" script.sh
+  cctl_flags=(--parsable --dependency="afterany:$cctl_own_job")
+  ! grep -q '^#SBATCH --begin=' script.sh || cctl_flags+=(--begin=now) # the script has the time of the first start
+  exec env "${cctl_words[@]}" timeout -k 5 90 sbatch "${cctl_flags[@]}" script.sh
 )
 cctl_queue_successor() {
   local cctl_answer
