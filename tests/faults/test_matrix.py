@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from faults.conftest import SITES
 from faults.matrix import Ground, strike_all
 from faults.scene import WORKLOADS
 from faults.table import FAULTS
+from support.sandbox_fixture import RunningSandbox
+from support.scenario import wait_until
 
 
 @pytest.mark.faults
@@ -19,3 +22,15 @@ def test_every_fault_on_a_training_has_the_expected_outcome(ground: Ground, work
 def test_outcomes_are_the_same_with_slurm_accounting(ground: Ground) -> None:
     """All other tests of faults run without accounting."""
     assert strike_all(ground, FAULTS, "command", at_once=20) == {}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("workload", ["command", "reddit"])
+@pytest.mark.parametrize("site", SITES)
+def test_outcomes_are_the_same_under_every_sites_rules(
+    ground: Ground, sandbox_home: RunningSandbox, site: str, workload: str
+) -> None:
+    """No run is lost, none runs twice, and no job is left in the queue."""
+    faults = [fault for fault in FAULTS if fault.name != "requeue" or "no requeue" not in site.split(", ")]
+    assert strike_all(ground, faults, workload, at_once=20 if workload == "command" else 4) == {}
+    wait_until(lambda: not sandbox_home.call("squeue", "--noheader"), 120, "an empty queue")

@@ -641,6 +641,23 @@ def test_tasks_start_again_at_once_on_the_same_nodes(staying: Host, how: str) ->
     assert not any(name.startswith("cctl") for name in first)
 
 
+def test_tasks_do_not_start_again_on_a_full_disk(staying: Host) -> None:
+    """The next attempt could not record anything."""
+    assert staying.call('mkdir "$attempt/.room"\n' + ONE_KILLED + CHECKPOINT + "exit 137") == 137
+    assert [attempt.number for attempt in staying.run.attempts()] == [0]
+    assert staying.host()["disk_full"] is True
+
+
+def test_an_attempt_without_a_secret_does_not_begin(host: Host) -> None:
+    od = host.srun.with_name("od")
+    od.write_text("#!/bin/bash\necho 'od: write error: No space left on device' >&2; exit 1\n")
+    od.chmod(0o755)
+    process = host.start(ALL_DONE)
+    _, errors = process.communicate()
+    assert process.returncode == 73
+    assert f"cannot write to {host.run.attempt(0).path}: is the disk full?" in errors.decode()
+
+
 def test_a_restart_in_the_job_is_notified_while_the_next_attempt_runs(staying: Host) -> None:
     """The notifier must not look like a process of the attempt that has ended, which is killed."""
     sent = staying.run.path / "sent"
