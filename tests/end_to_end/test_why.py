@@ -223,6 +223,25 @@ def test_a_full_disk_is_the_cause_although_no_rank_could_record_it(stage: Stage)
         subprocess.run(["umount", "--lazy", stage.runs], check=True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_a_full_disk_keeps_no_run_from_being_cancelled(stage: Stage) -> None:
+    stage.runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", stage.runs], check=True)
+    try:
+        run = stage.submit(stage.write_job("full", command(SLEEPING)))
+        wait_until(lambda: alive(run))
+        subprocess.run(["dd", "if=/dev/zero", f"of={stage.runs}/.ballast", "bs=1M"], capture_output=True, check=False)
+        done = stage.call("cancel", "--yes", run.id, "--cluster", stage.cluster)
+        assert done.returncode == 0, done.stderr
+        wait_until(lambda: not alive(run))
+        (stage.runs / ".ballast").unlink()
+        stage.wait_for_stage(run, "cancelled")
+    finally:
+        subprocess.run(["umount", "--lazy", stage.runs], check=True)
+
+
+SLEEPING = "import time; time.sleep(600)"
 STEADY = """
 import os, time
 import clusterctl.program as program

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -56,6 +57,7 @@ def cancel(runs: Iterable[RunDir], agreed: Callable[[int], bool] = lambda _: Tru
 def _cancel(statuses: list[Status]) -> None:
     """Record it in the run directories first: a rank that gets TERM checks there whether the run was cancelled.
 
+    A full disk records nothing, and keeps no job from ending: Slurm's own words then say that it was cancelled.
     A request that Slurm refused, or never got, is withdrawn: the run goes on, and later ends for other reasons.
     """
     for status in statuses:
@@ -66,7 +68,11 @@ def _cancel(statuses: list[Status]) -> None:
     slurm = Slurm.of(statuses[0].record.cluster)
     noted = [status for status in statuses if not exists(status.record.run.cancel_json)]
     for status in noted:
-        write_json(status.record.run.cancel_json, {"time": time.time(), "by": by})
+        try:
+            write_json(status.record.run.cancel_json, {"time": time.time(), "by": by})
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
     try:
         for status in statuses:
             if status.record.allocation is not None:
