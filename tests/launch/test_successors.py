@@ -193,6 +193,8 @@ ENDS = {
     "preempted": ({"exit_code": 143, "signal": "TERM"}, "DUE TO PREEMPTION ***", True),
     "preempted and killed": ({}, "DUE TO PREEMPTION ***", True),
     "a lost node": ({}, "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***", True),
+    "several nodes, one lost": ({"exit_code": 143, "signal": "TERM"}, "-n1: DUE TO NODE FAILURE, SEE LOG ***", True),
+    "several nodes, cancelled": ({"exit_code": 143, "signal": "TERM"}, "-n1: ***", False),
     "another lost node": ({"exit_code": 1, "signal": "LOST"}, "", True),
     "cancelled": ({"exit_code": 143, "signal": "TERM"}, "***", False),
     "cancelled and killed": ({}, "***", False),
@@ -223,7 +225,8 @@ def ended(host: Host, record: dict[str, Any], words: str = "") -> None:
         "=== 0 ===\nslurmstepd: error: *** JOB 112 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO PREEMPTION ***\n"
     )
     look_alikes += "a program says: JOB 12 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO PREEMPTION ***\n"
-    line = f"slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-01-02T03:04:05 {words}\n" if words else ""
+    node, words = words.split(": ") if words.startswith("-") else ("", words)
+    line = f"slurmstepd{node}: error: *** JOB 12 ON n1 CANCELLED AT 2026-01-02T03:04:05 {words}\n" if words else ""
     (host.run.path / "slurm.log").write_text(look_alikes + line)
 
 
