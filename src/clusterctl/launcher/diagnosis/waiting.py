@@ -15,7 +15,7 @@ import clusterctl
 from clusterctl.launcher.config import Resolved
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.diagnosis.finding import submission
-from clusterctl.launcher.diagnosis.reasons import Kind, in_words
+from clusterctl.launcher.diagnosis.reasons import HELD, Kind, in_words
 from clusterctl.launcher.slurm.fits import asked_of, gpus_free, has_room, room_for
 from clusterctl.launcher.slurm.queue import WaitingJob
 from clusterctl.launcher.submission.plan import make_plan
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 MOST_CHANGES = 6  # queries to Slurm per run: enough for the usual alternatives, few enough to be polite
 NOW_SECONDS = 60  # a start this soon counts as now: Slurm schedules periodically
 _SHORTEST_SECONDS = 600
-_HELD = ("JobHeldUser", "job_requeued_in_held_state", "launch_failed_requeued_held")
 _FLAGS = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition")  # resources with their own flag in `submit`
 
 
@@ -296,7 +295,7 @@ def _partition(inventory: Inventory | None, name: str) -> Partition | None:
 def _commands(evidence: QueueEvidence, change: Change | None) -> tuple[str, ...]:
     """Cancel the run and submit it again with the change appended to the command line, where the last value wins."""
     if change is None:
-        held = evidence.job.reason.replace(" ", "_") in _HELD
+        held = evidence.job.reason.replace(" ", "_") in HELD
         return (f"clusterctl release {shlex.quote(evidence.run)}",) if held else ()
     options: list[str] = []
     for name, value in change.settings:

@@ -1,4 +1,4 @@
-"""Look up runs by what a user types: an id, a prefix of one, a job's name, or `@last`."""
+"""Look up runs by what a user types: an id, a prefix of one, a job's name, `@last`, or the ID of a Slurm job."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id, job_name, run_ids, stamp, submission
+from clusterctl.launcher.observe.run_record import read_submission
+from clusterctl.launcher.slurm.jobs import is_of, job_typed
 from clusterctl.shared.errors import NotFoundError, UsageError
 from clusterctl.shared.record.files import exists, with_retries
 from clusterctl.shared.record.layout import RunDir
@@ -59,7 +61,7 @@ def is_written(folder: Path, run: str) -> bool:
 
 
 def find_run(folder: Path, name: str) -> RunDir:
-    """The run called `name`: `@last`, a run id, a job's name (its newest run), or a prefix of one id.
+    """The run called `name`: `@last`, a run id, a job's name (its newest run), a Slurm job, or a prefix of one id.
 
     Raises NotFoundError, with the closest name, and UsageError if several ids start with `name`.
     """
@@ -67,15 +69,29 @@ def find_run(folder: Path, name: str) -> RunDir:
         return named
     if meant := next(newest_first(folder, lambda run: name in (NEWEST, run, job_name(run))), None):
         return meant
+    if (job := job_typed(name)) and (found := run_of_job(folder, job)):
+        return found
     begun = list(newest_first(folder, lambda run: bool(name) and run.startswith(name)))
     if len(begun) > 1:
         raise UsageError(f"several runs start with: {name}", "one of " + ", ".join(run.id for run in begun[:5]))
+    if not begun and job:
+        hint = f"for any Slurm job there are: clusterctl why {job}, and logs, status, cancel"
+        raise NotFoundError(f"{job} is not a job of a run: clusterctl did not submit it", hint)
     if not begun:
         ids = run_ids(folder)
         close = nearest(name, dict.fromkeys([*map(job_name, ids), *ids]))
         hint = f"did you mean {close}?" if close else "see the runs with: clusterctl status"
         raise NotFoundError(f"no run named: {name}" if ids else f"no runs in: {folder}", hint)
     return begun[0]
+
+
+def run_of_job(folder: Path, job: str) -> RunDir | None:
+    """The newest run in `folder` whose last job is `job`, such as 12 or 12_7; of an array, its first run."""
+    for run in newest_first(folder):
+        known = read_submission(run).job_id
+        if is_of(known, job):
+            return run if known == job else RunDir(folder / f"{submission(run.id)}.0")
+    return None
 
 
 def _modified(folder: Path, run: str) -> int | None:

@@ -1,0 +1,294 @@
+"""`clusterctl why` for any Slurm job, and for output files alone: the evidence about a run, from other sources.
+
+Slurm's record stands in for the run directory, and what the batch script wrote for the logs of the ranks. The rules
+that judge them are those of `failure`, `waiting` and `last_words`; only a running job, of which there are no
+heartbeats, is described here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGKILL
+from typing import TYPE_CHECKING
+
+from clusterctl.launcher.diagnosis.diagnose import Diagnosis, judge
+from clusterctl.launcher.diagnosis.failure import explain_attempt
+from clusterctl.launcher.diagnosis.finding import LIKELY, UNSURE, Finding, commands
+from clusterctl.launcher.diagnosis.last_words import SLURMS_LINE, last_words
+from clusterctl.launcher.diagnosis.signatures import most_specific
+from clusterctl.launcher.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
+from clusterctl.launcher.observe.rank_events import deaths
+from clusterctl.launcher.observe.run_record import RunRecord
+from clusterctl.launcher.observe.state import Status, state_of_job
+from clusterctl.launcher.slurm.accounting import Accounted
+from clusterctl.launcher.slurm.jobs import SlurmJob
+from clusterctl.launcher.slurm.queue import JobState
+from clusterctl.shared.errors import Cause, SlurmError
+from clusterctl.shared.record.layout import RunDir
+from clusterctl.shared.record.plain_text import duration
+from clusterctl.shared.record.states import State
+from clusterctl.shared.spec import CommandTrain, Job, Resources
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.launcher.observe.job_output import JobOutput
+    from clusterctl.launcher.slurm import Inventory, Slurm
+    from clusterctl.shared.spec import Cluster
+
+_RUNNING = "running"  # RankTrace.state: it has begun
+_SILENT_SECONDS = 1800.0  # without a new line of output
+_IN_NAME = re.compile(
+    r"(?:\D*[^\d_])?(?P<number>\d{1,10})(?:[^\d_]\D*)?", re.ASCII
+)  # slurm-123.out, not slurm-12_3.out
+_JOB_IN_LINE = re.compile(r"\b(?:StepId=|step |\*\*\* (?:STEP|JOB) )(?P<number>\d+)", re.ASCII | re.IGNORECASE)
+_REPORT = re.compile(r"(?<!\s)(?=srun: error: \S+: tasks? [\d,-]+: [\w ]+$)")
+_KILLED = re.compile(r"Killed|Out Of Memory|Exited with exit code 137$")
+_LAST_LINES = 30  # among which srun's reports are
+_BEFORE_PROGRAM = frozenset({Cause.LAUNCH, Cause.IMAGE})
+_STATE_OF_CAUSE = {Cause.TIME: State.TIMED_OUT, Cause.CANCELLED: State.CANCELLED, Cause.PREEMPTED: State.PREEMPTED}
+
+
+def diagnose_job(
+    job: SlurmJob, output: JobOutput, cluster: Cluster, slurm: Slurm, now: float, unknown: Sequence[str] = ()
+) -> Diagnosis:
+    """Why `job` is waiting or has failed, or what is known while it runs.
+
+    A waiting job costs two more requests to Slurm, a running one one. What Slurm does not answer is listed in
+    `unknown`.
+    """
+    trace = trace_of(job, output, cluster, now)
+    trace = replace(trace, unknown=(*unknown, *output.unknown))
+    status = trace.status
+    if status.state is State.QUEUED:
+        return _waiting(trace, slurm)
+    if status.state is State.FINISHED:
+        return _finished(trace)
+    if status.state.ended or status.suspended:
+        found = judge(trace)
+        mine = (_of_job(one, trace) for one in found.findings)
+        return replace(found, findings=(*mine, *_also(found.headline, trace)))
+    try:
+        inventory = slurm.nodes()
+    except SlurmError as error:
+        inventory, trace = None, replace(trace, unknown=(*trace.unknown, f"the state of its nodes: {error.message}"))
+    return _running(trace, job, output, inventory)
+
+
+def diagnose_output(name: str, output: JobOutput, cluster: Cluster, now: float) -> Diagnosis:
+    """What `output` shows, called `name`, without asking Slurm: nothing about the job's state or exit code is known."""
+    number = _IN_NAME.fullmatch(name)
+    job = SlurmJob(name, JobState.UNKNOWN, number["number"] if number else "", work_dir=str(Path.cwd()))
+    trace = replace(trace_of(job, output, cluster, now), unknown=output.unknown)
+    found = explain_attempt(trace.attempts[0], trace)
+    if found.cause_class is Cause.UNKNOWN and not output.unknown:
+        hint = "name its job instead, for what Slurm knows: clusterctl why JOBID"
+        found = Finding(
+            Cause.UNKNOWN, "nothing in it shows why the job ended, or whether it has ended", UNSURE, hint=hint
+        )
+    elif found.cause_class is Cause.UNKNOWN:
+        found = Finding(Cause.UNKNOWN, "its output cannot be read", UNSURE)
+    elif job.number == "" or found.cause_class is Cause.KILLED:
+        found = replace(found, certainty=LIKELY)  # lines about another job; Slurm may know that its memory was short
+    state = State.LOST if found.cause_class is Cause.UNKNOWN else _STATE_OF_CAUSE.get(found.cause_class, State.FAILED)
+    status = replace(trace.status, state=state, sure=False)
+    return Diagnosis(status, (_of_job(found, trace),), (), trace.unknown)
+
+
+def trace_of(job: SlurmJob, output: JobOutput, cluster: Cluster, now: float) -> RunTrace:
+    """The evidence about `job`, as the rules for runs read it."""
+    attempt = _attempt_of(job, output)
+    started = job.started is not None and (job.nodes != "" or not job.state.ended)
+    attempts = (attempt,) if started or job.state is JobState.UNKNOWN else ()
+    status = Status(
+        record=record_of(job, cluster),
+        state=state_of_job(job.state),
+        sure=True,
+        job_id=job.job_id if job.state is not JobState.UNKNOWN else None,
+        attempts=attempts,
+        cancelling=False,
+        reason="Suspended" if job.state is JobState.SUSPENDED else job.reason if job.state.waiting else "",
+        started=job.started,
+        ended=job.ended,
+        suspended=job.state in (JobState.SUSPENDED, JobState.STOPPED),
+    )
+    steps = job.steps or (Accounted(job.job_id, job.state.value, "", job.exit_code or 0, job.signal, job.nodes),)
+    return RunTrace(status, now, attempts, accounted=steps if job.state.ended else ())
+
+
+def record_of(job: SlurmJob, cluster: Cluster) -> RunRecord:
+    """What was requested, as the record of a run: there is no such run directory."""
+    resources = Resources(
+        nodes=job.node_count,
+        tasks_per_node=1,
+        cpus_per_task=max(1, (job.cpus or 1) // job.node_count),
+        gpus_per_node=job.gpus_per_node,
+        memory=None if job.memory is None else f"{job.memory}M",
+        time=job.limit or 365 * 86400,  # no limit
+        partition=job.partition or None,
+        constraint=job.constraint or None,
+        exclusive=job.is_exclusive,
+        requeue=job.requeues,
+    )
+    made = Job(name=job.name or job.job_id, workload="command", resources=resources, train=CommandTrain())
+    run = RunDir(Path(job.work_dir or "/") / job.job_id)
+    return RunRecord(run, job.submitted or job.started or 0.0, made, cluster, is_plain_job=True)
+
+
+def _attempt_of(job: SlurmJob, output: JobOutput) -> AttemptTrace:
+    """The job's last start: its batch script's output, as that of the task which failed first according to srun."""
+    lines = _parted(output.lines)
+    slurms = tuple(line for line in (*output.printed, *lines) if _is_about(line, job.number))
+    died = deaths(slurms)
+    code = died[0].code if died else _exit_code(job, lines)
+    if died and "out of memory" in died[0].how.lower() and last_words(lines).errors:
+        code = 1  # srun reports this for each task on the node
+    rank = RankTrace(
+        died[0].rank if died else 0,
+        node=died[0].node if died else job.nodes if job.node_count == 1 else "",
+        state=_RUNNING,
+        exit_code=code,
+        last_words=lines,
+        printed=output.printed,
+        is_mixed=output.is_mixed or job.tasks > 1 or len(died) > 1,
+        may_go_on=not job.state.ended or job.state is JobState.COMPLETED,
+    )
+    # What those that a signal killed wrote is among the same lines, if anything.
+    killed = [death for death in died[1:] if death.rank != died[0].rank and _KILLED.match(death.how)]
+    others = {death.rank: RankTrace(death.rank, death.node, _RUNNING) for death in killed}
+    if at := _before_program(lines):
+        rank = replace(rank, state="", last_words=lines[at - 1 :])
+    return AttemptTrace(
+        0,
+        job_id=job.number,
+        restart_count=job.restarts,
+        nodes=job.nodes,
+        start=job.started,
+        end=job.ended,
+        exit_code=_exit_code(job, lines),
+        limit=job.limit,
+        tasks=job.tasks,
+        whole=False,  # the others wrote to the same files
+        lines=slurms,
+        job_lines=slurms,
+        ranks=(rank, *others.values()),
+    )
+
+
+def _parted(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """`lines`, with srun's reports of failed tasks separated from a line without an end that was written before."""
+    parted = [part for line in lines[-_LAST_LINES:] for part in _REPORT.split(line, maxsplit=1) if part]
+    return (*lines[:-_LAST_LINES], *parted)
+
+
+def _is_about(line: str, number: str) -> bool:
+    """Whether it is a line of Slurm's, and not about another job, whose log this one may have printed."""
+    other = _JOB_IN_LINE.search(line)
+    return bool(SLURMS_LINE.match(line)) and not (other and number and other["number"] != number)
+
+
+def _exit_code(job: SlurmJob, lines: tuple[str, ...]) -> int | None:
+    """The batch script's exit code as a shell has it: 128 and the number of a signal that killed it."""
+    if job.state is JobState.OUT_OF_MEMORY:  # shown as 0:125, whatever the kernel killed
+        return 1 if last_words(lines).errors else 128 + SIGKILL
+    return 128 + job.signal if job.signal else job.exit_code
+
+
+def _before_program(lines: Sequence[str]) -> int:
+    """One more than the number of the line from which on Slurm reports that it could not start the program; 0: none.
+
+    The batch script may have printed something before.
+    """
+    words = last_words(tuple(lines))
+    at = next((at for at, line in enumerate(lines) if SLURMS_LINE.match(line) and most_specific([line])), None)
+    if at is None or words.errors or last_words(tuple(lines[at:])).own:
+        return 0
+    known = most_specific(lines[at:])
+    return at + 1 if known and known.cause in _BEFORE_PROGRAM else 0
+
+
+def _finished(trace: RunTrace) -> Diagnosis:
+    status = trace.status
+    failed = [step for step in trace.accounted if "." in step.step and (step.exit_code or step.signal)]
+    facts = [f"step {step.step} ended with exit code {step.exit_code}:{step.signal}" for step in failed[:3]]
+    found = Finding(Cause.FINISHED, "the job completed: its batch script exited with 0", facts=tuple(facts))
+    return Diagnosis(status, (found, *_also(found, trace)), commands(trace, found), trace.unknown)
+
+
+def _also(headline: Finding, trace: RunTrace) -> tuple[Finding, ...]:
+    """An error in the output of a job that did not end because of it, as far as Slurm shows."""
+    if headline.cause_class not in (Cause.FINISHED, Cause.TIME, Cause.CANCELLED, Cause.PREEMPTED, Cause.PENDING):
+        return ()
+    found = _in_output(trace)
+    return (found,) if found else ()
+
+
+def _in_output(trace: RunTrace) -> Finding | None:
+    """What the output alone shows, without a claim that anything ended because of it."""
+    if not trace.attempts:
+        return None
+    attempt = trace.attempts[0]
+    words = last_words(attempt.ranks[0].last_words)
+    ended = words.worker or any(not (error.after or error.logged) for error in words.final)
+    if not (ended or attempt.deaths):
+        return None  # programs write about what they survive
+    lines = tuple(line for line in attempt.lines if "CANCELLED AT" not in line)
+    ranks = tuple(replace(rank, exit_code=None, may_go_on=True) for rank in attempt.ranks)
+    running = replace(trace.status, state=State.FAILED)
+    alone = replace(attempt, exit_code=None, lines=lines, job_lines=(), ranks=ranks)
+    found = explain_attempt(alone, replace(trace, status=running, attempts=(alone,), accounted=()))
+    if found.cause_class in (Cause.UNKNOWN, Cause.CANCELLED):
+        return None
+    return replace(_of_job(found, trace), certainty=LIKELY, cause=f"its output shows: {found.cause}")
+
+
+def _waiting(trace: RunTrace, slurm: Slurm) -> Diagnosis:
+    from clusterctl.launcher.diagnosis.waiting import explain, gather_pending  # slow to import
+
+    waiting = explain(gather_pending(trace.status, slurm))
+    found = Finding(Cause.PENDING, waiting.cause, facts=waiting.facts, hint=waiting.hint)
+    also = _also(found, trace) if trace.attempts else ()
+    unknown = (*trace.unknown, *waiting.unknown)
+    return Diagnosis(trace.status, (found, *also), commands(trace, found), unknown)
+
+
+def _running(trace: RunTrace, job: SlurmJob, output: JobOutput, inventory: Inventory | None) -> Diagnosis:
+    """What is known about a running job: where, since when, what its output shows, and nodes that are in trouble."""
+    where = f" on {job.nodes}" if job.nodes else ""
+    since = "" if job.started is None else f" for {duration(trace.now - job.started)}"
+    facts, findings = [], []
+    if output.changed is not None:
+        quiet = max(0.0, trace.now - output.changed)
+        stuck = quiet > _SILENT_SECONDS
+        facts.append(f"last output: {duration(quiet)} ago" + ("; it may be stuck, or log nothing" if stuck else ""))
+    for node in inventory.nodes.values() if inventory else ():
+        if job.runs_on(node.name) and node.state in ("down", "fail", "error"):
+            words = f"its node is {node.state}" + (f": {node.reason}" if node.reason else "")
+            findings.append(Finding(Cause.NODE, words, LIKELY, node=node.name))
+    if (found := _in_output(trace)) is not None:
+        findings.append(replace(found, facts=(*found.facts, "the job is still running")))
+    findings.append(Finding(Cause.HEALTHY, f"running{where}{since}", LIKELY, facts=tuple(facts)))
+    return Diagnosis(trace.status, tuple(findings), commands(trace, findings[0]), trace.unknown)
+
+
+def _of_job(found: Finding, trace: RunTrace) -> Finding:
+    """`found` without what only a run has; the rank is kept where the output shows it."""
+    rank = _rank_of(found, trace)
+    return replace(found, attempt=None, state="", step=None, rank=rank, secondary=())
+
+
+def _rank_of(found: Finding, trace: RunTrace) -> int | None:
+    """The rank in the prefix of an exception's lines, else the only task that failed on its own."""
+    if not trace.attempts:
+        return None
+    attempt = trace.attempts[0]
+    words = last_words(attempt.ranks[0].last_words)
+    if words.worker:
+        return None  # a launcher's ranks are not srun's
+    prefix = next((error.stream for error in words.errors if found.traceback == error.text), "")
+    named, died = prefix.removeprefix("rank"), {death.rank for death in attempt.deaths}
+    if named.isdecimal():
+        return int(named) if int(named) in died or not died else None
+    return found.rank if len(died) == 1 or found.cause_class is Cause.KILLED else None
