@@ -7,9 +7,8 @@
 
 `load` resolves a job, `plan` renders its script, `submit` submits it, `sweep` submits it with many settings; `resume`
 restarts a run, `rerun` repeats one as a new run, `diff` compares two, `export` archives one; `runs` and `find` look up
-runs, `usage` sums up the resources they used, `clean` removes old ones. `why` explains a run, any other Slurm job, or the
-output of one, and `jobs` lists those. Each name below is imported at first use
-(docs/guides/from-python.md).
+runs, `usage` sums up the resources they used, `clean` removes old ones. `why` explains a run, any other Slurm job, or
+the output of one, and `jobs` lists those jobs. Each name below is imported at first use (docs/guides/from-python.md).
 """
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the slow import of typing; type checkers know the name

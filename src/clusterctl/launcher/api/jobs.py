@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +47,12 @@ def why(
     names = [os.fspath(one) for one in (name, errors) if one is not None]
     if names_files(names):
         return why_output([Path(one) for one in names])
-    return why_named(names[0], cluster)
+    try:
+        return why_named(names[0], cluster)
+    except NotFoundError as error:
+        if "." not in names[0]:
+            raise
+        raise NotFoundError(f"no run and no file is called: {names[0]}", error.hint) from error
 
 
 def plain_job(name: str, cluster: str | None = None) -> str | None:
@@ -78,7 +84,7 @@ def why_named(name: str, cluster: str | None = None) -> Diagnosis:
     if run := _run_of(job, cluster):
         return run.why()
     output, now = JobOutput(), time.time()
-    if _is_mine(job) and not job.state.waiting:
+    if _is_mine(job) and not job.state.waiting and job.nodes:  # it has started
         files, missing = _files_of(job)
         output, unknown = read_output(files, job.started), [*unknown, *missing]
     diagnosis = diagnose_job(job, output, chosen, slurm, now, unknown)
@@ -127,10 +133,8 @@ def jobs_named(job_ids: Iterable[str], cluster: str | None = None) -> list[Slurm
     found = [job for job in slurm.jobs() if any(is_of(job.job_id, one) for one in wanted)]
     missing = [one for one in wanted if not any(is_of(job.job_id, one) for job in found)]
     if missing and chosen.is_slurm:
-        try:
+        with suppress(SlurmError):  # no accounting
             found += [job for job in slurm.accounted_jobs(missing) if _is_mine(job)]
-        except SlurmError:  # no accounting
-            pass
         missing = [one for one in missing if not any(is_of(job.job_id, one) for job in found)]
     if missing:
         raise _unknown(missing[0], "of yours that Slurm still shows")
@@ -267,9 +271,8 @@ def _find_jobs(job_id: str, slurm: Slurm, cluster: Cluster) -> tuple[list[SlurmJ
 
 
 def _unknown(job_id: str, where: str) -> NotFoundError:
-    return NotFoundError(
-        f"no job {job_id} {where}", "its output alone may explain it: clusterctl why ./slurm-JOBID.out"
-    )
+    hint = f"its output alone may explain it: clusterctl why ./slurm-{job_id}.out"
+    return NotFoundError(f"no job {job_id} {where}", hint)
 
 
 def _urgency(job: SlurmJob) -> int:

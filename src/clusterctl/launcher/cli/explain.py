@@ -39,7 +39,7 @@ def why(names: tuple[str, ...], output: str, cluster: str | None) -> None:
     """
     if len(names) > 2:
         raise UsageError("more than two names", "clusterctl why RUN, or the files of one job: stdout and stderr")
-    found = jobs.why(names[0], *names[1:], cluster=cluster)
+    found = jobs.why(names[0], names[1] if len(names) > 1 else None, cluster)
     if output == "json":
         echo_json(json_output.why(found))
         return

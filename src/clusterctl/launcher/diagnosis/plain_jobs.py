@@ -14,18 +14,22 @@ from signal import SIGKILL
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.diagnosis.diagnose import Diagnosis, judge
-from clusterctl.launcher.diagnosis.failure import explain_attempt
-from clusterctl.launcher.diagnosis.finding import LIKELY, UNSURE, Finding, commands
+from clusterctl.launcher.diagnosis.failure import explain_attempt, lost_nodes
+from clusterctl.launcher.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding, commands
 from clusterctl.launcher.diagnosis.last_words import SLURMS_LINE, last_words
+from clusterctl.launcher.diagnosis.reports import COMPLAINT
 from clusterctl.launcher.diagnosis.signatures import most_specific
 from clusterctl.launcher.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
-from clusterctl.launcher.observe.rank_events import deaths
+from clusterctl.launcher.observe.rank_events import deaths, ended_together
 from clusterctl.launcher.observe.run_record import RunRecord
+from clusterctl.launcher.observe.slurm_log import job_ends
 from clusterctl.launcher.observe.state import Status, state_of_job
 from clusterctl.launcher.slurm.accounting import Accounted
+from clusterctl.launcher.slurm.fits import NO_LIMIT_SECONDS
 from clusterctl.launcher.slurm.jobs import SlurmJob
 from clusterctl.launcher.slurm.queue import JobState
 from clusterctl.shared.errors import Cause, SlurmError
+from clusterctl.shared.node.signals import EXIT_TERMINATED
 from clusterctl.shared.record.layout import RunDir
 from clusterctl.shared.record.plain_text import duration
 from clusterctl.shared.record.states import State
@@ -68,7 +72,7 @@ def diagnose_job(
         return _finished(trace)
     if status.state.ended or status.suspended:
         found = judge(trace)
-        mine = (_of_job(one, trace) for one in found.findings)
+        mine = (_as_proven(_of_job(one, trace), trace, job) for one in found.findings)
         return replace(found, findings=(*mine, *_also(found.headline, trace)))
     try:
         inventory = slurm.nodes()
@@ -90,8 +94,9 @@ def diagnose_output(name: str, output: JobOutput, cluster: Cluster, now: float) 
         )
     elif found.cause_class is Cause.UNKNOWN:
         found = Finding(Cause.UNKNOWN, "its output cannot be read", UNSURE)
-    elif job.number == "" or found.cause_class is Cause.KILLED:
-        found = replace(found, certainty=LIKELY)  # lines about another job; Slurm may know that its memory was short
+    elif job.number == "" or found.cause_class is Cause.KILLED or _goes_on(trace.attempts[0]):
+        # Lines may be about another job; Slurm may know that memory was short; the script may have gone on.
+        found = replace(found, certainty=LIKELY)
     state = State.LOST if found.cause_class is Cause.UNKNOWN else _STATE_OF_CAUSE.get(found.cause_class, State.FAILED)
     status = replace(trace.status, state=state, sure=False)
     return Diagnosis(status, (_of_job(found, trace),), (), trace.unknown)
@@ -126,7 +131,7 @@ def record_of(job: SlurmJob, cluster: Cluster) -> RunRecord:
         cpus_per_task=max(1, (job.cpus or 1) // job.node_count),
         gpus_per_node=job.gpus_per_node,
         memory=None if job.memory is None else f"{job.memory}M",
-        time=job.limit or 365 * 86400,  # no limit
+        time=job.limit or NO_LIMIT_SECONDS,
         partition=job.partition or None,
         constraint=job.constraint or None,
         exclusive=job.is_exclusive,
@@ -140,7 +145,7 @@ def record_of(job: SlurmJob, cluster: Cluster) -> RunRecord:
 def _attempt_of(job: SlurmJob, output: JobOutput) -> AttemptTrace:
     """The job's last start: its batch script's output, as that of the task which failed first according to srun."""
     lines = _parted(output.lines)
-    slurms = tuple(line for line in (*output.printed, *lines) if _is_about(line, job.number))
+    slurms = tuple(line for line in (*output.printed, *_without_survived(lines, job)) if _is_about(line, job.number))
     died = deaths(slurms)
     code = died[0].code if died else _exit_code(job, lines)
     if died and "out of memory" in died[0].how.lower() and last_words(lines).errors:
@@ -183,6 +188,20 @@ def _parted(lines: tuple[str, ...]) -> tuple[str, ...]:
     return (*lines[:-_LAST_LINES], *parted)
 
 
+def _goes_on(attempt: AttemptTrace) -> bool:
+    """Whether the output goes on after Slurm's first report of a failed task, or has none."""
+    lines = attempt.ranks[0].last_words
+    at = next((at for at, line in enumerate(lines) if deaths([line]) or job_ends([line])), len(lines))
+    return at == len(lines) or any(not SLURMS_LINE.match(line) for line in lines[at:])
+
+
+def _without_survived(lines: Sequence[str], job: SlurmJob) -> list[str]:
+    """`lines` without lost nodes that the job survived: it went on writing, and Slurm records another end."""
+    last_own = max((at for at, line in enumerate(lines) if not SLURMS_LINE.match(line)), default=-1)
+    survived = job.state.ended and job.state is not JobState.NODE_FAIL
+    return [line for at, line in enumerate(lines) if not (survived and at < last_own and lost_nodes([line]))]
+
+
 def _is_about(line: str, number: str) -> bool:
     """Whether it is a line of Slurm's, and not about another job, whose log this one may have printed."""
     other = _JOB_IN_LINE.search(line)
@@ -192,8 +211,23 @@ def _is_about(line: str, number: str) -> bool:
 def _exit_code(job: SlurmJob, lines: tuple[str, ...]) -> int | None:
     """The batch script's exit code as a shell has it: 128 and the number of a signal that killed it."""
     if job.state is JobState.OUT_OF_MEMORY:  # shown as 0:125, whatever the kernel killed
-        return 1 if last_words(lines).errors else 128 + SIGKILL
+        words = last_words(lines)
+        return 1 if words.errors or COMPLAINT.search(words.last) else 128 + SIGKILL
     return 128 + job.signal if job.signal else job.exit_code
+
+
+def _as_proven(found: Finding, trace: RunTrace, job: SlurmJob) -> Finding:
+    """`found`, not certain unless Slurm's record proves it, or the end of a task that ended the job.
+
+    A batch script may go on after a program that failed, and exit with the code of another.
+    """
+    if not trace.attempts or job.signal or job.state not in (JobState.FAILED, JobState.UNKNOWN):
+        return found
+    attempt = trace.attempts[0]
+    codes = {128 + SIGKILL if death.code is None else death.code for death in attempt.deaths}
+    with_others = ended_together(attempt.lines) and job.exit_code in (EXIT_TERMINATED, 128 + SIGKILL)
+    proven = job.exit_code in codes or (codes and with_others) or found.cause == f"exited with {job.exit_code}"
+    return found if proven or found.certainty != CERTAIN else replace(found, certainty=LIKELY)
 
 
 def _before_program(lines: Sequence[str]) -> int:

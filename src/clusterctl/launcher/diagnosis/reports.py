@@ -80,7 +80,9 @@ _PYTHONS = (None, 1)  # the exit code of an exception, unless it is unknown
 _NOT_FOUND = (126, 127)  # a shell's, for a program that it cannot start
 _NO_LIBRARY = (1, 127)  # the dynamic linker's
 _SLURMS_NAME = re.compile(r"(?:slurmstepd|srun)[\w.-]*: (?:error|fatal): ")
-_COMPLAINT = re.compile(r"\b(error|fatal|fail(ed|ure)?|exception|invalid|cannot|could not)\b", re.IGNORECASE)
+COMPLAINT = re.compile(
+    r"\b(error|fatal|fail(ed|ure)?|exception|invalid|cannot|could not|not found|no such|denied|unable)\b", re.IGNORECASE
+)
 _OWN_VERDICT = re.compile(
     r"\[?\d{4}-\d\d|\[?\d\d:\d\d:\d\d|(?:.{0,60}\b)?(?:INFO|WARNING|ERROR|CRITICAL|FATAL)\b"
     r"|(?:\S+: )?(?:error|fatal|failed|failure|abort\w*|giving up|stopp\w*|invalid|cannot|could not)\b"
@@ -452,7 +454,7 @@ def _own_last_line(end: RankEnd) -> Candidate | None:
     line, code, known = end.words.last, end.code, signature(end.words.last)
     if not line or code == EXIT_TERMINATED or (code is None and not end.rank.may_go_on):
         return None
-    if (end.rank.is_mixed or code is None) and not (known or _COMPLAINT.search(line)):
+    if (end.rank.is_mixed or code is None) and not (known or COMPLAINT.search(line)):
         return None  # it may be about its progress
     raised = end.rank.raised
     begin = "" if code is None else (raised.message if raised else f"exited with {code}") + ": "
@@ -501,7 +503,7 @@ def _printed(end: RankEnd) -> Candidate | None:
     if printed.errors and not printed.errors[-1].after:
         return _exception(end, printed.errors[-1])
     known = signature(printed.last)
-    if not known and not _COMPLAINT.search(printed.last):
+    if not known and not COMPLAINT.search(printed.last):
         return None
     return replace(code, signature=known or code.signature, words=f"{code.words}: {printed.last}")
 

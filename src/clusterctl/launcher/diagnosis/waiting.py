@@ -16,7 +16,7 @@ from clusterctl.launcher.config import Resolved
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.diagnosis.finding import submission
 from clusterctl.launcher.diagnosis.reasons import HELD, Kind, in_words
-from clusterctl.launcher.slurm.fits import asked_of, gpus_free, has_room, room_for
+from clusterctl.launcher.slurm.fits import NO_LIMIT_SECONDS, asked_of, gpus_free, has_room, room_for
 from clusterctl.launcher.slurm.queue import WaitingJob
 from clusterctl.launcher.submission.plan import make_plan
 from clusterctl.launcher.submission.sbatch import SlurmRefused, estimate_start
@@ -203,7 +203,8 @@ def described(asked: Asked) -> str:
         parts.append(f"{asked.memory / 1024:g} GiB")
     nodes = plural(asked.nodes, f"{'whole ' * asked.exclusive}node")
     such = f", {asked.constraint}" if asked.constraint else ""
-    return f"{nodes}{such}, with {' and '.join(parts)}{' each' * (asked.nodes != 1)}, for {slurm_time(asked.seconds)}"
+    limit = f"for {slurm_time(asked.seconds)}" if asked.seconds < NO_LIMIT_SECONDS else "without a time limit"
+    return f"{nodes}{such}, with {' and '.join(parts)}{' each' * (asked.nodes != 1)}, {limit}"
 
 
 def smallest_change(evidence: QueueEvidence) -> tuple[Change | None, str]:

@@ -57,7 +57,8 @@ def read_output(files: Sequence[Path], started: float | None = None) -> JobOutpu
         with suppress(OSError):
             changed.append(status_of(path).st_mtime)
     *printed, lines = [since_start(text.lines, started) for text in texts] or [()]
-    return JobOutput(lines, *printed, files=tuple(files), changed=max(changed, default=None), unknown=tuple(unknown))
+    newest = max(changed, default=None)
+    return JobOutput(lines, printed[0] if printed else (), tuple(files), newest, tuple(unknown))
 
 
 def since_start(lines: tuple[str, ...], started: float | None) -> tuple[str, ...]:

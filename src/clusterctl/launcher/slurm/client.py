@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.slurm import queue
@@ -16,6 +16,7 @@ from clusterctl.launcher.slurm.accounting import SACCT, SHOW_JOB, Accounted, par
 from clusterctl.launcher.slurm.jobs import (
     LISTED_JOBS,
     SlurmJob,
+    is_of,
     of_array,
     parse_accounted_jobs,
     parse_jobs,
@@ -158,7 +159,9 @@ class Slurm:
         answer = self._ask(*SHOW_JOB, job_id)
         if answer.returncode and "Invalid job id" not in answer.stderr:
             raise _refusal("scontrol", answer.stderr, answer.returncode)
-        return of_array(parse_jobs(answer.stdout), job_id)
+        found = parse_jobs(answer.stdout)
+        # A pending element of an array has no record of its own yet.
+        return of_array(found, job_id) or [replace(job, job_id=job_id) for job in found if is_of(job_id, job.job_id)]
 
     def accounted_jobs(self, job_ids: Sequence[str]) -> list[SlurmJob]:
         """The accounting records of jobs, and of each element of arrays. Raises SlurmError without accounting."""

@@ -29,12 +29,16 @@ _MEBIBYTES = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 _NOTHING = ("", "(null)", "N/A", "Unknown", "None", "None assigned")
 
 # What `status --all-jobs` shows; the name may contain anything but the separator.
-_LISTED = ("JobArrayID", "State", "Reason", "UserName", "Partition", "NumNodes", "NodeList", "SubmitTime", "StartTime")
-_LISTED += ("EndTime", "TimeLimit", "WorkDir", "Name")
+_LISTED = (
+    *("JobArrayID", "State", "Reason", "UserName", "Partition", "NumNodes", "NodeList", "SubmitTime", "StartTime"),
+    *("EndTime", "TimeLimit", "WorkDir", "Name"),
+)
 LISTED_JOBS = ("squeue", "--me", "-h", "--states=all", "-O", columns(_LISTED))
 
-_ACCOUNTED = ("JobID", "JobIDRaw", "UID", "User", "State", "ExitCode", "NodeList", "Partition", "AllocNodes", "Submit")
-_ACCOUNTED += ("Start", "End", "Timelimit", "WorkDir", "JobName")
+_ACCOUNTED = (
+    *("JobID", "JobIDRaw", "UID", "User", "State", "ExitCode", "NodeList", "Partition", "AllocNodes", "Submit"),
+    *("Start", "End", "Timelimit", "WorkDir", "JobName"),
+)
 _PATHS = ("StdOut", "StdErr")  # since 24.05
 
 
