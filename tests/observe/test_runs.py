@@ -97,6 +97,6 @@ def test_only_runs_that_may_match_are_read(
 
 
 def test_completion_offers_the_newest_names_with_the_prefix(folder: Path, tmp_path: Path) -> None:
-    assert names_beginning(run_ids(folder), "", 4) == ["@last", "cora", "cora-big", NEW]
+    assert names_beginning(run_ids(folder), "", 5) == ["@last", "@failed", "cora", "cora-big", NEW]
     assert names_beginning(run_ids(folder), "cora-2", 9) == [NEW, OLD]
     assert names_beginning(run_ids(folder), "x", 9) == names_beginning(run_ids(tmp_path / "none"), "", 9) == []

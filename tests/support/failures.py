@@ -334,11 +334,11 @@ def slurm_job(case: Case, output: Path) -> SlurmJob:
 
 def ask_as_plain_job(case: Case, folder: Path) -> Answer:
     """Diagnose the job of `case` as one that clusterctl did not submit."""
-    path = write_output(case, folder)
+    path, began = write_output(case, folder), time.monotonic()
     job = slurm_job(case, path)
     output = read_output([path], job.started)
     found = diagnose_job(job, output, Cluster(name="site", kind="slurm"), Slurm(lambda command: command), START + 600)
-    return Answer(case, found.headline, ranks_share_a_file=True)
+    return Answer(case, found.headline, ranks_share_a_file=True, seconds=time.monotonic() - began)
 
 
 def ask_about_output(case: Case, folder: Path) -> Answer:
@@ -364,6 +364,7 @@ class Answer:
     case: Case
     found: Finding
     ranks_share_a_file: bool = False  # then the rank need not be named
+    seconds: float = 0.0
 
     @property
     def class_is_right(self) -> bool:
@@ -455,11 +456,15 @@ class Figures:
 
 
 def main(folder: str = "") -> None:
-    """Print the figures for the corpus, or another `folder` of cases, and what is wrong."""
-    figures = Figures.of(read_cases(Path(folder) if folder else CORPUS))
-    for answer in figures.wrong:
-        print(f"{'certain but wrong' if answer.is_certain_but_wrong else 'wrong'}: {answer}")
-    print(figures)
+    """Print the figures for the corpus, or another `folder` of cases, and what is wrong; then those as plain jobs."""
+    cases = read_cases(Path(folder) if folder else CORPUS)
+    plain = [case for case in cases if is_plain(case)]
+    asked = {"": Figures.of(cases), "as plain jobs": Figures.of(plain, ask_as_plain_job)}
+    asked["from their output alone"] = Figures.of(plain, ask_about_output)
+    for how, figures in asked.items():
+        for answer in figures.wrong:
+            print(f"{'certain but wrong' if answer.is_certain_but_wrong else 'wrong'}: {answer}")
+        print(f"\n{how}\n{figures}\n" if how else f"{figures}\n")
 
 
 if __name__ == "__main__":

@@ -47,9 +47,8 @@ _SILENT_SECONDS = 1800.0  # without a new line of output
 _IN_NAME = re.compile(
     r"(?:\D*[^\d_])?(?P<number>\d{1,10})(?:[^\d_]\D*)?", re.ASCII
 )  # slurm-123.out, not slurm-12_3.out
-_JOB_IN_LINE = re.compile(r"\b(?:StepId=|step |\*\*\* (?:STEP|JOB) )(?P<number>\d+)", re.ASCII | re.IGNORECASE)
+_JOB_IN_LINE = re.compile(r"(?:\bStepId=|\bstep |\*\*\* (?:STEP|JOB) )(?P<number>\d+)", re.ASCII | re.IGNORECASE)
 _REPORT = re.compile(r"(?<!\s)(?=srun: error: \S+: tasks? [\d,-]+: [\w ]+$)")
-_KILLED = re.compile(r"Killed|Out Of Memory|Exited with exit code 137$")
 _LAST_LINES = 30  # among which srun's reports are
 _BEFORE_PROGRAM = frozenset({Cause.LAUNCH, Cause.IMAGE})
 _STATE_OF_CAUSE = {Cause.TIME: State.TIMED_OUT, Cause.CANCELLED: State.CANCELLED, Cause.PREEMPTED: State.PREEMPTED}
@@ -144,11 +143,12 @@ def record_of(job: SlurmJob, cluster: Cluster) -> RunRecord:
 
 def _attempt_of(job: SlurmJob, output: JobOutput) -> AttemptTrace:
     """The job's last start: its batch script's output, as that of the task which failed first according to srun."""
-    lines = _parted(output.lines)
-    slurms = tuple(line for line in (*output.printed, *_without_survived(lines, job)) if _is_about(line, job.number))
+    lines = tuple(line for line in _parted(output.lines) if not _is_about_another(line, job.number))
+    written = (*output.printed, *_without_survived(lines, job))
+    slurms = tuple(line for line in written if SLURMS_LINE.match(line) and not _is_about_another(line, job.number))
     died = deaths(slurms)
     code = died[0].code if died else _exit_code(job, lines)
-    if died and "out of memory" in died[0].how.lower() and last_words(lines).errors:
+    if died and died[0].by_kill and last_words(lines).errors:
         code = 1  # srun reports this for each task on the node
     rank = RankTrace(
         died[0].rank if died else 0,
@@ -161,7 +161,7 @@ def _attempt_of(job: SlurmJob, output: JobOutput) -> AttemptTrace:
         may_go_on=not job.state.ended or job.state is JobState.COMPLETED,
     )
     # What those that a signal killed wrote is among the same lines, if anything.
-    killed = [death for death in died[1:] if death.rank != died[0].rank and _KILLED.match(death.how)]
+    killed = [death for death in died[1:] if death.rank != died[0].rank and death.by_kill]
     others = {death.rank: RankTrace(death.rank, death.node, _RUNNING) for death in killed}
     if at := _before_program(lines):
         rank = replace(rank, state="", last_words=lines[at - 1 :])
@@ -202,10 +202,10 @@ def _without_survived(lines: Sequence[str], job: SlurmJob) -> list[str]:
     return [line for at, line in enumerate(lines) if not (survived and at < last_own and lost_nodes([line]))]
 
 
-def _is_about(line: str, number: str) -> bool:
-    """Whether it is a line of Slurm's, and not about another job, whose log this one may have printed."""
-    other = _JOB_IN_LINE.search(line)
-    return bool(SLURMS_LINE.match(line)) and not (other and number and other["number"] != number)
+def _is_about_another(line: str, number: str) -> bool:
+    """Whether Slurm wrote it about another job than `number`, whose log this one may have printed."""
+    other = _JOB_IN_LINE.search(line) if number and SLURMS_LINE.match(line) else None
+    return other is not None and other["number"] != number
 
 
 def _exit_code(job: SlurmJob, lines: tuple[str, ...]) -> int | None:
@@ -221,12 +221,15 @@ def _as_proven(found: Finding, trace: RunTrace, job: SlurmJob) -> Finding:
 
     A batch script may go on after a program that failed, and exit with the code of another.
     """
+    if job.state is JobState.OUT_OF_MEMORY and found.cause_class is not Cause.HOST_MEMORY:
+        words = f"the kernel killed a process of the job for lack of memory; its output shows: {found.cause}"
+        return replace(found, cause_class=Cause.HOST_MEMORY, cause=words, certainty=LIKELY)
     if not trace.attempts or job.signal or job.state not in (JobState.FAILED, JobState.UNKNOWN):
         return found
     attempt = trace.attempts[0]
     codes = {128 + SIGKILL if death.code is None else death.code for death in attempt.deaths}
     with_others = ended_together(attempt.lines) and job.exit_code in (EXIT_TERMINATED, 128 + SIGKILL)
-    proven = job.exit_code in codes or (codes and with_others) or found.cause == f"exited with {job.exit_code}"
+    proven = job.exit_code in codes or (codes and with_others)
     return found if proven or found.certainty != CERTAIN else replace(found, certainty=LIKELY)
 
 
@@ -268,10 +271,9 @@ def _in_output(trace: RunTrace) -> Finding | None:
     ended = words.worker or any(not (error.after or error.logged) for error in words.final)
     if not (ended or attempt.deaths):
         return None  # programs write about what they survive
-    lines = tuple(line for line in attempt.lines if "CANCELLED AT" not in line)
     ranks = tuple(replace(rank, exit_code=None, may_go_on=True) for rank in attempt.ranks)
     running = replace(trace.status, state=State.FAILED)
-    alone = replace(attempt, exit_code=None, lines=lines, job_lines=(), ranks=ranks)
+    alone = replace(attempt, exit_code=None, job_lines=(), ranks=ranks)
     found = explain_attempt(alone, replace(trace, status=running, attempts=(alone,), accounted=()))
     if found.cause_class in (Cause.UNKNOWN, Cause.CANCELLED):
         return None
