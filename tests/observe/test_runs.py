@@ -11,6 +11,7 @@ import pytest
 
 from clusterctl.launcher.observe.run_names import names_beginning, run_ids
 from clusterctl.launcher.observe.runs import find_run, newest_first
+from clusterctl.launcher.observe.sweeps import sweep_named
 from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError
 from clusterctl.shared.record.layout import RunDir
 
@@ -60,6 +61,30 @@ def test_a_missing_folder_has_no_runs(tmp_path: Path) -> None:
 )
 def test_a_run_is_found_by_last_its_id_a_job_name_or_a_prefix(folder: Path, typed: str, meant: str) -> None:
     assert find_run(folder, typed).id == meant
+
+
+def test_a_run_is_found_by_the_id_of_its_job_or_array(fabricate: Fabricate, folder: Path) -> None:
+    fabricate(OLD, {"submission.json": {"job_id": "12"}})
+    sweep = "grid-20260103-000000-dddd"
+    for number in (0, 1):
+        fabricate(f"{sweep}.{number}", {"submission.json": {"job_id": f"120_{number}"}})
+    (folder / ".sweeps" / sweep).mkdir(parents=True)
+    (folder / ".sweeps" / sweep / "sweep.json").write_text("{}")
+    assert find_run(folder, "12").id == find_run(folder, "12.0").id == OLD
+    assert find_run(folder, "120_1").id == f"{sweep}.1"
+    assert (found := sweep_named(folder, "120"))
+    assert found.id == sweep
+    assert sweep_named(folder, "12") is sweep_named(folder, "120_1") is sweep_named(folder, "1") is None
+    with pytest.raises(NotFoundError, match="1 is not a job of a run: clusterctl did not submit it") as caught:
+        find_run(folder, "1")
+    assert "clusterctl why 1," in caught.value.hint
+
+
+def test_a_runs_own_name_is_found_before_the_job_of_that_number(fabricate: Fabricate, folder: Path) -> None:
+    fabricate(OLD, {"submission.json": {"job_id": "12"}})
+    named = "12-20260104-000000-eeee"
+    fabricate(named)
+    assert find_run(folder, "12").id == named
 
 
 def test_an_ambiguous_prefix_lists_the_runs(folder: Path) -> None:

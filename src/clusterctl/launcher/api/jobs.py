@@ -157,7 +157,8 @@ def cancel_jobs(job_ids: Sequence[str], cluster: str | None = None) -> Cancelled
     """
     slurm = Slurm.of(cluster_of_jobs(cluster))
     slurm.forget()
-    known = {one: [job for job in slurm.jobs() if is_of(job.job_id, one)] for one in job_ids}
+    shown = slurm.jobs()
+    known = {one: [job for job in shown if is_of(job.job_id, one)] for one in job_ids}
     for one, its in known.items():
         if not its:
             others = slurm.job(one)
