@@ -20,6 +20,7 @@ from clusterctl.launcher.observe.runs import find_run, newest_first
 from clusterctl.launcher.observe.status import Filter, listing, newest, report
 from clusterctl.launcher.observe.status import Listing as Listing
 from clusterctl.launcher.observe.sweeps import one_run, read_sweep, sweep_named
+from clusterctl.launcher.slurm.jobs import job_typed
 from clusterctl.shared.errors import NotFoundError, UsageError
 from clusterctl.shared.record.states import ENDED
 from clusterctl.shared.record.states import State as State
@@ -56,7 +57,7 @@ def find(name: str, cluster: str | None = None) -> Run:
     Raises NotFoundError with the nearest name, and UsageError if several IDs begin with `name`.
     """
     folder = chosen_runs_folder(cluster)
-    name = _meant(folder, name)
+    name = meant(folder, name)
     if sweep := sweep_named(folder, name):
         raise one_run(sweep)
     return Run(find_run(folder, name).path)
@@ -71,14 +72,14 @@ def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
     """The runs with these names, each once; a sweep means all its runs. Raises what `find` raises."""
     folder = chosen_runs_folder(cluster)
     found: dict[Run, None] = {}
-    for name in (_meant(folder, name) for name in names):
+    for name in (meant(folder, name) for name in names):
         sweep = sweep_named(folder, name)
         runs = read_sweep(sweep).runs if sweep else (find_run(folder, name),)
         found |= {Run(run.path): None for run in runs}
     return list(found)
 
 
-def _meant(folder: Path, name: str) -> str:
+def meant(folder: Path, name: str) -> str:
     """`name`, or for `@failed` the ID of the newest run that failed, timed out, was preempted or lost."""
     if name != FAILED:
         return name
@@ -86,6 +87,11 @@ def _meant(folder: Path, name: str) -> str:
     if not found:
         raise NotFoundError(f"no run has failed in: {folder}", "see the runs with: clusterctl status")
     return found[0].record.run.id
+
+
+def checkable(name: str, cluster: str | None = None) -> str:
+    """`name`, or the ID that it means if that does not begin with it, as of a Slurm job; `@last` stays as it is."""
+    return find(name, cluster).id if name == FAILED or job_typed(name) else name
 
 
 @operation()

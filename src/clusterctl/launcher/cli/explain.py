@@ -16,7 +16,7 @@ from clusterctl.launcher.display.logs import show, show_errors, show_job
 from clusterctl.shared.errors import UsageError
 
 
-@click.command(short_help="Explain why a run is waiting or has failed")
+@click.command(short_help="Explain why a run or any job is waiting or has failed")
 @click.argument("names", metavar="RUN|JOBID|FILE", nargs=-1, required=True)
 @output_option
 @cluster_option
@@ -47,7 +47,7 @@ def why(names: tuple[str, ...], output: str, cluster: str | None) -> None:
         click.echo(line)
 
 
-@click.command(short_help="Show the logs of a run's ranks")
+@click.command(short_help="Show the logs of a run's ranks, or of any job")
 @click.argument("name", metavar="RUN|JOBID")
 @click.option(
     "-f", "--follow", is_flag=True, help="Follow the logs until the run ends; Ctrl-C does not affect the run."

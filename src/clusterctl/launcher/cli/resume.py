@@ -109,7 +109,7 @@ def _show_changes(earlier: str, changes: Sequence[Difference]) -> None:
 _MOST_NAMED = 20
 
 
-@click.command(short_help="Cancel queued or running runs")
+@click.command(short_help="Cancel queued or running runs and jobs")
 @click.argument("names", metavar="RUN|SWEEP|JOBID...", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation when cancelling several runs.")
 @cluster_option
