@@ -12,6 +12,7 @@ from support.json_schema import schema, violations
 
 import clusterctl as package
 from clusterctl.launcher import cli
+from clusterctl.launcher.api.jobs import job_log
 from clusterctl.launcher.slurm.queue import SEPARATOR
 from clusterctl.shared.record.layout import RunDir
 
@@ -262,6 +263,27 @@ def test_status_shows_other_jobs_beside_runs(site: Site, typed: Typed, fabricate
     assert typed("status", "812")[1].splitlines()[1].startswith("812_3  my net")
     assert typed("status", "--all-jobs", "--watch")[0] == 2
     assert len(site.calls("squeue")) == 3
+
+
+def test_following_ends_with_the_job_and_not_with_an_answer_that_is_older_than_it(
+    site: Site, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    site.shows(shown("812_1", folder, "PENDING").replace("JobId=812_1", "JobId=813 ArrayJobId=812 ArrayTaskId=1"))
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 1:
+            (folder / "out.txt").write_text("begun\n")
+            site.shows(shown("812_1", folder).replace("JobId=812_1", "JobId=813 ArrayJobId=812 ArrayTaskId=1"))
+            clock.append(100.0)
+
+    clock = [0.0]
+    monkeypatch.setattr("clusterctl.launcher.api.jobs.time.monotonic", lambda: clock[-1])
+    log = job_log("812_1")
+    assert [*log.follow(sleep)] == [("out", b"begun")]
+    assert len(looks) == 2
 
 
 def test_failed_names_the_newest_run_that_ended_badly(typed: Typed, fabricate: Fabricate) -> None:

@@ -114,6 +114,7 @@ def test_of_torchruns_on_two_nodes_the_one_whose_worker_was_killed_is_named(tmp_
     ("state", "cause", "words"),
     [
         ("TIMEOUT", Cause.TIME, "the time limit was reached"),
+        ("DEADLINE", Cause.TIME, "its deadline passed (sbatch --deadline)"),
         ("NODE_FAIL", Cause.NODE, "Slurm lost a node of the job"),
         ("PREEMPTED", Cause.PREEMPTED, "another job took its nodes"),
         ("CANCELLED", Cause.CANCELLED, "cancelled by scancel"),
@@ -123,6 +124,21 @@ def test_of_torchruns_on_two_nodes_the_one_whose_worker_was_killed_is_named(tmp_
 def test_slurms_own_record_is_certain(tmp_path: Path, state: str, cause: Cause, words: str) -> None:
     found = why(tmp_path, "step 1\nstep 2\n", job(state, 0)).headline
     assert (found.cause_class, found.cause, found.certainty) == (cause, words, CERTAIN)
+
+
+def test_a_script_that_slurm_could_not_start_was_not_killed(tmp_path: Path) -> None:
+    """ExitCode=0:53, and no output: the commonest mistake is an output folder that nobody has made."""
+    lost = job(signal=53, code=0, stdout=f"{tmp_path}/no such/out.txt", stderr=f"{tmp_path}/out.txt")
+    found = diagnose_job(lost, read_output([tmp_path / "no such" / "out.txt"]), SITE, Slurm(silent), NOW)
+    assert (found.headline.cause_class, found.headline.certainty) == (Cause.LAUNCH, LIKELY)
+    assert found.headline.cause.endswith(f"the folder of its output does not exist: {tmp_path}/no such")
+    assert found.headline.hint == f"mkdir -p '{tmp_path}/no such', and submit it again"
+    assert found.commands == ()
+
+
+def test_a_node_in_the_output_cannot_become_a_command(tmp_path: Path) -> None:
+    found = why(tmp_path, "srun: error: Node failure on n;reboot\n", job("NODE_FAIL", 0))
+    assert found.commands[-1] == "scontrol show node 'n;reboot'"
 
 
 def test_accounting_says_who_cancelled_it(tmp_path: Path) -> None:

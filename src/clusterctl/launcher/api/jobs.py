@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -109,7 +110,7 @@ def why_output(files: Sequence[Path]) -> Diagnosis:
     if output.unknown and not exists(files[0]):
         raise NotFoundError(f"no such file: {files[0]}", "name a run, a job ID, or a job's output file")
     if output.unknown:
-        raise ConfigError(f"cannot read {output.unknown[0]}", f"see what it is: ls -l {files[0]}")
+        raise ConfigError(f"cannot read {output.unknown[0]}", f"see what it is: ls -l {shlex.quote(str(files[0]))}")
     return diagnose_output(files[0].name, output, Cluster(name="slurm"), time.time())
 
 
@@ -202,12 +203,19 @@ class JobLog:
             if over:
                 break
             if time.monotonic() - asked > _ASK_SECONDS:
-                asked = time.monotonic()
-                shown = {job.job_id: job.state for job in self.slurm.jobs()}
-                over = self.job.job_id not in shown or shown[self.job.job_id].ended
+                asked, over = time.monotonic(), self._has_ended()
             sleep(_LOOK_SECONDS)
         for stream, file in files:
             yield from self._taken(stream, file.rest())
+
+    def _has_ended(self) -> bool:
+        """According to the answer that all processes share; only the controller knows an element that waits."""
+        job_id = self.job.job_id
+        try:
+            shown = [job for job in self.slurm.jobs() if job.job_id == job_id] or self.slurm.job(job_id)
+        except SlurmError:  # it is asked again
+            return False
+        return all(job.state.ended for job in shown)
 
     def problems(self) -> list[str]:
         """The files that cannot be read, and why."""

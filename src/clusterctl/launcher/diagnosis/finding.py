@@ -139,9 +139,9 @@ def _of_plain_job(job: str, trace: RunTrace, found: Finding) -> tuple[str, ...]:
         return (*([f"scontrol release {job}"] if held else []), f"clusterctl status {job}", f"clusterctl cancel {job}")
     if not trace.status.state.ended:
         return (f"{log} -f", f"clusterctl cancel {job}")
-    return (
-        (log,) if found.cause_class is not Cause.NODE or not found.node else (log, f"scontrol show node {found.node}")
-    )
+    if found.cause_class is Cause.NODE and found.node:
+        return log, shlex.join(["scontrol", "show", "node", found.node])
+    return (log,)
 
 
 def submission(record: RunRecord) -> list[str]:

@@ -8,6 +8,7 @@ heartbeats, is described here.
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Cluster
 
 _RUNNING = "running"  # RankTrace.state: it has begun
+_NOT_LAUNCHED = 53  # slurmd's "signal", 0:53, if it cannot set up a batch script
 _SILENT_SECONDS = 1800.0  # without a new line of output
 _IN_NAME = re.compile(
     r"(?:\D*[^\d_])?(?P<number>\d{1,10})(?:[^\d_]\D*)?", re.ASCII
@@ -69,6 +71,8 @@ def diagnose_job(
         return _waiting(trace, slurm)
     if status.state is State.FINISHED:
         return _finished(trace)
+    if job.signal == _NOT_LAUNCHED and not (output.lines or output.printed):
+        return _not_launched(trace, job)
     if status.state.ended or status.suspended:
         found = judge(trace)
         mine = (_as_proven(_of_job(one, trace), trace, job) for one in found.findings)
@@ -221,6 +225,8 @@ def _as_proven(found: Finding, trace: RunTrace, job: SlurmJob) -> Finding:
 
     A batch script may go on after a program that failed, and exit with the code of another.
     """
+    if job.state is JobState.DEADLINE and found.cause_class is Cause.TIME:
+        return replace(found, cause="its deadline passed (sbatch --deadline)")
     if job.state is JobState.OUT_OF_MEMORY and found.cause_class is not Cause.HOST_MEMORY:
         words = f"the kernel killed a process of the job for lack of memory; its output shows: {found.cause}"
         return replace(found, cause_class=Cause.HOST_MEMORY, cause=words, certainty=LIKELY)
@@ -252,6 +258,22 @@ def _finished(trace: RunTrace) -> Diagnosis:
     facts = [f"step {step.step} ended with exit code {step.exit_code}:{step.signal}" for step in failed[:3]]
     found = Finding(Cause.FINISHED, "the job completed: its batch script exited with 0", facts=tuple(facts))
     return Diagnosis(status, (found, *_also(found, trace)), commands(trace, found), trace.unknown)
+
+
+def _not_launched(trace: RunTrace, job: SlurmJob) -> Diagnosis:
+    """Slurm gave up before the batch script's first line, most often because it could not open its output."""
+    missing = [
+        str(folder) for folder in (Path(path).parent for path in (job.stdout, job.stderr)) if not folder.is_dir()
+    ]
+    cause = "Slurm could not start its batch script"
+    if missing:
+        cause += f": the folder of its output does not exist: {missing[0]}"
+    facts = (
+        () if missing else ("most often, its output file cannot be created there, or its working directory is missing",)
+    )
+    hint = f"mkdir -p {shlex.quote(missing[0])}, and submit it again" if missing else "check --output and --chdir"
+    found = Finding(Cause.LAUNCH, cause, LIKELY, node=job.first_node, facts=facts, hint=hint)
+    return Diagnosis(trace.status, (found,), (), trace.unknown)
 
 
 def _also(headline: Finding, trace: RunTrace) -> tuple[Finding, ...]:
