@@ -285,9 +285,12 @@ def _terminated(case: Case) -> Finding | None:
     if case.silent or (case.first and case.first.primary):
         return None
     numbers = sorted({death.rank for death in case.attempt.deaths if death.code == EXIT_TERMINATED})
+    words = f"ended by SIGTERM (exit code {EXIT_TERMINATED}): by kill or scancel --signal=TERM; nothing records by whom"
+    is_plain = case.trace.status.record.is_plain_job
+    if is_plain and case.attempt.exit_code == EXIT_TERMINATED and not (numbers or case.first):
+        return Finding(Cause.KILLED, f"the last program of its batch script was {words}", LIKELY)
     if not numbers:
         return None
-    words = f"ended by SIGTERM (exit code {EXIT_TERMINATED}): by kill or scancel --signal=TERM; nothing records by whom"
     if len(numbers) == case.attempt.tasks:
         return Finding(Cause.KILLED, f"every rank was {words}", LIKELY)
     also = (f"like {_ranks(numbers[1:])}",) if numbers[1:] else ()

@@ -75,8 +75,10 @@ def diagnose_job(
         return _not_launched(trace, job)
     if status.state.ended or status.suspended:
         found = judge(trace)
-        mine = (_as_proven(_of_job(one, trace), trace, job) for one in found.findings)
-        return replace(found, findings=(*mine, *_also(found.headline, trace)))
+        mine = [_as_proven(_of_job(one, trace), trace, job) for one in found.findings]
+        if also := _also(found.headline, trace):
+            mine[0] = replace(mine[0], certainty=LIKELY)  # what the output shows may have come first
+        return replace(found, findings=(*mine, *also))
     try:
         inventory = slurm.nodes()
     except SlurmError as error:
@@ -152,6 +154,8 @@ def _attempt_of(job: SlurmJob, output: JobOutput) -> AttemptTrace:
     slurms = tuple(line for line in written if SLURMS_LINE.match(line) and not _is_about_another(line, job.number))
     died = deaths(slurms)
     code = died[0].code if died else _exit_code(job, lines)
+    if code == EXIT_TERMINATED and not died and most_specific(last_words(lines).telling):
+        code = 1  # what was terminated may have been the rest of a step that failed
     if died and died[0].by_kill and last_words(lines).errors:
         code = 1  # srun reports this for each task on the node
     rank = RankTrace(

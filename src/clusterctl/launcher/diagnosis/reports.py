@@ -489,6 +489,8 @@ def _known_phrase(end: RankEnd) -> Candidate | None:
     """An exception that the program may have survived, or any known phrase."""
     if end.code == EXIT_TERMINATED:
         return None
+    if end.rank.is_mixed and end.code not in _PYTHONS:
+        return None  # it chose its exit code, and its last line cannot be told from its progress
     if errors := [error for error in end.words.errors if not error.survived]:
         return _exception(end, errors[-1])
     known = most_specific(end.words.telling)
@@ -518,7 +520,9 @@ def _exit_code(end: RankEnd) -> Candidate | None:
     if not end.rank.began:
         return end.says(Cause.LAUNCH, f"could not be started: exit code {code}")
     cause = (raised.cause if raised else None) or Cause.USER
-    alone = not end.words.errors and not end.words.ended_children
+    alone = not (
+        end.words.errors or end.words.ended_children or (end.rank.is_mixed and most_specific(end.words.telling))
+    )
     return end.says(cause, raised.message if raised else f"exited with {code}", certain=alone)
 
 
