@@ -16,7 +16,7 @@ from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import cache_folder, chosen_runs_folder
 from clusterctl.launcher.observe.ended_runs import EndedRuns
 from clusterctl.launcher.observe.run_names import FAILED, run_ids
-from clusterctl.launcher.observe.runs import find_run, newest_first
+from clusterctl.launcher.observe.runs import find_run, name_by_job, newest_first
 from clusterctl.launcher.observe.status import Filter, listing, newest, report
 from clusterctl.launcher.observe.status import Listing as Listing
 from clusterctl.launcher.observe.sweeps import one_run, read_sweep, sweep_named
@@ -80,9 +80,11 @@ def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
 
 
 def meant(folder: Path, name: str) -> str:
-    """`name`, or for `@failed` the ID of the newest run that failed, timed out, was preempted or lost."""
+    """`name`, or the ID of the run or sweep with that Slurm job; `@failed` is the newest that failed, timed out, was
+    preempted or lost.
+    """
     if name != FAILED:
-        return name
+        return name_by_job(folder, name)
     found = newest(folder, Filter(states=_ENDED_BADLY), 1, _ended_runs(folder)).statuses
     if not found:
         raise NotFoundError(f"no run has failed in: {folder}", "see the runs with: clusterctl status")

@@ -1,4 +1,4 @@
-"""Look up runs by what a user types: an id, a prefix of one, a job's name, `@last`, or the ID of a Slurm job."""
+"""Look up runs by what a user types: an id, a prefix of one, a job's name, `@last`; and by their Slurm jobs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def is_written(folder: Path, run: str) -> bool:
 
 
 def find_run(folder: Path, name: str) -> RunDir:
-    """The run called `name`: `@last`, a run id, a job's name (its newest run), a Slurm job, or a prefix of one id.
+    """The run called `name`: `@last`, a run id, a job's name (its newest run), or a prefix of one id.
 
     Raises NotFoundError, with the closest name, and UsageError if several ids start with `name`.
     """
@@ -69,12 +69,10 @@ def find_run(folder: Path, name: str) -> RunDir:
         return named
     if meant := next(newest_first(folder, lambda run: name in (NEWEST, run, job_name(run))), None):
         return meant
-    if (job := job_typed(name)) and (found := run_of_job(folder, job)):
-        return found
     begun = list(newest_first(folder, lambda run: bool(name) and run.startswith(name)))
     if len(begun) > 1:
         raise UsageError(f"several runs start with: {name}", "one of " + ", ".join(run.id for run in begun[:5]))
-    if not begun and job:
+    if not begun and (job := job_typed(name)):
         hint = f"for any Slurm job there are: clusterctl why {job}, and logs, status, cancel"
         raise NotFoundError(f"{job} is not a job of a run: clusterctl did not submit it", hint)
     if not begun:
@@ -85,13 +83,17 @@ def find_run(folder: Path, name: str) -> RunDir:
     return begun[0]
 
 
-def run_of_job(folder: Path, job: str) -> RunDir | None:
-    """The newest run in `folder` whose last job is `job`, such as 12 or 12_7; of an array, its first run."""
-    for run in newest_first(folder):
-        known = read_submission(run).job_id
-        if is_of(known, job):
-            return run if known == job else RunDir(folder / f"{submission(run.id)}.0")
-    return None
+def name_by_job(folder: Path, typed: str) -> str:
+    """The id of the run, or for an array's number of the sweep, whose last Slurm job was `typed`; else `typed` itself.
+
+    A run's own name has precedence. Every run's record may have to be read.
+    """
+    job = job_typed(typed)
+    if job is None or any(typed in (run, job_name(run)) for run in run_ids(folder)):
+        return typed
+    known = ((run.id, read_submission(run).job_id) for run in newest_first(folder))
+    run, found = next(((run, found) for run, found in known if is_of(found, job)), (typed, job))
+    return run if found == job else submission(run)
 
 
 def _modified(folder: Path, run: str) -> int | None:

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launcher.observe.lines import MOST_BYTES, GrowingRecords
 from clusterctl.launcher.observe.measurements import parse_measurement, records_once, seconds_left
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id, job_name, submission
-from clusterctl.launcher.observe.run_record import read_submission
-from clusterctl.launcher.observe.runs import newest_first, run_of_job
-from clusterctl.launcher.slurm.jobs import job_typed
+from clusterctl.launcher.observe.runs import newest_first
 from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.record.fields import read_fields
 from clusterctl.shared.record.files import exists
@@ -69,10 +67,7 @@ def read_sweep(sweep: SweepDir) -> SweepRecord:
 
 
 def sweep_named(folder: Path, name: str) -> SweepDir | None:
-    """The sweep called `name`: its id, its array's, or `@last` or a job's name if the newest submission is a sweep."""
-    if (job := job_typed(name)) and "_" not in job and (run := run_of_job(folder, job)):
-        array = SweepDir.of(folder, submission(run.id))
-        return array if exists(array.sweep_json) and read_submission(run).job_id != job else None
+    """The sweep called `name`: its id, or `@last` or a job's name if the newest submission is a sweep."""
     if is_run_id(name) and exists((named := SweepDir.of(folder, name)).sweep_json):
         return named
     newest = next(newest_first(folder, lambda run: name in (NEWEST, job_name(run))), None)
