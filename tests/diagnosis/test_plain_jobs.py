@@ -144,7 +144,7 @@ def test_a_script_that_slurm_could_not_start_was_not_killed(tmp_path: Path) -> N
     found = diagnose_job(lost, read_output([tmp_path / "no such" / "out.txt"]), SITE, Slurm(silent), NOW)
     assert (found.headline.cause_class, found.headline.certainty) == (Cause.LAUNCH, LIKELY)
     assert found.headline.cause.endswith(f"the folder of its output does not exist: {tmp_path}/no such")
-    assert found.headline.hint == f"mkdir -p '{tmp_path}/no such', and submit it again"
+    assert found.headline.hint == f"mkdir -p '{tmp_path}/no such'"
     assert found.commands == ()
 
 

@@ -84,6 +84,8 @@ def why_named(name: str, cluster: str | None = None) -> Diagnosis:
     job = min(found, key=_urgency)
     if run := _run_of(job, cluster):
         return run.why()
+    if not _is_mine(job):
+        job = replace(job, stdout="", stderr="")
     output, now = JobOutput(), time.time()
     if _is_mine(job) and not job.state.waiting and job.nodes:  # it has started
         files, missing = _files_of(job)

@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 _RUNNING = "running"  # RankTrace.state: it has begun
 _NOT_LAUNCHED = 53  # slurmd's "signal", 0:53, if it cannot set up a batch script
 _SILENT_SECONDS = 1800.0  # without a new line of output
-_IN_NAME = re.compile(
-    r"(?:\D*[^\d_])?(?P<number>\d{1,10})(?:[^\d_]\D*)?", re.ASCII
-)  # slurm-123.out, not slurm-12_3.out
+# The number in slurm-123.out. That in slurm-12_3.out is the array's, which Slurm's lines do not mention.
+_IN_NAME = re.compile(r"(?:\D*[^\d_])?(?P<number>\d{1,10})(?:[^\d_]\D*)?", re.ASCII)
 _JOB_IN_LINE = re.compile(r"(?:\bStepId=|\bstep |\*\*\* (?:STEP|JOB) )(?P<number>\d+)", re.ASCII | re.IGNORECASE)
 _REPORT = re.compile(r"(?<!\s)(?=srun: error: \S+: tasks? [\d,-]+: [\w ]+$)")
 _LAST_LINES = 30  # among which srun's reports are
@@ -93,10 +92,9 @@ def diagnose_output(name: str, output: JobOutput, cluster: Cluster, now: float) 
     trace = replace(trace_of(job, output, cluster, now), unknown=output.unknown)
     found = explain_attempt(trace.attempts[0], trace)
     if found.cause_class is Cause.UNKNOWN and not output.unknown:
-        hint = "name its job instead, for what Slurm knows: clusterctl why JOBID"
-        found = Finding(
-            Cause.UNKNOWN, "nothing in it shows why the job ended, or whether it has ended", UNSURE, hint=hint
-        )
+        words = "nothing in it shows why the job ended, or whether it has ended"
+        hint = f"for what Slurm knows: clusterctl why {job.number or 'JOBID'}"
+        found = Finding(Cause.UNKNOWN, words, UNSURE, hint=hint)
     elif found.cause_class is Cause.UNKNOWN:
         found = Finding(Cause.UNKNOWN, "its output cannot be read", UNSURE)
     elif job.number == "" or found.cause_class is Cause.KILLED or _goes_on(trace.attempts[0]):
@@ -171,8 +169,8 @@ def _attempt_of(job: SlurmJob, output: JobOutput) -> AttemptTrace:
     # What those that a signal killed wrote is among the same lines, if anything.
     killed = [death for death in died[1:] if death.rank != died[0].rank and death.by_kill]
     others = {death.rank: RankTrace(death.rank, death.node, _RUNNING) for death in killed}
-    if at := _before_program(lines):
-        rank = replace(rank, state="", last_words=lines[at - 1 :])
+    if problem := _launch_problem(lines):
+        rank = replace(rank, state="", last_words=problem)
     return AttemptTrace(
         0,
         job_id=job.number,
@@ -243,17 +241,17 @@ def _as_proven(found: Finding, trace: RunTrace, job: SlurmJob) -> Finding:
     return found if proven or found.certainty != CERTAIN else replace(found, certainty=LIKELY)
 
 
-def _before_program(lines: Sequence[str]) -> int:
-    """One more than the number of the line from which on Slurm reports that it could not start the program; 0: none.
+def _launch_problem(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines from which on Slurm reports that it could not start the program; none if it could.
 
     The batch script may have printed something before.
     """
-    words = last_words(tuple(lines))
-    at = next((at for at, line in enumerate(lines) if SLURMS_LINE.match(line) and most_specific([line])), None)
-    if at is None or words.errors or last_words(tuple(lines[at:])).own:
-        return 0
-    known = most_specific(lines[at:])
-    return at + 1 if known and known.cause in _BEFORE_PROGRAM else 0
+    at = next((at for at, line in enumerate(lines) if SLURMS_LINE.match(line) and most_specific([line])), len(lines))
+    rest = lines[at:]
+    known = most_specific(rest)
+    if known is None or known.cause not in _BEFORE_PROGRAM or last_words(lines).errors or last_words(rest).own:
+        return ()
+    return rest
 
 
 def _finished(trace: RunTrace) -> Diagnosis:
@@ -266,17 +264,14 @@ def _finished(trace: RunTrace) -> Diagnosis:
 
 def _not_launched(trace: RunTrace, job: SlurmJob) -> Diagnosis:
     """Slurm gave up before the batch script's first line, most often because it could not open its output."""
-    missing = [
-        str(folder) for folder in (Path(path).parent for path in (job.stdout, job.stderr)) if not folder.is_dir()
-    ]
-    cause = "Slurm could not start its batch script"
+    folders = [Path(path).parent for path in (job.stdout, job.stderr)]
+    missing = next((str(folder) for folder in folders if not folder.is_dir()), "")
+    words, fact = "Slurm could not start its batch script", "most often, it cannot create the output file there"
     if missing:
-        cause += f": the folder of its output does not exist: {missing[0]}"
-    facts = (
-        () if missing else ("most often, its output file cannot be created there, or its working directory is missing",)
-    )
-    hint = f"mkdir -p {shlex.quote(missing[0])}, and submit it again" if missing else "check --output and --chdir"
-    found = Finding(Cause.LAUNCH, cause, LIKELY, node=job.first_node, facts=facts, hint=hint)
+        words, fact = f"{words}: the folder of its output does not exist: {missing}", ""
+    hint = f"mkdir -p {shlex.quote(missing)}" if missing else ""
+    facts = (fact,) if fact else ()
+    found = Finding(Cause.LAUNCH, words, LIKELY, node=job.first_node, facts=facts, hint=hint)
     return Diagnosis(trace.status, (found,), (), trace.unknown)
 
 
