@@ -75,6 +75,15 @@ def test_without_srun_the_exit_code_of_a_script_may_be_that_of_another_program(t
     assert (found.cause, found.certainty, found.rank) == ("KeyError: 'author'", LIKELY, None)
 
 
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+@pytest.mark.parametrize("prefix", ["", "[rank1]: ", "1: "])
+def test_srun_may_report_the_failure_in_the_middle_of_its_traceback(tmp_path: Path, after: int, prefix: str) -> None:
+    """Seen on Slurm 22.05, where both share the job's file."""
+    lines = [f"{prefix}{line}\n" for line in TRACEBACK.splitlines()]
+    found = why(tmp_path, "".join(["start\n", *lines[:after], DIED, *lines[after:]])).headline
+    assert (found.cause, found.certainty, found.rank) == ("KeyError: 'author'", CERTAIN, 1)
+
+
 def test_the_first_of_several_ranks_in_one_file_is_the_cause_and_the_last_an_echo(tmp_path: Path) -> None:
     text = f"{TRACEBACK}{ECHO}srun: error: node[1-2]: tasks 0-1: Exited with exit code 1\n"
     found = why(tmp_path, text).headline

@@ -51,7 +51,8 @@ def test_a_job_is_explained_while_it_waits_runs_and_after_its_end(stage: Stage) 
     assert waiting["commands"][0] == f"scontrol release {job}"
     stage.slurm("scontrol", "release", job)
     output = stage.folder / f"out my net-{job}.txt"
-    wait_until(lambda: output.exists() and "Exited with exit code 1" in output.read_text(), 60, "the rank to fail")
+    ends = ("Exited with exit code 1", "KeyError: 'author'")  # in any order: srun writes to the same file
+    wait_until(lambda: output.exists() and all(end in output.read_text() for end in ends), 60, "the rank to fail")
     running = why(stage, job)
     assert (running["run_stage"], running["class"], running["certainty"]) == ("running", "user-error", "likely")
     assert running["cause"] == "its output shows: KeyError: 'author'"

@@ -37,7 +37,7 @@ from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import CommandTrain, Job, Resources
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from clusterctl.launcher.observe.job_output import JobOutput
     from clusterctl.launcher.slurm import Inventory, Slurm
@@ -50,6 +50,8 @@ _SILENT_SECONDS = 1800.0  # without a new line of output
 _IN_NAME = re.compile(r"(?:\D*[^\d_])?(?P<number>\d{1,10})(?:[^\d_]\D*)?", re.ASCII)
 _JOB_IN_LINE = re.compile(r"(?:\bStepId=|\bstep |\*\*\* (?:STEP|JOB) )(?P<number>\d+)", re.ASCII | re.IGNORECASE)
 _REPORT = re.compile(r"(?<!\s)(?=srun: error: \S+: tasks? [\d,-]+: [\w ]+$)")
+_HEADER = "Traceback (most recent call last):"
+_FRAME = re.compile(r"(?: *\d+: )?(?:\[[\w:.-]+\]:)?[ \t]")  # perhaps with the prefix of its rank
 _LAST_LINES = 30  # among which srun's reports are
 _BEFORE_PROGRAM = frozenset({Cause.LAUNCH, Cause.IMAGE})
 _STATE_OF_CAUSE = {Cause.TIME: State.TIMED_OUT, Cause.CANCELLED: State.CANCELLED, Cause.PREEMPTED: State.PREEMPTED}
@@ -147,7 +149,7 @@ def record_of(job: SlurmJob, cluster: Cluster) -> RunRecord:
 
 def _attempt_of(job: SlurmJob, output: JobOutput) -> AttemptTrace:
     """The job's last start: its batch script's output, as that of the task which failed first according to srun."""
-    lines = tuple(line for line in _parted(output.lines) if not _is_about_another(line, job.number))
+    lines = _untangled(line for line in _parted(output.lines) if not _is_about_another(line, job.number))
     written = (*output.printed, *_without_survived(lines, job))
     slurms = tuple(line for line in written if SLURMS_LINE.match(line) and not _is_about_another(line, job.number))
     died = deaths(slurms)
@@ -192,6 +194,24 @@ def _parted(lines: tuple[str, ...]) -> tuple[str, ...]:
     """`lines`, with srun's reports of failed tasks separated from a line without an end that was written before."""
     parted = [part for line in lines[-_LAST_LINES:] for part in _REPORT.split(line, maxsplit=1) if part]
     return (*lines[:-_LAST_LINES], *parted)
+
+
+def _untangled(lines: Iterable[str]) -> tuple[str, ...]:
+    """`lines`, with those of Slurm after the traceback into which they were written: srun shares the job's stderr."""
+    found: list[str] = []
+    held: list[str] = []
+    inside = False
+    for line in lines:
+        if inside and SLURMS_LINE.match(line):
+            held.append(line)
+            continue
+        found.append(line)
+        goes_on = inside and _FRAME.match(line) is not None
+        if inside and not goes_on:
+            found += held
+            held.clear()
+        inside = goes_on or line.endswith(_HEADER)
+    return (*found, *held)
 
 
 def _goes_on(attempt: AttemptTrace) -> bool:
