@@ -228,6 +228,13 @@ def test_a_program_that_pyxis_or_srun_could_not_start_is_no_mistake_in_it(tmp_pa
     )
 
 
+def test_a_program_that_the_shell_does_not_find_is_no_mistake_in_it(tmp_path: Path) -> None:
+    """As in `sbatch --wrap`, which dash runs."""
+    text = "/var/spool/slurmd/job00812/slurm_script: 4: torchrunn: not found\n"
+    found = why(tmp_path, text, job(code=127, tasks=1)).headline
+    assert (found.cause_class, found.rank) == (Cause.LAUNCH, None)
+
+
 def test_the_last_line_of_progress_is_not_the_reason_for_an_exit_code(tmp_path: Path) -> None:
     found = why(tmp_path, "epoch 1: loss 0.5\nepoch 2: loss 0.4\n", job(code=3, tasks=1)).headline
     assert (found.cause_class, found.cause) == (Cause.USER, "exited with 3")

@@ -80,17 +80,20 @@ def why_named(name: str, cluster: str | None = None) -> Diagnosis:
         return find(name, cluster).why()
     chosen = cluster_of_jobs(cluster)
     slurm = Slurm.of(chosen)
-    found, unknown = _find_jobs(job_id, slurm, chosen)
+    found = _find_jobs(job_id, slurm, chosen)
     job = min(found, key=_urgency)
     if run := _run_of(job, cluster):
         return run.why()
     if not _is_mine(job):
         job = replace(job, stdout="", stderr="")
-    output, now = JobOutput(), time.time()
+    output, missing, now = JobOutput(), list[str](), time.time()
     if _is_mine(job) and not job.state.waiting and job.nodes:  # it has started
         files, missing = _files_of(job)
-        output, unknown = read_output(files, job.started), [*unknown, *missing]
-    diagnosis = diagnose_job(job, output, chosen, slurm, now, unknown)
+        output = read_output(files, job.started)
+    diagnosis = diagnose_job(job, output, chosen, slurm, now, missing)
+    if missing:
+        shown = (line for line in diagnosis.commands if not line.startswith("clusterctl logs"))
+        diagnosis = replace(diagnosis, commands=tuple(shown))
     facts = [f"one of {len(found)} elements: {_counted(found)}"] if len(found) > 1 else []
     if not _is_mine(job):
         facts.append(f"it belongs to {job.user or 'another user'}: only what Slurm shows is known, no file was opened")
@@ -247,8 +250,7 @@ def job_log(
     wanted = expression(grep)
     chosen = cluster_of_jobs(cluster)
     slurm = Slurm.of(chosen)
-    found, _ = _find_jobs(job_id, slurm, chosen)
-    job = min(found, key=_urgency)
+    job = min(_find_jobs(job_id, slurm, chosen), key=_urgency)
     if not _is_mine(job):
         raise UsageError(
             f"job {job_id} belongs to {job.user or 'another user'}: its files are not opened",
@@ -263,22 +265,19 @@ def job_log(
     return JobLog(job, streams, lambda line: wanted is None or bool(wanted.search(line)), slurm, tail)
 
 
-def _find_jobs(job_id: str, slurm: Slurm, cluster: Cluster) -> tuple[list[SlurmJob], list[str]]:
-    """The job, or the elements of the array, from the controller and from accounting; and what did not answer.
+def _find_jobs(job_id: str, slurm: Slurm, cluster: Cluster) -> list[SlurmJob]:
+    """The job, or the elements of the array, from the controller, and from accounting once they have ended.
 
     Raises NotFoundError if neither knows it.
     """
-    found, unknown = slurm.job(job_id), []
-    accounted: list[SlurmJob] = []
+    found, accounted = slurm.job(job_id), list[SlurmJob]()
     if cluster.is_slurm and all(job.state.ended for job in found):
-        try:
+        with suppress(SlurmError):  # many sites have no accounting
             accounted = slurm.accounted_jobs([job_id])
-        except SlurmError as error:
-            unknown.append(f"the job's end in Slurm's accounting: {error.message}")
     if not found and not accounted:
         raise _unknown(job_id, "in Slurm, which forgets ended jobs after minutes unless the site accounts for them")
     steps = {job.job_id: job.steps for job in accounted}
-    return [replace(job, steps=steps.get(job.job_id, ())) for job in found] or accounted, unknown
+    return [replace(job, steps=steps.get(job.job_id, ())) for job in found] or accounted
 
 
 def _unknown(job_id: str, where: str) -> NotFoundError:

@@ -292,7 +292,7 @@ def _not_launched(trace: RunTrace, job: SlurmJob) -> Diagnosis:
     hint = f"mkdir -p {shlex.quote(missing)}" if missing else ""
     facts = (fact,) if fact else ()
     found = Finding(Cause.LAUNCH, words, LIKELY, node=job.first_node, facts=facts, hint=hint)
-    return Diagnosis(trace.status, (found,), (), trace.unknown)
+    return Diagnosis(trace.status, (found,))
 
 
 def _also(headline: Finding, trace: RunTrace) -> tuple[Finding, ...]:
@@ -368,4 +368,4 @@ def _rank_of(found: Finding, trace: RunTrace) -> int | None:
     named, died = prefix.removeprefix("rank"), {death.rank for death in attempt.deaths}
     if named.isdecimal():
         return int(named) if int(named) in died or not died else None
-    return found.rank if len(died) == 1 or found.cause_class is Cause.KILLED else None
+    return found.rank if len(died) == 1 or (died and found.cause_class is Cause.KILLED) else None

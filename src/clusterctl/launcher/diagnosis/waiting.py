@@ -200,7 +200,7 @@ def described(asked: Asked) -> str:
     if asked.gpus:
         parts.append(plural(asked.gpus, f"{asked.gpu_type} GPU".strip()))
     if asked.memory:
-        parts.append(f"{asked.memory / 1024:g} GiB")
+        parts.append(f"{asked.memory / 1024:.3g} GiB")
     nodes = plural(asked.nodes, f"{'whole ' * asked.exclusive}node")
     such = f", {asked.constraint}" if asked.constraint else ""
     limit = f"for {slurm_time(asked.seconds)}" if asked.seconds < NO_LIMIT_SECONDS else "without a time limit"
