@@ -316,5 +316,7 @@ def _files_of(job: SlurmJob) -> tuple[list[Path], list[str]]:
     if not job.stdout and exists(usual):
         return [usual], []
     if not named:
-        return [], ["where its output is: Slurm does not record it, or it was discarded"]
+        return [], [
+            "where its output is: Slurm does not record it, or it was discarded; if you know, name the file instead"
+        ]
     return [Path(name) for name in named], []
