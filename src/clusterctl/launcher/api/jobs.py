@@ -92,8 +92,7 @@ def why_named(name: str, cluster: str | None = None) -> Diagnosis:
         output = read_output(files, job.started)
     diagnosis = diagnose_job(job, output, chosen, slurm, now, missing)
     if missing:
-        shown = (line for line in diagnosis.commands if not line.startswith("clusterctl logs"))
-        diagnosis = replace(diagnosis, commands=tuple(shown))
+        diagnosis = replace(diagnosis, commands=diagnosis.commands[1:])  # the first would show its output
     facts = [f"one of {len(found)} elements: {_counted(found)}"] if len(found) > 1 else []
     if not _is_mine(job):
         facts.append(f"it belongs to {job.user or 'another user'}: only what Slurm shows is known, no file was opened")

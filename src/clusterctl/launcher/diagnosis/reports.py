@@ -32,8 +32,8 @@ OWN_MISTAKE = re.compile(  # errors that a program raises on its own, never beca
     r"(Assertion|Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error\b"
 )
 _MAYBE_MEMORY = (
-    "nothing records who killed it: if its memory was short, ask for more (--set resources.memory=SIZE, or sbatch --mem), "
-    "or start fewer data loader workers"
+    "nothing records who killed it: if its memory was short, ask for more "
+    "(--set resources.memory=SIZE, or sbatch --mem), or start fewer data loader workers"
 )
 _NEARLY_FULL = 0.9
 # Exceptions whose message quotes the program's own values.
