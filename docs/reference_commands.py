@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 INTRODUCTION = """# Commands
 
-Generated from `--help`. RUN is a run's id, the beginning of one, a job's name (its newest run), or `@last`.
+Generated from `--help`. RUN is a run's id, the beginning of one, a job's name (its newest run), `@last`,
+`@failed`, or the ID of its Slurm job. JOBID is any Slurm job: 123, 123_4.
 
 | command | |
 | --- | --- |

@@ -7,8 +7,8 @@
 
 `load` resolves a job, `plan` renders its script, `submit` submits it, `sweep` submits it with many settings; `resume`
 restarts a run, `rerun` repeats one as a new run, `diff` compares two, `export` archives one; `runs` and `find` look up
-runs, `usage` sums up the resources they used, `clean` removes old ones. Each name below is imported at first use
-(docs/guides/from-python.md).
+runs, `usage` sums up the resources they used, `clean` removes old ones. `why` explains a run, any other Slurm job, or
+the output of one, and `jobs` lists those jobs. Each name below is imported at first use (docs/guides/from-python.md).
 """
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the slow import of typing; type checkers know the name
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.api.clean import clean
     from clusterctl.launcher.api.find import diff, find
     from clusterctl.launcher.api.images import images
+    from clusterctl.launcher.api.jobs import jobs, why
     from clusterctl.launcher.api.nodes import nodes
     from clusterctl.launcher.api.notify import notify, track
     from clusterctl.launcher.api.run import Run, RunFailed
@@ -73,6 +74,7 @@ __all__ = [
     "find",
     "find_sweep",
     "images",
+    "jobs",
     "load",
     "nodes",
     "notify",
@@ -85,9 +87,10 @@ __all__ = [
     "sweep",
     "track",
     "usage",
+    "why",
 ]
-_HOMES = {name: name for name in ("clean", "find", "images", "nodes", "notify", "usage")}
-_HOMES |= {"Run": "run", "RunFailed": "run", "diff": "find", "track": "notify"}
+_HOMES = {name: name for name in ("clean", "find", "images", "jobs", "nodes", "notify", "usage")}
+_HOMES |= {"Run": "run", "RunFailed": "run", "diff": "find", "track": "notify", "why": "jobs"}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "sweeps")
 _HOMES |= dict.fromkeys(("submit", "submit_stages", "sweep"), "submitting.start")
 _HOMES |= dict.fromkeys(("rerun", "resume"), "submitting.again")

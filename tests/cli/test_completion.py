@@ -68,7 +68,7 @@ COMMANDS = ["attach", "cancel", "logs", "monitor", "release", "report", "resume"
     [*COMMANDS, "diff other", "cancel other another", "submit --after", "submit --wait --after-any", "why -o json"],
 )
 def test_every_run_argument_offers_runs(typed: str) -> None:
-    assert offered(f"{typed} ") == ["@last", "cora", RUN]
+    assert offered(f"{typed} ") == ["@last", "@failed", "cora", RUN]
     assert offered(f"{typed} cora-") == [RUN]
     assert offered(f"{typed} x") == []
 
@@ -233,7 +233,7 @@ def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
         ("clusterctl submit cora --set 'train.sch", "clusterctl submit cora --set 'train.schedule='"),
         ("clusterctl submit --cluster=loc", "clusterctl submit --cluster=local "),
         ("clusterctl submit -- python tra", "clusterctl submit -- python train.py "),
-        ("true && clusterctl why @", "true && clusterctl why @last "),
+        ("true && clusterctl why @l", "true && clusterctl why @last "),
         ("clusterctl why no", "clusterctl why no"),
     ],
 )

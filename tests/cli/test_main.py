@@ -63,7 +63,7 @@ def test_an_unknown_command_suggests_the_nearest_one(typed: Typed) -> None:
     ("words", "message"),
     [
         ((), "error: missing command"),
-        (("logs",), "error: missing argument 'RUN'"),
+        (("rerun",), "error: missing argument 'RUN'"),
         (("status", "--al"), "error: no such option"),
         (("status", "-n", "x"), "error: invalid value for '-n': 'x' is not a valid integer range"),
         (("--frobnicate",), "error: no such option"),

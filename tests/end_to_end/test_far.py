@@ -20,6 +20,7 @@ from support.images import make_thin
 from support.recorded import begun
 from support.scenario import wait_until
 
+import clusterctl
 from clusterctl.shared.record.layout import RunDir
 
 SHAPE = "[resources]\nnodes = 2\n"
@@ -100,6 +101,28 @@ def test_a_running_run_is_followed_attached_to_and_cancelled(stage: FarStage) ->
     assert stage.status(run)["stage"] not in ("cancelled", "failed", "lost")
     stage.do("cancel", run.id)
     stage.wait_for_stage(run, "cancelled")
+
+
+@pytest.mark.long
+def test_a_job_that_clusterctl_did_not_submit_is_explained_and_cancelled_from_here(
+    stage: FarStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.do("nodes")
+    script = stage.folder / "own.sh"
+    script.write_text("#!/bin/bash\necho begun\nsrun -n1 python3 -c 'raise KeyError(7)'\nsleep 600\n")
+    job = stage.slurm("sbatch", "--parsable", f"--chdir={stage.folder}", "-t5", str(script)).strip()
+    wait_until(lambda: "KeyError" in stage.do("logs", job), what="the task to fail")
+    found = json.loads(stage.do("why", job, "-o", "json"))
+    assert (found["id"], found["run_stage"], found["cause"]) == (job, "running", "its output shows: KeyError: 7")
+    assert [one["job_id"] for one in json.loads(stage.do("status", "--all-jobs", "-o", "json"))["jobs"]] == [job]
+    for name, value in stage.environment.items():
+        monkeypatch.setenv(name, value)
+    assert clusterctl.why(job, cluster="far").headline.cause == found["cause"]
+    assert [one.job_id for one in clusterctl.jobs(cluster="far")] == [job]
+    stage.do("cancel", job)
+    wait_until(lambda: f"{job} cancelled" in stage.do("why", job), what="the job to end")
+    (stage.folder / "here.out").write_text('Traceback (most recent call last):\n  File "x"\nKeyError: 8\n')
+    assert "KeyError: 8" in stage.do("why", "here.out")  # a file of this machine
 
 
 def test_errors_on_the_remote_machine_are_reported_here(stage: FarStage) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.launcher.observe.run_names import names_beginning, run_ids
-from clusterctl.launcher.observe.runs import find_run, newest_first
+from clusterctl.launcher.observe.runs import find_run, name_by_job, newest_first
 from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError
 from clusterctl.shared.record.layout import RunDir
 
@@ -62,6 +62,40 @@ def test_a_run_is_found_by_last_its_id_a_job_name_or_a_prefix(folder: Path, type
     assert find_run(folder, typed).id == meant
 
 
+def test_a_run_is_found_by_the_id_of_its_job_and_a_sweep_by_that_of_its_array(
+    fabricate: Fabricate, folder: Path
+) -> None:
+    fabricate(OLD, {"submission.json": {"job_id": "12"}})
+    for number in (0, 1):
+        fabricate(f"grid-20260103-000000-dddd.{number}", {"submission.json": {"job_id": f"120_{number}"}})
+    assert name_by_job(folder, "12") == name_by_job(folder, "12.0") == OLD
+    assert name_by_job(folder, "120_1") == "grid-20260103-000000-dddd.1"
+    assert name_by_job(folder, "120") == "grid-20260103-000000-dddd"
+    for other in ("1", "2", "120_2", "cora", "@last", "120_"):
+        assert name_by_job(folder, other) == other
+
+
+def test_the_newest_of_two_runs_with_the_same_job_is_meant(fabricate: Fabricate, folder: Path) -> None:
+    """Slurm's numbers start again after a controller has lost its state."""
+    for run in (OLD, NEW):
+        fabricate(run, {"submission.json": {"job_id": "12"}})
+    assert name_by_job(folder, "12") == NEW
+
+
+def test_a_runs_own_name_is_meant_before_the_job_of_that_number(fabricate: Fabricate, folder: Path) -> None:
+    fabricate(OLD, {"submission.json": {"job_id": "12"}})
+    named = "12-20260104-000000-eeee"
+    fabricate(named)
+    assert name_by_job(folder, "12") == "12"
+    assert find_run(folder, "12").id == named
+
+
+def test_the_number_of_another_job_is_not_a_run(folder: Path) -> None:
+    with pytest.raises(NotFoundError, match="1_2 is not a job of a run: clusterctl did not submit it") as caught:
+        find_run(folder, "1_2")
+    assert "clusterctl why 1_2," in caught.value.hint
+
+
 def test_an_ambiguous_prefix_lists_the_runs(folder: Path) -> None:
     with pytest.raises(UsageError, match="several runs start with: cora-2") as caught:
         find_run(folder, "cora-2")
@@ -97,6 +131,6 @@ def test_only_runs_that_may_match_are_read(
 
 
 def test_completion_offers_the_newest_names_with_the_prefix(folder: Path, tmp_path: Path) -> None:
-    assert names_beginning(run_ids(folder), "", 4) == ["@last", "cora", "cora-big", NEW]
+    assert names_beginning(run_ids(folder), "", 5) == ["@last", "@failed", "cora", "cora-big", NEW]
     assert names_beginning(run_ids(folder), "cora-2", 9) == [NEW, OLD]
     assert names_beginning(run_ids(folder), "x", 9) == names_beginning(run_ids(tmp_path / "none"), "", 9) == []

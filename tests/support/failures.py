@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import Signals
@@ -21,8 +22,11 @@ from typing import Any
 
 from clusterctl.launcher.diagnosis.diagnose import diagnose
 from clusterctl.launcher.diagnosis.finding import CERTAIN, Finding
+from clusterctl.launcher.diagnosis.plain_jobs import diagnose_job, diagnose_output
+from clusterctl.launcher.observe.job_output import read_output
 from clusterctl.launcher.slurm import Slurm
-from clusterctl.launcher.slurm.queue import SEPARATOR
+from clusterctl.launcher.slurm.jobs import SlurmJob
+from clusterctl.launcher.slurm.queue import SEPARATOR, JobState
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.record.heartbeats import Beat, write_beats
 from clusterctl.shared.record.layout import RUN_FORMAT, Attempt, RunDir
@@ -272,6 +276,78 @@ def stamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(START + seconds))
 
 
+def is_plain(case: Case) -> bool:
+    """Whether a job that clusterctl did not submit can fail like this, and leave the same output."""
+    nested = "srun" in " ".join(case.command)  # whose ranks are not those of the run
+    own = (
+        nested
+        or case.alarm
+        or case.cancelled_by
+        or case.restarts
+        or case.host
+        or case.files
+        or "clusterctl" in str(case)
+    )
+    return not own and not any(rank.raised or rank.task not in (None, 0, 1) for rank in case.every)
+
+
+def write_output(case: Case, folder: Path) -> Path:
+    """The file that stdout and stderr of a plain job share: what its ranks wrote, by time, then Slurm's lines."""
+    text = b""
+    slurms = f"{_host_log(case) if case.host_log is None else case.host_log}{case.slurm_log}"
+    for rank in sorted(case.every, key=case.after):
+        lines = "".join(f"step {n}: loss {4 / (n + 1):.4f}\n" for n in range(rank.fill)) + rank.stdout + rank.stderr
+        own = "".join(line for line in lines.splitlines(keepends=True) if line.rstrip() not in slurms.splitlines())
+        text += own.encode("latin-1" if rank.bytes else "utf-8")
+    path = folder / f"slurm-{JOB_ID}.out"
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text + slurms.encode())
+    return path
+
+
+def slurm_job(case: Case, output: Path) -> SlurmJob:
+    """Slurm's record of the plain job."""
+    code = max(rank.exit_code for rank in case.every) if case.exit_code is None else case.exit_code
+    killed = code == -1  # its batch script was killed
+    why = re.search(r"\*\*\* JOB .* CANCELLED AT \S+(?: DUE TO ([A-Z ]+))?", case.slurm_log)
+    state = case.accounting.partition(" ")[0] or ("FAILED" if code else "COMPLETED")
+    if why and not case.accounting:
+        ends = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
+        state = ends.get((why[1] or "").strip(), "CANCELLED")
+    return SlurmJob(
+        JOB_ID,
+        JobState(state),
+        JOB_ID,
+        "case",
+        nodes=f"node[1-{case.nodes}]" if case.nodes > 1 else "node1",
+        node_count=case.nodes,
+        tasks=case.nodes * case.tasks_per_node,
+        started=START,
+        ended=START + case.lasted,
+        limit=60 * case.minutes,
+        exit_code=0 if killed else code,
+        signal=9 if killed else 0,
+        stdout=str(output),
+        stderr=str(output),
+    )
+
+
+def ask_as_plain_job(case: Case, folder: Path) -> Answer:
+    """Diagnose the job of `case` as one that clusterctl did not submit."""
+    path, began = write_output(case, folder), time.monotonic()
+    job = slurm_job(case, path)
+    output = read_output([path], job.started)
+    found = diagnose_job(job, output, Cluster(name="site", kind="slurm"), Slurm(lambda command: command), START + 600)
+    return Answer(case, found.headline, ranks_share_a_file=True, seconds=time.monotonic() - began)
+
+
+def ask_about_output(case: Case, folder: Path) -> Answer:
+    """Diagnose the output of `case` alone, without Slurm."""
+    path = write_output(case, folder)
+    found = diagnose_output(path.name, read_output([path]), Cluster(name="site", kind="slurm"), START + 600)
+    return Answer(case, found.headline, ranks_share_a_file=True)
+
+
 def _write(path: Path, text: str, encoding: str = "utf-8") -> None:
     content = text.encode(encoding)
     try:
@@ -287,6 +363,8 @@ class Answer:
 
     case: Case
     found: Finding
+    ranks_share_a_file: bool = False  # then the rank need not be named
+    seconds: float = 0.0
 
     @property
     def class_is_right(self) -> bool:
@@ -294,7 +372,8 @@ class Answer:
 
     @property
     def rank_is_right(self) -> bool:
-        return self.case.rank is None or self.found.rank == self.case.rank
+        unnamed = self.ranks_share_a_file and self.found.rank is None
+        return self.case.rank is None or self.found.rank == self.case.rank or unnamed
 
     @property
     def is_certain(self) -> bool:
@@ -335,7 +414,7 @@ class Figures:
     answers: tuple[Answer, ...]
 
     @classmethod
-    def of(cls, cases: Iterable[Case]) -> Figures:
+    def of(cls, cases: Iterable[Case], ask: Callable[[Case, Path], Answer] = ask) -> Figures:
         """Ask about all `cases`. Their thousands of small files are in memory where possible."""
         with tempfile.TemporaryDirectory(dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None) as folder:
             return cls(tuple(ask(case, Path(folder) / str(number)) for number, case in enumerate(cases)))
@@ -377,11 +456,15 @@ class Figures:
 
 
 def main(folder: str = "") -> None:
-    """Print the figures for the corpus, or another `folder` of cases, and what is wrong."""
-    figures = Figures.of(read_cases(Path(folder) if folder else CORPUS))
-    for answer in figures.wrong:
-        print(f"{'certain but wrong' if answer.is_certain_but_wrong else 'wrong'}: {answer}")
-    print(figures)
+    """Print the figures for the corpus, or another `folder` of cases, and what is wrong; then those as plain jobs."""
+    cases = read_cases(Path(folder) if folder else CORPUS)
+    plain = [case for case in cases if is_plain(case)]
+    asked = {"": Figures.of(cases), "as plain jobs": Figures.of(plain, ask_as_plain_job)}
+    asked["from their output alone"] = Figures.of(plain, ask_about_output)
+    for how, figures in asked.items():
+        for answer in figures.wrong:
+            print(f"{'certain but wrong' if answer.is_certain_but_wrong else 'wrong'}: {answer}")
+        print(f"\n{how}\n{figures}\n" if how else f"{figures}\n")
 
 
 if __name__ == "__main__":

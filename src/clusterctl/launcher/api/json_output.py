@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.observe.status import Report
     from clusterctl.launcher.sandbox.lifecycle import SandboxStatus
     from clusterctl.launcher.slurm import Inventory
+    from clusterctl.launcher.slurm.jobs import SlurmJob
     from clusterctl.shared.spec.keys import Difference
 
 STATUS_SCHEMA = Path(__file__).parents[2] / "schemas" / "status.json"
@@ -143,6 +144,30 @@ def usage(found: UsageReport) -> dict[str, Any]:
     return {**_VERSION, "as_of": found.as_of, "since": found.since, "by": found.by, "rows": rows, "total": total}
 
 
+def with_jobs(report: Report | None, jobs: Iterable[SlurmJob], now: float) -> dict[str, Any]:
+    """`status` with plain Slurm jobs, and without runs unless there is a `report`."""
+    found = status(report) if report else {**_VERSION, "as_of": now, "runs": []}
+    return {**found, "jobs": [plain_job(job) for job in jobs]}
+
+
+def plain_job(job: SlurmJob) -> dict[str, Any]:
+    """One job of `status` that clusterctl did not submit."""
+    return {
+        "job_id": job.job_id,
+        "name": job.name,
+        "state": job.state.value.lower(),
+        "reason": job.reason,
+        "partition": job.partition,
+        "nodes": job.node_count,
+        "node_names": job.nodes,
+        "limit_seconds": job.limit,
+        "created": job.submitted,
+        "started": job.started,
+        "ended": job.ended,
+        "directory": job.work_dir,
+    }
+
+
 # Explaining
 
 
@@ -152,7 +177,8 @@ def why(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         **_VERSION,
         "id": diagnosis.status.record.run.id,
-        "run_stage": diagnosis.status.state.value,
+        "job_id": diagnosis.status.job_id,
+        "run_stage": diagnosis.status.shown,
         "class": found.cause_class.value,
         "certainty": found.certainty,
         "attempt": found.attempt,

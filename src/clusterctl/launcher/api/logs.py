@@ -79,15 +79,20 @@ def read_logs(
         if from_time is None:
             hint = 'for example --since 20m, or "2026-01-31 12:00:00"'
             raise UsageError(f"--since {since}: not an age or a time", hint)
-    try:
-        wanted = re.compile(grep.encode(errors="surrogateescape")) if grep is not None else None
-    except re.error as error:
-        raise UsageError(f"--grep {grep}: {error}", "use Python's regular expressions; \\. is a dot") from None
+    wanted = expression(grep)
 
     def takes(line: Line) -> bool:
         return (from_time is None or line.time >= from_time) and (wanted is None or bool(wanted.search(line.text)))
 
     return Reading(read_record(run), selection, Logs(run, selection, tail, from_time), takes)
+
+
+def expression(grep: str | None) -> re.Pattern[bytes] | None:
+    """The regular expression `grep`, for lines of logs. Raises UsageError."""
+    try:
+        return re.compile(grep.encode(errors="surrogateescape")) if grep is not None else None
+    except re.error as error:
+        raise UsageError(f"--grep {grep}: {error}", "use Python's regular expressions; \\. is a dot") from None
 
 
 if TYPE_CHECKING:

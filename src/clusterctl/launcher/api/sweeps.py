@@ -10,6 +10,7 @@ from clusterctl.launcher.api.remote.operations import operation
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.config import chosen_runs_folder
 from clusterctl.launcher.config.progress import SILENT
+from clusterctl.launcher.observe.runs import name_by_job
 from clusterctl.launcher.observe.status import report
 from clusterctl.launcher.observe.sweeps import SweepSummary, read_sweep, summarise, sweep_named, values_of
 from clusterctl.shared.errors import ClusterctlError, NotFoundError, UsageError, WaitTimedOut
@@ -155,5 +156,6 @@ def find_sweep(name: str, cluster: str | None = None) -> Sweep:
 
 def sweep_meant(name: str, cluster: str | None = None) -> Sweep | None:
     """`find_sweep`, or None if `name` is not a sweep."""
-    found = sweep_named(chosen_runs_folder(cluster), name)
+    folder = chosen_runs_folder(cluster)
+    found = sweep_named(folder, name_by_job(folder, name))
     return Sweep(found.path) if found else None

@@ -32,12 +32,12 @@ COMMANDS = {
     "init": "Write a first cluster file and job from Slurm's configuration",
     "submit": "Submit a job to a cluster",
     "status": "Show runs: state, progress, accuracy",
-    "logs": "Show the logs of a run's ranks",
-    "why": "Explain why a run is waiting or has failed",
+    "logs": "Show the logs of a run's ranks, or of any job",
+    "why": "Explain why a run or any job is waiting or has failed",
     "monitor": "Watch runs: curves, GPUs, logs, the queue",
     "dashboard": "Show runs in a browser",
     "report": "Write an HTML report on runs or a sweep",
-    "cancel": "Cancel queued or running runs",
+    "cancel": "Cancel queued or running runs and jobs",
     "resume": "Restart an unfinished run from its last checkpoint",
     "rerun": "Submit a new run with the code and settings of an earlier one",
     "diff": "Show what differs between two runs",
@@ -138,7 +138,7 @@ def clusterctl() -> None:
       clusterctl status
       clusterctl logs @last -f
 
-    RUN is a run id, a prefix of one, a job's name (its newest run), or @last.
+    RUN is a run id, a prefix of one, a job's name (its newest run), @last, @failed, or the ID of its Slurm job.
     """
     try:
         os.getcwd()  # noqa: PTH109 - pathlib need not be imported for it

@@ -15,6 +15,7 @@ _SHELLS = ("bash", "zsh", "fish")
 # What an argument or an option's value is, by its metavar.
 _KINDS = {"JOB": "job", "KEY=VALUE": "setting", "KEY=VALUES": "setting"}
 _KINDS |= dict.fromkeys(("RUN", "RUN|SWEEP", "RUN1", "RUN2"), "run")
+_KINDS |= dict.fromkeys(("RUN|JOBID", "RUN|SWEEP|JOBID", "RUN|JOBID|FILE"), "run")
 _KINDS |= dict.fromkeys(("FILE", "FOLDER", "DIR", "PATH"), "file")
 
 

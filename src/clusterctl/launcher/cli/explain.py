@@ -7,32 +7,39 @@ from typing import Any
 import click
 
 from clusterctl.launcher.api import find as api
-from clusterctl.launcher.api import json_output
+from clusterctl.launcher.api import jobs, json_output
 from clusterctl.launcher.cli.options import cluster_option, echo_json, output_option, warn_of
 from clusterctl.launcher.cli.remote import remotely
 from clusterctl.launcher.display.explanation import explanation
 from clusterctl.launcher.display.logs import follow as show_growing
-from clusterctl.launcher.display.logs import show, show_errors
+from clusterctl.launcher.display.logs import show, show_errors, show_job
 from clusterctl.shared.errors import UsageError
 
 
-@click.command(short_help="Explain why a run is waiting or has failed")
-@click.argument("name", metavar="RUN")
+@click.command(short_help="Explain why a run or any job is waiting or has failed")
+@click.argument("names", metavar="RUN|JOBID|FILE", nargs=-1, required=True)
 @output_option
 @cluster_option
-def why(name: str, output: str, cluster: str | None) -> None:
+@remotely(files="names")
+def why(names: tuple[str, ...], output: str, cluster: str | None) -> None:
     """Explain why RUN failed: the first cause, its rank and node, what followed from it, and what to type next.
 
     For a queued run: why it is waiting, what it requests compared with what is free, Slurm's start estimate, and the
     smallest change that would let it start now. For a running run: whether all ranks are making progress, which rank is
     stuck, and which ranks slow the others down.
 
+    JOBID is any Slurm job, such as 123 or 123_4, whoever submitted it and however. FILE is the output of one, as a path
+    or with a dot in its name, or two of them if stderr has its own; that needs no Slurm.
+
     \b
     Examples:
       clusterctl why @last
-      clusterctl why cora -o json
+      clusterctl why 123 -o json
+      clusterctl why slurm-123.out
     """
-    found = api.find(name, cluster).why()
+    if len(names) > 2:
+        raise UsageError("more than two names", "clusterctl why RUN, or the files of one job: stdout and stderr")
+    found = jobs.why(names[0], names[1] if len(names) > 1 else None, cluster)
     if output == "json":
         echo_json(json_output.why(found))
         return
@@ -40,8 +47,8 @@ def why(name: str, output: str, cluster: str | None) -> None:
         click.echo(line)
 
 
-@click.command(short_help="Show the logs of a run's ranks")
-@click.argument("name", metavar="RUN")
+@click.command(short_help="Show the logs of a run's ranks, or of any job")
+@click.argument("name", metavar="RUN|JOBID")
 @click.option(
     "-f", "--follow", is_flag=True, help="Follow the logs until the run ends; Ctrl-C does not affect the run."
 )
@@ -71,14 +78,26 @@ def logs(
 ) -> None:
     """Show the logs of RUN's ranks, merged by time. Identical lines from several ranks are shown once, with a count.
 
+    For a Slurm job that clusterctl did not submit: the output of its batch script, with --follow, --tail, --grep,
+    --stdout and --stderr.
+
     \b
     Examples:
       clusterctl logs cora -f
       clusterctl logs @last --rank 0 --tail 20
       clusterctl logs @last --errors
+      clusterctl logs 123 -f
     """
     if errors and (follow or chosen["grep"] or chosen["tail"] is not None):
         raise UsageError("--errors cannot be combined with --follow, --grep or --tail", "leave one of them out")
+    if job_id := jobs.plain_job(name, cluster):
+        of_runs = {**chosen, "errors": errors, "times": times}
+        kept = {key: of_runs.pop(key) for key in ("tail", "grep", "stream")}
+        if unknown := [key for key, value in of_runs.items() if value]:
+            hint = f"its output is one stream: clusterctl logs {job_id}"
+            raise UsageError(f"--{unknown[0]} is for runs: clusterctl did not submit job {job_id}", hint)
+        show_job(jobs.job_log(job_id, cluster, **kept), follow=follow)
+        return
     reading = api.find(name, cluster).logs(**chosen)
     if errors:
         show_errors(reading)

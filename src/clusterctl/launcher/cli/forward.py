@@ -45,6 +45,7 @@ class Manner:
     job: str = ""  # the parameter that names a job, whose file is sent along
     code: bool = False  # with its code
     restarts: bool = False  # it may get the secret variables of the run's job
+    files: str = ""  # the parameter that may name files of this machine: then it runs here
     upload: str = ""  # the parameter that may name a file to send along
     watch: str = ""  # the flag with which it goes on to show what changes, or "always"
     lines: bool = False  # what it shows then are lines that stay

@@ -13,7 +13,7 @@ import click
 
 from clusterctl.launcher.api import clean as api
 from clusterctl.launcher.api.export import fetch as fetch_run
-from clusterctl.launcher.api.find import find, query
+from clusterctl.launcher.api.find import checkable, find, query
 from clusterctl.launcher.api.notify import Outcome, notify_about, tracking
 from clusterctl.launcher.api.remote.cluster import remote_cluster as place_of
 from clusterctl.launcher.cli.options import cluster_option, confirmed, echo_json, output_option, warn_of
@@ -191,4 +191,5 @@ def fetch(name: str, output: str | None, no_weights: bool, force: bool, cluster:
       clusterctl fetch @last --cluster far --output results
     """
     place = place_of(cluster)
+    name = checkable(name, cluster) if place else name
     click.echo(fetch_run(place, name, Path(output) if output else None, weights=not no_weights, force=force))

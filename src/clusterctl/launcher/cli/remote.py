@@ -38,11 +38,12 @@ def forwarding(command: click.Command) -> click.Command:
         return command
 
     def called(**values: Any) -> Any:
-        from clusterctl.launcher.api.remote.cluster import remote_cluster
+        from clusterctl.launcher.api.remote.cluster import names_files, remote_cluster
 
         context = click.get_current_context()
         several = context.info_name == "status" and "," in (values["cluster"] or "")
-        place = None if several else remote_cluster(values["cluster"])
+        stays = several or ("files" in manner and names_files(values[manner["files"]]))
+        place = None if stays else remote_cluster(values["cluster"])
         if place is None:
             return callback(**values)
         from clusterctl.launcher.cli.forward import Forwarded, Manner

@@ -9,6 +9,7 @@ import click
 
 from clusterctl.launcher.api.cancel import cancel as cancel_all
 from clusterctl.launcher.api.find import find, find_all
+from clusterctl.launcher.api.jobs import cancel_jobs, plain_job
 from clusterctl.launcher.api.sweeps import sweep_meant
 from clusterctl.launcher.cli import options
 from clusterctl.launcher.cli.options import cluster_option, confirmed, warn_of
@@ -108,24 +109,38 @@ def _show_changes(earlier: str, changes: Sequence[Difference]) -> None:
 _MOST_NAMED = 20
 
 
-@click.command(short_help="Cancel queued or running runs")
-@click.argument("names", metavar="RUN|SWEEP...", nargs=-1, required=True)
+@click.command(short_help="Cancel queued or running runs and jobs")
+@click.argument("names", metavar="RUN|SWEEP|JOBID...", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation when cancelling several runs.")
 @cluster_option
 @remotely(changes=True, asks=True)
 def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
-    """Cancel queued or running RUNs, and all runs of a SWEEP. Runs that have already ended are left alone.
+    """Cancel queued or running RUNs, all runs of a SWEEP, and any Slurm job of yours, by its JOBID.
+
+    Runs and jobs that have already ended are left alone.
 
     \b
     Examples:
       clusterctl cancel cora
       clusterctl cancel @last
+      clusterctl cancel 123
     """
+    job_ids = {name: job_id for name in names if (job_id := plain_job(name, cluster))}
+    runs = [run.directory for run in find_all((name for name in names if name not in job_ids), cluster)]
+    if job_ids:
+        several = len(runs) + len(job_ids)
+        if several > 1 and not confirmed(f"Cancel {several} runs or jobs?", yes=yes):
+            return
+        jobs = cancel_jobs([*job_ids.values()], cluster)
+        for job in jobs.ended:
+            click.echo(f"job {job.job_id} has already ended: {job.state.value.lower()}", err=True)
+        for job_id in jobs.cancelled:
+            click.echo(f"cancelled job {job_id}", err=True)
 
     def agreed(count: int) -> bool:
-        return count == 1 or confirmed(f"Cancel {count} runs?", yes=yes)
+        return bool(job_ids) or count == 1 or confirmed(f"Cancel {count} runs?", yes=yes)
 
-    done = cancel_all([run.directory for run in find_all(names, cluster)], agreed)
+    done = cancel_all(runs, agreed)
     warn_of(done.problems)
     if len(done.ended) + len(done.cancelled) > _MOST_NAMED:
         click.echo(f"cancelled {len(done.cancelled)} runs; {len(done.ended)} had already ended", err=True)

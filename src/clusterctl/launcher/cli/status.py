@@ -11,6 +11,7 @@ import click
 
 from clusterctl.launcher.api import json_output
 from clusterctl.launcher.api.find import State, query
+from clusterctl.launcher.api.jobs import jobs, jobs_named, plain_job
 from clusterctl.launcher.api.run import Run
 from clusterctl.launcher.api.sweeps import sweep_meant
 from clusterctl.launcher.cli.options import echo_json, warn_of
@@ -34,9 +35,10 @@ _ENDED_BADLY = (State.FAILED, State.TIMED_OUT, State.LOST, State.CANCELLED)
 
 
 @click.command(short_help="Show runs: state, progress, accuracy")
-@click.argument("names", metavar="[RUN|SWEEP]...", nargs=-1)
+@click.argument("names", metavar="[RUN|SWEEP|JOBID]...", nargs=-1)
 @click.option("-n", "count", metavar="N", type=click.IntRange(min=1), help="Show the newest N runs; default: 10.")
 @click.option("-a", "--all", "everything", is_flag=True, help="Show all runs.")
+@click.option("--all-jobs", is_flag=True, help="Also show your Slurm jobs that clusterctl did not submit.")
 @click.option("--name", metavar="GLOB", multiple=True, help="Only runs whose job or id matches, e.g. 'cora*'.")
 @click.option(
     "--state", "state", metavar="STATE", multiple=True, help="Only runs in this state, or: alive, running, ended."
@@ -51,6 +53,7 @@ def status(
     names: tuple[str, ...],
     count: int | None,
     everything: bool,
+    all_jobs: bool,
     watch: bool,
     output: str,
     metric: str | None,
@@ -58,7 +61,8 @@ def status(
 ) -> None:
     """Show RUNs, or the newest runs: state, progress, time left, loss, accuracy, throughput.
 
-    A sweep is listed on one line. To see its runs and their settings, name it.
+    A sweep is listed on one line. To see its runs and their settings, name it. JOBID is a Slurm job of yours that
+    clusterctl did not submit; --all-jobs shows all of those that squeue shows.
 
     \b
     Examples:
@@ -66,10 +70,21 @@ def status(
       clusterctl status --watch
       clusterctl status --state running --since 2d
       clusterctl status @last -o json
+      clusterctl status --all-jobs
     """
     narrowed = bool(chosen["name"] or chosen["state"] or chosen["since"])
     if names and (narrowed or everything or count):
         raise UsageError("RUN cannot be combined with -n, -a, --name, --state or --since", "leave one of them out")
+    job_ids = {name: job_id for name in names if (job_id := plain_job(name, chosen["cluster"]))}
+    if all_jobs or job_ids:
+        if watch or metric or output in ("jsonl", "csv") or "," in (chosen["cluster"] or ""):
+            raise UsageError("Slurm jobs can only be shown once, as a table or json", "leave out the other options")
+        runs = [name for name in names if name not in job_ids]
+        wanted = query(runs, **chosen, count=None if everything else count or _DEFAULT_COUNT)
+        _show_jobs(
+            wanted if runs or not names else None, [*job_ids.values()], chosen["cluster"], output, all_jobs=all_jobs
+        )
+        return
     if watch and output in ("json", "csv"):
         raise UsageError(f"--watch cannot write {output}", "use -o jsonl, which prints a line whenever a run changes")
     most = None if everything else count or _DEFAULT_COUNT
@@ -105,6 +120,30 @@ def status(
     if names and not any_found:
         raise problems[0]
     warn_of(problems)
+
+
+def _show_jobs(wanted: Query | None, job_ids: list[str], cluster: str | None, output: str, *, all_jobs: bool) -> None:
+    """Show the runs of `wanted`, if any, and jobs that are not runs: those named, or all of this user."""
+    named = jobs_named(job_ids, cluster) if job_ids else []
+    known = {job.job_id for job in named}
+    shown = [*named, *(job for job in (jobs(cluster) if all_jobs else ()) if job.job_id not in known)]
+    if output == "json":
+        looked = wanted.look() if wanted else None
+        echo_json(json_output.with_jobs(looked, shown, time.time()))
+        warn_of(looked.problems if looked else ())
+        return
+    from clusterctl.launcher.display import runs_table, tables, terminal
+
+    console = terminal.data()
+    if wanted and (listing := _listing(wanted, None, None)).rows:
+        runs_table.show_runs(console, listing, wide=output == "wide")
+        warn_of(listing.problems)
+        if shown:
+            console.print()
+    if shown:
+        tables.show_jobs(console, shown, time.time())
+    elif all_jobs:
+        click.echo("no other jobs", err=True)
 
 
 def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:

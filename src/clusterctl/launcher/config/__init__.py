@@ -5,7 +5,12 @@ Names are imported on first use: shell completion needs only the folders, withou
 
 TYPE_CHECKING = False  # like typing's; type checkers know the name
 if TYPE_CHECKING:
-    from clusterctl.launcher.config.clusters import chosen_images_folder, chosen_runs_folder, load_cluster
+    from clusterctl.launcher.config.clusters import (
+        chosen_images_folder,
+        chosen_runs_folder,
+        cluster_of_jobs,
+        load_cluster,
+    )
     from clusterctl.launcher.config.places import (
         cache_folder,
         current_folder,
@@ -24,6 +29,7 @@ __all__ = [
     "cache_folder",
     "chosen_images_folder",
     "chosen_runs_folder",
+    "cluster_of_jobs",
     "current_folder",
     "expanded",
     "images_folder",
@@ -36,7 +42,7 @@ __all__ = [
     "state_folder",
     "state_path",
 ]
-_HOMES = dict.fromkeys(("chosen_images_folder", "chosen_runs_folder", "load_cluster"), "clusters")
+_HOMES = dict.fromkeys(("chosen_images_folder", "chosen_runs_folder", "cluster_of_jobs", "load_cluster"), "clusters")
 _HOMES |= dict.fromkeys(("Resolved", "resolve", "resolve_again"), "resolution")
 
 

@@ -41,6 +41,13 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
     return replace(cluster, host=None, remote_python=None) if client_data() else cluster  # this machine is the host
 
 
+def cluster_of_jobs(name: str | None) -> Cluster:
+    """Like `load_cluster`, to look at jobs: with none chosen, the Slurm whose commands are on PATH."""
+    if _chosen(name, os.environ) or not shutil.which("squeue"):
+        return load_cluster(name)
+    return Cluster(name="slurm")
+
+
 def cluster_file(name: str | None) -> Path | None:
     """The file of the chosen cluster; None if none is chosen."""
     chosen = _chosen(name, os.environ)

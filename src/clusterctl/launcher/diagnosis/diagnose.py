@@ -176,7 +176,8 @@ def _never_started(trace: RunTrace) -> Finding:
         cause = f"cancelled by Slurm before it started: it depends on {which}, which did not finish"
         return Finding(Cause.CANCELLED, cause, LIKELY)
     if trace.status.state is State.CANCELLED:
-        words = "cancelled by scancel before it started, not by clusterctl"
+        by_hand = "" if trace.status.record.is_plain_job else ", not by clusterctl"
+        words = f"cancelled by scancel before it started{by_hand}"
         is_accounted = any(job.state == "CANCELLED" for job in trace.accounted)
         return Finding(
             Cause.CANCELLED, words, CERTAIN if is_accounted else LIKELY

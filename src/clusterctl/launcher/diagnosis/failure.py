@@ -73,7 +73,7 @@ class Case:
     @cached_property
     def silent(self) -> list[RankTrace]:
         """The ranks that left no record of their end."""
-        return [rank for rank in self.attempt.ranks if rank.began and rank.exit_code is None and rank.raised is None]
+        return [rank for rank in self.attempt.ranks if rank.began and rank.is_silent]
 
     @cached_property
     def by_the_end(self) -> bool:
@@ -152,6 +152,8 @@ def _from_outside(case: Case) -> Finding | None:
     """What Slurm or a person did to the whole job, unless a rank had failed before it."""
     attempt, ending = case.attempt, case.ending
     sooner = ending and _came_before(case.first, ending.time - _SOONER_SECONDS if ending.time else None)
+    if ending and case.trace.status.record.is_plain_job:  # without times, there is srun's order
+        sooner = case.first is not None and case.first.primary and case.first.order is not None
     if ending is None or (sooner and not case.by_the_end):
         return None
     facts: tuple[str, ...] = ()
@@ -221,8 +223,11 @@ def _of_a_rank(case: Case) -> Finding | None:
     if first.evidence is Evidence.ELSEWHERE and silent and not attempt.arriving:
         return None  # a rank that was killed may have survived what it wrote
     found = _reported_by(first, case.reports, left_early(attempt, first.time))
+    if case.ending and case.trace.status.record.is_plain_job:
+        return replace(found, certainty=LIKELY, facts=(*found.facts, f"Slurm ended the job later: {case.ending.words}"))
     if first.signature.software and not case.trace.status.record.job.container.image:
-        found = replace(found, cause_class=Cause.LAUNCH)
+        is_plain = case.trace.status.record.is_plain_job  # which may use an image all the same
+        found = replace(found, cause_class=Cause.LAUNCH, certainty=LIKELY if is_plain else found.certainty)
     if first.order is None and (case.ending or case.by_the_end):
         fact = "srun had not reported it before all ranks were ended: what ended them may have come first"
         return replace(found, certainty=LIKELY, facts=(*found.facts, fact))
@@ -280,9 +285,12 @@ def _terminated(case: Case) -> Finding | None:
     if case.silent or (case.first and case.first.primary):
         return None
     numbers = sorted({death.rank for death in case.attempt.deaths if death.code == EXIT_TERMINATED})
+    words = f"ended by SIGTERM (exit code {EXIT_TERMINATED}): by kill or scancel --signal=TERM; nothing records by whom"
+    is_plain = case.trace.status.record.is_plain_job
+    if is_plain and case.attempt.exit_code == EXIT_TERMINATED and not (numbers or case.first):
+        return Finding(Cause.KILLED, f"the last program of its batch script was {words}", LIKELY)
     if not numbers:
         return None
-    words = f"ended by SIGTERM (exit code {EXIT_TERMINATED}): by kill or scancel --signal=TERM; nothing records by whom"
     if len(numbers) == case.attempt.tasks:
         return Finding(Cause.KILLED, f"every rank was {words}", LIKELY)
     also = (f"like {_ranks(numbers[1:])}",) if numbers[1:] else ()
@@ -424,7 +432,7 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
         words = "a newer attempt replaced it while it was still running: Slurm had lost contact with its node"
         return Ending(Cause.NODE, words, certain=False)
     if logged and logged.cause is Cause.CANCELLED and last:
-        return replace(logged, words=_cancelled_by(job))
+        return replace(logged, words=_cancelled_by(job, trace))
     if logged:
         return logged
     end = attempt.end or 0.0
@@ -440,7 +448,7 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     if stage is State.PREEMPTED or "PREEMPTED" in states:
         return Ending(Cause.PREEMPTED, "another job took its nodes", time=end, certain=bool(states))
     if stage is State.CANCELLED or "CANCELLED" in states:
-        return Ending(Cause.CANCELLED, _cancelled_by(job), time=end)
+        return Ending(Cause.CANCELLED, _cancelled_by(job, trace), time=end)
     if attempt.exit_code is None and any(one.signal == SIGKILL for one in accounted):
         return Ending(Cause.KILLED, f"its batch script was {BY_SIGKILL}", time=end)
     if warned_before_start(attempt):
@@ -470,10 +478,10 @@ def _warned(attempt: AttemptTrace, trace: RunTrace, then: str) -> Ending:
     return Ending(Cause.PREEMPTED, words, time=end)
 
 
-def _cancelled_by(job: JobTrace) -> str:
+def _cancelled_by(job: JobTrace, trace: RunTrace) -> str:
     uid = next((accounted.by for accounted in job.accounted if accounted.by), "")
     if not uid.isdecimal():
-        return "cancelled by scancel, not by clusterctl"
+        return "cancelled by scancel" + ", not by clusterctl" * (not trace.status.record.is_plain_job)
     return f"cancelled by {user_name(int(uid))} with scancel"
 
 

@@ -9,7 +9,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.program import with_options
+from clusterctl.launcher.diagnosis.reasons import HELD
 from clusterctl.shared.errors import Cause
+from clusterctl.shared.record.states import State
 from clusterctl.shared.spec import batch_key
 from clusterctl.shared.spec.values import slurm_time
 
@@ -88,6 +90,8 @@ _SIZE = re.compile(r"([0-9]+)([KMGT]?B?)")
 def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
     """The commands to try next, the most useful first."""
     run = trace.status.record.run.id
+    if trace.status.record.is_plain_job:
+        return _of_plain_job(run, trace, found)
     rank = f" --rank {found.rank}" if found.rank is not None else ""
     attempt = f" --attempt {found.attempt}" if found.attempt else ""
     log = f"clusterctl logs {run}{rank}{attempt}"
@@ -125,6 +129,19 @@ def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
             return (f"df -h {shlex.quote(str(trace.status.record.run.path.parent))}", log, _resume(trace))
         case _:  # IMAGE, LAUNCH
             return (host, doctor, again)
+
+
+def _of_plain_job(job: str, trace: RunTrace, found: Finding) -> tuple[str, ...]:
+    """How to submit it again is in its user's script, which is not known here."""
+    log = f"clusterctl logs {job}"
+    if trace.status.state is State.QUEUED:
+        held = trace.status.reason in HELD
+        return (*([f"scontrol release {job}"] if held else []), f"clusterctl status {job}", f"clusterctl cancel {job}")
+    if not trace.status.state.ended:
+        return (f"{log} -f", f"clusterctl cancel {job}")
+    if found.cause_class is Cause.NODE and found.node:
+        return log, shlex.join(["scontrol", "show", "node", found.node])
+    return (log,)
 
 
 def submission(record: RunRecord) -> list[str]:

@@ -248,6 +248,17 @@ class LastWords:
         return next((error for error in self.final if error.stream in names), None)
 
 
+def launches(lines: Sequence[str]) -> list[tuple[str, ...]]:
+    """Of output that several launchers share, one on each node: the lines up to the end of the summary of each."""
+    found, begun = [], False
+    for at, line in enumerate(lines):
+        begun = begun or "Root Cause (first observed failure):" in line
+        if begun and line.rstrip().endswith("=" * 12):
+            found.append(tuple(lines[: at + 1]))
+            begun = False
+    return found
+
+
 def ended_child(line: str) -> bool:
     return bool(_CHILD_ENDED.match(line)) and not _SURVIVED.search(line)
 

@@ -30,6 +30,7 @@ class Reason:
     hint: str = ""
 
 
+HELD = ("JobHeldUser", "job_requeued_in_held_state", "launch_failed_requeued_held")  # by its user, who may release it
 _LIMITS_HINT = "your limits: sacctmgr show assoc user=$USER format=account,partition,grptres,maxtres,maxjobs,qos"
 _ASK_SITE = "ask the administrators of the cluster"
 
@@ -71,7 +72,7 @@ _REASONS = {
     "JobHeldUser": Reason("it is held by its user", Kind.PERSON),
     "JobHeldAdmin": Reason("it is held by an administrator", Kind.PERSON, _ASK_SITE),
     "launch_failed_requeued_held": Reason(
-        "Slurm could not start it on its nodes, and has held it since", Kind.PERSON, "see host.log of the last attempt"
+        "Slurm could not start it on its nodes, and has held it since", Kind.PERSON, "see the log of its last start"
     ),
     "JobLaunchFailure": Reason("Slurm could not start it on its nodes", Kind.PERSON, _ASK_SITE),
     "JobHoldMaxRequeue": Reason(

@@ -11,7 +11,7 @@ from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SI
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.diagnosis.finding import Evidence
-from clusterctl.launcher.diagnosis.last_words import LastWords, last_words
+from clusterctl.launcher.diagnosis.last_words import LastWords, last_words, launches
 from clusterctl.launcher.diagnosis.signatures import Detail, Level, Signature, most_specific, signature
 from clusterctl.shared.errors import Cause
 from clusterctl.shared.node.signals import EXIT_TERMINATED
@@ -32,8 +32,8 @@ OWN_MISTAKE = re.compile(  # errors that a program raises on its own, never beca
     r"(Assertion|Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error\b"
 )
 _MAYBE_MEMORY = (
-    "nothing records who killed it: if its memory was short, ask for more with --set resources.memory=SIZE, "
-    "or start fewer data loader workers"
+    "nothing records who killed it: if its memory was short, ask for more "
+    "(--set resources.memory=SIZE, or sbatch --mem), or start fewer data loader workers"
 )
 _NEARLY_FULL = 0.9
 # Exceptions whose message quotes the program's own values.
@@ -80,7 +80,9 @@ _PYTHONS = (None, 1)  # the exit code of an exception, unless it is unknown
 _NOT_FOUND = (126, 127)  # a shell's, for a program that it cannot start
 _NO_LIBRARY = (1, 127)  # the dynamic linker's
 _SLURMS_NAME = re.compile(r"(?:slurmstepd|srun)[\w.-]*: (?:error|fatal): ")
-_COMPLAINT = re.compile(r"\b(error|fatal|fail(ed|ure)?|exception|invalid|cannot|could not)\b", re.IGNORECASE)
+COMPLAINT = re.compile(
+    r"\b(error|fatal|fail(ed|ure)?|exception|invalid|cannot|could not|not found|no such|denied|unable)\b", re.IGNORECASE
+)
 _OWN_VERDICT = re.compile(
     r"\[?\d{4}-\d\d|\[?\d\d:\d\d:\d\d|(?:.{0,60}\b)?(?:INFO|WARNING|ERROR|CRITICAL|FATAL)\b"
     r"|(?:\S+: )?(?:error|fatal|failed|failure|abort\w*|giving up|stopp\w*|invalid|cannot|could not)\b"
@@ -157,10 +159,6 @@ class RankEnd:
         by_srun = next((number for phrase, number in _HOW.items() if self.how.startswith(phrase)), None)
         return by_srun or _BY_CODE.get(self.code if self.code is not None else -1)
 
-    @property
-    def is_silent(self) -> bool:
-        return self.rank.exit_code is None and self.rank.raised is None
-
     def says(self, cause: Cause | Signature, words: str, **changes: object) -> Candidate:
         meaning = cause if isinstance(cause, Signature) else Signature(cause)
         return replace(self.blank, signature=meaning, words=words, **changes)  # type: ignore[arg-type]
@@ -216,12 +214,31 @@ def _candidate(
     # srun reports this for every task that ends on a node where the kernel killed any process of the step.
     on_its_node = rank.node in killed_on or "out of memory" in how.lower()
     end = RankEnd(rank, how, on_its_node or out_of_memory, blank, memory)
-    read = ((rule.evidence, rule.candidate(end)) for rule in RANK_RULES)
-    evidence, found = next(((evidence, found) for evidence, found in read if found), (Evidence.NOTHING, None))
+    evidence, found = _of_several(end) or _by_rule(end)
     if found and on_its_node and found.signature.cause in (Cause.USER, Cause.KILLED):
         words = f"failed on a node where the kernel killed a process for lack of memory: {found.words}"
         found = replace(found, signature=Signature(Cause.HOST_MEMORY), words=words, certain=False)
     return found and replace(found, evidence=evidence)
+
+
+def _by_rule(end: RankEnd) -> tuple[Evidence, Candidate | None]:
+    read = ((rule.evidence, rule.candidate(end)) for rule in RANK_RULES)
+    return next(((evidence, found) for evidence, found in read if found), (Evidence.NOTHING, None))
+
+
+def _of_several(end: RankEnd) -> tuple[Evidence, Candidate] | None:
+    """Of launchers on several nodes that wrote to one file, the first that reports a cause; None without such."""
+    several = launches(end.rank.last_words) if end.rank.is_mixed else []
+    if len(several) < 2 and not (several and len(several[0]) < len(end.rank.last_words)):
+        return None
+    ends = (replace(end, how="", rank=replace(end.rank, last_words=lines)) for lines in several)
+    read = [(evidence, found) for evidence, found in map(_by_rule, ends) if found and found.primary]
+    causes = [one for one in read if one[1].signature.cause is not Cause.KILLED or "SIGTERM" not in one[1].words]
+    if not causes:
+        return None
+    evidence, found = causes[0]
+    alone = len({other.words for _, other in causes}) == 1 and bool(end.words.worker) and not end.words.concluded
+    return evidence, replace(found, certain=found.certain and alone)
 
 
 def _is_oom_kill(line: str, attempt: AttemptTrace) -> bool:
@@ -299,7 +316,7 @@ def _headline(error: PythonError) -> str:
 
 def _out_of_memory(end: RankEnd) -> Candidate | None:
     """Slurm's word that the kernel killed it for its memory."""
-    by_kernel = end.signal == SIGKILL or (end.is_silent and bool(end.how))
+    by_kernel = end.signal == SIGKILL or (end.rank.is_silent and bool(end.how))
     if not end.node_out_of_memory or not by_kernel:
         return None
     return end.says(Cause.HOST_MEMORY, "exceeded the job's memory on its node and was killed by the kernel")
@@ -400,7 +417,7 @@ def _exception_at_the_end(end: RankEnd) -> Candidate | None:
 
     Of several processes with one stderr, the first that failed on its own.
     """
-    if end.words.worker or (end.is_silent and end.rank.began and not end.how):
+    if end.words.worker or (end.rank.is_silent and end.rank.began and not end.how):
         return None  # its task would have recorded an exception of its program: it was killed itself
     # Python exits with 1 after an exception. With another code, the program went on: its last line says why it ended.
     usual = end.code in _PYTHONS
@@ -414,7 +431,14 @@ def _exception_at_the_end(end: RankEnd) -> Candidate | None:
     for error in sorted(errors, key=lambda error: error.logged):
         found = _exception(end, error)
         read.append(replace(found, certain=found.certain and error.ends and end.code == 1))
-    return min(read, key=lambda candidate: candidate.signature.level, default=None)
+    best = min(read, key=lambda candidate: candidate.signature.level, default=None)
+    if best and end.rank.is_mixed:
+        # Processes without a prefix look like one: the exception of the first to fail may be any of them.
+        others = [_exception(end, error) for error in end.words.errors if not (error.survived or error.logged)]
+        first = min(others, key=lambda candidate: candidate.signature.level, default=best)
+        alike = all(other.words == best.words for other in others if other.primary)
+        best = replace(best if best.primary else first, certain=best.certain and best.primary and alike)
+    return best
 
 
 def _killed_child(end: RankEnd) -> Candidate | None:
@@ -427,12 +451,13 @@ def _killed_child(end: RankEnd) -> Candidate | None:
 
 def _own_last_line(end: RankEnd) -> Candidate | None:
     """The program's last line that may be a reason, beside its exit code."""
-    line, code = end.words.last, end.code
-    if not line or code is None or code == EXIT_TERMINATED:
+    line, code, known = end.words.last, end.code, signature(end.words.last)
+    if not line or code == EXIT_TERMINATED or (code is None and not end.rank.may_go_on):
         return None
+    if (end.rank.is_mixed or code is None) and not (known or COMPLAINT.search(line)):
+        return None  # it may be about its progress
     raised = end.rank.raised
-    begin = (raised.message if raised else f"exited with {code}") + ": "
-    known = signature(line)
+    begin = "" if code is None else (raised.message if raised else f"exited with {code}") + ": "
     if known and (known.level is not Level.PRIMARY or known.detail is not Detail.REASON):
         # A tool may report the reason first, and then what it led to: the lines with the same name in front.
         name = line.partition(": ")[0]
@@ -453,7 +478,8 @@ def _own_last_line(end: RankEnd) -> Candidate | None:
     meanings = filter(None, map(signature, earlier))
     lost_a_peer = any(meaning.level is Level.ECHO for meaning in meanings)  # which may be why it stopped
     level = Level.ECHO if lost_a_peer else Level.PRIMARY
-    return end.says(Signature(Cause.USER, level), f"{begin}{line}", certain=not earlier, facts=facts)
+    certain = not (earlier or end.rank.is_mixed or end.rank.may_go_on)
+    return end.says(Signature(Cause.USER, level), f"{begin}{line}", certain=certain, facts=facts)
 
 
 # Elsewhere, and nothing
@@ -463,6 +489,8 @@ def _known_phrase(end: RankEnd) -> Candidate | None:
     """An exception that the program may have survived, or any known phrase."""
     if end.code == EXIT_TERMINATED:
         return None
+    if end.rank.is_mixed and end.code not in _PYTHONS:
+        return None  # it chose its exit code, and its last line cannot be told from its progress
     if errors := [error for error in end.words.errors if not error.survived]:
         return _exception(end, errors[-1])
     known = most_specific(end.words.telling)
@@ -477,7 +505,7 @@ def _printed(end: RankEnd) -> Candidate | None:
     if printed.errors and not printed.errors[-1].after:
         return _exception(end, printed.errors[-1])
     known = signature(printed.last)
-    if not known and not _COMPLAINT.search(printed.last):
+    if not known and not COMPLAINT.search(printed.last):
         return None
     return replace(code, signature=known or code.signature, words=f"{code.words}: {printed.last}")
 
@@ -492,7 +520,9 @@ def _exit_code(end: RankEnd) -> Candidate | None:
     if not end.rank.began:
         return end.says(Cause.LAUNCH, f"could not be started: exit code {code}")
     cause = (raised.cause if raised else None) or Cause.USER
-    alone = not end.words.errors and not end.words.ended_children
+    alone = not (
+        end.words.errors or end.words.ended_children or (end.rank.is_mixed and most_specific(end.words.telling))
+    )
     return end.says(cause, raised.message if raised else f"exited with {code}", certain=alone)
 
 

@@ -226,6 +226,7 @@ _TABLE = (
     ),
     _row(r"PMIX ERROR|OMPI was not built with SLURM|OPAL ERROR", Cause.LAUNCH),
     _row(r"exec: .*(not found|permission denied)|command not found", Cause.LAUNCH),
+    _row(r"slurm_script: (line )?\d+: [^:]+: not found$", Cause.LAUNCH),  # by dash, which runs `sbatch --wrap`
     _row(r"no module named '?clusterctl\b", Cause.LAUNCH),
     _row(r"error while finding module specification", Cause.LAUNCH),
     _row(

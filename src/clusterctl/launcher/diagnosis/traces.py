@@ -84,10 +84,17 @@ class RankTrace:
     beat: Beat | None = None
     last_words: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()  # the last lines on stdout of a rank that failed with next to nothing on stderr
+    is_mixed: bool = False  # `last_words` are those of stdout, too, and of all processes of a job
+    may_go_on: bool = False  # nothing shows whether it has ended, or how: only that it wrote this
 
     @property
     def began(self) -> bool:
         return self.state != ""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has ended without a record of how."""
+        return self.exit_code is None and self.raised is None and not self.may_go_on
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import clusterctl
 from clusterctl.launcher.config import Resolved
 from clusterctl.launcher.config.program import with_options
 from clusterctl.launcher.diagnosis.finding import submission
-from clusterctl.launcher.diagnosis.reasons import Kind, in_words
-from clusterctl.launcher.slurm.fits import asked_of, gpus_free, has_room, room_for
+from clusterctl.launcher.diagnosis.reasons import HELD, Kind, in_words
+from clusterctl.launcher.slurm.fits import NO_LIMIT_SECONDS, asked_of, gpus_free, has_room, room_for
 from clusterctl.launcher.slurm.queue import WaitingJob
 from clusterctl.launcher.submission.plan import make_plan
 from clusterctl.launcher.submission.sbatch import SlurmRefused, estimate_start
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 MOST_CHANGES = 6  # queries to Slurm per run: enough for the usual alternatives, few enough to be polite
 NOW_SECONDS = 60  # a start this soon counts as now: Slurm schedules periodically
 _SHORTEST_SECONDS = 600
-_HELD = ("JobHeldUser", "job_requeued_in_held_state", "launch_failed_requeued_held")
 _FLAGS = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition")  # resources with their own flag in `submit`
 
 
@@ -201,10 +200,11 @@ def described(asked: Asked) -> str:
     if asked.gpus:
         parts.append(plural(asked.gpus, f"{asked.gpu_type} GPU".strip()))
     if asked.memory:
-        parts.append(f"{asked.memory / 1024:g} GiB")
+        parts.append(f"{asked.memory / 1024:.3g} GiB")
     nodes = plural(asked.nodes, f"{'whole ' * asked.exclusive}node")
     such = f", {asked.constraint}" if asked.constraint else ""
-    return f"{nodes}{such}, with {' and '.join(parts)}{' each' * (asked.nodes != 1)}, for {slurm_time(asked.seconds)}"
+    limit = f"for {slurm_time(asked.seconds)}" if asked.seconds < NO_LIMIT_SECONDS else "without a time limit"
+    return f"{nodes}{such}, with {' and '.join(parts)}{' each' * (asked.nodes != 1)}, {limit}"
 
 
 def smallest_change(evidence: QueueEvidence) -> tuple[Change | None, str]:
@@ -296,7 +296,7 @@ def _partition(inventory: Inventory | None, name: str) -> Partition | None:
 def _commands(evidence: QueueEvidence, change: Change | None) -> tuple[str, ...]:
     """Cancel the run and submit it again with the change appended to the command line, where the last value wins."""
     if change is None:
-        held = evidence.job.reason.replace(" ", "_") in _HELD
+        held = evidence.job.reason.replace(" ", "_") in HELD
         return (f"clusterctl release {shlex.quote(evidence.run)}",) if held else ()
     options: list[str] = []
     for name, value in change.settings:

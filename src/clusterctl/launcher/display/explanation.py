@@ -56,8 +56,9 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
     """The lines to print; each is safe for a terminal."""
     status, (found, *others) = diagnosis.status, diagnosis.findings
     title = _TITLES[found.cause_class]
-    suffix = "" if title == status.state else f": {title}"
-    lines = [f"{status.record.run.id} {status.state}{suffix}", f"  {plain(str(found))}"]
+    state = "" if status.record.is_plain_job and not status.sure else status.shown  # of files, only Slurm knows
+    suffix = "" if title == state else f": {title}"
+    lines = [f"{plain(status.record.run.id)} {state}{suffix}".replace(" :", ":"), f"  {plain(str(found))}"]
     where = [
         f"attempt {found.attempt}" if found.attempt is not None else "",
         plain(found.state),

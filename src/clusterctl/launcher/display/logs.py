@@ -12,6 +12,7 @@ from clusterctl.shared.record.stamp import LENGTH, stamp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from clusterctl.launcher.api.jobs import JobLog
     from clusterctl.launcher.api.logs import Reading
     from clusterctl.launcher.observe.logs import Line
 
@@ -33,6 +34,19 @@ def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
         _print(_shown(reading, added, collapse), label, times=times)
     _warn(reading)
     print(f"{reading.record.run.id}: {status.state}", file=sys.stderr)
+
+
+def show_job(log: JobLog, *, follow: bool) -> None:
+    """Show the output of a plain job so far, or until it ends."""
+    at_terminal, waiting = sys.stdout.isatty(), list[bytes]()
+    for count, (stream, line) in enumerate(log.follow() if follow else log):
+        text = as_shown(line).encode() if at_terminal else line
+        waiting.append(f"{stream} ".encode() * (len(log.files) > 1) + text + b"\n")
+        if follow or count < _AT_ONCE_LINES or len(waiting) >= _TOGETHER_LINES:
+            _write(waiting)
+    _write(waiting)
+    for problem in log.problems():
+        print(f"warning: cannot read {plain(problem)}", file=sys.stderr)
 
 
 def show_errors(reading: Reading) -> None:

@@ -19,7 +19,7 @@ from clusterctl.launcher.display.runs_table import row_of, show_runs
 from clusterctl.launcher.observe.status import Listing
 from clusterctl.launcher.slurm.fits import gpus_by_type, largest_now
 from clusterctl.shared.errors import HostError, SlurmError
-from clusterctl.shared.spec.values import plural
+from clusterctl.shared.spec.values import plural, slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.containers.contents import Image
     from clusterctl.launcher.slurm import Inventory, Node
     from clusterctl.launcher.slurm.fits import Largest, Room
+    from clusterctl.launcher.slurm.jobs import SlurmJob
     from clusterctl.launcher.submission.sbatch import Estimate, SlurmRefused
 
 
@@ -46,6 +47,22 @@ def show_columns(console: Console, titles: Row, rows: Sequence[Row], numbers: Ro
     for row in rows:
         table.add_row(*(Text(plain(row[column])) for column in shown))
     console.print(table)
+
+
+# The table of Slurm jobs that clusterctl did not submit.
+
+
+def show_jobs(console: Console, jobs: Iterable[SlurmJob], now: float) -> None:
+    """Print one line per job: where it runs, or why it waits, and for how long."""
+    rows = []
+    for job in jobs:
+        since = job.started if job.started is not None and not job.state.waiting else job.submitted
+        until = job.ended if job.ended is not None else now
+        took = "" if since is None else duration(until - since)
+        place = job.reason if job.state.waiting else job.nodes
+        limit = "" if job.limit is None else slurm_time(job.limit)
+        rows.append((job.job_id, job.name, job.state.value.lower(), took, limit, job.partition, place))
+    show_columns(console, ("JOB", "NAME", "STATE", "FOR", "LIMIT", "PARTITION", "NODES (REASON)"), rows)
 
 
 # Tables of disk usage, of what can be removed, and of old runs that are kept.

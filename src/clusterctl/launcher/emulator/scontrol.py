@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.emulator import dependencies, jobs
+from clusterctl.launcher.emulator.output import expand, shown_time, symbols, user_name
 from clusterctl.launcher.emulator.stand_in import VERSION
 from clusterctl.launcher.emulator.virtual_cluster import Machine, gres, node_list, node_name
 from clusterctl.shared.errors import SlurmError
@@ -99,16 +100,24 @@ def _show_job(job: EmulatedJob) -> None:
     if record.tasks:
         throttle = f"ArrayTaskThrottle={record.throttle} " if record.throttle else ""
         element = f"ArrayJobId={record.array} ArrayTaskId={jobs.shown_elements(record)} {throttle}"
-    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.started)) if record.started else "Unknown"
-    restarts = f"Restarts={record.restarts} Requeue={int(request.requeue)}"
+    start, end = (shown_time(moment) if moment else "Unknown" for moment in (record.started, record.ended))
+    restarts = f"Restarts={record.restarts} BatchFlag=1 Requeue={int(request.requeue)}"
+    names = symbols(job.id, record, request.name, record.nodes[0] if record.nodes else 1)
+    output, error = (Path(request.folder, expand(pattern, names)) for pattern in (request.output, request.error))
     print(f"JobId={job.id} {element}JobName={request.name}")
+    print(f"   UserId={user_name()}({os.getuid()})")
     print(f"   JobState={record.state} Reason={record.reason} {restarts}")
     limit = slurm_time(request.time_limit) if request.time_limit else "UNLIMITED"
     print(f"   TimeLimit={limit}")
-    print(f"   ExitCode={record.status >> 8}:{record.status & 127} StartTime={start}")
+    print(f"   ExitCode={record.status >> 8}:{record.status & 127}")
+    print(f"   SubmitTime={shown_time(record.submitted)} StartTime={start} EndTime={end}")
     print(f"   Partition={request.partition} NodeList={node_list(record.nodes) or '(null)'}")
-    print(f"   NumNodes={request.nodes} NumTasks={request.tasks} CPUs/Task={request.cpus_per_task or 1}")
-    print(f"   Command={job.folder / 'script'}\n   WorkDir={request.folder}\n")
+    cpus = request.tasks * (request.cpus_per_task or 1)
+    print(f"   NumNodes={request.nodes} NumCPUs={cpus} NumTasks={request.tasks} CPUs/Task={request.cpus_per_task or 1}")
+    print(f"   Command={job.folder / 'script'}\n   WorkDir={request.folder}\n   StdErr={error}\n   StdOut={output}")
+    if request.gpus_per_node:
+        print(f"   TresPerNode=gres:{gres(request.gpus_per_node, request.gpu_type)}")
+    print()
 
 
 def _show_node(machine: Machine, node: int) -> None:

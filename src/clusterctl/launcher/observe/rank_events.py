@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import islice
+from signal import SIGKILL
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.launcher.observe.lines import Growing, last_lines, records_in, tail
@@ -196,6 +197,7 @@ _ABORTED = re.compile(
     r"|forcing job termination"
 )
 _MOST_RANKS = 100_000
+_KILLED = 128 + SIGKILL  # of a shell around the program
 _EXITED = "Exited with exit code "
 
 
@@ -213,6 +215,11 @@ class Death:
         """The exit code; None if a signal ended the task."""
         code = self.how.removeprefix(_EXITED)
         return int(code) if code != self.how and code.isdecimal() else None
+
+    @property
+    def by_kill(self) -> bool:
+        """Whether SIGKILL ended it, by the kernel for its memory or anyhow."""
+        return self.how.startswith(("Killed", "Out")) or self.code == _KILLED
 
 
 def deaths(lines: Iterable[str]) -> list[Death]:

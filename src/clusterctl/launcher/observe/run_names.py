@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NEWEST = "@last"
+FAILED = "@failed"  # the newest one that ended neither well nor by request
 _STAMP_LETTERS, _SUFFIX_LETTERS = 15, 5
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}(?:\.[0-9]{1,5})?")
 
@@ -51,11 +52,11 @@ def run_ids(folder: Path) -> list[str]:
 
 
 def names_beginning(ids: Sequence[str], typed: str, most: int) -> list[str]:
-    """Completions of `typed` for the runs `ids`: `@last`, job names, and ids, newest first.
+    """Completions of `typed` for the runs `ids`: `@last`, `@failed`, job names, and ids, newest first.
 
     The runs of a sweep are offered once its id and a dot are typed.
     """
     submissions = dict.fromkeys(map(submission, ids))
     of_sweep = (run for run in reversed(ids) if run not in submissions and typed.startswith(f"{submission(run)}."))
-    names = (*([NEWEST] if ids else []), *dict.fromkeys(map(job_name, ids)), *submissions, *of_sweep)
+    names = (*([NEWEST, FAILED] if ids else []), *dict.fromkeys(map(job_name, ids)), *submissions, *of_sweep)
     return [*itertools.islice((name for name in names if name.startswith(typed)), most)]

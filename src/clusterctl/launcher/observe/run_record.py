@@ -52,6 +52,7 @@ class RunRecord:
     is_ours: bool = True
     skipped: tuple[str, ...] = ()  # keys of its job and cluster that this version does not know
     writer: str = ""  # the version of clusterctl that submitted it
+    is_plain_job: bool = False  # a Slurm job, or output of one, that clusterctl did not submit: `run` does not exist
 
     @property
     def submitted(self) -> float:

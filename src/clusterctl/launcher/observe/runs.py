@@ -1,4 +1,4 @@
-"""Look up runs by what a user types: an id, a prefix of one, a job's name, or `@last`."""
+"""Look up runs by what a user types: an id, a prefix of one, a job's name, `@last`; and by their Slurm jobs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.observe.run_names import NEWEST, is_run_id, job_name, run_ids, stamp, submission
+from clusterctl.launcher.observe.run_record import read_submission
+from clusterctl.launcher.slurm.jobs import is_of, job_typed
 from clusterctl.shared.errors import NotFoundError, UsageError
 from clusterctl.shared.record.files import exists, with_retries
 from clusterctl.shared.record.layout import RunDir
@@ -70,12 +72,28 @@ def find_run(folder: Path, name: str) -> RunDir:
     begun = list(newest_first(folder, lambda run: bool(name) and run.startswith(name)))
     if len(begun) > 1:
         raise UsageError(f"several runs start with: {name}", "one of " + ", ".join(run.id for run in begun[:5]))
+    if not begun and (job := job_typed(name)):
+        hint = f"for any Slurm job there are: clusterctl why {job}, and logs, status, cancel"
+        raise NotFoundError(f"{job} is not a job of a run: clusterctl did not submit it", hint)
     if not begun:
         ids = run_ids(folder)
         close = nearest(name, dict.fromkeys([*map(job_name, ids), *ids]))
         hint = f"did you mean {close}?" if close else "see the runs with: clusterctl status"
         raise NotFoundError(f"no run named: {name}" if ids else f"no runs in: {folder}", hint)
     return begun[0]
+
+
+def name_by_job(folder: Path, typed: str) -> str:
+    """The id of the run, or for an array's number of the sweep, whose last Slurm job was `typed`; else `typed` itself.
+
+    A run's own name has precedence. Every run's record may have to be read.
+    """
+    job = job_typed(typed)
+    if job is None or any(typed in (run, job_name(run)) for run in run_ids(folder)):
+        return typed
+    known = ((run.id, read_submission(run).job_id) for run in newest_first(folder))
+    run, found = next(((run, found) for run, found in known if is_of(found, job)), (typed, job))
+    return run if found == job else submission(run)
 
 
 def _modified(folder: Path, run: str) -> int | None:

@@ -67,6 +67,12 @@ class Status:
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def shown(self) -> str:
+        """The state in a word. Of a plain job, only Slurm's word is known."""
+        at_work = not (self.state.ended or self.state is State.QUEUED)
+        return "running" if self.record.is_plain_job and at_work else self.state.value
+
+    @property
     def held_up_by(self) -> str:
         """Why it has not started: Slurm's reason or the run it depends on, and nodes that failed their check."""
         if self.state is State.QUEUED and self.attempt and self.attempt.unfit:
@@ -206,6 +212,15 @@ def _stage_of_ended(evidence: RunEvidence, state: JobState, now: float) -> State
         return _stage_by_files(evidence)
     known = _STAGE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STAGE_OF_ENDED_JOB
     return known.get(state, State.FAILED)
+
+
+def state_of_job(state: JobState) -> State:
+    """The state of a plain job, about which there are no files; TRAINING for one that runs, whatever it does."""
+    if state.waiting:
+        return State.QUEUED
+    if state is JobState.COMPLETED:
+        return State.FINISHED
+    return _STAGE_OF_ENDED_JOB.get(state, State.FAILED) if state.ended else State.TRAINING
 
 
 def _stage_by_files(evidence: RunEvidence) -> State:

@@ -8,11 +8,21 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.slurm import queue
 from clusterctl.launcher.slurm.accounting import SACCT, SHOW_JOB, Accounted, parse_accounting, parse_shown
+from clusterctl.launcher.slurm.jobs import (
+    LISTED_JOBS,
+    SlurmJob,
+    is_of,
+    of_array,
+    parse_accounted_jobs,
+    parse_jobs,
+    parse_listed,
+    sacct_jobs,
+)
 from clusterctl.launcher.slurm.nodes import SINFO, Inventory, parse_nodes
 from clusterctl.launcher.slurm.shared import CachedAnswer, SharedAnswers, shared_folder
 from clusterctl.shared.errors import SlurmError
@@ -143,6 +153,31 @@ class Slurm:
         if answer.returncode and "Invalid job id" not in answer.stderr:
             raise _refusal("scontrol", answer.stderr, answer.returncode)
         return parse_shown(answer.stdout)
+
+    def job(self, job_id: str) -> list[SlurmJob]:
+        """The controller's record of a job, or of each element of an array; empty for a job it no longer knows."""
+        answer = self._ask(*SHOW_JOB, job_id)
+        if answer.returncode and "Invalid job id" not in answer.stderr:
+            raise _refusal("scontrol", answer.stderr, answer.returncode)
+        found = parse_jobs(answer.stdout)
+        # A pending element of an array has no record of its own yet.
+        return of_array(found, job_id) or [replace(job, job_id=job_id) for job in found if is_of(job_id, job.job_id)]
+
+    def accounted_jobs(self, job_ids: Sequence[str]) -> list[SlurmJob]:
+        """The accounting records of jobs, and of each element of arrays. Raises SlurmError without accounting."""
+        wanted = ",".join(job_ids)
+        try:
+            text = self.answer(*sacct_jobs(paths=True), wanted)
+        except SlurmError as error:
+            if "Invalid field" not in error.message:
+                raise
+            text = self.answer(*sacct_jobs(paths=False), wanted)  # before 24.05
+        found = parse_accounted_jobs(text)
+        return [job for one in job_ids for job in of_array(found, one)]
+
+    def jobs(self) -> list[SlurmJob]:
+        """All jobs of this user that squeue shows, as old as the cluster's polling floor at most."""
+        return parse_listed(self.recent(*LISTED_JOBS).text)
 
     def allocation(self, job_id: str) -> Allocation | None:
         """The job with this ID, if Slurm knows it and it belongs to this user."""

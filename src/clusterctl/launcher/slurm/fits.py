@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.launcher.slurm import Inventory, Node, Partition
     from clusterctl.shared.spec import Resources
 
+NO_LIMIT_SECONDS = 366 * 86400  # of a job without a time limit
 _PLAIN_FEATURE = re.compile(r"[\w.-]+")
 
 

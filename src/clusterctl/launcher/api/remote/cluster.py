@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launcher.config.client_data import client_data
@@ -11,7 +12,7 @@ from clusterctl.launcher.config.clusters import cluster_file, load_cluster
 from clusterctl.launcher.config.source import content_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from clusterctl.shared.spec import Cluster
 
@@ -28,6 +29,12 @@ class RemoteCluster:
     def host(self) -> str:
         assert self.cluster.host
         return self.cluster.host
+
+
+def names_files(names: Iterable[str]) -> bool:
+    """Whether `names` are files of output rather than runs or jobs: several, a path with a slash, a file with a dot."""
+    words = [*names]
+    return len(words) > 1 or any("/" in word or ("." in word and Path(word).is_file()) for word in words)
 
 
 def remote_cluster(name: str | None) -> RemoteCluster | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from clusterctl.launcher.api.find import meant
 from clusterctl.launcher.checks.check import Check, Verdict
 from clusterctl.launcher.observe.run_record import Condition, Predecessor, read_submission
 from clusterctl.launcher.observe.runs import find_run
@@ -167,7 +168,7 @@ def find_predecessors(named: Mapping[Condition, Iterable[str]], runs: Path, clus
     found = (
         Predecessor((sweep_named(runs, name) or find_run(runs, name)).id, condition)
         for condition, names in named.items()
-        for name in names
+        for name in (meant(runs, name) for name in names)
     )
     return Predecessors(tuple(dict.fromkeys(found)), runs, cluster)
 
