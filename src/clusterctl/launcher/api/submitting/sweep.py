@@ -15,6 +15,7 @@ from clusterctl.launcher.api.submitting.submission import PlannedRun
 from clusterctl.launcher.config import current_folder, load_cluster, resolve
 from clusterctl.launcher.config.secrets import Secrets
 from clusterctl.launcher.config.source import LARGEST_BYTES, content_of
+from clusterctl.launcher.config.user_script import find_script
 from clusterctl.launcher.submission.plan import make_plan
 from clusterctl.shared.errors import ConfigError, UsageError, reason
 from clusterctl.shared.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis, parse_lines
@@ -61,6 +62,9 @@ def load_sweep(
     swept = {key_of(setting): "" for row in rows for setting in row}
     if twice := next((key for key in map(key_of, given) if key in swept), None):
         raise UsageError(f"{twice} is both swept and set to one value", "use only one of these options")
+    if job is not None and find_script(os.fspath(job), current_folder()):
+        hint = "submit it once for each value, with --set env.NAME=VALUE or arguments after --"
+        raise UsageError("a batch script cannot be swept yet", hint)
     target, name, words = load_cluster(cluster), None if job is None else os.fspath(job), program_words(program)
     names = names_of_program(rows)
     if names and not words:
