@@ -93,6 +93,10 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     case, record = Case.of(attempt, trace), trace.status.record
     evidence, found = next((rule.evidence, found) for rule in RULES if (found := rule.finding(case)))
     doubtful = found.certainty == CERTAIN and not evidence.may_be_certain
+    if attempt.one_output and not attempt.deaths:
+        found = replace(found, rank=None)
+    elif attempt.one_output and evidence is Evidence.LAST_WORDS:
+        doubtful = True  # another rank may have written it
     rank = attempt.rank(found.rank) if found.rank is not None else None
     step = rank.beat.step if rank and rank.beat else 0
     facts = [*found.facts]
@@ -121,7 +125,7 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         secondary=tuple(
             Consequence(other.rank, other.node, words.get(other.rank, "ended with the others"))
             for other in attempt.ranks
-            if other.rank != found.rank and other.exit_code != 0
+            if other.rank != found.rank and other.exit_code != 0 and not attempt.one_output
         ),
     )
 

@@ -88,7 +88,8 @@ _SIZE = re.compile(r"([0-9]+)([KMGT]?B?)")
 def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
     """The commands to try next, the most useful first."""
     run = trace.status.record.run.id
-    rank = f" --rank {found.rank}" if found.rank is not None else ""
+    mixed = any(one.one_output for one in trace.attempts if one.number == found.attempt)
+    rank = f" --rank {found.rank}" if found.rank is not None and not mixed else ""
     attempt = f" --attempt {found.attempt}" if found.attempt else ""
     log = f"clusterctl logs {run}{rank}{attempt}"
     host = f"clusterctl logs {run} --host{attempt}"

@@ -97,6 +97,7 @@ class AttemptTrace(AttemptEvidence):
     `lines` of srun, slurmstepd and pyxis are from the attempt's log, `job_lines` from the job's, shared by attempts.
     """
 
+    one_output: bool = False  # a batch script whose ranks were not seen: the one in `ranks` has the output of all
     tasks: int = 1
     whole: bool = True  # whether `ranks` includes all that started
     lines: tuple[str, ...] = ()
@@ -290,14 +291,17 @@ class _Look:
         ranks = sorted({*events, *own, *logs} if named is None else named)
         last = host is self.status.attempt
         over = not last or host.exit_code is not None or self.status.state.ended
+        seen = tuple(self._at_rank(attempt, rank, events.get(rank, ()), beats.get(rank), over=over) for rank in ranks)
+        one_output = self.status.record.is_script and not seen
+        if one_output:
+            seen = (self._at_script(attempt, host, died),)
         return AttemptTrace(
             **vars(host),
+            one_output=one_output,
             tasks=tasks,
             whole=named is None,
             lines=lines,
-            ranks=tuple(
-                self._at_rank(attempt, rank, events.get(rank, ()), beats.get(rank), over=over) for rank in ranks
-            ),
+            ranks=seen,
             alarm=alarm,
             reported=reported,
             collectives=len(attempt.flight_records()),
@@ -349,6 +353,22 @@ class _Look:
         quiet = over and facts.get("exit_code") not in (0, EXIT_TERMINATED) and len(words) < _FEW_LINES
         printed = self._last_lines(attempt.log(number, "out")) if quiet else ()
         return RankTrace(number, beat=beat, last_words=words, printed=printed, **facts)
+
+    def _at_script(self, attempt: Attempt, host: AttemptEvidence, died: Sequence[Death]) -> RankTrace:
+        """A batch script whose ranks cannot be seen, in the place of the rank that failed: their output is one."""
+        code = host.exit_code
+        words = () if code is None else self._last_lines(attempt.host_log)
+        printed = self._last_lines(attempt.script_out) if code and exists(attempt.script_err) else ()
+        first = died[0] if died else None
+        return RankTrace(
+            first.rank if first else 0,
+            first.node if first else "",
+            State.TRAINING.value,
+            exit_code=code,
+            ended=host.end,
+            last_words=words,
+            printed=printed,
+        )
 
     def _last_lines(self, log: Path) -> tuple[str, ...]:
         try:
