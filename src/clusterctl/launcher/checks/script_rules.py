@@ -64,5 +64,5 @@ def explain_refusal(refused: SlurmRefused, script: UserScript) -> SlurmRefused:
         wanted = match["name"] or match["word"].split()[0]
         lines = enumerate(script.text.split("\n"), 1)
         found = [number for number, line in lines if line.startswith("#SBATCH") and wanted in line]
-        hint = f"remove it from {script.name}:{found[0]}" if found else hint
+        hint = f"remove it from {script.place}:{found[0]}" if found else hint
     return SlurmRefused("sbatch refused the job", refused.words, hint)

@@ -258,6 +258,8 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     if job.workload == SCRIPT:
         hint = "submit the script itself: clusterctl submit ./train.sbatch"
         yield Problem(("workload",), "not for job files", hint=hint)
+    elif not job.see_ranks:
+        yield Problem(("see_ranks",), "only for a batch script of your own: clusterctl submit ./train.sbatch")
     if job.workload == "command" and not any(job.argv[:1]):
         yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
     if job.workload != "command" and job.argv:

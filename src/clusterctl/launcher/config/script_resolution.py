@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clusterctl.shared.spec import Cluster
 
 # What applies to a batch script; it brings everything else itself.
-_OF_SCRIPTS = ("env", "name", "notify", "resources", "track")
+_OF_SCRIPTS = ("env", "name", "notify", "resources", "see_ranks", "track")
 _NOT_OF_SCRIPTS = ("allocator", "local_code", "warning")
 # Options of which one is enough for sbatch to know what the cluster file would fill in.
 _FILLED_IN = ("partition", "account", "qos")
@@ -55,17 +55,16 @@ def resolve_script(
     cluster: Cluster,
     settings: Iterable[str] = (),
     environment: Mapping[str, str] = os.environ,
-    place: str = "",
 ) -> Resolved:
-    """The job of a batch script, `place` as typed: values given here win over its lines, which win over the cluster's.
+    """The job of a batch script: values given here win over its lines, which win over the cluster's.
 
     What it asks for in its lines is left to sbatch, except for what the record shows. Raises ConfigError.
     """
     settings, asked, values = tuple(settings), script.asked, Values()
     values.layer(user_values())
     values.drop(("cluster",))  # not a key of jobs
-    for key in ("notify", "track"):
-        values.layer(_only(cluster_values(cluster), key))
+    for table in ("notify", "track"):
+        values.layer(_only(cluster_values(cluster), table))
     values.put(("name",), script.run_name(environment), "the script's job name")
     for name in _FILLED_IN:
         if name not in asked and not environment.get(f"SBATCH_{name.upper()}") and getattr(cluster, name) is not None:
@@ -75,9 +74,13 @@ def resolve_script(
             values.put(("resources", name), environment[variable], f"environment {variable}")
     for one in asked.values():
         key = ("resources", SCRIPT_KEYS.get(one.name, ""))
-        if key[1] and not values.origin(key) and _is_valid(key, one.value):
-            values.put(key, _typed(one.value), f"{place or script.name}:{one.line}")
-    return _script_job(script, values, cluster, settings, environment, Path(place or script.name))
+        if key[1] and not values.origin(key) and _is_valid(key[1], one.value):
+            values.put(key, _typed(one.value), f"{script.place}:{one.line}")
+    tasks, nodes = asked.get("ntasks"), values.get(("resources", "nodes")) or 1
+    if tasks and tasks.value.isdecimal() and int(tasks.value) and int(tasks.value) % nodes == 0:
+        key = ("resources", "tasks_per_node")
+        values.put(key, int(tasks.value) // nodes, f"{script.place}:{tasks.line}")
+    return _script_job(script, values, cluster, settings, environment, Path(script.place))
 
 
 def resolve_script_again(
@@ -114,7 +117,7 @@ def _script_job(
     for key in overrides.origins:
         if key[0] not in _OF_SCRIPTS or (key[0] == "resources" and key[1] in _NOT_OF_SCRIPTS):
             message = f"{'.'.join(key)} has no effect on a batch script"
-            hint = f"arguments for the script follow --: clusterctl submit {script.name} -- ARGUMENTS"
+            hint = f"arguments for the script follow --: clusterctl submit {script.place} -- ARGUMENTS"
             raise ConfigError(message, hint)
     values.layer(overrides)
     values.put(("workload",), SCRIPT, "the script")
@@ -136,10 +139,10 @@ def _only(values: Values, table: str) -> Values:
     return found
 
 
-def _is_valid(key: tuple[str, ...], value: str) -> bool:
+def _is_valid(name: str, value: str) -> bool:
     """Whether a key accepts what sbatch would: not ranges of nodes, for example."""
     try:
-        from_record(Resources, {key[-1]: _typed(value)}, parse=True)
+        from_record(Resources, {name: _typed(value)}, parse=True)
     except InvalidRecord:
         return False
     return True

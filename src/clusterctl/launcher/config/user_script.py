@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.launcher.config.client_data import client_data
@@ -16,6 +17,7 @@ from clusterctl.launcher.config.places import expanded, names
 from clusterctl.launcher.config.program import LONGEST_NAME
 from clusterctl.shared.errors import ConfigError, UsageError
 from clusterctl.shared.record.files import read_beginning
+from clusterctl.shared.spec import SCRIPT
 from clusterctl.shared.spec.values import as_name
 
 if TYPE_CHECKING:
@@ -60,11 +62,16 @@ class Directive(NamedTuple):
 
 @dataclass(frozen=True)
 class UserScript:
-    """A script as submitted. `name` is its file's name, `text` its bytes with surrogate escapes."""
+    """A script as submitted: its path as typed, its bytes with surrogate escapes, and its arguments."""
 
-    name: str
+    place: str
     text: str
     arguments: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return PurePath(self.place).name
 
     @property
     def asked(self) -> dict[str, Directive]:
@@ -77,32 +84,31 @@ class UserScript:
         return environment.get("SBATCH_JOB_NAME") or (line.value if line else "") or self.name
 
     def run_name(self, environment: Mapping[str, str]) -> str:
-        return as_name(self.job_name(environment))[:LONGEST_NAME] or SCRIPT_NAME
+        """The name of its run: that of its job, or its file's without the suffix."""
+        name = self.job_name(environment)
+        return as_name(PurePath(name).stem if name == self.name else name)[:LONGEST_NAME] or SCRIPT
 
     def check(self) -> None:
         """Raise ConfigError for what sbatch would refuse with a riddle, and for what a run cannot have."""
         first = self.text.partition("\n")[0]
         if "\r\n" in self.text:
-            hint = f"sed -i 's/\\r$//' {shlex.quote(self.name)}"
-            raise ConfigError(f"{self.name}: DOS line breaks (\\r\\n), which sbatch refuses", hint)
+            hint = f"sed -i 's/\\r$//' {shlex.quote(self.place)}"
+            raise ConfigError(f"{self.place}: DOS line breaks (\\r\\n), which sbatch refuses", hint)
         if "\0" in self.text:
-            raise ConfigError(f"{self.name}: contains a NUL byte, which sbatch refuses", "is it a text file?")
+            raise ConfigError(f"{self.place}: contains a NUL byte, which sbatch refuses", "is it a text file?")
         if not first[2:].strip():
-            raise ConfigError(f"{self.name}:1: no interpreter after #!", "begin it with: #!/bin/bash")
+            raise ConfigError(f"{self.place}:1: no interpreter after #!", "begin it with: #!/bin/bash")
         for name, why in _UNSUPPORTED.items():
             if name in self.asked:
                 problem, _, hint = why.partition("; ")
-                raise ConfigError(f"{self.name}:{self.asked[name].line}: {problem}", hint)
+                raise ConfigError(f"{self.place}:{self.asked[name].line}: {problem}", hint)
         for number, line in _lines(self.text):
             if re.match(r"#SBATCH\s+(?:het|pack)job\b", line):
-                message = f"{self.name}:{number}: heterogeneous jobs are not supported"
+                message = f"{self.place}:{number}: heterogeneous jobs are not supported"
                 raise ConfigError(message, "submit it with sbatch itself")
             if placeholder := re.search(r"<[A-Za-z][^<>\n]*>", line):
-                message = f"{self.name}:{number}: still has a placeholder: {placeholder[0]}"
+                message = f"{self.place}:{number}: still has a placeholder: {placeholder[0]}"
                 raise ConfigError(message, "put a value in its place, or remove the line")
-
-
-SCRIPT_NAME = "script"
 
 
 def find_script(name: str, cwd: Path) -> Path | None:
@@ -129,15 +135,15 @@ def find_script(name: str, cwd: Path) -> Path | None:
     return None
 
 
-def read_script(path: Path, arguments: tuple[str, ...] = ()) -> UserScript:
-    """The script at `path`, checked. Raises ConfigError."""
+def read_script(path: Path, place: str, arguments: tuple[str, ...] = ()) -> UserScript:
+    """The script at `path`, typed as `place`, checked. Raises ConfigError."""
     try:
         content = read_beginning(path, _LARGEST_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", f"see: ls -l {shlex.quote(str(path))}") from error
     if len(content) > _LARGEST_BYTES:
         raise ConfigError(f"{path}: larger than 4 MiB", "Slurm accepts no larger batch script")
-    script = UserScript(path.name, content.decode(errors="surrogateescape"), arguments)
+    script = UserScript(place, content.decode(errors="surrogateescape"), arguments)
     script.check()
     return script
 

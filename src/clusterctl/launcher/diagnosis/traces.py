@@ -22,6 +22,7 @@ from clusterctl.launcher.observe.rank_events import (
     TakenOver,
     WriterEnded,
     deaths,
+    ended_together,
     event_files,
     last_events,
 )
@@ -98,6 +99,7 @@ class AttemptTrace(AttemptEvidence):
     """
 
     one_output: bool = False  # a batch script whose ranks were not seen: the one in `ranks` has the output of all
+    wrote: float | None = None  # when the output of a batch script last changed
     tasks: int = 1
     whole: bool = True  # whether `ranks` includes all that started
     lines: tuple[str, ...] = ()
@@ -295,9 +297,12 @@ class _Look:
         one_output = self.status.record.is_script and not seen
         if one_output:
             seen = (self._at_script(attempt, host, died),)
+        elif self.status.record.is_script:
+            seen = with_sruns_word(seen, died, together=ended_together(lines))
         return AttemptTrace(
             **vars(host),
             one_output=one_output,
+            wrote=max(map(modified_at, (attempt.script_out, attempt.script_err))) / 1e9 or None,
             tasks=tasks,
             whole=named is None,
             lines=lines,
@@ -385,6 +390,15 @@ class _Look:
         if text.problem and (must_exist or text.problem != MISSING):
             self.unknown.append(f"{path.parent.name}/{path.name}: {text.problem}")
         return text.lines
+
+
+def with_sruns_word(ranks: tuple[RankTrace, ...], died: Iterable[Death], *, together: bool) -> tuple[RankTrace, ...]:
+    """The ranks of a batch script, whose exit codes srun alone knows: it reports those that failed, and no others."""
+    failed = {death.rank for death in died}
+    others = EXIT_TERMINATED if together else 0
+    return tuple(
+        rank if rank.ended is None or rank.rank in failed else replace(rank, exit_code=others) for rank in ranks
+    )
 
 
 def _recorded(events: Iterable[Event]) -> dict[str, Any]:

@@ -62,8 +62,8 @@ class HostRecord:
     `no_work`: it could not create the run's working directory; `problem`: why the file could not be read; `unfit`:
     the nodes that failed the check before the ranks started, with the reason. `copied`: somebody copied another
     attempt's folder. `setup`: the lines of `setup` that failed; `setup_ended`: the one that ended the attempt, 0
-    after a syntax error. `job_state`: how Slurm says the job of a batch script ended; `killed_by`: the signal that ended
-    that script.
+    after a syntax error. `job_state`: how the job of a batch script ended in Slurm; `killed_by`: the signal that ended
+    the script.
     """
 
     number: int

@@ -2,7 +2,8 @@
 
 script.sh       the script as submitted, but for its first line: `#!RUN/start INTERPRETER ARGUMENT`
 start           shared/node/script_start.py, which records the start and becomes the interpreter
-bin/srun        shared/node/script_srun.py, the first srun on the script's PATH; absent if ranks are not watched
+bin/srun        shared/node/script_srun.py, the first srun on the script's PATH, unless `see_ranks` is false
+bin/task        shared/node/script_task.py, what it starts before each task
 
 Unlike every other job, it inherits the environment of `submit`, as with sbatch.
 """
@@ -20,6 +21,7 @@ import clusterctl
 from clusterctl.launcher.config.user_script import UserScript
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.files import read_whole, write_text
+from clusterctl.shared.record.ownership import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,6 +46,7 @@ class ScriptPlan:
     python: str
     lost: str
     environment: Mapping[str, str]  # added to the one of `submit`
+    sees_ranks: bool = True
 
     def frozen(self, run: RunDir) -> str:
         """The copy of the script that runs."""
@@ -60,9 +63,15 @@ class ScriptPlan:
 
     def write(self, run: RunDir) -> None:
         """Write what starts the script. Raises OSError."""
-        if not self.lost:
-            text = (_NODE / "script_start.py").read_text(encoding="utf-8")
-            write_text(run.start, f"#!{self.python} -IS\n{text}", mode=0o700)
+        if self.lost:
+            return
+        programs = {run.start: "script_start.py"}
+        if self.sees_ranks:
+            make_private(run.own_srun.parent)
+            programs |= {run.own_srun: "script_srun.py", run.own_srun.with_name("task"): "script_task.py"}
+        for path, source in programs.items():
+            text = (_NODE / source).read_text(encoding="utf-8")
+            write_text(path, f"#!{self.python} -IS\n{text}", mode=0o700)
 
 
 def plan_script(resolved: Resolved, run: RunDir, requested: Iterable[Option], interpreter: str) -> ScriptPlan:
@@ -79,7 +88,9 @@ def plan_script(resolved: Resolved, run: RunDir, requested: Iterable[Option], in
     elif script.job_name({}) == script.name:  # that of the copy would be its own
         options.append(("job-name", os.environ.get("SBATCH_JOB_NAME") or script.name))
     python = resolved.cluster.python or interpreter
-    return ScriptPlan(script, tuple(options), python, _lost(script, run, python), dict(resolved.job.env))
+    return ScriptPlan(
+        script, tuple(options), python, _lost(script, run, python), dict(resolved.job.env), resolved.job.see_ranks
+    )
 
 
 def _key(option: str) -> str:

@@ -142,6 +142,7 @@ class RunDir:
     run_json = Inside("run.json")
     submission_json = Inside("submission.json")  # the Slurm job ID; absent after a crash before sbatch answered
     script = Inside("script.sh")
+    own_srun = Inside("bin/srun")  # the first one on the PATH of a batch script (`node.script_srun`)
     start = Inside("start")  # the interpreter of a batch script's copy (`node.script_start`)
     git_patch = Inside("git.patch")  # uncommitted changes at submission
     code = Inside("code")  # a link to the snapshot, shared by runs with the same code

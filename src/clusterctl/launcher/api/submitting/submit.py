@@ -71,8 +71,8 @@ def load(
         if stage or profile:
             given = "--stage" if stage else "--profile"
             raise UsageError(f"{given} does not apply to a batch script", f"leave it out: clusterctl submit {name}")
-        script = read_script(path, tuple(program_words(program)))
-        return resolve_script(script, load_cluster(cluster), settings(overrides), place=name)
+        script = read_script(path, name, tuple(program_words(program)))
+        return resolve_script(script, load_cluster(cluster), settings(overrides))
     resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program), stage=stage)
     train = resolved.job.train
     if not profile:
