@@ -19,8 +19,9 @@ def spawn(
 ) -> int:
     """Start a process in a session of its own, so that one signal reaches its tree; returns its pid.
 
-    `stdin` is opened for it alone. It returns once the program runs, so that no signal can arrive too early. As under Slurm, /tmp replaces a folder
-    that cannot be entered, and if the program cannot be started, the process exits with the errno.
+    `stdin` is opened for it alone. It returns once the program runs, so that no signal can arrive too early. As under
+    Slurm, /tmp replaces a folder that cannot be entered, and if the program cannot be started, the process exits with
+    the errno.
     """
     started, starting = os.pipe()  # closed when the child execs or exits
     pid = os.fork()

@@ -28,8 +28,8 @@ _EFFECTIVE = """
 """
 _WITHOUT_EFFECT = """
     mpi= unbuffered/u export= overlap overcommit/O distribution=/m gpus=/G gpus-per-task= gpu-bind= hint= mem-per-cpu=
-    threads-per-core= verbose/v no-kill?/k disable-status/X propagate? overlap exact exclusive? gpus-per-node= gres= mem= time=/t quiet/Q
-    cpu-bind= wait=/W relative=/r signal=
+    threads-per-core= verbose/v no-kill?/k disable-status/X propagate? overlap exact exclusive? gpus-per-node= gres=
+    mem= time=/t quiet/Q cpu-bind= wait=/W relative=/r signal=
 """
 _SRUN = Options(_EFFECTIVE + _WITHOUT_EFFECT)
 
@@ -178,7 +178,7 @@ class EmulatedStep:
 
     def _open(self, pattern: str | None, task: StepTask, inherited: int) -> int:
         """The task's output: that of srun, or the file that the pattern names, which tasks may share."""
-        if pattern is None or pattern == "all":
+        if pattern is None:
             return self._pipe(task, inherited)
         step = {"J": f"{self.job.id}.{self.id}", "s": str(self.id), "t": str(task.rank), "n": str(task.position)}
         name = expand(pattern, symbols(self.job.id, self.record, self.request.name, task.node) | step)
@@ -200,21 +200,20 @@ class EmulatedStep:
 
     def _pass_on(self) -> None:
         """Write what tasks have written; with --label line by line."""
-        for reader, stream in [*self.streams.items()]:
-            block = fifo.drain(reader)
-            lines = (stream.torn + block).split(b"\n")
+        for reader, stream in sorted(self.streams.items(), key=lambda item: -item[1].target):  # stderr first
             try:
-                ended = bool(os.stat(reader)) and not block and os.read(reader, 1) == b""
+                block = os.read(reader, 65536)
             except BlockingIOError:
-                ended = False
+                continue
             text = block
             if stream.label:
-                text = b"".join(stream.label + line + b"\n" for line in lines[:-1])
-                stream = self.streams[reader] = stream._replace(torn=lines[-1])
-                text += stream.label + stream.torn + b"\n" if ended and stream.torn else b""
+                *lines, torn = (stream.torn + block).split(b"\n")
+                lines += [torn] if torn and not block else []  # the end
+                self.streams[reader] = stream._replace(torn=torn)
+                text = b"".join(stream.label + line + b"\n" for line in lines)
             while text:
                 text = text[os.write(stream.target, text) :]
-            if ended:
+            if not block:
                 os.close(reader)
                 del self.streams[reader]
 

@@ -47,8 +47,8 @@ def _end(
         return None
     if answer.job is None:
         lines = kept(evidence.record.run, job_id)[0] if answer.ended else ()
-        ends = (ScriptEnd(job_id, one.ended, None, one.exit_code, one.signal) for one in lines if one.ended)
-        return next(ends, None)
+        accounted = (ScriptEnd(job_id, one.ended, None, one.exit_code, one.signal) for one in lines if one.ended)
+        return next(accounted, None)
     if not answer.job.state.ended:
         return None
     controller = evidence.record.cluster.controller

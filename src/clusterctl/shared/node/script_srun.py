@@ -55,6 +55,8 @@ def main(own: str, words: list[str]) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)  # Python ignores them, and an exec would keep that
     for real in (Path(os.fsdecode(place)) / "srun" for place in path):
         if real.is_file() and os.access(real, os.X_OK):
+            if environment.get(b"_") == os.fsencode(own):  # bash's note of what it has started
+                environment[b"_"] = os.fsencode(real)
             os.execve(real, ["srun", *words], environment)
     os.write(2, b"srun: command not found\n")
     os._exit(127)
