@@ -163,10 +163,12 @@ def spread(tasks: int, nodes: int) -> list[int]:
 
 
 def script_options(script: str) -> dict[str, str]:
-    """The options in the #SBATCH lines before the first command. Raises SlurmError."""
+    """The options in the #SBATCH lines before the first command, and names for other systems. Raises SlurmError."""
     values: dict[str, str] = {}
     for line in script.split("\n"):
-        if line.startswith("#SBATCH"):
+        if named := re.match(r"#(?:PBS\s+-N|BSUB\s+-J)\s+(\S+)", line):
+            values["job-name"] = named[1]
+        elif line.startswith("#SBATCH"):
             try:
                 words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
             except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -80,7 +81,8 @@ class EmulatedStep:
         self.job = job
         self.request, self.record = job.request, job.record
         self.options = options
-        self.command = command
+        # As with Slurm, which looks for the program itself.
+        self.command = [shutil.which(command[0]) or command[0], *command[1:]] if "/" not in command[0] else command
         self.nodes, self.counts = self._shape()
         self.id, self.control = self._register()
         self.signals = process_trees.signal_bytes(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -199,18 +201,19 @@ class EmulatedStep:
         return writer
 
     def _pass_on(self) -> None:
-        """Write what tasks have written; with --label line by line."""
+        """Write what tasks have written."""
         for reader, stream in sorted(self.streams.items(), key=lambda item: -item[1].target):  # stderr first
             try:
                 block = os.read(reader, 65536)
             except BlockingIOError:
                 continue
             text = block
-            if stream.label:
+            if "unbuffered" not in self.options:  # like Slurm, whole lines
                 *lines, torn = (stream.torn + block).split(b"\n")
-                lines += [torn] if torn and not block else []  # the end
                 self.streams[reader] = stream._replace(torn=torn)
                 text = b"".join(stream.label + line + b"\n" for line in lines)
+                if torn and not block:  # the end; with a label, srun adds the newline
+                    text = stream.label + torn + b"\n" * bool(stream.label)
             while text:
                 text = text[os.write(stream.target, text) :]
             if not block:

@@ -13,7 +13,7 @@ from clusterctl.launcher.config import images_folder
 from clusterctl.launcher.containers import runtimes
 from clusterctl.launcher.containers.contents import name_of
 from clusterctl.launcher.containers.runtimes import IMAGE_MARK, IMAGE_PYTHON, Mount, check_image, make_view, removing
-from clusterctl.launcher.submission.user_script import plan_script
+from clusterctl.launcher.submission.user_script import given_to_sbatch, plan_script
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.node.staging import PREFIX
 from clusterctl.shared.record.interpreter import isolated, with_packages
@@ -198,7 +198,8 @@ def _plan_of_script(resolved: Resolved, run: RunDir, version: str, interpreter: 
     """The plan of a batch script, which starts its tasks itself."""
     job = resolved.job
     check_path(str(run.path))
-    script = plan_script(resolved, run, options_of(job.resources, resolved.cluster), interpreter)
+    resources, given = given_to_sbatch(resolved)
+    script = plan_script(resolved, run, options_of(resources, resolved.cluster), given, interpreter)
     exports, secrets = resolved.secrets.parted(script.environment)
     return Plan(
         run=run,

@@ -22,6 +22,7 @@ from clusterctl.launcher.config.user_script import UserScript
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.record.files import read_whole, write_text
 from clusterctl.shared.record.ownership import make_private
+from clusterctl.shared.spec import Resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,6 +36,11 @@ Option = tuple[str, str | int | None]
 _NODE = Path(clusterctl.__file__).parent / "shared/node"
 _LONGEST_OF_OLD, _LONGEST = 127, 255  # bytes of a first line that the kernel reads: before 5.1, and since
 _GIVEN = ("--set", "cluster ", "environment ")  # the origins of values that sbatch does not find in the script
+# Other jobs always have these options: for a script, they need their keys.
+_ALWAYS = {
+    **{"nodes": "nodes", "ntasks-per-node": "tasks_per_node", "cpus-per-task": "cpus_per_task", "time": "time"},
+    **dict.fromkeys(("requeue", "no-requeue"), "requeue"),
+}
 
 
 @dataclass(frozen=True)
@@ -74,15 +80,21 @@ class ScriptPlan:
             write_text(path, f"#!{self.python} -IS\n{text}", mode=0o700)
 
 
-def plan_script(resolved: Resolved, run: RunDir, requested: Iterable[Option], interpreter: str) -> ScriptPlan:
-    """Decide how the script of `resolved` runs; of the options `requested`, those that its lines do not have."""
+def given_to_sbatch(resolved: Resolved) -> tuple[Resources, frozenset[str]]:
+    """What the script itself does not ask for: it came from the command line, the cluster file or SBATCH_*; its keys."""
+    found = {key.removeprefix("resources."): origin for key, origin in resolved.origins.items()}
+    given = frozenset(key.partition(".")[0] for key, origin in found.items() if origin.startswith(_GIVEN))
+    values = vars(resolved.job.resources)
+    return Resources(**{name: values[name] for name in values if name in given}), given
+
+
+def plan_script(
+    resolved: Resolved, run: RunDir, requested: Iterable[Option], given: frozenset[str], interpreter: str
+) -> ScriptPlan:
+    """Decide how the script of `resolved` runs, with the options `requested` for the keys `given`."""
     script = resolved.script
     assert script is not None
-    options = [
-        (name, value)
-        for name, value in requested
-        if resolved.origins.get(f"resources.{_key(name)}", "").startswith(_GIVEN)
-    ]
+    options = [(name, value) for name, value in requested if name not in _ALWAYS or _ALWAYS[name] in given]
     if resolved.origins.get("name", "").startswith("--set"):
         options.append(("job-name", resolved.job.name))
     elif script.job_name({}) == script.name:  # that of the copy would be its own
@@ -91,12 +103,6 @@ def plan_script(resolved: Resolved, run: RunDir, requested: Iterable[Option], in
     return ScriptPlan(
         script, tuple(options), python, _lost(script, run, python), dict(resolved.job.env), resolved.job.see_ranks
     )
-
-
-def _key(option: str) -> str:
-    """The key of [resources] that requests an option of sbatch."""
-    keys = {"mem": "memory", "ntasks-per-node": "tasks_per_node", "no-requeue": "requeue"}
-    return keys.get(option, option.replace("-", "_"))
 
 
 def _lost(script: UserScript, run: RunDir, python: str) -> str:
