@@ -38,7 +38,10 @@ _LONGEST_OF_OLD, _LONGEST = 127, 255  # bytes of a first line that the kernel re
 _GIVEN = ("--set", "cluster ", "environment ")  # the origins of values that sbatch does not find in the script
 # Other jobs always have these options: for a script, they need their keys.
 _ALWAYS = {
-    **{"nodes": "nodes", "ntasks-per-node": "tasks_per_node", "cpus-per-task": "cpus_per_task", "time": "time"},
+    "nodes": "nodes",
+    "ntasks-per-node": "tasks_per_node",
+    "cpus-per-task": "cpus_per_task",
+    "time": "time",
     **dict.fromkeys(("requeue", "no-requeue"), "requeue"),
 }
 
@@ -81,7 +84,7 @@ class ScriptPlan:
 
 
 def given_to_sbatch(resolved: Resolved) -> tuple[Resources, frozenset[str]]:
-    """What the script itself does not ask for: it came from the command line, the cluster file or SBATCH_*; its keys."""
+    """What comes from the command line, the cluster file or SBATCH_*, and not from the script's lines; and its keys."""
     found = {key.removeprefix("resources."): origin for key, origin in resolved.origins.items()}
     given = frozenset(key.partition(".")[0] for key, origin in found.items() if origin.startswith(_GIVEN))
     values = vars(resolved.job.resources)
