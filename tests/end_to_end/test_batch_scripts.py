@@ -46,6 +46,16 @@ def test_a_script_runs_as_it_is_and_is_a_run(stage: Stage) -> None:
     assert stage.call("report", run.id, "--cluster", stage.cluster).returncode == 0
 
 
+def test_a_sweep_varies_variables_and_arguments(stage: Stage) -> None:
+    script = write(stage, 'echo "LR=$LR $*"\n')
+    words = ("--sweep", "env.LR=1,2", "--sweep", "seed=5,6", "--wait", "--", "--seed", "{seed}")
+    done = stage.call("submit", script, "--cluster", stage.cluster, *words)
+    assert done.returncode == 0, done.stderr
+    runs = [RunDir(stage.runs / f"{done.stdout.strip()}.{place}") for place in range(4)]
+    shown = [logs(stage, run).split("LR=")[1].strip() for run in runs]
+    assert shown == ["1 --seed 5", "1 --seed 6", "2 --seed 5", "2 --seed 6"]
+
+
 def test_a_killed_rank_is_named_and_the_run_repeated(stage: Stage) -> None:
     ending = 'srun -K bash -c "if [ \\$SLURM_PROCID = \\$WHICH ]; then kill -9 \\$\\$; fi; sleep 20"\n'
     run = stage.submit(write(stage, f"{TWO_BY_TWO}{ending}"), "--set", "env.WHICH=3")

@@ -45,7 +45,7 @@ _KINDS = {name.rstrip("=?"): name[-1] for name, _, _ in _FORMS}
 _LETTERS = {letter: name.rstrip("=?") for name, _, letter in _FORMS if letter}
 # Their lines would keep `submit` from getting one job ID back.
 _UNSUPPORTED = {
-    "array": "`#SBATCH --array`: several jobs of one script are not supported yet; use sbatch itself",
+    "array": "`#SBATCH --array` is not supported yet; remove it, and use --sweep env.NAME=0..3; or use sbatch itself",
     "clusters": "`#SBATCH --clusters`: a run has one cluster; choose it with --cluster, and remove the line",
     "test-only": "`#SBATCH --test-only` submits nothing; remove it, and use: clusterctl submit --dry-run=slurm",
     "wait": "`#SBATCH --wait` would block the submission; remove it, and use: clusterctl submit --wait",

@@ -197,7 +197,7 @@ class Submission:
         write_json(place.sweep_json, self.sweep.record)
 
     def _queue(self, waiting: Sequence[str], most: int) -> None:
-        """Submit one job, or as few arrays as Slurm allows, with at most `most` elements each.
+        """Submit one job, or as few arrays as Slurm allows, with at most `most` elements each; or one job a script.
 
         With `at_once`, an array starts when the previous one has ended, since Slurm limits only the elements of one
         array (docs/decisions/chains-and-sweeps.md).
@@ -210,6 +210,10 @@ class Submission:
             return
         if sweep is None:
             adopt(first.plan.run, self._sbatch(BatchJob.of(first.plan), waiting))
+            return
+        if first.plan.script:  # the script that Slurm starts must be the user's own
+            for one in self.runs:
+                adopt(one.plan.run, self._sbatch(BatchJob.of(one.plan), waiting))
             return
         previous = sweep.before if sweep.at_once else ()
         arrays = arrays_of((one.plan for one in self.runs), most)
