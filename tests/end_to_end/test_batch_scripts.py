@@ -136,6 +136,19 @@ def test_ranks_are_left_alone_if_one_asks_for_it(stage: Stage) -> None:
     assert not (run.attempt(0).path / "logs").exists()
 
 
+def test_what_one_output_shows_of_several_ranks_is_never_certain(stage: Stage) -> None:
+    """Another rank may have written the last words."""
+    failing = """srun -K python3 -c 'import os, time
+if os.environ["SLURM_PROCID"] == "1": raise ValueError("wrong")
+time.sleep(20)'
+"""
+    run = stage.submit(write(stage, f"{TWO_BY_TWO}{failing}"), "--set", "see_ranks=false")
+    stage.wait_for_stage(run, "failed")
+    found = why(stage, run)
+    assert (found["rank"], found["certainty"]) == (1, "likely")
+    assert "ValueError: wrong" in found["cause"]
+
+
 def test_a_run_where_nothing_of_ours_can_start_is_plain_sbatch(stage: Stage, tmp_path: Path) -> None:
     stage.keep_runs_in(tmp_path / "with space")
     done = stage.call("submit", write(stage, "echo here; exit 5\n"), "--cluster", stage.cluster, "--wait")

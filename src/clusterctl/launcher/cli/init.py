@@ -62,7 +62,7 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
         click.echo(plain(str(path)))
     for sentence in files.unknown:
         click.echo(plain(f"could not find out {sentence}"), err=True)
-    if script and any(row.problem for row in found.rows if found):
+    if script and found and any(row.problem for row in found.rows):
         as_it_is = shlex.join(["clusterctl", "submit", str(script) if "/" in str(script) else f"./{script}"])
         click.echo(f"not every line could be converted; the whole script, as it is: {as_it_is}", err=True)
     *clusters, job = (path.stem for path in files.texts)
