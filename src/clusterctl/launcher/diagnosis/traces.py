@@ -369,7 +369,7 @@ class _Look:
             first.rank if first else 0,
             first.node if first else "",
             State.TRAINING.value,
-            exit_code=code,
+            exit_code=first.code if first else code,
             ended=host.end,
             last_words=words,
             printed=printed,
