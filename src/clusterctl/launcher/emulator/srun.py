@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from clusterctl.launcher.emulator import fifo, jobs, process_trees
+from clusterctl.launcher.emulator.exports import VARIABLE as EXPORTS
+from clusterctl.launcher.emulator.exports import exported
 from clusterctl.launcher.emulator.host_names import name_nodes
 from clusterctl.launcher.emulator.job_request import Options, count, spread
 from clusterctl.launcher.emulator.jobs import JOB_MARK, EmulatedJob, EmulatedState
@@ -170,7 +172,7 @@ class EmulatedStep:
         """srun's own environment, what Slurm adds, and the task's rank and node."""
         environment = {
             **batch_environment(self.machine, self.job, self.request, self.record, {}),
-            **os.environ,
+            **exported(os.environ, self.options.get("export", os.environ.get(EXPORTS))),
             **gpu_environment(self.record.gpus[self.record.nodes.index(task.node)]),
             **task_environment(self.id, self.nodes, self.counts, task.position, task.local),
         }

@@ -35,8 +35,7 @@ def main(own: str, interpreter: str, words: list[str]) -> NoReturn:
     try:
         os.execve(program, [program, *filter(None, [argument.strip()]), *words], environment)
     except OSError as error:
-        node = os.environ.get("SLURMD_NODENAME", "")
-        text = f"slurmstepd-{node}: error: execve(): bad interpreter({program}): {error.strerror}\n"
+        text = f"slurmstepd: error: execve(): bad interpreter({program}): {error.strerror}\n"
         os.write(2, os.fsencode(text))
         os._exit(error.errno or 1)
 

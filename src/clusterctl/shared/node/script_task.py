@@ -34,8 +34,7 @@ def main(attempt: Path, words: list[str]) -> NoReturn:
     try:
         os.execve(program, [program, *words[1:]], environment)
     except OSError as error:
-        node = environment.get(b"SLURMD_NODENAME", b"").decode()
-        os.write(2, os.fsencode(f"slurmstepd-{node}: error: execve(): {words[0]}: {error.strerror}\n"))
+        os.write(2, os.fsencode(f"slurmstepd: error: execve(): {words[0]}: {error.strerror}\n"))
         os._exit(2 if isinstance(error, FileNotFoundError) else 13)
 
 
