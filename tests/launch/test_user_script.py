@@ -154,6 +154,13 @@ def test_settings_without_an_effect_are_refused(setting: str) -> None:
         words("", setting)
 
 
+def test_what_is_not_supported_is_refused_wherever_it_comes_from() -> None:
+    with pytest.raises(ConfigError, match="array"):
+        words("", "resources.sbatch.array=0-3")
+    with pytest.raises(ConfigError, match="SBATCH_WAIT"):
+        words("", SBATCH_WAIT="1")
+
+
 def test_a_setting_of_the_tasks_is_not_read_from_slurms_variables() -> None:
     with pytest.raises(ConfigError, match="SLURM_NTASKS"):
         words("", "env.SLURM_NTASKS=1")

@@ -23,6 +23,7 @@ from clusterctl.launcher.config.resolution import (
 )
 from clusterctl.launcher.config.secrets import secrets_of
 from clusterctl.launcher.config.source import Values, read_values
+from clusterctl.launcher.config.user_script import OF_ENVIRONMENT, UNSUPPORTED
 from clusterctl.shared.errors import ConfigError
 from clusterctl.shared.spec import SCRIPT, Job, Resources, from_record
 from clusterctl.shared.spec.keys import leaves_as_written
@@ -61,6 +62,9 @@ def resolve_script(
     What it asks for in its lines is left to sbatch, except for what the record shows. Raises ConfigError.
     """
     settings, asked, values = tuple(settings), script.asked, Values()
+    for variable, name in OF_ENVIRONMENT.items():
+        if environment.get(variable):
+            raise ConfigError(f"{variable} is set, but --{name} is not supported", f"unset {variable}")
     values.layer(user_values())
     values.drop(("cluster",))  # not a key of jobs
     for table in ("notify", "track"):
@@ -126,6 +130,8 @@ def _script_job(
     job = read_values(Job, values, file)
     if reserved := next((name for name in job.env if name.startswith(RESERVED_PREFIXES)), None):
         raise ConfigError(f"env.{reserved}: Slurm or clusterctl sets this variable", "choose another name")
+    if option := next((name for name in job.resources.sbatch if name in UNSUPPORTED), None):
+        raise ConfigError(f"resources.sbatch.{option}: not supported for a batch script", UNSUPPORTED[option])
     secrets = secrets_of(job, cluster, environment).having(overrides.get(("env",)))
     origins = {".".join(key): origin for key, origin in values.origins.items()}
     return Resolved(job, cluster, origins, file, secrets, settings=settings, script=script)

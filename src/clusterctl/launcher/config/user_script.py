@@ -43,13 +43,14 @@ _OPTIONS = """
 _FORMS = [word.partition("/") for word in _OPTIONS.split()]
 _KINDS = {name.rstrip("=?"): name[-1] for name, _, _ in _FORMS}
 _LETTERS = {letter: name.rstrip("=?") for name, _, letter in _FORMS if letter}
-# Their lines would keep `submit` from getting one job ID back.
-_UNSUPPORTED = {
-    "array": "`#SBATCH --array` is not supported yet; remove it, and use --sweep env.NAME=0..3; or use sbatch itself",
-    "clusters": "`#SBATCH --clusters`: a run has one cluster; choose it with --cluster, and remove the line",
-    "test-only": "`#SBATCH --test-only` submits nothing; remove it, and use: clusterctl submit --dry-run=slurm",
-    "wait": "`#SBATCH --wait` would block the submission; remove it, and use: clusterctl submit --wait",
+# They would keep `submit` from getting the ID of one job at once; each with a hint.
+UNSUPPORTED = {
+    "array": "remove it, and use --sweep env.NAME=0..3; or use sbatch itself",
+    "clusters": "remove it, and choose the cluster with --cluster",
+    "test-only": "remove it, and use: clusterctl submit --dry-run=slurm",
+    "wait": "remove it, and use: clusterctl submit --wait",
 }
+OF_ENVIRONMENT = {"SBATCH_ARRAY_INX": "array", "SBATCH_CLUSTERS": "clusters", "SBATCH_WAIT": "wait"}
 
 
 class Directive(NamedTuple):
@@ -98,10 +99,10 @@ class UserScript:
             raise ConfigError(f"{self.place}: contains a NUL byte, which sbatch refuses", "is it a text file?")
         if not first[2:].strip():
             raise ConfigError(f"{self.place}:1: no interpreter after #!", "begin it with: #!/bin/bash")
-        for name, why in _UNSUPPORTED.items():
-            if name in self.asked:
-                problem, _, hint = why.partition("; ")
-                raise ConfigError(f"{self.place}:{self.asked[name].line}: {problem}", hint)
+        for one in self.asked.values():
+            if one.name in UNSUPPORTED:
+                message = f"{self.place}:{one.line}: `#SBATCH --{one.name}` is not supported"
+                raise ConfigError(message, UNSUPPORTED[one.name])
         for number, line in _lines(self.text):
             if re.match(r"#SBATCH\s+(?:het|pack)job\b", line):
                 message = f"{self.place}:{number}: heterogeneous jobs are not supported"
