@@ -29,11 +29,11 @@ def main(own: str, interpreter: str, words: list[str]) -> NoReturn:
     with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):  # a full disk, or damaged files
         if begin(run, environment):
             see_tasks(run, environment)
-    program, _, argument = interpreter.partition(" ")
+    program, *argument = interpreter.split(None, 1)  # as the kernel parts it
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores them, and an exec would keep that
     try:
-        os.execve(program, [program, *filter(None, [argument.strip()]), *words], environment)
+        os.execve(program, [program, *argument, *words], environment)
     except OSError as error:
         text = f"slurmstepd: error: execve(): bad interpreter({program}): {error.strerror}\n"
         os.write(2, os.fsencode(text))
