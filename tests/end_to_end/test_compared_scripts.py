@@ -168,9 +168,9 @@ def test_a_script_sees_what_it_would_see_with_sbatch(stage: Stage, script: Scrip
     if first != second:
         third = run(stage, script, plainly)
         noise = {*first.lines} ^ {*third.lines}
-        only_ours = {*second.lines} - {*third.lines} - noise
-        only_plain = {*third.lines} - {*second.lines} - noise
-        assert (sorted(only_ours), sorted(only_plain)) == ([], [])
+        differences = [f"clusterctl: {line}" for line in sorted({*second.lines} - {*third.lines} - noise)]
+        differences += [f"sbatch: {line}" for line in sorted({*third.lines} - {*second.lines} - noise)]
+        assert not differences, "\n".join(differences)
 
 
 def _sbatch(stage: Stage) -> str:

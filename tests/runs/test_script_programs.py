@@ -158,7 +158,27 @@ def test_a_missing_interpreter_is_reported_like_slurm_does(run: Path) -> None:
     ],
 )
 def test_the_program_is_found_among_the_options_of_srun(words: str, place: int | None) -> None:
-    assert script_srun.program_at(words.split()) == place
+    found = script_srun.program_at(words.split())
+    assert (found and found[0]) == place
+
+
+@pytest.mark.parametrize(
+    ("typed", "resolved"),
+    [
+        ("./x", "/step/./x"),  # as srun does it
+        ("../no-such", "/step/../no-such"),
+        ("/bin/no-such", "/bin/no-such"),
+        ("sh", "/bin/sh"),
+        ("no-such", "no-such"),
+    ],
+)
+def test_a_program_is_passed_on_as_srun_would_pass_it_on(typed: str, resolved: str) -> None:
+    assert script_srun.resolved(typed, "/step", [b"/bin"]) == resolved
+
+
+def test_the_folder_of_a_step_is_found_among_the_options() -> None:
+    assert script_srun.program_at(["-D", "sub", "-n1", "./x"]) == (3, "sub")
+    assert script_srun.program_at(["--chdir=sub", "./x"]) == (1, "sub")
 
 
 @pytest.fixture

@@ -83,8 +83,7 @@ class EmulatedStep:
         self.job = job
         self.request, self.record = job.request, job.record
         self.options = options
-        # As with Slurm, which looks for the program itself.
-        self.command = [shutil.which(command[0]) or command[0], *command[1:]] if "/" not in command[0] else command
+        self.command = [self._program(command[0]), *command[1:]]
         self.nodes, self.counts = self._shape()
         self.id, self.control = self._register()
         self.signals = process_trees.signal_bytes(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -139,6 +138,12 @@ class EmulatedStep:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execvpe(self.command[0], self.command, environment)
+
+    def _program(self, typed: str) -> str:
+        """The program as srun passes it on: it looks for it itself."""
+        if typed.startswith("."):
+            return f"{Path(self.options.get('chdir', os.curdir)).absolute()}/{typed}"
+        return typed if "/" in typed else shutil.which(typed) or typed
 
     def _shape(self) -> tuple[list[int], list[int]]:
         """The step's nodes, and how many tasks each gets; missing options are taken from the job."""

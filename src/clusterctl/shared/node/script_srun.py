@@ -46,11 +46,14 @@ def main(own: str, words: list[str]) -> NoReturn:
     environment = {name: value for name, equals, value in entries if equals}
     path = [place for place in environment.get(b"PATH", b"").split(b":") if place != os.fsencode(folder)]
     environment[b"PATH"] = b":".join(path)
-    place = program_at(words)
+    found = program_at(words)
     attempt = attempt_of(folder.parent, environment.get(b"SLURM_JOB_ID", b"").decode())
-    if place is not None and attempt and not starts_elsewhere(environment):
-        environment.setdefault(b"SLURM_JOB_NAME", os.fsencode(Path(words[place]).name))  # srun's own default for a step
-        words = [*words[:place], str(folder / "task"), str(attempt), *words[place:]]
+    if found and attempt and not starts_elsewhere(environment):
+        place, start = found
+        start = start or os.fsdecode(environment.get(b"SLURM_WORKING_DIR", b""))
+        program = resolved(words[place], str(Path.cwd() / start), path)
+        environment.setdefault(b"SLURM_JOB_NAME", os.fsencode(Path(program).name))  # srun's own default for a step
+        words = [*words[:place], str(folder / "task"), str(attempt), program, *words[place + 1 :]]
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores them, and an exec would keep that
     for real in (Path(os.fsdecode(place)) / "srun" for place in path):
@@ -62,15 +65,31 @@ def main(own: str, words: list[str]) -> NoReturn:
     os._exit(127)
 
 
+def resolved(program: str, folder: str, path: list[bytes]) -> str:
+    """The program as srun passes it on: found in PATH, else in the folder of the step, which precedes `./x`, too."""
+    if program.startswith("."):
+        return f"{folder}/{program}"
+    if program.startswith("/"):
+        return program
+    for place in [*map(os.fsdecode, path), folder]:
+        candidate = Path(place) / program
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return f"{place}/{program}"
+    return program
+
+
 def starts_elsewhere(environment: dict[bytes, bytes]) -> bool:
     """Whether a variable puts the tasks into a container, or their output elsewhere."""
     patterns = (environment.get(name, b"") for name in (b"SLURM_STDOUTMODE", b"SLURM_STDERRMODE"))
     return any(_ASIDE.match(os.fsdecode(name)) for name in environment) or any(b"%" in pattern for pattern in patterns)
 
 
-def program_at(words: list[str]) -> int | None:
-    """Where the program is in srun's arguments; None if there is none, or if its tasks must start untouched."""
-    place = 0
+def program_at(words: list[str]) -> tuple[int, str] | None:
+    """Where the program is in srun's arguments, and the step's folder if it is one of them.
+
+    None if there is no program, or if its tasks must start untouched.
+    """
+    place, folder = 0, ""
     while place < len(words) and (word := words[place]).startswith("-"):
         place += 1
         if word == "--":
@@ -81,9 +100,11 @@ def program_at(words: list[str]) -> int | None:
         name, value, takes_next = found
         if takes_next:
             value, place = (words[place] if place < len(words) else ""), place + 1
+        if name == "chdir":
+            folder = value
         if name in ("output", "error") and "%" in value:  # a file of the task's own is its stdout itself
             return None
-    return place if place < len(words) and ":" not in words else None
+    return (place, folder) if place < len(words) and ":" not in words else None
 
 
 def _long(word: str) -> tuple[str, str, bool] | None:
